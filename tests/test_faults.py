@@ -195,6 +195,10 @@ def text_of_the_program(patch: pytest.MonkeyPatch) -> None:
     raising(patch, tilewright.back_end, "program_ir", lambda program, *_: len(program.order) < 14)
 
 
+def remarks_on_memory(patch: pytest.MonkeyPatch) -> None:
+    raising(patch, compiler, "over_budget", lambda *_: True)
+
+
 def splitting_into_parts(patch: pytest.MonkeyPatch) -> None:
     raising(patch, compiler, "split", lambda *_: True)
 
@@ -206,7 +210,8 @@ def concurrent(patch: pytest.MonkeyPatch) -> None:
 FAULTS: tuple[Fault, ...] = (
     joining_two_regions, schedules_of_one_kernel, one_strategy, one_question,
     lowering_of_one_region, packing_of_one_constant, sample_of_a_packed_constant, writing_a_packed_constant,
-    text_of_one_kernel, code_of_one_kernel, memory_plan, constants_of_one_fused_kernel, splitting_into_parts,
+    text_of_one_kernel, code_of_one_kernel, memory_plan, remarks_on_memory,
+    constants_of_one_fused_kernel, splitting_into_parts,
     concurrent, text_of_the_program,
 )  # fmt: skip
 

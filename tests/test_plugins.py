@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tilewright.ir.diag import InputError
 from tilewright.plugins import (
     Plugin,
     Plugins,
@@ -18,6 +19,7 @@ from tilewright.plugins import (
     given_plugins,
     identity,
     load_plugins,
+    use_file,
 )
 
 
@@ -190,3 +192,19 @@ def test_states_of_files_tell_of_folders_below(tmp_path: Path) -> None:
 def test_no_plugins_are_the_default() -> None:
     assert Plugins().front_ends == Plugins().strategies == Plugins().back_ends == ()
     assert identity(()) == "[]"
+
+
+def test_a_file_is_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.plugins._OF_FILES", [])
+    path = tmp_path / "plugin_given_twice.py"
+    path.write_text("from tilewright.plugins import Plugin\nPLUGIN = Plugin('given twice')\n")
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for same in (path, Path(path.name), tmp_path / "link" / path.name):
+        use_file(same)
+    assert [c.name for c in find_plugins() if c.name == "given twice"] == ["given twice"]
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / path.name
+    other.write_text("")
+    with pytest.raises(InputError, match="has the name of another module, plugin_given_twice"):
+        use_file(other)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from traceback import walk_tb
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 from tilewright.asm.floats import check_known, floating_point_instructions
 from tilewright.codegen.cpu.assemble import Effort, ObjectMaker, Unit
@@ -158,7 +158,9 @@ class CpuCode(ObjectMaker):
         self.integer_only = options.integer_only
 
     def kernel(self, func: Func) -> KernelText:
-        return kernel_ir(func, self.machine, keeps_denormals=self.keeps_denormals)
+        return kernel_ir(
+            func, self.machine, keeps_denormals=self.keeps_denormals, has_floats=not self.integer_only
+        )
 
     def program(self, program: Program) -> ProgramText:
         return program_ir(program, self.machine, profile=self.profile)
@@ -201,13 +203,102 @@ def back_end_for(machine: Machine, plugins: Plugins) -> BackEnd:
     each other."""
     for back_end in (CPU, *plugins.back_ends):
         if back_end.name == machine.kind:
-            if back_end is not CPU:  # ours are tested
-                check_machine(machine)
-            return back_end
+            if back_end is CPU:
+                return CPU
+            check_machine(machine)
+            return _OfPlugin(back_end)
     raise TargetError(
         f"there is no back end for machine '{machine.name}', which is of the kind '{machine.kind}'",
         hint="install the plugin that brings it",
     )
+
+
+class _OfPlugin:
+    """A back end of a plugin, of which each answer has the type that `BackEnd` promises; PluginError for others, which
+    would fail in the midst of our stages."""
+
+    def __init__(self, inner: BackEnd) -> None:
+        self.inner = inner
+        self.name = inner.name
+
+    def check(self, machine: Any, options: Options) -> None:
+        self.inner.check(machine, options)
+
+    def passes(self, machine: Any, options: Options) -> list[Pass]:
+        return list(self._all("passes", self.inner.passes(machine, options), Pass))
+
+    def strategies(self, machine: Any) -> Sequence[Strategy]:
+        return self._all("strategies", self.inner.strategies(machine), Strategy)
+
+    def spec(self, machine: Any) -> Spec:
+        return cast(Spec, self._one("spec", self.inner.spec(machine), Spec))
+
+    def arrange(self, module: Module, machine: Any, remarks: list[Remark]) -> None:
+        self.inner.arrange(module, machine, remarks)
+
+    def code(self, machine: Any, options: Options) -> Code:
+        code = self.inner.code(machine, options)
+        if missing := [name for name in _OF_CODE if not hasattr(code, name)]:
+            raise self._wrong("code", f"{type(code).__name__} without {missing[0]}", Code)
+        return code if isinstance(code, CpuCode) else _CodeOfPlugin(code, self._one)
+
+    def target(self, machine: Any) -> TargetInfo:
+        return cast(TargetInfo, self._one("target", self.inner.target(machine), TargetInfo))
+
+    def executor(self, artifact: Artifact) -> Executor:
+        return self.inner.executor(artifact)
+
+    def _one(self, method: str, found: Any, wanted: type[Any]) -> Any:
+        if not isinstance(found, wanted):
+            raise self._wrong(method, type(found).__name__, wanted)
+        return found
+
+    def _all(self, method: str, found: Any, wanted: type[Any]) -> Sequence[Any]:
+        return [self._one(method, each, wanted) for each in self._one(method, found, Sequence)]
+
+    def _wrong(self, method: str, found: str, wanted: type[Any]) -> PluginError:
+        what = f"the back end '{self.name}' of a plugin failed: its '{method}' gave a {found}, and no {wanted.__name__}"
+        return PluginError(what, hint="report it to the authors of the plugin")
+
+
+_OF_CODE = ("kernel", "program", "begin", "begun", "objects", "__enter__", "__exit__")
+"""What `Code` needs to have; what has no `failed` does not say what failed."""
+
+
+class _CodeOfPlugin:
+    """What such a back end makes code with; `_one` checks the types of its answers."""
+
+    def __init__(self, inner: Any, check: Callable[[str, Any, type[Any]], Any]) -> None:
+        self._inner = inner
+        self._one = check
+
+    def kernel(self, func: Func) -> KernelText:
+        return cast(KernelText, self._one("kernel", self._inner.kernel(func), KernelText))
+
+    def program(self, program: Program) -> ProgramText:
+        return cast(ProgramText, self._one("program", self._inner.program(program), ProgramText))
+
+    def begin(self, text: KernelText | ProgramText) -> None:
+        self._inner.begin(text)
+
+    @property
+    def begun(self) -> int:
+        return cast(int, self._one("begun", self._inner.begun, int))
+
+    def objects(self, step: OnStep | None = None) -> Sequence[bytes]:
+        found = self._one("objects", self._inner.objects(step), Sequence)
+        return [self._one("objects", each, bytes) for each in found]
+
+    @property
+    def failed(self) -> str:
+        return cast(str, self._one("failed", getattr(self._inner, "failed", ""), str))
+
+    def __enter__(self) -> Self:
+        self._inner = self._inner.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: Any) -> None:
+        self._inner.__exit__(kind, *exc)
 
 
 @contextmanager

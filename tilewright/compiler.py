@@ -27,6 +27,7 @@ from tilewright.ir.diag import (
     InternalError,
     ModelError,
     Remark,
+    RemarkKind,
     TilewrightError,
     UnsupportedError,
     VerifyError,
@@ -134,6 +135,8 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
     try:
         module = front_end.load(request.model, constants=request.constants, shapes=request.shapes)
         if front_end not in FRONT_ENDS:
+            if not isinstance(module, Module):
+                raise TypeError(f"its 'load' gave a {type(module).__name__}, and no Module")
             verify_func(module.main, graph_spec(module))
         return module
     except VerifyError as e:
@@ -301,7 +304,19 @@ def _compile_staged(module: Module, build: _Build) -> Artifact:
         forms = [link.part_form(part, storage.overwrites) for part, storage in compiled]
         build.code.begin_steps(staged.program, link.value_forms(staged), forms)
     target = build.back_end.target(build.machine)
-    return link.make_staged(module, staged.program, parts, target, build.options.numerics)
+    artifact = link.make_staged(module, staged, parts, target, build.options.numerics)
+    artifact.report["remarks"] += [remark.record() for remark in _remarks_of_import(module)]
+    return artifact
+
+
+def _remarks_of_import(module: Module) -> list[Remark]:
+    kinds: dict[str, RemarkKind] = {"contradictions": "analysis", "warnings": "warning"}
+    attrs = module.main.attrs
+    return [
+        Remark("import", subject, message, kind)
+        for name, kind in kinds.items()
+        for subject, message in attrs.get(name, ())
+    ]
 
 
 def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
@@ -313,8 +328,7 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
     taken_for_granted = assumptions(module)
     account = Account(module, machine, optional)
-    for subject, message in module.main.attrs.get("contradictions", ()):
-        ctx.remarks.append(Remark("import", subject, message, "analysis"))
+    ctx.remarks += _remarks_of_import(module)
     lower_graph(module, ctx, options, build.progress, strategies, back_end.passes(machine, options))
     account.note_regions(module)
     clock.lap("graph")
@@ -345,7 +359,9 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
         lambda: assign_storage(module.main, plan=plan_in_order),
     )
     constants = link.lay_out_constants(module, build.weights)
-    ctx.remarks += over_budget(module.main, storage.arena.total, build.weights.total)
+    ctx.remarks += optional.attempt(
+        "memory-budget", lambda: over_budget(module.main, storage.arena.total, build.weights.total), list
+    )
     ctx.remarks += build.weights.remarks
     build.weights.remarks.clear()
     number = next(build.programs)

@@ -31,12 +31,12 @@ from tilewright.codegen.program import (
     ProgramText,
     kernel_step,
 )
-from tilewright.graph.assumptions import Assumption
+from tilewright.graph.assumptions import Assumption, worded
 from tilewright.ir.constants import Deferred
 from tilewright.ir.core import Builder, Func, Module, Op, Value, substitute
-from tilewright.ir.diag import Remark, UnsupportedError, failure
+from tilewright.ir.diag import Loc, Remark, UnsupportedError, failure
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
-from tilewright.ir.sym import Sym, eq, sym
+from tilewright.ir.sym import Sym, eq, sym, unbounded
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
@@ -57,9 +57,8 @@ from tilewright.runtime.artifact import (
     Variant,
 )
 from tilewright.runtime.errors import OptionError
-from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.values.dtypes import numpy_dtype
-from tilewright.staging.split import Staged
+from tilewright.staging.split import PLACE, Staged
 
 
 class Lent:
@@ -261,7 +260,7 @@ def make_program(
         arena=storage.arena.total,
         dims=_dims(main, assumed),
         conditions=tuple(
-            Condition(a.holds, Check("InputError", f"{a.message} (in {a.loc})")) for a in assumed
+            Condition(a.holds, Check("InputError", f"{a.message}{_place(a.loc)}")) for a in assumed
         ),
         flush_denormals=flush_denormals,
         suffix=suffix,
@@ -285,6 +284,10 @@ def _buffer(place: Place, constants: Constants) -> BufferRef:
     return BufferRef(place.base, place.index, place.offset)
 
 
+def _place(loc: Loc) -> str:
+    return f" (in {loc})" if loc.node or loc.op else ""
+
+
 def _dims(main: Func, assumed: Sequence[Assumption]) -> tuple[Dim, ...]:
     """Where the variables get their values: axes of inputs, and elements of small integer inputs."""
     found: dict[Sym, Dim] = {}
@@ -296,7 +299,7 @@ def _dims(main: Func, assumed: Sequence[Assumption]) -> tuple[Dim, ...]:
     for k, arg in enumerate(main.args):
         symbols = input_variables(arg)
         for i, v in enumerate(symbols.flat if symbols is not None else ()):
-            if v in used:
+            if v in used or unbounded(v) in used:
                 found.setdefault(v, Dim(v, InputElement(k, i, arg.tensor.dtype)))
     return tuple(found.values())
 
@@ -343,7 +346,7 @@ def make_artifact(
         run_profiled_symbol=f"tw_run_profiled{text.suffix}",
         producer=f"tilewright {tilewright.__version__}",
         report=report,
-        assumed=tuple(str(c.holds) for c in program.conditions),
+        assumed=tuple(worded(c.holds) for c in program.conditions),
     )
 
 
@@ -370,10 +373,10 @@ def part_form(part: Artifact, overwrites: tuple[tuple[int, int], ...]) -> PartFo
 
 
 def make_staged(
-    module: Module, program: StagedProgram, parts: Sequence[Artifact], target: TargetInfo, numerics: str
+    module: Module, staged: Staged, parts: Sequence[Artifact], target: TargetInfo, numerics: str
 ) -> Artifact:
     """The artefact of a graph that was split into parts."""
-    main = module.main
+    main, program = module.main, staged.program
     reports = [part.report for part in parts]
     stages = dict.fromkeys(stage for r in reports for stage in r["compile ms"])
     report = {
@@ -398,8 +401,20 @@ def make_staged(
         parts=tuple(parts),
         producer=f"tilewright {tilewright.__version__}",
         report=report,
-        assumed=tuple(dict.fromkeys(a for part in parts for a in part.assumed)),
+        assumed=_assumed_by(parts, [part.main.attrs.get(PLACE, "") for part in staged.parts]),
     )
+
+
+def _assumed_by(parts: Sequence[Artifact], places: Sequence[str]) -> tuple[str, ...]:
+    """What is assumed of all calls, and then what only parts assume that some calls do not run, with their places."""
+    pairs = [(a, place) for part, place in zip(parts, places, strict=True) for a in part.assumed]
+    always = dict.fromkeys(a for a, place in pairs if not place)
+    sometimes = dict.fromkeys(f"{a}{_PLACED}{place}" for a, place in pairs if place and a not in always)
+    return (*always, *sometimes)
+
+
+_PLACED = ", in "
+"""What stands between a condition and the place of what assumes it."""
 
 
 def _infos(names: Sequence[str], values: Sequence[Value], complex_names: Sequence[str]) -> tuple[TensorInfo, ...]:
@@ -487,8 +502,12 @@ def with_broadcasting(artifact: Artifact, general: Artifact, open_dims: Iterable
         if (ours.kind, ours.dtype, len(ours.shape)) != (other.kind, other.dtype, len(other.shape)):
             raise UnsupportedError(f"{ours} would be {other}")
     both = {str(eq(a, b)) for a, b in open_dims}
-    assumed = tuple(f"{a} or one of them is 1" if a in both else a for a in artifact.assumed)
-    return replace(artifact, broadcasting=general, assumed=assumed)
+
+    def with_both(assumed: str) -> str:
+        condition, comma, place = assumed.partition(_PLACED)
+        return f"{condition} or one of them is 1{comma}{place}" if condition in both else assumed
+
+    return replace(artifact, broadcasting=general, assumed=tuple(map(with_both, artifact.assumed)))
 
 
 def add_bytes(report: dict[str, Any], objects: Sequence[bytes], weights: int) -> None:

@@ -122,15 +122,21 @@ def find_plugins() -> tuple[Candidate, ...]:
 _OF_FILES: list[Candidate] = []
 """Plugins of files that this process was told to use."""
 
+_USED_FILES: set[str] = set()
+"""The files, whether they bring a plugin or not."""
+
 
 def use_file(path: Path) -> None:
     """Import a Python file, which may add operators, and from now on use the `PLUGIN` that it brings, if it does. Its
-    folder is where it finds modules beside it. InputError where it cannot be read, or fails."""
-    name = path.stem
+    folder is where it finds modules beside it. A file that is used already is left as it is. InputError where it cannot
+    be read, or fails."""
+    name, place = path.stem, os.path.realpath(path)
+    if place in _USED_FILES:
+        return
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise InputError(f"there is no Python file {path}", hint="give the path of a file that ends in .py")
-    if (found := sys.modules.get(name)) is not None and getattr(found, "__file__", None) != str(path):
+    if name in sys.modules:
         raise InputError(f"{path} has the name of another module, {name}", hint="give the file another name")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -143,6 +149,7 @@ def use_file(path: Path) -> None:
             f"{path} failed when it was imported: {type(error).__name__}: {error}",
             hint="run it with python to see where",
         ) from error
+    _USED_FILES.add(place)
     plugin = getattr(module, "PLUGIN", None)
     if plugin is not None:
         known = str(getattr(plugin, "name", name))

@@ -37,7 +37,7 @@ from tilewright.plugins import (
 )
 from tilewright.runtime import Artifact
 from tilewright.runtime.arena import flat_bytes
-from tilewright.runtime.errors import ArtifactError, OptionError
+from tilewright.runtime.errors import ArtifactError, OptionError, PluginError, TilewrightError
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.storage.private import (
     NotPrivateError,
@@ -232,10 +232,25 @@ class Session:
             is_text = array.dtype == np.object_
             digest.update(repr(array.tolist()).encode() if is_text else flat_bytes(array).data)
         try:
-            digest.update(front_end.digest(request.model, self._remember))
+            digest.update(self._content(front_end, request.model))
         except (OSError, ValueError):  # a path that cannot be opened, or that is none
             return None
         return digest.hexdigest()
+
+    def _content(self, front_end: FrontEnd, source: Any) -> bytes:
+        """The digest of a source; OSError, ValueError, and PluginError for other failures of a plugin."""
+        try:
+            found: object = front_end.digest(source, self._remember)
+            if not isinstance(found, bytes):
+                raise TypeError(f"its 'digest' gave a {type(found).__name__}, and no bytes")
+            return found
+        except (OSError, ValueError, TilewrightError):
+            raise
+        except Exception as error:
+            if front_end in FRONT_ENDS:
+                raise
+            what = f"the front end '{front_end.name}' of a plugin failed: {type(error).__name__}: {error}"
+            raise PluginError(what, hint="report it to the authors of the plugin") from error
 
     def stamp(self, options: Options) -> str | None:
         """What determines the artefact of any model: the compiler, its plugins, the machine and the options. None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
@@ -155,6 +156,38 @@ def test_what_is_assumed_is_said(compiled: tilewright.Model) -> None:
     (note,) = tilewright.check(sums()).notes
     assert (note.kind, note.operator, note.node) == ("broadcast", "Add", "the_sum")
     assert note.message == "a == b, or one of them is 1: calls of that kind have a program of their own"
+
+
+BRANCH = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[a] x, float[b] y, bool c, int64 n) => (float[p] z, float[q] w) {
+    [pick] z = If (c) <
+        then_branch = t () => (float[r] s) { s = Add (x, y) }, else_branch = e () => (float[r] s) { s = Neg (x) }
+    >
+    [all] w = Loop (n, c, x) <body = l (int64 i, bool going, float[k] u) => (bool next, float[k] v) {
+        next = Identity (going)
+        [inner] v = Add (u, y)
+    }>
+}"""
+
+
+def test_what_only_a_branch_or_a_body_assumes_is_said_with_its_place() -> None:
+    source = onnx.parser.parse_model(BRANCH)
+    model = tilewright.compile(source, cache=False)
+    both = "a == b or one of them is 1, in"
+    assert model.artifact.assumed == (f"{both} a branch of node 'pick' (If)", f"{both} the body of node 'all' (Loop)")
+    assert f" where {both} a branch of node 'pick' (If)" in repr(model)
+    notes = [note for note in tilewright.check(source).notes if note.kind == "broadcast"]
+    places = ["where a branch of node 'pick' (If) is run", "where the body of node 'all' (Loop) is run"]
+    assert all(f"is 1, {place}: " in note.message for place, note in zip(places, notes, strict=True))
+    x, y = data(2), data(3)
+    for called in (model, tilewright.load(model.artifact.to_bytes())):
+        assert_close(called(x, y, np.array(False), np.array(0))[0], -x)  # nothing that is run assumes anything
+
+
+def test_what_a_branch_and_all_calls_assume_is_said_once() -> None:
+    source = onnx.parser.parse_model(BRANCH.replace("    [pick]", "    whole = Add (x, y)\n    [pick]"))
+    source.graph.output.append(onnx.ValueInfoProto(name="whole"))
+    assert tilewright.compile(source, cache=False).artifact.assumed == ("a == b or one of them is 1",)
 
 
 def test_profile() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
 import wave
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright
 from tests import models
 from tilewright.cli.app import commands
+from tilewright.cli.inputs.search import Search, elements_of
 from tilewright.cli.inputs.sizes import find_sizes, size_of, usual_sizes
 from tilewright.cli.inputs.specs import read_specs
 from tilewright.quantization.data import open_data
@@ -96,15 +101,85 @@ def test_sizes_are_large_enough(tmp_path: Path) -> None:
     assert "x [1, 40, " in succeed("bench", path, "--rounds", 1, "--turn", 0)
 
 
-def test_sizes_that_are_not_found_ask_for_dim(tmp_path: Path) -> None:
-    """3001 is a prime that nobody guesses."""
+BLOCKS = (
+    # shape of the input, shape of the result, sizes, of which the least that fits is found
+    (["a"], [-1, 7, 160], "a=1120"),
+    (["a", "b", "c"], [-1, 7, 160], "a=1, b=56, c=100"),
+    (["a", "b", "c", "d"], [13, 17, -1], "a=1, b=221, c=224, d=224"),
+    (["a", "b"], [3001, 3], "a=1, b=9003"),
+    (["n", "m"], [65521, 2], "m=131042, n=1"),
+)
+
+
+@pytest.mark.parametrize(("dims", "shape", "sizes"), BLOCKS)
+def test_products_of_sizes_are_what_the_model_assumes(
+    tmp_path: Path, dims: list[int | str], shape: list[int], sizes: str
+) -> None:
     reshape = helper.make_node("Reshape", ["x", "s"], ["y"])
-    path = model(tmp_path, [reshape], {"x": ["n", "m"]}, s=np.array([3001, 3], np.int64))
+    path = model(tmp_path, [reshape], {"x": dims}, s=np.array(shape, np.int64))
+    assert sizes in succeed("run", path, "--input", "random")
+    assert "x [" in succeed("bench", path, "--rounds", 1, "--turn", 0)
+
+
+def test_sizes_of_a_flattened_image_are_found(tmp_path: Path) -> None:
+    """The classifier of a network for one size of images, whose dims the exporter has forgotten."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3], strides=[2, 2]),
+        helper.make_node("Reshape", ["c", "s"], ["f"]),
+        helper.make_node("MatMul", ["f", "v"], ["y"]),
+    ]
+    w, v = np.zeros((4, 3, 3, 3), np.float32), np.zeros((4 * 27 * 41, 5), np.float32)
+    path = model(tmp_path, nodes, {"x": ["N", 3, "H", "W"]}, w=w, v=v, s=np.array([0, -1], np.int64))
+    said = succeed("run", path, "--input", "random")
+    h, w_ = (int(said.split(f"{name}=")[1].split()[0].strip(",")) for name in "HW")
+    assert ((h - 3) // 2 + 1) * ((w_ - 3) // 2 + 1) == 27 * 41 and "N=1" in said
+
+
+def test_sizes_that_are_not_found_ask_for_dim(tmp_path: Path) -> None:
+    """3001 is a prime, and no square."""
+    reshape = helper.make_node("Reshape", ["x", "s"], ["y"])
+    path = model(tmp_path, [reshape], {"x": ["n", "n"], "z": ["my batch"]}, s=np.array([3001], np.int64))
     said = refuse("run", path, "--input", "random")
-    assert "--dim NAME=SIZE" in said and "n, m" in said
-    assert "--dim NAME=SIZE" in refuse("bench", path, "--rounds", 1)
-    assert "--dim NAME=SIZE" not in refuse("run", path, "--input", "random", "--dim", "n=1", "--dim", "m=2")
-    assert "float32[3001, 3]" in succeed("run", path, "--input", "random", "--dim", "n=3001", "--dim", "m=3")
+    assert "n*n == 3001" in said and "in place of these: --dim my_batch=1 --dim n=" in said
+    assert "--dim n=" in refuse("bench", path, "--rounds", 1)
+    assert "in place" not in refuse("run", path, "--input", "random", "--dim", "n=1")
+
+
+def meeting(
+    conditions: list[str], most: int = 1 << 20, known: dict[str, int] | None = None, **usual: int
+) -> dict[str, int]:
+    choices = {name: (size, 2 * size) for name, size in usual.items()}
+
+    def elements(sizes: Mapping[str, Any]) -> Any:
+        return elements_of([["a", "b"]], {"a": 1, "b": 1, **sizes})
+
+    return Search(choices, known or {}, elements, most).meeting(conditions)
+
+
+def test_a_search_changes_few_sizes() -> None:
+    assert meeting(["a >= 1"], a=7, b=9) == {"a": 7, "b": 9}
+    assert meeting(["a % 5 == 0"], a=7, b=9) == {"a": 5, "b": 9}
+    assert meeting(["a == 2*b"], a=7, b=9) == {"a": 18, "b": 9}
+    assert meeting(["a == c + 1"], known={"c": 40}, a=7, b=9) == {"a": 41, "b": 9}
+    assert meeting(["a == 3 or one of them is 1", "b < 6 and b != 5"], a=1, b=9) == {"a": 1, "b": 1}
+    assert meeting(["max(a, b, 3) == 3", "select(a == 2, b, 0) == 2"], a=7, b=9) == {"a": 2, "b": 2}
+    assert meeting(["a*b == 1000000000000037"], most=1 << 30, a=7, b=9) == {"a": 7, "b": 9}  # which nobody finds
+    assert meeting(["a*b % 1000 == 0"], most=10, a=7, b=9) == {"a": 7, "b": 9}  # and which would be too large
+    assert meeting(["a +", "other > 3", "a // 0 == 1", "a**b == 3", "a(b) == 1", "'a'"], a=7, b=9) == {"a": 7, "b": 9}
+
+
+def test_a_search_with_many_dims_ends() -> None:
+    names = [f"d{k}" for k in range(40)]
+    conditions = [f"{one}*{other} == 62615533" for one, other in pairwise(names)]
+    started = time.perf_counter()
+    meeting(conditions, **dict.fromkeys(names, 3))
+    assert time.perf_counter() - started < 30
+
+
+def test_dims_with_names_that_are_no_words(tmp_path: Path) -> None:
+    reshape = helper.make_node("Reshape", ["x", "s"], ["y"])
+    path = model(tmp_path, [reshape], {"x": ["seq-len", "?"]}, s=np.array([-1, 7, 11], np.int64))
+    assert "7, 11]" in succeed("run", path, "--input", "random")
 
 
 def test_given_arrays_say_the_sizes_of_dims(tmp_path: Path) -> None:
@@ -159,8 +234,48 @@ def test_numbers_and_lists(tmp_path: Path) -> None:
     assert np.load(tmp_path / "out" / "y.npy").tolist() == [16001, 16002, 16003]
     succeed("run", path, "--input", "x=7", "--input", "z=0", "--output", tmp_path / "out")
     assert np.load(tmp_path / "out" / "y.npy").tolist() == [7, 7, 7]
+    for wrong in ("1.5", "nan", "1e300", "99999999999999999999"):
+        assert f"{wrong} is no value of int64" in refuse("run", path, "--input", f"x={wrong}", "--input", "z=1")
     assert "1.5 is no value of int64" in refuse("run", path, "--input", "x=1.5", "--input", "z=1")
     assert "[2]" in refuse("run", path, "--input", "x=1,2", "--input", "z=1")
+
+
+def test_a_number_fills_whatever_size_is_found(tmp_path: Path) -> None:
+    reshape = helper.make_node("Reshape", ["x", "s"], ["y"])
+    path = model(tmp_path, [reshape], {"x": ["a", "b"]}, s=np.array([-1, 7, 11], np.int64))
+    assert "7, 11] 0.5 0.5 0.5" in succeed("run", path, "--input", "x=0.5")
+    assert "float32[3, 7, 11] 2" in succeed("run", path, "--input", "2", "--dim", "a=3", "--dim", "b=77")
+
+
+@pytest.mark.parametrize("value", ["abc", "", "[1,2", "{}", "null", "[[1],[2,3]]", '"1"'])
+def test_what_is_no_value_is_told(tmp_path: Path, value: str) -> None:
+    path = model(tmp_path, [helper.make_node("Add", ["x", "z"], ["y"])], {"x": ["n", 3], "z": []})
+    said = refuse("run", path, "--input", "x=1", "--input", f"z={value}")
+    assert f"'{value}' is neither a number, nor a list, nor a file" in said
+    assert "input 'z'" in said and "random, zeros, or a file (.npy, " in said
+
+
+def test_names_and_values_that_are_meant(tmp_path: Path) -> None:
+    path = model(tmp_path, [helper.make_node("Add", ["x", "bias"], ["y"])], {"x": ["n", 3], "bias": []})
+    np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 3), np.float32))
+    assert "did you mean 'random'" in refuse("run", path, "--input", "x=randm", "--input", "bias=1")
+    assert "did you mean 'bias'" in refuse("run", path, "--input", "x=1", "--input", "baes=1")
+    assert "for: bias: float32[]" in refuse("run", path, "--input", tmp_path / "x.npz")
+    said = refuse("run", path)
+    assert "no values are given for: x: float32[n, 3], bias: float32[]" in said and "--input random" in said
+    for value in ("7", tmp_path / "x.npy"):
+        said = refuse("run", path, "--input", value)
+        assert "does not say for which input it is" in said and "not given are: x, bias" in said
+    assert "cannot read nowhere.npy" in refuse("run", path, "--input", "x=nowhere.npy", "--input", "bias=1")
+
+
+def test_texts(tmp_path: Path) -> None:
+    path = model(tmp_path, [helper.make_node("Identity", ["x"], ["y"])], {"x": ["n"]}, TensorProto.STRING)
+    assert "string[2]" in succeed("run", path, "--input", 'x=["a", "b"]')
+    assert "string[1]" in succeed("run", path, "--input", 'x="a"')
+    for value in ("a", "[1]", "3"):
+        assert "neither a text in quotes" in refuse("run", path, "--input", f"x={value}")
 
 
 def test_a_file_of_arrays_has_all_inputs(tmp_path: Path) -> None:

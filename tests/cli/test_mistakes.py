@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
@@ -92,7 +93,7 @@ def test_inputs_that_do_not_fit(
 
 
 def test_inputs_that_are_missing(folder: Path) -> None:
-    assert "missing inputs: x" in refuse(INPUT, "run", folder / "mlp.tw")
+    assert "no values are given for: x" in refuse(INPUT, "run", folder / "mlp.tw")
 
 
 @pytest.mark.parametrize(
@@ -274,3 +275,42 @@ def test_no_home_and_no_cache(folder: Path, tmp_path: Path) -> None:
     ):
         done = command("run", folder / "mlp.onnx", "--input", "zeros", env={**os.environ, **changes})
         assert done.returncode == 0, done.stderr
+
+
+WRONG = (
+    # command, exit code, type of the error, words of it
+    (("run", "nope.onnx", "--input", "random"), 1, "ModelError", "does not exist"),
+    (("compile", "nope.onnx"), 1, "ModelError", "does not exist"),
+    (("bench", "nope.onnx"), 1, "ModelError", "does not exist"),
+    (("check", "nope.onnx"), 1, "ModelError", "does not exist"),
+    (("explain", "nope.onnx"), 1, "ModelError", "does not exist"),
+    (("inspect", "nope.onnx"), 1, "", ""),
+    (("diff", "nope.onnx", "nope.onnx"), 1, "", ""),
+    (("run", "mlp.onnx", "--input", "x=abc"), 1, "InputError", "neither a number"),
+    (("run", "mlp.onnx", "--input", "random", "--target", "nope"), 2, "TargetError", "unknown target"),
+    (("run", "mlp.onnx", "--input", "random", "--dim", "batch"), 2, "UsageError", "NAME=SIZE"),
+    (("info", "--nope"), 2, "NoSuchOption", "--nope"),
+)
+
+
+@pytest.mark.parametrize(("arguments", "code", "type", "words"), WRONG, ids=lambda v: str(v)[:40])
+def test_errors_are_json_where_that_is_asked_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, type: str, words: str
+) -> None:
+    models.written(models.mlp(), folder, "mlp")
+    monkeypatch.chdir(folder)
+    result = CliRunner().invoke(commands, [arguments[0], "--json", *arguments[1:]])
+    record = json.loads(result.stdout)
+    assert result.exit_code == code == record["exit code"]
+    assert set(record["error"]) == {"type", "what", "where", "hint"}
+    assert record["error"]["type"].startswith(type) and words in record["error"]["what"]
+    assert record["error"]["what"].splitlines()[0] in result.stderr  # people are told as ever
+
+
+def test_a_defect_is_json_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("a fault of the test")
+
+    monkeypatch.setattr("tilewright.cli.commands.check.check", fail)
+    result = CliRunner().invoke(commands, ["check", "--json", str(folder / "mlp.onnx")])
+    assert result.exit_code == 3 and json.loads(result.stdout)["error"]["type"] == "KeyError"

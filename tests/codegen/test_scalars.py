@@ -320,3 +320,60 @@ def test_literals_are_the_bits_of_the_number_as_numpy_rounds_it(dtype: DType, va
     with np.errstate(over="ignore"):
         wide = np.float64(value).astype(dtype.storage).astype(np.float64)
     assert literal(dtype, value) == f"0x{wide.view(np.uint64):016X}"
+
+
+# Vectors of integers, for whose division machines have no instruction
+
+
+def quotient_kernel(name: str, dtype: DType, count: int) -> Func:
+    def body(t: ScalarBuilder, args: list[Array]) -> None:
+        with t.loop(count // 16, "i") as i, t.loop(16, "j", "vector") as j:
+            args[2].store((16 * i + j,), t.apply(name, args[0][16 * i + j], args[1][16 * i + j]))
+
+    return kernel([buffer(dtype, [count])] * 3, body)
+
+
+def near_whole_quotients(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of bytes; of longer integers multiples of divisors and their neighbours, and the ends of the range."""
+    info = np.iinfo(dtype.storage)
+    if dtype.bits == 8:
+        every = np.arange(info.min, info.max + 1)
+        x, y = (a.ravel() for a in np.meshgrid(every, every))
+    else:
+        rng = np.random.default_rng(dtype.bits)
+        ends = np.array([info.min, info.min + 1, -2, -1, 1, 2, 3, info.max - 1, info.max], np.float64)
+        y = np.concatenate([rng.integers(1, 2**k, 200) for k in range(1, dtype.bits - 1)]).astype(np.float64)
+        y = np.concatenate([y, -y, ends]) if info.min else np.concatenate([y, np.abs(ends)])
+        with np.errstate(all="ignore"):
+            whole = y * np.floor(rng.uniform(0, info.max, y.size) / np.abs(y))
+        x = np.concatenate([whole - 1, whole, whole + 1])
+        x, y = np.concatenate([x, np.repeat(ends, ends.size)]), np.concatenate([y, y, y, np.tile(ends, ends.size)])
+        x, y = np.clip(x, info.min, info.max), np.clip(y, info.min, info.max)
+    keep = (y != 0) & np.isfinite(x)
+    x, y = x[keep], y[keep]
+    count = len(x) // 16 * 16
+    return x[-count:].astype(dtype.storage), y[-count:].astype(dtype.storage)
+
+
+@pytest.mark.parametrize("dtype", [dt.i8, dt.u8, dt.i16, dt.u16, dt.i32, dt.u32], ids=str)
+@pytest.mark.parametrize("name", ["div", "rem", "mod"])
+def test_vectors_of_quotients_are_exact(name: str, dtype: DType) -> None:
+    x, y = near_whole_quotients(dtype)
+    if name == "div" and dtype.kind == "int":
+        keep = ~((x == np.iinfo(x.dtype).min) & (y == -1))
+        x, y = np.where(keep, x, 1).astype(x.dtype), y
+    out = np.zeros_like(x)
+    _, error = run_kernel(quotient_kernel(name, dtype, len(x)), [x, y, out])
+    assert error == 0
+    wide = x.astype(np.int64), y.astype(np.int64)
+    whole = np.abs(wide[0]) // np.abs(wide[1]) * np.sign(wide[0]) * np.sign(wide[1])
+    expected = {"div": whole, "rem": wide[0] - whole * wide[1], "mod": wide[0] % wide[1]}[name]
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_vectors_of_quotients_are_computed_by_floats_where_there_may_be_any() -> None:
+    func = quotient_kernel("div", dt.i32, 64)
+    target = parse_target("zen3")
+    assert "sdiv" not in kernel_ir(func, target).text
+    without = kernel_ir(func, target, has_floats=False).text
+    assert "sdiv <16 x i32>" in without and "fdiv" not in without

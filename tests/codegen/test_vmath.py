@@ -270,3 +270,33 @@ def test_requests_that_cannot_be_met(name: str, dtype: str, lanes: int, message:
     with pytest.raises(InternalError, match=message) as caught:
         vmath_function(name, dtype, lanes)
     assert caught.value.hint
+
+
+# The remainder, which is exact
+
+
+def some_divisions(element: type[np.floating], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Operands of all magnitudes, quotients just below, at and above whole numbers, and those that are no numbers."""
+    rng = np.random.default_rng(seed)
+    limits = np.finfo(element)
+    spread = rng.standard_normal((2, 4000)) * np.exp2(rng.uniform(limits.minexp / 2, limits.maxexp / 2, (2, 4000)))
+    usual = rng.standard_normal((2, 4000)) * 10
+    divisor = (rng.standard_normal(4000) * 3).astype(element)
+    whole = (divisor * rng.integers(-300, 300, 4000)).astype(element)
+    near = [np.nextafter(whole, element(INF)), whole, np.nextafter(whole, element(-INF))]
+    special = np.array([0.0, -0.0, 1.0, -1.0, 3.0, INF, -INF, NAN, limits.max, limits.tiny, 1e7, 2.0**23, 2.0**30])
+    pairs = np.array(np.meshgrid(special, special)).reshape(2, -1)
+    x = np.concatenate([spread[0], usual[0], *near, pairs[0]]).astype(element)
+    y = np.concatenate([spread[1], usual[1], *[divisor] * 3, pairs[1]]).astype(element)
+    return x, y
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 8, 16])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.fresh_seeds(1)
+def test_remainders_are_exact(dtype: str, lanes: int, fresh_seed: int) -> None:
+    element = np.float32 if dtype == "f32" else np.float64
+    x, y = some_divisions(element, fresh_seed)
+    with np.errstate(all="ignore"):
+        expected = np.fmod(x, y)
+    assert_same(compile_vmath("rem", dtype, lanes)(x, y), expected)

@@ -27,6 +27,13 @@ def test_sizes_within_a_network_follow_from_those_of_its_input() -> None:
     assert typical.medium([ceildiv(H, 8)]) == (56,)
 
 
+def test_no_size_is_expected_beyond_the_bounds_of_a_dim() -> None:
+    few, many = var("few", 1, 48), var("many", 200)
+    typical = typical_sizes([tensor(dt.f32, (few, many))])
+    assert typical.of([var("length", 0, 48)]) == [(32,), (48,)]
+    assert typical.of([few, many]) == [(1, 200), (1, 512)]
+
+
 def test_known_sizes_are_one_case() -> None:
     assert typical_sizes([tensor(dt.f32, (N, 3, H, W))]).of([sym(5), sym(9)]) == [(5, 9)]
 

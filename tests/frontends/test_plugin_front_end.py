@@ -18,8 +18,9 @@ import tilewright
 from tests.frontends import toy
 from tests.frontends.helpers import run
 from tilewright.frontends.errors import ConstantNeededError
+from tilewright.ir.core import Module
 from tilewright.ir.diag import ModelError, TypeRuleError, UnsupportedError, VerifyError
-from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.errors import InputError, OptionError, PluginError
 from tilewright.session import Session
 from tilewright.stages import programs
 
@@ -325,3 +326,27 @@ def test_a_plugin_that_cannot_be_imported_is_a_warning_of_commands(place: Path) 
             assert "plugin 'broken' of broken 2.0" in text and "importing it failed" in text
     finally:
         shutil.rmtree(metadata)
+
+
+@pytest.mark.parametrize("answer", [3, None, KeyError("x")])
+def test_a_digest_that_fails_is_told_as_theirs(tmp_path: Path, answer: object) -> None:
+    class Wrong(toy.ToyFrontEnd):
+        def digest(self, source: object, remember: object) -> bytes:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer  # type: ignore[return-value]
+
+    session = Session(tmp_path / "cache", plugins=(toy.Plugin("wrong", front_ends=(Wrong(),)),))
+    with pytest.raises(PluginError, match="the front end 'toy' of a plugin failed: "):
+        tilewright.compile(written(tmp_path), session=session)
+
+
+def test_what_is_no_module_is_told_as_theirs(tmp_path: Path) -> None:
+    class Wrong(toy.ToyFrontEnd):
+        def load(self, source: object, **given: object) -> Module:
+            return "a module"  # type: ignore[return-value]
+
+    session = Session(tmp_path / "cache", plugins=(toy.Plugin("wrong", front_ends=(Wrong(),)),))
+    for ask in (tilewright.compile, tilewright.check):
+        with pytest.raises(ModelError, match="plugin failed: TypeError: its 'load' gave a str, and no Module"):
+            ask(written(tmp_path), session=session)

@@ -137,6 +137,26 @@ def test_an_axis_that_is_inferred_beside_one_without_elements(shape: list[int], 
     refused("divided into|as many elements", "Reshape", {"x": X, "shape": np.array(shape)}, given, allowzero=1)
 
 
+@pytest.mark.parametrize("names", [["n", "c", 2, 7], [3, "c", 2, "d"], [3, 0, 2, 7]])
+@pytest.mark.parametrize(("shape", "wanted"), [([0, 0, -1], (3, 0, 14)), ([3, 0, -1, 7], (3, 0, 2, 7))])
+def test_an_axis_that_is_inferred_of_no_elements(names: list[str | int], shape: list[int], wanted: list[int]) -> None:
+    """Sizes that are known give what unknown ones give."""
+    assert reshaped(names, shape) == wanted
+
+
+def test_an_axis_of_no_elements_beyond_those_of_the_tensor() -> None:
+    """As where the target is the shape of another tensor, which is known."""
+    assert reshaped([3, 0, 2, 7], [1, 3, 2, 7, 0]) == (1, 3, 2, 7, 0)
+    with pytest.raises(tilewright.ModelError, match="copies a dim beyond the 4 axes"):
+        reshaped([3, 1, 2, 7], [1, 3, 2, 7, 0])
+
+
+def reshaped(names: Sequence[str | int], shape: Sequence[int]) -> tuple[int, ...]:
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    model = model_of([node], [info("x", names)], ["y"], {"shape": np.array(shape)}).SerializeToString()
+    return tilewright.compile(model, cache=False, threads=1)(np.zeros((3, 0, 2, 7), np.float32))[0].shape
+
+
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
 @pytest.mark.parametrize("pads", [[2, 0, 0, 0], [0, 0, 0, 5]])
 def test_pads_as_large_as_the_kernel(op: str, pads: list[int]) -> None:

@@ -35,7 +35,6 @@ _THEIRS = {
     ("TreeEnsemble", "post_transform"),  # numbered in another way than the standard says
     ("TopK", "sorted"),  # 0 leaves the order to the engine
     ("Resize", "axes"),  # one counted from the end is not taken by the policies for aspect ratios
-    ("Attention", "qk_matmul_output_mode"),  # where the mask is false, it gives the lowest number for minus infinity
 }
 """Attributes of which ONNX Runtime does not give what is meant, or need not: nothing is compared."""
 
@@ -115,9 +114,12 @@ def _compared(ours: tuple[np.ndarray, ...], data: bytes, inputs: tuple[np.ndarra
     theirs = answers(data, inputs)
     if theirs is None:
         return "run"
+    masks = b"Attention" in data
     for k, (found, wanted) in enumerate(zip(ours, theirs, strict=True)):
         if isinstance(wanted, np.ndarray) and wanted.dtype.kind in "fiub":
             assert found.shape == wanted.shape, f"output {k}: {found.shape}, ONNX Runtime gives {wanted.shape}"
+            if masks and wanted.dtype.kind == "f":  # where a mask is false, it gives the lowest number
+                wanted = np.where(wanted <= np.finfo(wanted.dtype).min / 2, -np.inf, wanted)
             tolerance = 1e-2 if wanted.dtype == np.float16 else 1e-3
             np.testing.assert_allclose(
                 found.astype(np.float64), wanted.astype(np.float64), tolerance, tolerance, err_msg=f"output {k}"

@@ -8,7 +8,7 @@ from tests.fuzz.broadcasts import KINDS, grown
 from tests.fuzz.registry import run_seed
 
 FIXED = 12
-FRESH = 2
+FRESH = 8
 
 
 @pytest.mark.parametrize("seed", range(FIXED))

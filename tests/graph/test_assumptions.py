@@ -8,9 +8,9 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 import tilewright
 from tests.graph.programs import program, weights
-from tilewright.graph.assumptions import assumptions
+from tilewright.graph.assumptions import assumptions, worded
 from tilewright.ir.diag import TypeRuleError
-from tilewright.ir.sym import Sym, eq, maximum, minimum, select, var
+from tilewright.ir.sym import Sym, eq, ge, logical_and, logical_or, maximum, minimum, select, var
 from tilewright.ops import contract, norm, reduce, sort, view
 from tilewright.ops import elementwise as ew
 from tilewright.runtime.errors import InputError, TilewrightError
@@ -26,6 +26,27 @@ def found(body, *shapes) -> list[str]:
 def test_dims_that_are_never_equal_fit_where_one_of_them_is_1(other: Sym, wanted: str) -> None:
     assert found(ew.add, (A, 3), (other, 3)) == [wanted]
     assert found(ew.add, (A,), (1,)) == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (eq(A % 2, 0), "a % 2 == 0"),
+        (1 - eq(A, 5), "a != 5"),
+        (minimum(A, 1), "a >= 1"),
+        (logical_and(ge(A, 1), ge(B, 3)), "a >= 1 and b >= 3"),
+        (logical_or(logical_and(ge(A, 1), ge(B, 3)), eq(A % 2, 0)), "a % 2 == 0 or (a >= 1 and b >= 3)"),
+        (2 * A - 3, "2*a - 3 >= 1"),
+    ],
+)
+def test_conditions_in_words(condition: Sym, words: str) -> None:
+    assert worded(condition) == words
+
+
+def test_bounds_of_dims_are_assumed_first() -> None:
+    bounded = var("t", 3, 9)
+    assert found(ew.add, (bounded, A), (bounded, B)) == ["t >= 3", "t < 10", "a == b"]
+    assert found(ew.neg, (A, 2)) == []
 
 
 def test_dims_that_never_fit_are_refused() -> None:

@@ -10,26 +10,32 @@ import pytest
 from tests.graph.programs import program
 from tests.ops.samples import FAMILIES
 from tests.ops.sampling import Sample
+from tilewright.graph.accesses import Walk
 from tilewright.graph.assumptions import assumptions
 from tilewright.graph.bounds import DimFacts, unproved
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Module
+from tilewright.ir.core import Block, Builder, Module
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.sym import Sym, eq, ge, le, sym, var
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, buffer
 from tilewright.ops import contract, image, index, view
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.scalar_builder import ScalarBuilder
 
 A, B, K, N = (var(name, 0) for name in "abkn")
 
 BY_DATA = {
     "determinant": "rows are exchanged with the one that was found",
+    "gru": "steps counted from the ends of entries",
     "inverse": "rows are exchanged with the one that was found",
     "kept_boxes": "entries that are sorted",
+    "lstm": "steps counted from the ends of entries",
     "lu_factor": "rows are exchanged with the one that was found",
     "max_roi_pool": "cells of regions, limited as floats",
     "orthogonal_columns": "ranks, which are counted",
     "pad": "of two positions that mirror each other the lesser is taken",
+    "positions": "places counted on from where a row begins, which is limited",
+    "rnn": "steps counted from the ends of entries",
     "roi_align": "points of regions, limited as floats",
     "searchsorted": "halves of what is left",
     "symmetric_eigen": "ranks, which are counted",
@@ -160,6 +166,17 @@ def test_positions_that_are_data_are_limited() -> None:
         lambda x, i: index.gather(x, i, axis=0), TensorType(dt.f32, (A, K)), TensorType(dt.i64, (N,))
     )
     assert assumptions(module) == ()
+
+
+def test_bounds_that_data_are_declared_with_prove_nothing() -> None:
+    block = Block([buffer(dt.i64, (N,)), buffer(dt.f32, (4,))])
+    t = ScalarBuilder(Builder(block))
+    ends, out = map(t.array, block.args)
+    for end in (ends[0], t.apply("max", t.apply("min", ends[0], 3), 0)):
+        out.store((t.bind(end, "at", 0, 3),), t.const(1, dt.f32))
+    anything, limited = (a for a in Walk({}).accesses(block) if a.op.name == "store")
+    assert anything.index.bounds == (None, None) and anything.index not in anything.ranges
+    assert limited.ranges[limited.index] == (0, 3)
 
 
 def test_facts_are_used_in_terms_of_each_other() -> None:

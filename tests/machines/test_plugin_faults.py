@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 import tilewright
+from tests.machines.assembler import Assembler
 from tests.machines.test_toy import X, model, session
-from tests.machines.toy import PLUGIN, ToyBackEnd
+from tests.machines.toy import PLUGIN, Toy, ToyBackEnd
 from tilewright.cli.app import FAULT_OF_INPUT, commands
 from tilewright.options import Options, Progress
 from tilewright.plugins import Plugin
@@ -84,6 +85,30 @@ def test_for_users_too(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tilewright.compiler.is_checked", lambda options: options.verify)
     own = Session(folder=tmp_path, plugins=(failing(method, IndexError("tile")),))
     with pytest.raises(tilewright.PluginError, match="back end 'toy' of a plugin failed: IndexError: tile"):
+        tilewright.compile(model("relu"), target="toy", session=own)
+
+
+WRONG: dict[str, Any] = {
+    "passes": [3], "strategies": None, "spec": "loops", "code": None, "target": {"kind": "toy"},
+    "kernel": "text", "program": b"", "objects": ["text"], "begun": "1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", WRONG)
+def test_an_answer_of_another_type_is_told_as_theirs(method: str, tmp_path: Path) -> None:
+    class Other(Assembler):
+        pass
+
+    class Back(ToyBackEnd):
+        def code(self, machine: Toy, options: Options) -> Assembler:
+            return Other(machine)
+
+    if hasattr(ToyBackEnd, method):
+        setattr(Back, method, lambda *_: WRONG[method])
+    else:
+        setattr(Other, method, WRONG[method] if method == "begun" else lambda *_: WRONG[method])
+    own = Session(folder=tmp_path, plugins=(dataclasses.replace(PLUGIN, back_ends=(Back(),)),))
+    with pytest.raises(tilewright.PluginError, match=f"the back end 'toy' of a plugin failed: its '{method}' gave a "):
         tilewright.compile(model("relu"), target="toy", session=own)
 
 

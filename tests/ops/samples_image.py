@@ -12,6 +12,7 @@ from tilewright.ops.cook_toom import interpolation
 
 def images() -> Iterator[Sample]:
     yield from _along_axes()
+    yield from _blends()
     yield from _grids()
     yield from _regions()
 
@@ -45,6 +46,26 @@ def _along_axes() -> Iterator[Sample]:
             axis=1,
             loose=4,
         )
+
+
+def _blends() -> Iterator[Sample]:
+    """Sums of weights of halves, quarters and eighths are exact."""
+    rng = np.random.default_rng(2)
+    for dtype in (np.uint8, np.int8, np.int32):
+        x = rng.integers(-100 if dtype != np.uint8 else 0, 100, (2, 5, 3, 4)).astype(dtype)
+        tables = []
+        for length, count in ((5, 6), (4, 3)):
+            shares = rng.integers(0, 9, count) / 8
+            tables += [rng.integers(0, length, (2, count)), np.stack([1 - shares, shares]).astype(np.float32)]
+        yield sample("blend", [x, *tables], lambda x=x, t=tables: _blended(x, *t), axes=(1, 3))
+
+
+def _blended(
+    x: np.ndarray, rows: np.ndarray, row_weights: np.ndarray, columns: np.ndarray, column_weights: np.ndarray
+) -> np.ndarray:
+    by_rows = sum(wide(x)[:, rows[k]] * row_weights[k][:, None, None] for k in (0, 1))
+    by_both = sum(by_rows[..., columns[k]] * column_weights[k] for k in (0, 1))
+    return np.trunc(by_both).astype(x.dtype)
 
 
 def _grids() -> Iterator[Sample]:

@@ -198,6 +198,14 @@ def test_an_integer_division_by_zero_is_reported(name: str) -> None:
         evaluate(OPERATORS[name], np.array([1, 2]), np.array([1, 0]))
 
 
+def test_a_degree_that_would_take_for_ever_is_reported() -> None:
+    """The least integer has no predecessor: the steps of its polynomial, which is 0, are not counted down from it."""
+    x, least = np.array([0.5]), np.array([-(1 << 63)])
+    assert evaluate(OPERATORS["orthogonal_polynomial"], x, least, kind="laguerre_l") == 0
+    with pytest.raises(ExecutionError, match="the degree of a polynomial is above 1048576"):
+        evaluate(OPERATORS["orthogonal_polynomial"], x, np.array([1 << 40]), kind="laguerre_l")
+
+
 def applied(name: str, *shapes: tuple[int, ...], **attrs: Any) -> Any:
     with Builder(Block([tensor(dt.f32, shape) for shape in shapes]), Module()) as builder:
         return OPERATORS[name](*builder.block.args, **attrs)

@@ -461,3 +461,28 @@ def test_sizes_that_pytorch_knows_and_ours_do_not_tell() -> None:
         x, k = torch.randn(n, 1, 32), torch.randn(n, 2, 5, 8)
         close(function(x, k), attended(x, k))
     assert not any(record.eager for record in records)
+
+
+def test_an_operator_of_which_one_result_is_not_translated_runs_eagerly() -> None:
+    """As a result of it that is taken is no operator that could run without it."""
+
+    @torch.library.custom_op("tilewright_tests::two", mutates_args=())
+    def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.sin(x), torch.cos(x)
+
+    two.register_fake(lambda x: (torch.empty_like(x), torch.empty_like(x)))
+
+    @tilewright.torch.adapter("tilewright_tests::two")
+    def only_one(node: Any, x: Any) -> Any:
+        return x, None
+
+    def both(x: Any) -> Any:
+        first, second = two(x.exp())
+        return first + 1, second
+
+    records: list[Any] = []
+    function = torch.compile(both, backend=lambda g, e: backend(g, e, options={"cache": False}, record=records.append))
+    x = torch.randn(2, 3)
+    for found, expected in zip(function(x), both(x), strict=True):
+        close(found, expected)
+    assert [op for op, _, _ in records[0].eager] == ["tilewright_tests.two.default"]

@@ -44,7 +44,7 @@ from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.threads import available_cpus
 from tilewright.session import Session
-from tilewright.staging.split import split
+from tilewright.staging.split import PLACE, split
 from tilewright.target.clock import measured_hertz
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
@@ -106,7 +106,7 @@ class _Check:
         notes += _host_notes(main)
         for part in parts:
             drop_dead(part)
-            notes += [_assumed(a, both) for a in assumptions(part)]
+            notes += [_assumed(a, both, part.main.attrs.get(PLACE, "")) for a in assumptions(part)]
             notes += _own_loops(part)
         uses = [_Use(op, counts) for part in parts for op in _computed(part)]
         parameters = _parameters(parts)
@@ -214,13 +214,17 @@ def _info(name: str, value: Value) -> TensorInfo:
 def _notes_of_import(main: Func) -> Iterable[Note]:
     for subject, message in main.attrs.get("contradictions", ()):
         yield Note("contradiction", "", subject, message)
+    for subject, message in main.attrs.get("warnings", ()):
+        yield Note("remark", "import", subject, message)
 
 
-def _assumed(made: Assumption, both: Collection[Sym]) -> Note:
-    """What calls must fulfil; of dims that have `both` meanings, in the program that is the faster one."""
+def _assumed(made: Assumption, both: Collection[Sym], place: str) -> Note:
+    """What calls must fulfil, those that come to a `place` that is not run in each; of dims that have `both` meanings,
+    in the program that is the faster one."""
+    only = f", where {place} is run" if place else ""
     if made.holds not in both:
-        return Note("assumed", made.loc.op, made.loc.node, made.message)
-    message = f"{made.holds}, or one of them is 1: calls of that kind have a program of their own"
+        return Note("assumed", made.loc.op, made.loc.node, made.message + only)
+    message = f"{made.holds}, or one of them is 1{only}: calls of that kind have a program of their own"
     return Note("broadcast", made.loc.op, made.loc.node, message)
 
 

@@ -18,7 +18,7 @@ from rich.markup import escape
 
 import tilewright
 from tilewright.cli.interrupt import INTERRUPTED, say_interrupted
-from tilewright.cli.output import error_console, log_to_stderr, say
+from tilewright.cli.output import error_console, log_to_stderr, print_json, say
 from tilewright.runtime.errors import TilewrightError, TilewrightWarning, short_name
 
 FAULT_OF_INPUT = 1
@@ -27,6 +27,9 @@ INTERNAL = 3
 
 # Names, as the home of some is the compiler, which `tilewright run` must not import.
 _BY_NAME = {"InternalError": INTERNAL, "OptionError": USAGE, "TargetError": USAGE}
+
+_JSON = "tilewright.json"
+"""Whether errors are told as JSON data, too."""
 
 COMMANDS = (
     "check", "compile", "run", "bench", "show", "explain", "opt", "quantize", "inspect", "verify", "diff",
@@ -54,6 +57,7 @@ Exit codes:
   2  the command line itself is wrong
   3  a defect of tilewright: please report it (--traceback shows where)
   130  interrupted (Ctrl-C)
+With --json an error is also an object on the standard output, {"error": {"type", "what", "where", "hint"}, ...}.
 """
 
 
@@ -72,6 +76,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        ctx.meta[_JSON] = "--json" in args  # known also where the arguments of the command are wrong
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], COMMANDS, 1)
             said = f" Did you mean '{close[0]}'?" if close else ""
@@ -93,11 +98,17 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             say_interrupted()
             ctx.exit(INTERRUPTED)
+        except click.ClickException as error:
+            if ctx.meta.get(_JSON):
+                print_json(_record(error, error.format_message(), error.exit_code))
+            raise
         except Exception as error:
             code = exit_code(error)
             if code is None or ctx.params.get("traceback"):
                 raise
             _say(error, code)
+            if ctx.meta.get(_JSON):
+                print_json(_record(error, _text(error), code))
             ctx.exit(code)
 
 
@@ -131,6 +142,12 @@ def _say(error: Exception, code: int) -> None:
         console.print("  hint: `tilewright --traceback ...` shows where it happened")
     else:
         console.print(f"[bold red]error:[/] {escape(text)}")
+
+
+def _record(error: Exception, text: str, code: int) -> dict[str, Any]:
+    """An error as JSON data, beside the text for people: TilewrightErrors say what, where, and how to go on."""
+    said = {name: getattr(error, name, None) for name in ("what", "where", "hint")}
+    return {"error": {"type": type(error).__name__, **said, "what": said["what"] or text}, "exit code": code}
 
 
 def _text(error: Exception) -> str:

@@ -17,7 +17,7 @@ from tilewright.runtime.errors import printable
 WIDTH = 100_000
 """Of lines that no terminal limits: a program reads them."""
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON data, for programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON data, for programs; errors too.")
 
 
 class SafeConsole(Console):

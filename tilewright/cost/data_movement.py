@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tilewright.cost.core import is_kept, largest_cache
 from tilewright.ir.sym import Sym, gt
-from tilewright.target.target import Target
+from tilewright.target.target import VECTOR_BYTES, Target
 
 FEW_ROWS = 16
 """Rows that a product has at most where weights of 16 bits are read as they are: BERT-base of 128 rows takes 1.5 to 2.7
@@ -15,6 +15,9 @@ times as long so (Zen 3)."""
 
 SMALLEST_SQUARE, LARGEST_SQUARE = 4, 16
 """Rows of a square: fewer are read faster one by one, more would not fit the registers of any target."""
+
+IDLE_SHARE = 4
+"""A vector of so many parts, of which one is filled, is worth a pass over the data."""
 
 BLOCK = 1024
 """Elements of the result's rows that squares go along before those of the next rows: each is in a cache line of the
@@ -29,6 +32,12 @@ def side_of_square(element: int, extents: Iterable[int], target: Target) -> int:
     while side >= SMALLEST_SQUARE and any(n < side for n in known):
         side //= 2
     return side if side >= SMALLEST_SQUARE else 0
+
+
+def leaves_lanes_idle(line: int, element: int) -> bool:
+    """Whether sums whose vectors lie along lines of so many elements take longer than to bring these into that order
+    afterwards."""
+    return IDLE_SHARE * line * element <= VECTOR_BYTES
 
 
 def block_of_squares(extent: int | None, side: int) -> int:

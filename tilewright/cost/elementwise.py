@@ -21,6 +21,16 @@ MOST_LANES = 64
 """Lanes of one vector loop at most."""
 
 
+FEWEST_CASES, MOST_CASES = 5, 128
+"""Cases that loops of their own are made for: all of fewer are looked at for each vector in less time than short loops
+take to begin (four inputs that are joined, Zen 3), and more are much code."""
+
+OPS_OF_A_CASE = 3
+"""Ops that one more case adds to the body that picks among them: a load, a condition, a selection."""
+
+MOST_COPIED = 2048
+"""Ops of the work that is common to all cases, all copies of it together."""
+
 COSTLY_OPERATIONS = 8
 """That a costly one (a polynomial, a division) takes more than an addition."""
 
@@ -33,6 +43,12 @@ def weighted_operations(names: Collection[str]) -> int:
 def chunk_of_line(extent: int | None) -> int:
     """Elements that a thread takes at a time of one line of so many (None: not known); 0 where it takes all."""
     return CHUNK if extent is None or extent > 2 * CHUNK else 0
+
+
+def cases_are_worth_loops(cases: int, ops: int) -> bool:
+    """Whether a body of so many ops, which picks among so many operands by the position, becomes a loop for each."""
+    copied = cases * max(0, ops - OPS_OF_A_CASE * cases)
+    return FEWEST_CASES <= cases <= MOST_CASES and copied <= MOST_COPIED
 
 
 def lanes_of_vector(element: int, extent: int | None) -> int:

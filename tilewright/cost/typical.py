@@ -45,17 +45,24 @@ class TypicalSizes:
     def of(self, sizes: Iterable[Sym]) -> list[tuple[int, ...]]:
         """The sizes, computed from small, medium and large values of the dims; once if none depends on any."""
         sizes = tuple(sizes)
-        names = {dim.name for size in sizes for dim in size.vars}
-        values = [
-            tuple(_evaluated(size, {n: self.dims.get(n, LENGTHS)[k] for n in names}) for size in sizes)
-            for k in range(len(LENGTHS) if names else 1)
-        ]
+        dims = {dim for size in sizes for dim in size.vars}
+        values = []
+        for k in range(len(LENGTHS) if dims else 1):
+            expected = {dim.name: _within(self.dims.get(dim.name, LENGTHS)[k], dim) for dim in dims}
+            values.append(tuple(_evaluated(size, expected) for size in sizes))
         return list(dict.fromkeys(values))
 
     def medium(self, sizes: Iterable[Sym]) -> tuple[int, ...]:
         """The sizes, computed from medium values of the dims."""
         values = self.of(sizes)
         return values[len(values) // 2]
+
+
+def _within(size: int, dim: Sym) -> int:
+    """The size, or the bound of the dim that it is beyond."""
+    low, high = dim.bounds
+    size = size if low is None else max(size, low)
+    return size if high is None else min(size, high)
 
 
 def _evaluated(size: Sym, dims: Mapping[str, int]) -> int:

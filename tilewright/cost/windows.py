@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-WORTH = 32
-"""How many times more elements the direct way must read: a pass over a tensor in memory costs about as much as a dozen
-reads of elements that a cache of the core holds, and each kernel is begun and ended. Windows of up to 13 x 13, as
-networks have them, stay as they are."""
+WORTH = 1
+"""How many times more elements the direct way must read, beside what passes and kernels cost."""
+
+STORED = 12
+"""Reads of elements, in a cache of the core, that it costs to write one to memory and to read it from there."""
+
+KERNEL = 16_000
+"""Reads of elements that take as long as a kernel is begun and ended."""
 
 PASS = 4
 """Reads of elements that a pass of an axis costs as much as, where windows are reduced along that axis alone."""
@@ -23,6 +27,12 @@ def grows_by_doubling(count: int, visits: int, line: int, kernel: int) -> bool:
     return count * visits > PASS * doubling_reads(line, kernel)
 
 
-def is_worth_taking_apart(direct: int, apart: int) -> bool:
-    """Whether windows should be reduced along one axis after the other, of elements that are read in both ways."""
-    return direct > WORTH * apart
+def is_worth_taking_apart(direct: int, apart: int, stored: int, kernels: int) -> bool:
+    """Whether windows should be reduced along one axis after the other, of elements that are read in both ways, those
+    that are `stored` between the axes, and the number of `kernels` that come in."""
+    return direct > WORTH * (apart + STORED * stored + KERNEL * kernels)
+
+
+def is_worth_taking_apart_at_any_size(direct: int, apart: int, kernels: int) -> bool:
+    """The same for an element of a tensor of unknown size, whose windows lie at every position."""
+    return direct > WORTH * (apart + STORED * kernels)

@@ -19,6 +19,10 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
 _LIKE_LOOP_VARIABLE = re.compile(r"[A-Za-z]+[0-9]+$")
 
 
+Bounds = tuple[int, int | None]
+"""The least and the greatest size that a dim may have; None where nothing bounds it."""
+
+
 class Declared(NamedTuple):
     """An input as its model declares it. A dim is a number, a name, or None where it is left open; the shape is None
     where not even the rank is known. An input that is no tensor has a type instead of a dtype, and no shape.
@@ -31,23 +35,25 @@ class Declared(NamedTuple):
 
 
 class SymbolicDims:
-    """Gives one variable to each symbolic dim; names of the file become identifiers, and stay different."""
+    """Gives one variable to each symbolic dim; names of the file become identifiers, and stay different. Those named in
+    `bounds` have sizes within these."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Mapping[str, Bounds] | None = None) -> None:
+        self._bounds = bounds or {}
         self._by_param: dict[str, Sym] = {}
         self._taken: set[str] = set()
 
     def named(self, param: str) -> Sym:
         """The variable of the dim `param` (any text: it is a name, never evaluated)."""
         if param not in self._by_param:
-            self._by_param[param] = self._fresh(param)
+            self._by_param[param] = self._fresh(param, self._bounds.get(param, (0, None)))
         return self._by_param[param]
 
     def unnamed(self, owner: str, axis: int) -> Sym:
         """A variable of its own for a dim that the file leaves open."""
         return self._fresh(f"{owner}_{axis}")
 
-    def _fresh(self, wanted: str) -> Sym:
+    def _fresh(self, wanted: str, bounds: Bounds = (0, None)) -> Sym:
         name = re.sub(r"[^A-Za-z0-9_]+", "_", wanted[:60]).strip("_") or "dim"
         if not _PLAIN.match(name) or name.startswith("val_"):
             name = f"dim_{name}"
@@ -58,15 +64,15 @@ class SymbolicDims:
             n += 1
             unique = f"{name}_v{n}"
         self._taken.add(unique)
-        return var(unique, 0, None)
+        return var(unique, *bounds)
 
 
 def types_of(
-    inputs: Mapping[str, Declared], shapes: Mapping[str, Sequence[int | str]]
+    inputs: Mapping[str, Declared], shapes: Mapping[str, Sequence[int | str]], bounds: Mapping[str, Bounds]
 ) -> dict[str, Type]:
-    """The types of the inputs, with `shapes` in place of those declared."""
+    """The types of the inputs, with `shapes` in place of those declared, and `bounds` of dims by their names."""
     _check_names(inputs, shapes, "shapes=")
-    dims = SymbolicDims()
+    dims = SymbolicDims(bounds)
     return {name: _type_of(name, declared, dims, shapes.get(name)) for name, declared in inputs.items()}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.frontends.choices import MAX_ATTEMPTS, Choices
 from tilewright.frontends.errors import ConstantNeededError, shown
 from tilewright.frontends.hints import constants_hint, dims_hint, in_words
-from tilewright.frontends.inputs import Declared, constants_of, types_of
+from tilewright.frontends.inputs import Bounds, Declared, constants_of, types_of
 from tilewright.frontends.knowledge import Knowledge
 from tilewright.frontends.literals import literal
 from tilewright.frontends.problems import Problems
@@ -99,6 +99,8 @@ class Translation:
         self.builder = Builder(block, self.module)
         self.problems = Problems()
         self.contradictions: dict[str, str] = {}
+        self.warnings: dict[str, str] = {}
+        """What users should know before they rely on the program, by its subject."""
         self.complex_results: set[int] = set()
         """The places of results that are parts of complex numbers, along a last axis of 2."""
         self._choices = choices
@@ -349,6 +351,8 @@ class Translation:
             attrs["open_dims"] = tuple(found)
         if self.contradictions:
             attrs["contradictions"] = tuple(self.contradictions.items())
+        if self.warnings:
+            attrs["warnings"] = tuple(self.warnings.items())
         self.module.add(Func("main", self.builder.block, "graph", attrs))
         return self.module
 
@@ -374,13 +378,15 @@ def translated(
     *,
     constants: Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    bounds: Mapping[str, Bounds] | None = None,
 ) -> Module:
-    """The module that `translate` makes of a model of so many `nodes`, with the inputs and outputs of these names.
+    """The module that `translate` makes of a model of so many `nodes`, with the inputs and outputs of these names, and
+    `bounds` of dims by the names that inputs declare: calls with other sizes are refused.
 
     It is called again with other decisions where ranks follow from dims; of the modules that these lead to, the one
     that contradicts the least of what the model declares is taken, or the first error raised where there is none.
     """
-    types = types_of(inputs, shapes or {})
+    types = types_of(inputs, shapes or {}, bounds or {})
     fixed = constants_of(types, constants or {})
     given = tuple(map(shown, dict.fromkeys((*(shapes or {}), *fixed))))
     free = {name: type for name, type in types.items() if name not in fixed}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tilewright.ir.core import Block, Op, Value
-from tilewright.ir.sym import Sym, maximum, minimum, prove_ge0, sym
+from tilewright.ir.sym import Sym, maximum, minimum, prove_ge0, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType
 
 Ends = tuple[Sym | None, Sym | None]
@@ -48,6 +48,7 @@ class Walk:
     guards: tuple[Sym, ...] = ()
     data: frozenset[Sym] = frozenset()
     known: dict[Value, Ends] = field(default_factory=dict)
+    unbounded: dict[Sym, Sym | int] = field(default_factory=dict)
     _ends: dict[Value, Ends] = field(default_factory=dict)
 
     def accesses(self, block: Block) -> Iterator[AxisAccess]:
@@ -68,15 +69,19 @@ class Walk:
     def _of(self, op: Op, memory: Value) -> Iterator[AxisAccess]:
         type = memory.type
         assert isinstance(type, TensorType | BufferType)
-        guards = (*self.guards, *op.attrs.get("guard", ()))
+        guards = (*self.guards, *map(self._shown, op.attrs.get("guard", ())))
         if 0 in guards:
             return
         extents = tuple(high + 1 for v, (_, high) in self.ranges.items() if v not in self.data)
         for axis, index in enumerate(op.attrs["idx"]):
-            yield AxisAccess(op, type.shape, axis, index, self.ranges, guards, extents, self.data)
+            yield AxisAccess(op, type.shape, axis, self._shown(index), self.ranges, guards, extents, self.data)
+
+    def _shown(self, e: Sym) -> Sym:
+        """The expression without the bounds that data are only declared with."""
+        return e if self.data.isdisjoint(e.vars) else e.subs(self.unbounded)
 
     def _loop(self, op: Op) -> Iterator[AxisAccess]:
-        v, extent = op.attrs["var"], op.attrs["extent"]
+        v, extent = op.attrs["var"], self._shown(op.attrs["extent"])
         if extent == 0:
             return
         outer = self.ranges
@@ -86,7 +91,7 @@ class Walk:
 
     def _if(self, op: Op) -> Iterator[AxisAccess]:
         guards, known = self.guards, self.known
-        self.guards = (*guards, *op.attrs.get("guard", ()))
+        self.guards = (*guards, *map(self._shown, op.attrs.get("guard", ())))
         self.known = dict(known)
         for condition in op.operands:
             for value, ends in _where_true(condition, self._of_value).items():
@@ -95,11 +100,10 @@ class Walk:
         self.guards, self.known = guards, known
 
     def _bind(self, op: Op) -> None:
-        v, (low, high) = op.attrs["var"], self._of_value(op.operands[0])
-        least, most = v.bounds
-        low = sym(least) if low is None and least is not None else low
-        high = sym(most) if high is None and most is not None else high
-        self.data |= {v}
+        """The bounds that the variable is declared with are what is to be shown, and prove nothing."""
+        declared, (low, high) = op.attrs["var"], self._of_value(op.operands[0])
+        v = self.unbounded[declared] = var(f"{declared.name}.any", None)
+        self.data |= {declared, v}
         if low is not None and high is not None:
             self.ranges = {**self.ranges, v: (low, high)}
 
@@ -120,7 +124,8 @@ class Walk:
             case "const":
                 return sym(int(op.attrs["value"])), sym(int(op.attrs["value"]))
             case "index":
-                return op.attrs["expr"], op.attrs["expr"]
+                shown = self._shown(op.attrs["expr"])
+                return shown, shown
             case "cast" if _keeps(op.operands[0], operands[0], type):
                 return operands[0]
             case "add":

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tilewright.graph.bounds import DimFacts, unproved
-from tilewright.ir.core import Block, Builder, Module, Op
+from tilewright.ir.core import Block, Builder, Func, Module, Op
 from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
-from tilewright.ir.sym import Sym, eq, ge
+from tilewright.ir.sym import ONE, Sym, eq, ge, le, unbounded
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.binding import is_input_value
+from tilewright.ops.define.binding import input_variables, is_input_value
 from tilewright.ops.define.broadcasting import open_dims
 from tilewright.ops.define.demands import Demand, undecided
 
@@ -38,9 +39,9 @@ class Assumption:
 def assumptions(module: Module) -> tuple[Assumption, ...]:
     """All that the ops of `module.main` assume and that is not known to hold, each once; () for static shapes.
 
-    What the import of the model has assumed comes first. What follows from others is left out.
+    The bounds of dims and what the import of the model has assumed come first. What follows from others is left out.
     """
-    imported = module.main.attrs.get("assumed", ())
+    imported = (*_bounds(module.main), *module.main.attrs.get("assumed", ()))
     found = {holds: Assumption(holds, message, Loc(node, op)) for holds, message, node, op in imported}
     facts, alike = DimFacts(), set[Any]()
     for condition in found:
@@ -59,15 +60,37 @@ def assumptions(module: Module) -> tuple[Assumption, ...]:
     return tuple(found.values())
 
 
+def _bounds(main: Func) -> Iterator[tuple[Sym, str, str, str]]:
+    """That the sizes of inputs are within the bounds of their dims."""
+    elements = [symbols.flat for arg in main.args if (symbols := input_variables(arg)) is not None]
+    dims = [d for arg in main.args if isinstance(arg.type, TensorType) for d in arg.type.shape if d.kind == "var"]
+    for d in dict.fromkeys((*dims, *chain.from_iterable(elements))):
+        low, high = d.bounds
+        words = f"from {low} {'on' if high is None else f'to {high}'}" if low else f"up to {high}"
+        message = f"the program was exported for {d} {words}; export it again for others"
+        size = unbounded(d)
+        if low:
+            yield ge(size, low), message, "", ""
+        if high is not None:
+            yield le(size, high), message, "", ""
+
+
 def _follows(condition: Sym, later: Sym) -> bool:
     """Whether a condition says no more than one that was found after it."""
     return condition.vars <= later.vars and DimFacts().where([later]).hold(condition)
 
 
 def worded(condition: Sym) -> str:
-    """A condition as a comparison, also where it is an expression that is 0 or 1."""
-    is_comparison = condition.kind in ("ge0", "eq0", "min", "max")
-    return str(condition) if is_comparison else f"{1 - condition} == 0"
+    """A condition as comparisons, also where parts of it are expressions that are 0 or 1, or 0 or more."""
+    if condition.kind in ("min", "max"):
+        parts = [worded(part) for part in condition.args if part is not ONE]
+        return (" and " if condition.kind == "min" else " or ").join(
+            f"({part})" if " or " in part or " and " in part else part for part in parts
+        )
+    opposite = 1 - condition
+    if condition.kind in ("ge0", "eq0") or opposite.kind in ("ge0", "eq0"):
+        return str(condition)
+    return f"{opposite} == 0" if condition.is_bool else f"{condition} >= 1"
 
 
 def _of_op(op: Op, module: Module, alike: set[Any], facts: DimFacts) -> Iterator[tuple[Sym, str]]:

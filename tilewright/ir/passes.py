@@ -39,6 +39,7 @@ class PassContext:
         self.remarks.append(Remark(stage, subject, message, "applied" if applied else "missed"))
 
 
+@runtime_checkable
 class Pass(Protocol):
     """A step that changes a module in place: a frozen dataclass whose fields are its options."""
 

@@ -86,17 +86,17 @@ def conv_blocked(
     def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         n, ob, *out, lane = i
         o = ob * block + lane
-        first = group_of(o, per_group, groups) * summed  # channel of the data
+        group = group_of(ob, per_group // block, groups)  # the same for all lanes
         if is_blocked:
             c, *k, ci = r
             at = window.positions(out, k)
             c = c * run
-            place = (n, first // block + c // block, *at, c % block + ci)
+            place = (n, group * (summed // block) + c // block, *at, c % block + ci)
             c = c + ci
         else:
             c, *k = r
             at = window.positions(out, k)
-            place = (n, first + c, *at)
+            place = (n, group * summed + c, *at)
         data = x.load(place, window.guard(at))
         return multiply(data, w.load((o, c, *k), _exists(o, filters, block)))
 

@@ -211,8 +211,8 @@ def _require_groups(x: Array, w: Array) -> None:
 
 
 def group_of(channel: Sym, per_group: Sym, groups: int) -> Sym:
-    """The group that a channel belongs to."""
-    return sym(0) if groups == 1 else channel // per_group
+    """The group that a channel belongs to; groups of no channels have none."""
+    return sym(0) if groups == 1 or per_group == 0 else channel // per_group
 
 
 @primitive

@@ -115,6 +115,53 @@ def counter(size: Dim) -> Value:
     return iota(shape=(size,), axis=0, dtype=dt.f64)
 
 
+@primitive
+def blend(
+    x: Array, rows: Array, row_weights: Array, columns: Array, column_weights: Array, *, axes: tuple[int, int]
+) -> Compute:
+    """Along two axes, each element made of four: those in `rows` [2, n] and `columns` [2, m], with the products of
+    their weights, of the same shapes. Added up in f32 in the order of the elements, each product and each sum rounded
+    (none is fused), and truncated: integers as engines have them to the last bit."""
+    first, second = (checked_axis(a, x.rank) for a in axes)
+    if first >= second or x.dtype.is_float:
+        raise ValueError(f"integers are blended along two axes in their order, not {x.dtype} along {axes}")
+    for a, (places, weights) in ((first, (rows, row_weights)), (second, (columns, column_weights))):
+        require_rank(places, 2, "the places")
+        require_equal_dim(places.shape[0], sym(2), "the places of an element and 2")
+        require_rank(weights, 2, "the weights")
+        for k in (0, 1):
+            require_equal_dim(weights.shape[k], places.shape[k], "the weights and the places")
+        require(s.logical_or(s.eq(places.shape[1], 0), s.ge(x.shape[a], 1)), "an empty axis has no elements to blend")
+    shape = list(x.shape)
+    shape[first], shape[second] = rows.shape[1], columns.shape[1]
+
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        at = list(i)
+        total: Scalar | None = None
+        for p, q in itertools.product((0, 1), repeat=2):
+            at[first] = _place(t, rows[p, i[first]], x.shape[first])
+            at[second] = _place(t, columns[q, i[second]], x.shape[second])
+            weight = column_weights[q, i[second]] * row_weights[p, i[first]]
+            term = _not_fused(t, weight * x[tuple(at)].cast(dt.f32))
+            total = term if total is None else total + term
+        assert total is not None
+        if x.dtype.bits <= 16:
+            ends = np.iinfo(x.dtype.storage)
+            total = t.apply("max", t.apply("min", total, float(ends.max)), float(ends.min))
+        return total.cast(x.dtype)
+
+    return compute([x, rows, row_weights, columns, column_weights], tuple(shape), body)
+
+
+def _place(t: ScalarBuilder, place: Scalar, size: Sym) -> Sym:
+    return t.bind(t.apply("max", t.apply("min", place, t.index(size) - 1), 0), "place")
+
+
+def _not_fused(t: ScalarBuilder, product: Scalar) -> Scalar:
+    """A product of f32 that is rounded before it is added to: one that is limited is no part of a fused sum."""
+    return t.apply("min", product, float(np.finfo(np.float32).max))
+
+
 # Reading at coordinates of the caller's
 
 

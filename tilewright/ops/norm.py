@@ -8,6 +8,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops.define import op
+from tilewright.ops.define.demands import require_equal_dim
 from tilewright.ops.elementwise import add, div, exp, log, max_, mul, pow_, rsqrt, sqrt, sub
 from tilewright.ops.pool import sum_pool
 from tilewright.ops.reduce import (
@@ -20,7 +21,7 @@ from tilewright.ops.reduce import (
     reduce_sum,
     widened,
 )
-from tilewright.ops.shape import checked_axes, checked_axis
+from tilewright.ops.shape import checked_axes, checked_axis, require_unstretched
 from tilewright.ops.view import reshape, shape_of
 
 
@@ -57,6 +58,8 @@ def layer_norm(
     x: Value, scale: Value, bias: Value | None = None, *, axis: int = -1, epsilon: float = 1e-5
 ) -> Value:
     """x standardised over `axis` and all after it, times `scale`, plus `bias` (Ba et al., 2016)."""
+    for other in (scale,) if bias is None else (scale, bias):
+        require_unstretched(shape_of(x), shape_of(other), "scales and biases")
     result = mul(standardized(widened(x), _trailing(x, axis), epsilon), widened(scale))
     return as_dtype(result if bias is None else add(result, widened(bias)), dtype_of(x))
 
@@ -64,6 +67,7 @@ def layer_norm(
 @op(keep=True)
 def rms_norm(x: Value, scale: Value, *, axis: int = -1, epsilon: float = 1e-5) -> Value:
     """x / sqrt(mean(x^2) + epsilon) * scale over `axis` and all after it (Zhang & Sennrich, 2019)."""
+    require_unstretched(shape_of(x), shape_of(scale), "scales")
     wide = widened(x)
     power = reduce_mean(mul(wide, wide), axes=_trailing(x, axis))
     normal = mul(wide, rsqrt(add(power, epsilon)))
@@ -74,6 +78,7 @@ def _per_channel(v: Value, x: Value) -> Value:
     """A vector over the channels of x [n, c, *space] in a shape that broadcasts against it. One entry is not for all
     channels."""
     (size,), channels = shape_of(v), shape_of(x)[1]
+    require_equal_dim(size, channels, "the numbers for channels and the channels")
     return reshape(v, shape=(size if size.is_const else channels, *[sym(1)] * (len(shape_of(x)) - 2)))
 
 

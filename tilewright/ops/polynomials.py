@@ -15,6 +15,9 @@ First = Callable[[Scalar], Scalar]
 Next = Callable[[Scalar, Scalar, Scalar, Scalar], Scalar]
 """The polynomial of degree k + 1 of x, k, and those of degree k and k - 1."""
 
+HIGHEST_DEGREE = 1 << 20
+"""Each degree is a step of an element's own, and one that is read from data may be any number."""
+
 
 def _chebyshev(x: Scalar, k: Scalar, p: Scalar, q: Scalar) -> Scalar:
     return x * 2 * p - q
@@ -34,6 +37,8 @@ KINDS: Mapping[str, tuple[First, Next]] = MappingProxyType(
 )
 """The polynomials of degree 1, and those after; that of degree 0 is 1, and of negative degrees 0."""
 
+_TOO_HIGH = f"the degree of a polynomial is above {HIGHEST_DEGREE}"
+
 
 def _types(x: TensorType, degree: TensorType, *, kind: str) -> tuple[TensorType, ...]:
     if kind not in KINDS:
@@ -45,17 +50,19 @@ def _types(x: TensorType, degree: TensorType, *, kind: str) -> tuple[TensorType,
 
 @irregular(_types)
 def orthogonal_polynomial(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, kind: str) -> None:
-    """The polynomial of a kind whose degree is given for each element of x."""
+    """The polynomial of a kind whose degree is given for each element of x, an error beyond 2^20."""
     (x, degree), (y,) = inputs, outputs
     first, after = KINDS[kind]
     with t.loop(product(x.shape), "element", "parallel") as element:
         place = unflattened(element, x.shape)
-        at, n = x[place], degree[place]
+        at = x[place]
+        t.check(degree[place] <= HIGHEST_DEGREE, "ExecutionError", _TOO_HIGH)
+        n = t.apply("max", t.apply("min", degree[place], HIGHEST_DEGREE), -1)
         one, none = t.const(1, x.dtype), t.const(0, x.dtype)
         p, q = t.alloc(x.dtype, (1,), "reg"), t.alloc(x.dtype, (1,), "reg")
         p.store((0,), t.select(n > 0, first(at), t.select(n < 0, none, one)))
         q.store((0,), one)
-        steps = t.bind(t.apply("max", n - 1, t.const(0, dt.i64)), "steps", 0, None)
+        steps = t.bind(t.apply("max", n - 1, t.const(0, dt.i64)), "steps", 0, HIGHEST_DEGREE)
         with t.loop(steps, "k") as k:
             found = after(at, t.index(k + 1).cast(x.dtype), p[0], q[0])
             q.store((0,), p[0])

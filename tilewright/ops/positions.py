@@ -12,10 +12,11 @@ from tilewright.ops.sort import unflattened
 from tilewright.ops.sorting import Cell, SortEntries, entry_of, key_of, merge_sort
 
 
-def _begin(t: ScalarBuilder, ends: Array, row: Sym) -> Sym:
-    """Where the results of a row begin: where those of the row before end."""
+def _begin(t: ScalarBuilder, ends: Array, row: Sym, count: Sym) -> Sym:
+    """Where those of `count` results that are of a row begin: where those of the row before end."""
     before = ends.load((maximum(row - 1, 0),))
-    return t.bind(t.select(t.index(lt(0, row), dt.bool_), before, 0), "begin")
+    limited = t.apply("max", t.apply("min", before, t.index(count)), 0)
+    return t.bind(t.select(t.index(lt(0, row), dt.bool_), limited, 0), "begin")
 
 
 def _check_ends(ends: TensorType, rows: Sym) -> None:
@@ -41,7 +42,7 @@ def positions(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, co
     outer = x.shape[:-1]
     with t.loop(product(outer), "row", "parallel") as row:
         index = unflattened(row, outer) if outer else ()
-        at = Cell(t, _begin(t, ends, row))
+        at = Cell(t, _begin(t, ends, row, sym(count)))
         with t.loop(x.shape[-1], "j") as j:
             place = at.index("at")
             with t.when(x[(*index, j)].ne(0), lt(place, sym(count))):
@@ -63,7 +64,7 @@ def joined_rows(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, 
     the rows end in the results, which have `count` elements."""
     (values, ends), (out, rows) = inputs, outputs
     with t.loop(values.shape[0], "row", "parallel") as row:
-        begin = _begin(t, ends, row)
+        begin = _begin(t, ends, row, sym(count))
         with t.loop(values.shape[1], "j") as j:
             inside = t.index(begin + j) < ends[row]
             with t.when(inside, lt(begin + j, sym(count))):

@@ -30,7 +30,7 @@ from tilewright.ops.elementwise import (
     sub,
 )
 from tilewright.ops.reduce import dtype_of, reduce_max, reduce_min
-from tilewright.ops.shape import Dim
+from tilewright.ops.shape import Dim, require_unstretched
 from tilewright.ops.source import full
 from tilewright.ops.view import reshape, shape_of
 
@@ -93,6 +93,7 @@ def quantize_linear(
     """
     if not is_quantised(dtype):
         raise ValueError(f"numbers are quantised to integers and floats of up to 8 bits, not to {dtype}")
+    _require_numbers(x, scale, zero_point)
     ratio = div(cast(x, dtype=dt.f32), cast(scale, dtype=dt.f32))
     if dtype.is_float:
         moved = add(ratio, cast(zero_point, dtype=dt.f32))
@@ -114,6 +115,7 @@ def _as_integer(x: Value, dtype: DType) -> Value:
 @op(keep=True)
 def dequantize_linear(x: Value, scale: Value, zero_point: Value, *, dtype: DType) -> Value:
     """(x - zero_point) * scale in `dtype`, which is the scale's or wider."""
+    _require_numbers(x, scale, zero_point)
     if dtype_of(x).bits <= 16:  # differences are exact in float32
         centred = sub(cast(x, dtype=dt.f32), cast(zero_point, dtype=dt.f32))
     else:
@@ -160,14 +162,21 @@ def conv_integer(
 
 
 def _centred(x: Value, zero: Value) -> Value:
+    require_unstretched(shape_of(x), shape_of(zero), "zero points")
     return sub(cast(x, dtype=dt.i32), cast(zero, dtype=dt.i32))
 
 
 @op
 def requantize(sums: Value, scale: Value, zero_point: Value, *, dtype: DType) -> Value:
     """i32 `sums` times `scale` (f32), rounded, shifted and saturated to `dtype`."""
+    _require_numbers(sums, scale, zero_point)
     shifted = add(round_(mul(cast(sums, dtype=dt.f32), scale)), cast(zero_point, dtype=dt.f32))
     return _as_integer(shifted, dtype)
+
+
+def _require_numbers(x: Value, scale: Value, zero_point: Value) -> None:
+    require_unstretched(shape_of(x), shape_of(scale), "scales")
+    require_unstretched(shape_of(x), shape_of(zero_point), "zero points")
 
 
 def along_axis(x: Value, axis: int, rank: int) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, ge, sym
+from tilewright.ir.sym import Sym, eq, ge, logical_or, sym, truth
 from tilewright.ops.define.broadcasting import common_dim as common_dim
 from tilewright.ops.define.broadcasting import surely_different as surely_different
 from tilewright.ops.define.demands import require as require
@@ -75,6 +75,14 @@ def require_same_dtype(*arrays: Array) -> DType:
         if a.dtype != first:
             raise ValueError(f"operands must have one dtype, not {first} and {a.dtype}")
     return first
+
+
+def require_unstretched(whole: Sequence[Sym], other: Sequence[Sym], what: str) -> None:
+    """ValueError where an operand does not broadcast to the shape of a whole one, which is not stretched itself."""
+    wrong = f"{what} [{', '.join(map(str, other))}] cannot be broadcast to [{', '.join(map(str, whole))}]"
+    require(truth(len(other) <= len(whole)), wrong)
+    for own, d in zip(reversed(other), reversed(whole), strict=False):
+        require(logical_or(eq(own, 1), eq(own, d)), wrong)
 
 
 def require_length(values: Sequence[object], length: int, what: str) -> None:

@@ -129,7 +129,7 @@ class _Split:
             later = [op for op in levels if op not in native and (levels[op] > level or op.name in STAGED)]
             assumed = self.conditions(block, levels, level)
             if native or assumed:
-                found.append(self.part(native, [*later, final], assumed))
+                found.append(self.part(native, [*later, final], assumed, block))
             found += [self.host_step(op) for op in here if op.name in STAGED]
         return tuple(found)
 
@@ -192,8 +192,8 @@ class _Split:
 
     # Parts
 
-    def part(self, native: Sequence[Op], later: Sequence[Op], assumed: Sequence[Assumed]) -> RunPart:
-        """The module of one part, and the step that calls it."""
+    def part(self, native: Sequence[Op], later: Sequence[Op], assumed: Sequence[Assumed], block: Block) -> RunPart:
+        """The module of one part of a block, and the step that calls it."""
         own = set(native)
         read = uses_in(native).values
         constants = {v.op: None for v in read if v.op is not None and v.op.name == "constant" and v.op not in own}
@@ -219,6 +219,8 @@ class _Split:
                  "nodes": len(native), "elements": {SIZES: tuple(sizes)}}  # fmt: skip
         if assumed:
             attrs["assumed"] = tuple(assumed)
+        if place := _place_of(block):
+            attrs[PLACE] = place
         part.add(Func("main", body, "graph", attrs))
         self.parts.append(part)
         numbers = (tuple(map(self.number, args)), tuple(self.sizes[v][1] for v in sizes))
@@ -265,6 +267,18 @@ class _Split:
 
 def _assumption(op: Op) -> Assumed:
     return op.attrs["condition"], op.attrs["message"], op.attrs["node"], op.attrs["operator"]
+
+
+PLACE = "place"
+"""The attribute of a part that only some calls run: where it is, in words."""
+
+
+def _place_of(block: Block) -> str:
+    """Where the ops of a block are that is not run in every call; "" for the main one."""
+    op = block.parent
+    if not isinstance(op, Op):
+        return ""
+    return f"{'a branch' if op.name == BRANCH else 'the body'} of {op.loc}"
 
 
 def _is_visible(value: Value, block: Block) -> bool:

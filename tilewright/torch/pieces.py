@@ -13,6 +13,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tilewright import api
 from tilewright.frontends.torch.capture import Captured, draws, has_complex, is_translated, kept
+from tilewright.frontends.torch.symbols.declared import told_by, traced_ranges
+from tilewright.frontends.torch.symbols.guards import Guards
 from tilewright.frontends.torch.tensors import COMPLEX, DTYPES
 from tilewright.ir.diag import TilewrightError, UnsupportedError
 from tilewright.options import Options, Request
@@ -63,10 +65,11 @@ def _whole(
     made = iter(zip(nodes, layouts.results, strict=True))
     results = [_result(*next(made)) if isinstance(r, torch.fx.Node) else None for r in listed]
     free = [node for node in placeholders if node.name not in state]
-    inputs = [node.name for node in free if _is_used(node)]
+    given = _given(free)
     names = tuple(f"output_{k}" for k in range(len(layouts.stored)))
     program, outputs = _storing(graph, layouts.stored)
-    captured = Captured(program, tuple(inputs), state, names, outputs)
+    guards = Guards(ranges=traced_ranges(given))
+    captured = Captured(program, tuple(node.name for node in given), state, names, outputs, guards=guards)
     try:
         model = api.compile(captured, options=options)
     except TilewrightError as error:
@@ -74,7 +77,7 @@ def _whole(
         return None
     key = Session().key(Request.of(captured, None, None), options) if options.cache else None
     kept = Kept(key, captured.weights) if key else None
-    return Compiled(model, results, [k for k, node in enumerate(free) if _is_used(node)], _count(graph), kept)
+    return Compiled(model, results, [k for k, node in enumerate(free) if node in given], _count(graph), kept)
 
 
 def _storing(
@@ -115,13 +118,25 @@ def _blamed(graph: torch.fx.GraphModule, error: TilewrightError) -> dict[torch.f
     labels = {p.node: p.reason for p in problems} or {error.where or "": error.what}
     reasons = {label.partition(" ")[0].rpartition("/")[2]: reason for label, reason in labels.items()}
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
-    named = {node: reasons[node.name] for node in calls if node.name in reasons}
+    named = {_made_by(node): reasons[node.name] for node in calls if node.name in reasons}
     return named or dict.fromkeys(calls, error.what)
 
 
-def _is_used(node: torch.fx.Node) -> bool:
-    """Whether an input of a graph is one of the model: sizes that tensors tell are not."""
-    return bool(node.users) and node.meta.get("val") is not None
+def _given(free: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The inputs of a graph that are inputs of the model: sizes that tensors tell are not."""
+    used = [node for node in free if node.users and node.meta.get("val") is not None]
+    told = told_by(used)
+    return [
+        node for node in used
+        if not isinstance(size := node.meta["val"], torch.SymInt) or size.node.expr not in told
+    ]  # fmt: skip
+
+
+def _made_by(node: torch.fx.Node) -> torch.fx.Node:
+    """The call that gives a result: one of several is taken of what it gives, and runs where that does."""
+    while node.target is operator.getitem:
+        node = node.args[0]
+    return node
 
 
 def _reason(node: torch.fx.Node) -> str:

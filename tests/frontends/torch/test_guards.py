@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,6 +54,11 @@ def checked(x: Any) -> Any:
     return x * 2
 
 
+def halves(x: Any) -> Any:
+    side = int(x.shape[1] ** 0.5)
+    return x[:, : side * side].reshape(-1, side, side)
+
+
 def by_fours(x: Any) -> Any:
     return x.reshape(-1, 4).sum(1) if x.shape[0] % 4 == 0 else x * 3
 
@@ -63,6 +69,11 @@ PAIRS = tuple(((n,), (m,)) for n in (3, 4, 8) for m in (3, 4, 5, 6, 8, 9, 16))
 CASES = {
     "a size in floats": Case(lambda x: x[:, : int(x.shape[1] * 0.7)] * 2, ((1, 30),), ({1: AUTO},), WIDTHS),
     "a quotient": Case(lambda x: x[:, : int(x.shape[1] / 3 + 0.5)] * 2, ((1, 30),), ({1: AUTO},), WIDTHS),
+    "a root": Case(halves, ((2, 30),), ({1: AUTO},), tuple(((2, n),) for n in (1, 16, 24, 25, 26, 35, 36, 49, 300))),
+    "a power of two sizes": Case(lambda x, y: x * 2 if (x.shape[0] * y.shape[0]) ** 0.5 > 5.5 else x * 3,
+                                 ((8,), (5,)), ({0: AUTO}, {0: AUTO}), PAIRS),
+    "a quotient of two sizes": Case(lambda x, y: x * 2 if x.shape[0] / y.shape[0] > 1.2 else x * 3,
+                                    ((8,), (5,)), ({0: AUTO}, {0: AUTO}), PAIRS),
     "divisibility": Case(by_fours, ((12,),), ({0: AUTO},), LENGTHS),
     "no divisibility": Case(by_fours, ((13,),), ({0: AUTO},), LENGTHS),
     "comparison": Case(lambda x: x + 1 if x.shape[0] > 8 else x * 5, ((12,),), ({0: AUTO},), LENGTHS),
@@ -134,7 +145,7 @@ def test_the_error_says_the_guard_in_the_users_terms() -> None:
     ranged = tilewright.compile(
         Double().eval(), (ones(5),), dynamic_shapes=({0: Dim("length", min=4, max=9)},), cache=False
     )
-    with pytest.raises(TilewrightError, match="exported for length up to 9; export it again for others"):
+    with pytest.raises(TilewrightError, match="exported for length from 4 to 9; export it again for others"):
         ranged(np.ones(10, np.float32))
 
 
@@ -158,24 +169,40 @@ def test_inputs_in_structures_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("guard", "reason"),
+    ("guard", "reason", "fixed"),
     [
-        ("L['x'].stride()[0] == 1", "is not known"),
-        ("__import__('os').system('false') == 0", "is not known"),
-        ("L['args'][0].size()[0] in (1, 2)", "the operation In is not known"),
-        ("L['args'][0].size()[0] == float('nan')", "is not known"),
-        ("math.sqrt(L['args'][0].size()[0]) % 2 < 1", "too many sizes"),
-        ("0.3 * L['args'][0].size()[0] * L['args'][1].size()[0] < 5", "floats of 2 sizes"),
-        ("L['args'][0].size()[7] == 3", "is not known"),
-        ("(", "no expression"),
-        ("-" * 5000 + "1", "too long"),
-        ("L['args'][0].size()[0] // 0 == 3", "divides by zero"),
+        ("L['x'].stride()[0] == 1", "is not known", "both"),
+        ("__import__('os').system('false') == 0", "is not known", "both"),
+        ("L['args'][0].size()[0] in (1, 2)", "the operation In is not known", "one"),
+        ("L['args'][0].size()[0] == float('nan')", "is not known", "one"),
+        ("L['args'][0].size()[7] == 3", "is not known", "both"),
+        ("(", "no expression", "both"),
+        ("-" * 5000 + "1", "too long", "both"),
+        ("L['args'][0].size()[0] // 0 == 3", "divides by zero", "one"),
     ],
 )
-def test_guards_that_cannot_be_read_are_refused(guard: str, reason: str) -> None:
+def test_sizes_of_guards_that_cannot_be_read_are_those_of_the_example(guard: str, reason: str, fixed: str) -> None:
     program = exported(lambda x, y: x.sum() + y.sum(), (4,), (5,))
     program._guards_code = [guard]
-    with pytest.raises(UnsupportedError, match="exported for sizes with .*which is not followed: .*" + reason) as error:
+    told = r"not followed \(.*" + reason + r".*: the model takes .* == 4"
+    with pytest.warns(tilewright.PerformanceWarning, match=told):
+        model = tilewright.compile(program, cache=False)
+    assert model(ones(4).numpy(), ones(5).numpy())[0] == 9
+    with pytest.raises(TilewrightError, match=r"known for .*\[0\] == 4 alone; export it again"):
+        model(ones(6).numpy(), ones(5).numpy())
+    if fixed == "one":
+        assert model(ones(4).numpy(), ones(7).numpy())[0] == 11
+    else:
+        with pytest.raises(TilewrightError, match=r"== 5 alone"):
+            model(ones(4).numpy(), ones(7).numpy())
+    assert any(reason in note.message for note in tilewright.check(program).notes if note.kind == "remark")
+
+
+def test_a_guard_that_cannot_be_read_is_refused_where_the_example_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = exported(lambda x, y: x.sum() + y.sum(), (4,), (5,))
+    program._guards_code = ["L['args'][0].size()[0] in (1, 2)"]
+    monkeypatch.setattr("tilewright.frontends.torch.importer.hint_of", lambda size: None)
+    with pytest.raises(UnsupportedError, match="which is not followed: the operation In is not known") as error:
         load_captured(program_of(program))
     assert "fixed" in str(error.value.hint)
 
@@ -193,6 +220,23 @@ def test_guards_that_cannot_be_read_are_refused(guard: str, reason: str) -> None
         ("max(1, int(0.7*L['args'][0].size()[0]))*int(L['args'][1].size()[0] / 2) > 4", {5, 8, 9, 20}),
         ("math.floor(0.3 * L['args'][0].size()[0]) % 2 == 0", {2, 3, 8, 9, 20}),
         ("True", {2, 3, 5, 8, 9, 20}),
+        ("math.trunc(torch.sym_float(L['args'][0].size()[0]) ** 0.5) == 3", {9}),
+        ("torch.sym_float(L['args'][0].size()[0]) ** (-0.5) < 0.4", {8, 9, 20}),
+        ("round(0.37*torch.sym_float(L['args'][0].size()[0]), 1) >= 3.0", {8, 9, 20}),
+        ("math.floor(math.log2(L['args'][0].size()[0])) == 3", {8, 9}),
+        ("math.sqrt(L['args'][0].size()[0]) % 2 < 1", {5, 8, 20}),
+        ("0.3 * L['args'][0].size()[0] * L['args'][1].size()[0] < 5", {2, 3}),
+        ("(L['args'][0].size()[0] / L['args'][1].size()[0]) > 1.2", {8, 9, 20}),
+        ("(torch.sym_float(L['args'][0].size()[0]) % 3.0) <= 1.0", {3, 9}),
+        ("(L['args'][0].size()[0] & 1) == 0 and (L['args'][0].size()[0] >> 1) ^ 1 > 0", {8, 20}),
+        ("2 ** (L['args'][0].size()[0] * L['args'][1].size()[0]) > 2 ** 64", {20}),
+        ("3 ** L['args'][0].size()[0] % 10 == 3", {5, 9}),
+        ("L['args'][0].size()[0]**9 * L['args'][0].size()[0]**9 % 5 == 4", {2, 3, 8}),
+        ("(5 if L['args'][0].size()[0] > 4.5 else 0) + ~L['args'][1].size()[0] == -1", {5, 8, 9, 20}),
+        ("L['args'][0].size()[0] / (L['args'][0].size()[0] - 3) != 7.5", {2, 5, 8, 9, 20}),
+        ("(L['args'][0].size()[0] - 9.5) ** 0.5 != 7.5", {20}),
+        ("L['args'][0].size()[0] < math.inf and L['args'][1].size()[0] * 1.5 < math.inf", {2, 3, 5, 8, 9, 20}),
+        ("max(L['args'][0].size()[0], 0.5*L['args'][1].size()[0], 4) > 4", {5, 8, 9, 20}),
     ],
 )
 def test_what_guards_mean(guard: str, held: set[int]) -> None:
@@ -243,3 +287,26 @@ def test_an_assertion_on_a_size_that_depends_on_data_is_checked() -> None:
     for wrong in ([1, 0, 0], [0, 0, 0]):
         with pytest.raises(TilewrightError):
             model(np.float32(wrong))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda n: round(n ** (1 / 3)),
+        lambda n: math.floor(n ** (1 / 3)),  # 64 ** (1 / 3) is 3.9999999999999996
+        lambda n: math.ceil(n**0.75 * 2 - n**0.5),
+    ],
+)
+def test_sizes_of_powers_are_those_of_python(function: Callable[[Any], Any]) -> None:
+    def cut(x: Any) -> Any:
+        return x[: function(x.shape[0])] * 2
+
+    class Cut(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return cut(x)
+
+    program = torch.export.export(Cut().eval(), (ones(27),), dynamic_shapes=({0: AUTO},))
+    assert isinstance(program.graph.find_nodes(op="output")[0].args[0][0].meta["val"].shape[0], torch.SymInt)
+    model = tilewright.compile(program, cache=False)
+    for n in (8, 26, 27, 28, 63, 64, 65, 125, 216, 343, 999, 1000):
+        assert model(np.ones(n, np.float32))[0].shape == tuple(cut(ones(n)).shape), n

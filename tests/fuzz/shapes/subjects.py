@@ -130,7 +130,8 @@ def declared(model: onnx.ModelProto, dims: Dims) -> bytes:
             for d in dims[info.name]:
                 shape.dim.add(**({"dim_param": d} if isinstance(d, str) else {"dim_value": d}))
     for info in copied.graph.output:
-        info.type.tensor_type.ClearField("shape")
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
     return copied.SerializeToString()
 
 

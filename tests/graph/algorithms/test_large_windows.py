@@ -15,6 +15,7 @@ from tests.graph.programs import ops, program, run
 from tilewright.cost import windows
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.ir.core import Value
+from tilewright.ir.sym import var
 from tilewright.ops.pool import max_pool, sum_pool
 
 TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
@@ -123,13 +124,62 @@ def test_a_window_of_any_size_takes_work_of_the_sizes_of_input_and_output() -> N
     np.testing.assert_allclose(y[0, 0, 1, 300:15000], 3 / 510, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (5, 5), (7, 7), (13, 13), (112, 112)])
-@pytest.mark.parametrize("pool", [max_pool, sum_pool])
-def test_windows_of_networks_stay_as_they_are(pool: Any, kernel: tuple[int, int]) -> None:
+def pooled(pool: Any, shape: tuple[Any, ...], kernel: tuple[int, ...], **attrs: Any) -> list[str]:
+    """The operators of a pool after canonicalisation, which keeps its results."""
+
     def one(x: Value) -> Value:
-        found: Value = pool(x, kernel=kernel, strides=(1, 1))
+        found: Value = pool(x, kernel=kernel, **attrs)
         return found
 
-    module = program(one, (1, 8, 112, 112))
+    module = program(one, shape)
     run(module, Canonicalize())
-    assert ops(module) == [pool.name]
+    return ops(module)
+
+
+POOLS = [max_pool, sum_pool]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides"),
+    [((2, 2), (1, 1)), ((3, 3), (1, 1)), ((1, 13), (1, 1)), ((112, 112), (1, 1)), ((3, 3), (2, 2)), ((5, 5), (2, 2))],
+)
+@pytest.mark.parametrize("pool", POOLS)
+def test_windows_that_are_small_or_few_stay_as_they_are(pool: Any, kernel: Any, strides: Any) -> None:
+    assert pooled(pool, (1, 8, 112, 112), kernel, strides=strides) == [pool.name]
+    if strides == (1, 1) and kernel != (112, 112):
+        assert pooled(pool, (1, 2, var("h", 1), var("w", 1)), kernel, pads_begin=kernel, pads_end=kernel) == [pool.name]
+
+
+@pytest.mark.parametrize("size", [5, 7, 9, 13, 31])
+@pytest.mark.parametrize("pool", POOLS)
+def test_windows_at_every_position_are_reduced_along_one_axis_after_the_other(pool: Any, size: int) -> None:
+    ends = {"pads_begin": (size // 2,) * 2, "pads_end": (size // 2,) * 2}
+    assert pooled(pool, (1, 64, 20, 20), (size, size), **ends) == [pool.name] * 2
+
+
+@pytest.mark.parametrize("kernel", [(5, 5), (1, 5, 7), (9, 13)])
+@pytest.mark.parametrize("pool", POOLS)
+def test_sizes_need_not_be_known(pool: Any, kernel: tuple[int, ...]) -> None:
+    """Lines, which lanes lie along, are padded before."""
+    space = tuple(var(name, 1) for name in "dhw"[-len(kernel) :])
+    begin, end = tuple(k // 2 for k in kernel), tuple(k - 1 for k in kernel)
+    found = pooled(pool, (var("n", 1), 2, *space), kernel, pads_begin=begin, pads_end=end)
+    assert found == ["pad", pool.name, pool.name]
+    apart = {"pads_begin": begin, "pads_end": end, "strides": (2,) * len(kernel)}
+    assert pooled(pool, (1, 2, *space), kernel, **apart) == [pool.name]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+def test_native_windows_over_images_of_any_size(operator: str, dtype: str) -> None:
+    if operator == "AveragePool" and dtype.endswith("int8"):
+        pytest.skip("there is no mean of bytes")
+    attrs: dict[str, Any] = {"kernel_shape": [5, 7], "strides": [1, 1], "dilations": [1, 2], "pads": [2, 6, 3, 6]}
+    proto = pooling(operator, ("n", 3, "h", "w"), dtype, **attrs)
+    model = tilewright.compile(proto, cache=False, threads=2)
+    rng = np.random.default_rng(2)
+    for shape in ((1, 3, 1, 1), (2, 3, 2, 9), (1, 3, 20, 20), (1, 3, 6, 67)):
+        x = (rng.standard_normal(shape) * 20).astype(dtype)
+        loose = {"float16": 2e-3, "float32": 1e-5}.get(dtype, 1e-12)
+        wanted = expected(operator, x, attrs)
+        np.testing.assert_allclose(model(x)[0].astype(np.float64), wanted, rtol=loose, atol=loose * 20)

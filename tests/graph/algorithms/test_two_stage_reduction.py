@@ -67,6 +67,19 @@ def test_a_small_tensor_is_read_again(shape, l2: int, reason: str) -> None:
     assert not [k for k in found if k.count("reduce_sum") and "depthwise_blocked" in k]
 
 
+@pytest.mark.parametrize("channels", [16, 32])
+def test_lines_of_grouped_convolutions_are_summed_by_another_kernel(channels: int) -> None:
+    """Their sums are contractions over the channels of a group, not windows of one."""
+
+    def body(x: Value) -> Value:
+        y = relu(conv(x, 2 * channels, 3, groups=2))
+        return ew.mul(y, rd.reduce_mean(y, axes=(2, 3), keepdims=True))
+
+    found, said = squeezed(program(lambda x: body(relu(conv(x, 2 * channels, 1))), (1, 16, 20, 20)))
+    assert len(said) == 1 and "not written line by line" in said[0]
+    assert not [k for k in found if "reduce_sum" in k and any(name.startswith("conv") for name in k)]
+
+
 def test_sums_of_what_a_matrix_product_gives_stay() -> None:
     module = program(lambda x: rd.reduce_sum(relu(conv(x, 32, 1)), axes=(2, 3)), (1, 32, 40, 40))
     _, said = squeezed(module)

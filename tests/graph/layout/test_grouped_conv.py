@@ -83,9 +83,9 @@ def test_what_has_no_groups_of_several_stays(w, groups):
     assert found((1, 12, 5, 6), w, groups) == ["conv"]
 
 
-@pytest.mark.parametrize(("each", "stays"), [(16, True), (6, False)])
+@pytest.mark.parametrize(("each", "stays"), [(16, True), (48, True), (6, False), (8, False), (24, False)])
 def test_blocks_are_written_by_the_convolution(each, stays):
-    """Unless tiles of filters would cross groups: that costs more than another kernel."""
+    """Unless blocks of filters would cross groups: that costs more than another kernel."""
     w = filters(2 * each, 3, 3, 3)
     module = program(
         lambda x: block_channels(relu(ct.conv(x, constant(w), groups=2, **SAME)), block=16), (1, 6, 20, 31)

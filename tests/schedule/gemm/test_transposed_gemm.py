@@ -17,7 +17,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import tensor
-from tilewright.loops.edit import extent_of, kind_of, loops_in
+from tilewright.loops.edit import buffer_type, extent_of, kind_of, loop_var, loops_in
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
@@ -26,6 +26,7 @@ from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.schedule.gemm import gemm_plan
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.steps.access import stride_in
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
@@ -153,3 +154,17 @@ def test_idle_lanes_decide() -> None:
     assert not why_not_transposed(plain, transposed, target)
     assert "predicted" in why_not_transposed(replace(plain, columns=32), replace(transposed, rows=512), target)
     assert choose(transposed, target).decision.blocks is not None
+
+
+@pytest.mark.parametrize("shape", [(16, 512, 512), (4, 100, 300), (64, 128, 48)], ids=str)
+def test_columns_of_the_call_are_copied_by_squares(shape: tuple[int, int, int]) -> None:
+    """x @ w.T of operands that are no constants: no vector of w is gathered."""
+    m, k, n = shape
+    x, w = data(m, k), data(n, k)
+    types = [tensor(dt.f32, a.shape) for a in (x, w)]
+    module, _ = oracle.agree(types, lambda x, w: contract.matmul(x, w, transpose_b=True), [x, w], tolerance=1e-4)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    vectors = [o for o in loops_in(kernel.body) if kind_of(o) == "vector"]
+    loads = [(op, loop_var(o)) for o in vectors for op in o.walk() if op.name == "load"]
+    far = [op for op, v in loads if buffer_type(op.operands[0]).space != "reg" and stride_in(op, v) not in (0, 1)]
+    assert vectors and not far

@@ -17,6 +17,7 @@ from tilewright.ir.types import tensor
 from tilewright.loops.edit import extent_of, is_loop, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
+from tilewright.ops import elementwise as ew
 from tilewright.ops import view
 from tilewright.options import Options
 from tilewright.runtime.module import Model
@@ -115,3 +116,77 @@ def test_indices_that_repeat_often_are_left_alone() -> None:
     )
     oracle.scheduled(module)
     assert "split_range(" not in " ".join(kernel_info(kernel_of(module)).schedule)
+
+
+# Cases: operands, or slices, of which one is read at a position
+
+
+def backwards(axis: int, parts: int, width: int) -> Callable[[Value], Value]:
+    """Slices of `width` elements of an axis, in the opposite order, and something computed from each."""
+
+    def body(x: Value) -> Value:
+        cuts = view.split(x, sizes=(width,) * parts, axis=axis)
+        return ew.add(view.concat(*reversed(cuts), axis=axis), 1.0)
+
+    return body
+
+
+@pytest.mark.parametrize("width", [1, 2, 16, 19])
+@pytest.mark.parametrize("parts", [2, 5, 24])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_slices_are_copied_each_by_a_loop(axis: int, parts: int, width: int) -> None:
+    shape = [3, 4, 5]
+    shape[axis] = parts * width
+    x = data(*shape)
+    module, _ = oracle.agree([tensor(dt.f32, shape)], backwards(axis, parts, width), [x])
+    (found,) = oracle.run(module, [x])
+    order = np.arange(parts * width).reshape(parts, width)[::-1].ravel()
+    np.testing.assert_array_equal(found, np.take(x, order, axis) + 1)
+    names = [op.name for op in kernel_of(module).body.walk()]
+    assert ("select" in names) == (parts < 5), "few cases are picked among, many have loops of their own"
+
+
+def test_operands_of_unknown_sizes_are_copied_each_by_a_loop() -> None:
+    lengths = [var(f"n{k}", 0) for k in range(6)]
+    sizes = [3, 0, 1, 40, 17, 2]
+    types = [tensor(dt.f32, (2, n, 3)) for n in lengths]
+    arrays = [data(2, n, 3) + 100 * k for k, n in enumerate(sizes)]
+    module, _ = oracle.agree(types, lambda *xs: view.concat(*xs, axis=1), arrays)
+    (found,) = oracle.run(module, arrays)
+    np.testing.assert_array_equal(found, np.concatenate(arrays, axis=1))
+    assert not any(op.name == "select" for op in kernel_of(module).body.walk())
+
+
+def test_work_that_is_much_code_is_not_repeated_for_each_case() -> None:
+    def long(*xs: Value) -> Value:
+        y = view.concat(*xs, axis=0)
+        for k in range(20):
+            y = ew.max_(ew.mul(y, float(k + 2)), 0.5)
+        return y
+
+    module = oracle.build([tensor(dt.f32, (4, 16))] * 60, long)
+    oracle.scheduled(module)
+    stores = [op for op in kernel_of(module).body.walk() if op.name == "store"]
+    assert len(stores) == 1
+
+
+@pytest.mark.parametrize("length", [sym(16000), var("n", 1)], ids=["known", "any"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_long_line_is_padded_by_loops(mode: str, length: Sym) -> None:
+    """A line that is cut for threads has its borders where the whole line has them."""
+    module = oracle.build(
+        [tensor(dt.f32, (1, length))], lambda x: view.pad(x, before=(0, 200), after=(0, 200), mode=mode)
+    )
+    x = data(1, 16000)
+    wanted = oracle.expected(module, [x])
+    oracle.scheduled(module)
+    (found,) = oracle.run(module, [x])
+    np.testing.assert_array_equal(found, wanted[0])
+    strides = {
+        stride_in(load, loop_var(piece))
+        for piece in long_pieces(kernel_of(module))
+        for load in piece.walk()
+        if load.name == "load"
+    }
+    known = {"reflect": {1, -1}, "edge": {1, 0}, "wrap": {1}}
+    assert strides <= ({sym(s) for s in known[mode]} | ({None} if not length.is_const else set()))

@@ -119,7 +119,8 @@ def command(
         samples = open_data(data, compiled.inputs)
         feeds = [samples.read(number).feed for number in range(samples.count)]
     else:
-        feeds = [read_specs(compiled.inputs, specs or ["random"], sizes).first_call(compiled.run)[0]]
+        given = read_specs(compiled.inputs, specs or ["random"], sizes)
+        feeds = [given.first_call(compiled.run, compiled.artifact.assumed)[0]]
     if kernels:
         times = compiled.profile(feeds[0], rounds)
         if as_json:

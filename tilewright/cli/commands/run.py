@@ -99,7 +99,9 @@ def command(
     loaded.max_seconds = max_seconds
     if sizes_seen is not None:
         loaded.count_sizes()
-    inputs, results, chosen = read_specs(loaded.inputs, specs, sizes).first_call(loaded.run)
+    inputs, results, chosen = read_specs(loaded.inputs, specs, sizes).first_call(
+        loaded.run, loaded.artifact.assumed
+    )
     if as_json:
         print_json(record(loaded, inputs, results, chosen))
     else:

@@ -1,17 +1,17 @@
 """Sizes of dims that nobody has given: usual ones, and of these what the model takes.
 
-What a model demands of its dims (multiples, least sizes, equal sizes) is known to its code, which checks every call: so
-sizes are tried, and an error that names a dim says which of them to change.
+What a model demands of its dims (multiples, least sizes, equal sizes) is met by `search` before the first call. What
+its conditions do not say is known to its code, which checks every call: so sizes are tried, and an error that names a
+dim says which of them to change.
 """
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise
 
+from tilewright.cli.inputs.search import value_of, variables
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
 
@@ -80,11 +80,14 @@ def _by_place(info: TensorInfo, axis: int) -> Sequence[int]:
 
 
 def find_sizes(
-    choices: Mapping[str, Sequence[int]], fails: Callable[[dict[str, int]], InputError | None]
+    choices: Mapping[str, Sequence[int]],
+    fails: Callable[[dict[str, int]], InputError | None],
+    start: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Sizes for which a call does not fail: the usual ones if they do not. Dims that an error names are changed, one
-    alone or several to the same size. InputError of the first try where nothing is found."""
-    sizes = {name: usual[0] for name, usual in choices.items()}
+    """Sizes for which a call does not fail: those of `start` (by default the usual ones) if they do not. Dims that an
+    error names are changed, one alone or several to the same size. InputError of the first try where nothing is
+    found."""
+    sizes = {name: usual[0] for name, usual in choices.items()} if start is None else dict(start)
     first = error = fails(dict(sizes))
     seen, tries = set[str](), 0
     while error is not None and first is not None:
@@ -119,41 +122,6 @@ def _others(
             yield from ({**sizes, first: size, other: more} for more in choices[other][:8])
 
 
-_OPERATORS: dict[type[ast.AST], Callable[..., int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod, ast.USub: operator.neg,
-}  # fmt: skip
-_FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max}
-
-
-def variables(dim: str) -> set[str]:
-    """The dims of which a size is computed."""
-    return {name for name in re.findall(r"[^\W\d]\w*", dim) if name not in _FUNCTIONS}
-
-
 def size_of(dim: int | str, sizes: Mapping[str, int]) -> int:
-    """The size of a dim that may be computed of others, as inputs are described: "past + 1". ValueError for what cannot
-    be computed."""
-    if isinstance(dim, int):
-        return dim
-    if dim in sizes:
-        return sizes[dim]
-
-    def value(node: ast.expr) -> int:
-        match node:
-            case ast.Constant(value=int(number)):
-                return number
-            case ast.Name(id=name) if name in sizes:
-                return sizes[name]
-            case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](value(left), value(right))
-            case ast.UnaryOp(op, operand) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](value(operand))
-            case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
-                return _FUNCTIONS[name](*map(value, args))
-        raise ValueError(f"{dim} cannot be computed")
-
-    try:
-        return value(ast.parse(dim, mode="eval").body)
-    except (SyntaxError, ZeroDivisionError, RecursionError, TypeError) as error:
-        raise ValueError(f"{dim} cannot be computed") from error
+    """The size of a dim that may be computed of others; ValueError for what cannot be computed."""
+    return dim if isinstance(dim, int) else sizes[dim] if dim in sizes else int(value_of(dim, sizes))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-import math
+import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -15,11 +17,12 @@ import click
 import ml_dtypes
 import numpy as np
 
-from tilewright.cli.inputs.sizes import find_sizes, size_of, usual_sizes, variables
+from tilewright.cli.inputs.search import Search, elements_of, variables
+from tilewright.cli.inputs.sizes import find_sizes, size_of, usual_sizes
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError, short_name
 from tilewright.runtime.storage.files import check_replaced, refused, replacing, write_slices
-from tilewright.runtime.values.recorded import FORMATS, kind_of, load_arrays, read_input
+from tilewright.runtime.values.recorded import FORMATS, SUFFIXES, kind_of, load_arrays, read_input
 
 T = TypeVar("T")
 
@@ -87,9 +90,11 @@ class Given:
         return {info.name: {**self.values, **made}[info.name] for info in self.infos
                 if info.name in self.values or info.name in made}  # fmt: skip
 
-    def first_call(self, run: Callable[[dict[str, Any]], T]) -> tuple[dict[str, Any], T, dict[str, int]]:
-        """Call with sizes that the model takes: the inputs, the result, and the sizes that were chosen. InputError of
-        the usual sizes where none of those that were tried are taken."""
+    def first_call(
+        self, run: Callable[[dict[str, Any]], T], assumed: Sequence[str] = ()
+    ) -> tuple[dict[str, Any], T, dict[str, int]]:
+        """Call with sizes that the model takes, of which conditions are `assumed`: the inputs, the result, and the
+        sizes that were chosen. InputError of the first sizes where none of those that were tried are taken."""
         done: list[tuple[dict[str, Any], T]] = []
         failed: list[InputError] = []
 
@@ -105,25 +110,23 @@ class Given:
             return None
 
         try:
-            sizes = find_sizes(self.choices, fails)
+            start = Search(self.choices, self.sizes, self._elements, MOST_FOUND).meeting(assumed)
+            sizes = find_sizes(self.choices, fails, start)
         except InputError as error:
-            raise self._with_dims(error) from error
+            raise self._with_dims(error, start) from error
         return *done[-1], sizes
 
-    def _elements(self, sizes: Mapping[str, int]) -> int:
-        """Of all inputs that are made; more than any where a size cannot be computed."""
-        known = {**self.sizes, **sizes}
-        try:
-            shapes = [[size_of(dim, known) for dim in info.shape] for info in self.infos if info.name in self.made]
-        except ValueError:
-            return MOST_TRIED + 1
-        return sum(map(math.prod, shapes))
+    def _elements(self, sizes: Mapping[str, Any]) -> Any:
+        """Of all inputs that are made; infinitely many where a size cannot be computed."""
+        return elements_of([info.shape for info in self.infos if info.name in self.made], {**self.sizes, **sizes})
 
-    def _with_dims(self, error: InputError) -> InputError:
-        """The same error, which says how sizes are given, if some were made up."""
-        if not self.choices:
+    def _with_dims(self, error: InputError, sizes: Mapping[str, int]) -> InputError:
+        """The same error, which says how sizes are given, if some were made up: with the options that were tried."""
+        named = set(re.findall(r"\w+", error.what))
+        if not self.choices or (named & set(self.sizes) and not named & set(self.choices)):
             return error
-        hint = f"give sizes that fit with --dim NAME=SIZE (symbolic dims: {', '.join(self.choices)})"
+        options = " ".join(f"--dim {shlex.quote(f'{short_name(name)}={size}')}" for name, size in sizes.items())
+        hint = f"give sizes that fit in place of these: {options}"
         return InputError(error.what, where=error.where, hint=f"{error.hint}; {hint}" if error.hint else hint)
 
 
@@ -149,18 +152,30 @@ def read_specs(infos: Sequence[TensorInfo], specs: Sequence[str], dims: Mapping[
     by_name, others = _by_name(infos, specs)
     values: dict[str, Any] = {}
     if others is not None and others not in MADE:
-        values, others = _values_of_file(infos, others, by_name), None
+        left = [info for info in infos if info.name not in by_name]
+        if len(left) == 1 and (not is_path(others) or kind_or_nothing(Path(others)) in ("npy", "image", "sound")):
+            by_name[left[0].name] = others
+        else:
+            values = _values_of_file(infos, left, others)
+        others = None
     made: dict[str, str] = {}
     for info in infos:
         spec = by_name.get(info.name, others)
-        if spec in MADE:
+        if spec in MADE or (spec is not None and _fills(info, spec)):
             made[info.name] = spec
         elif spec is not None:
             values[info.name] = _value(info, spec, dims)
+    if missing := [info for info in infos if info.name not in values and info.name not in made]:
+        option = shlex.quote(f"{short_name(missing[0].name)}=VALUE")
+        hint = f"--input {option}, or --input random for all that have none"
+        raise InputError(f"no values are given for: {', '.join(map(str, missing))}", hint=hint)
     sizes = {**_sizes_of(infos, values), **dims}
     free = usual_sizes([info for info in infos if info.name in made])
     return Given(infos, values, made, sizes, {name: usual for name, usual in free.items() if name not in sizes})
 
+
+MOST_FOUND = 1 << 25
+"""Elements of inputs with which the conditions of a model hold, if the usual sizes do not have more."""
 
 MOST_TRIED = 1 << 21
 """Elements of inputs, where sizes are not the first that are tried: a few milliseconds to make."""
@@ -169,20 +184,19 @@ MADE = ("random", "zeros")
 """Values that are made."""
 
 
-def _values_of_file(infos: Sequence[TensorInfo], text: str, by_name: Mapping[str, str]) -> dict[str, Any]:
-    """The arrays that a file has for inputs which are not named otherwise."""
-    left = [info for info in infos if info.name not in by_name]
-    if len(left) == 1 and not (text.endswith(".npz") or Path(text).is_file()):
-        return {left[0].name: _value(left[0], text, {})}
+def _values_of_file(infos: Sequence[TensorInfo], left: Sequence[TensorInfo], text: str) -> dict[str, Any]:
+    """The arrays that a file has for the inputs that are `left`, which are not named otherwise."""
     path = Path(text)
-    if len(left) == 1 and kind_or_nothing(path) in ("npy", "image", "sound"):
-        return {left[0].name: read_input(path, left[0])}
+    if not is_path(text):
+        raise _for_which(text, left)
     arrays = load_arrays(path, f"--input {text}")
-    names = {info.name for info in infos}
-    if unknown := [name for name in arrays if name not in names and len(arrays) + len(left) != 2]:
-        hint = f"the model's inputs are: {', '.join(map(str, infos))}"
-        raise InputError(f"the model has no input '{unknown[0]}', which {path} has", hint=hint)
-    return {info.name: read_input(path, info) for info in left if info.name in arrays or len(arrays) == 1}
+    if "" in arrays and len(left) > 1:
+        raise _for_which(text, left)
+    known = {info.name for info in infos}
+    if unknown := [name for name in arrays if name not in known and len(arrays) + len(left) != 2]:
+        raise _no_input(unknown[0], infos, f", which {path} has")
+    alone = len(arrays) == len(left) == 1
+    return {info.name: read_input(path, info) for info in left if info.name in arrays or alone}
 
 
 def kind_or_nothing(path: Path) -> str:
@@ -219,8 +233,7 @@ def _by_name(infos: Sequence[TensorInfo], specs: Sequence[str]) -> tuple[dict[st
                 raise click.UsageError(f"--input is given twice without NAME=: {others} and {spec}")
             others = spec
         elif name not in names:
-            hint = f"the model's inputs are: {', '.join(map(str, infos))}"
-            raise InputError(f"the model has no input '{spec.partition('=')[0]}'", hint=hint)
+            raise _no_input(spec.partition("=")[0], infos)
         elif name in found:
             raise click.UsageError(f"--input is given twice for {name}")
         else:
@@ -228,24 +241,75 @@ def _by_name(infos: Sequence[TensorInfo], specs: Sequence[str]) -> tuple[dict[st
     return found, others
 
 
+def _for_which(text: str, left: Sequence[TensorInfo]) -> InputError:
+    names = ", ".join(short_name(info.name) for info in left) or "none"
+    what = f"--input {short_name(text)} does not say for which input it is"
+    return InputError(what, hint=f"write NAME=VALUE; not given are: {names}")
+
+
+def _no_input(name: str, infos: Sequence[TensorInfo], more: str = "") -> InputError:
+    close = difflib.get_close_matches(name, [info.name for info in infos], 1)
+    hint = f"the model's inputs are: {', '.join(map(str, infos))}"
+    said = f"did you mean '{short_name(close[0])}'? {hint}" if close else hint
+    return InputError(f"the model has no input '{short_name(name)}'{more}", hint=said)
+
+
 def _value(info: TensorInfo, spec: str, dims: Mapping[str, int]) -> Any:
     """A number, a list, or what a file holds."""
     if info.kind not in ("tensor", "unranked"):
         raise _unwritable(info)
-    try:
-        given = numbers(spec)
-    except (ValueError, RecursionError):
+    given = _listed(spec, info)
+    if given is None:
         return read_input(Path(spec), info, dims)
-    dtype = dtype_of(info)
+    static = [d for d in info.shape if isinstance(d, int)]
+    return np.full(static, given) if not given.ndim and info.kind == "tensor" else given
+
+
+def _fills(info: TensorInfo, spec: str) -> bool:
+    """Whether a text is a number for all elements of an input, however many these are."""
+    if info.kind != "tensor" or not any(isinstance(d, str) for d in info.shape):
+        return False
+    given = _listed(spec, info)
+    return given is not None and not given.ndim
+
+
+def _listed(spec: str, info: TensorInfo) -> np.ndarray | None:
+    """The number or the list that a text is, in the type of an input; None for the name of a file. InputError where it
+    is neither."""
+    where, dtype = f"input '{info.name}'", dtype_of(info)
+    try:
+        given = _texts(spec) if dtype == np.object_ else numbers(spec)
+    except (ValueError, RecursionError) as error:
+        if is_path(spec):
+            return None
+        what = "a text in quotes" if dtype == np.object_ else "a number"
+        close = difflib.get_close_matches(spec.lower(), MADE, 1)
+        choice = f"a value is {what}, a list such as [1,2,3], random, zeros, or a file ({FORMATS})"
+        hint = f"did you mean '{close[0]}'?" if close else choice
+        what = f"'{short_name(spec)}' is neither {what}, nor a list, nor a file"
+        raise InputError(what, where=where, hint=hint) from error
     array = np.asarray(given)
-    if dtype == np.object_ or (dtype.kind in "iub" and not np.array_equal(array, array.astype(dtype))):
-        raise InputError(f"{spec} is no value of {info.dtype}", where=f"input '{info.name}'")
-    shape = info.shape
-    if not array.ndim and shape and info.kind == "tensor":
-        # one number for all elements
-        sizes = [dims.get(d, 1) if isinstance(d, str) else d for d in shape]
-        return np.full(sizes, given, dtype)
+    if dtype.kind in "iub" and not (array.dtype.kind in "biuf" and _survives(array, dtype)):
+        raise InputError(f"{short_name(spec)} is no value of {info.dtype}", where=where)
     return array.astype(dtype)
+
+
+def _survives(array: np.ndarray, dtype: np.dtype) -> bool:
+    with np.errstate(invalid="ignore"):  # numbers that no integer is
+        return np.array_equal(array, array.astype(dtype))
+
+
+def is_path(text: str) -> bool:
+    """Whether a text may only be a path: something has it, or it ends as files of inputs do."""
+    return bool(text) and (Path(text).suffix.lower() in SUFFIXES or os.path.lexists(text))
+
+
+def _texts(text: str) -> Any:
+    """A text in quotes, or a nested list of such; ValueError for anything else."""
+    found = np.asarray(json.loads(text), object)
+    if not all(isinstance(each, str) for each in found.flat):
+        raise ValueError(text)
+    return found
 
 
 def numbers(text: str) -> Any:
@@ -257,7 +321,8 @@ def numbers(text: str) -> Any:
     except ValueError:
         found = float(text)
     array = np.asarray(found)
-    if array.dtype.kind not in "biuf":
+    is_large = array.dtype == np.object_ and all(isinstance(each, int) for each in array.flat)
+    if array.dtype.kind not in "biuf" and not is_large:
         raise ValueError(text)
     return found
 
@@ -271,7 +336,7 @@ def _made_value(info: TensorInfo, spec: str, sizes: Mapping[str, int], rng: np.r
         raise _unwritable(info)
     shape = tuple(_size(d, info, sizes) for d in info.shape)
     try:
-        return _made(spec, shape, dtype_of(info), rng)
+        return _made(spec, shape, dtype_of(info), rng) if spec in MADE else np.full(shape, _listed(spec, info))
     except (MemoryError, ValueError, OverflowError) as error:
         raise InputError(
             f"no memory for input '{info.name}': {info.dtype}{list(shape)}", hint="give smaller sizes"

@@ -26,8 +26,8 @@ ELEMENT = 4
 PASSES = 2
 """Passes over an image that a change of its layout takes: it is read and written."""
 
-ROWS_OF_TILES = 8
-"""Filters of a group that register tiles of all filters do not cross."""
+BLOCK = 16
+"""Filters whose results lie in one block of channels, the lanes of a register tile that writes blocks."""
 
 
 def fills_blocks(filters: int) -> bool:
@@ -66,9 +66,10 @@ def _cycles_along_line(stride: int, target: Target) -> float:
     return ((1 + width / LINE_BYTES) / pipes.loads + shuffled) * ELEMENT / width
 
 
-def tiles_lie_within_groups(filters: int) -> bool:
-    """Whether register tiles over all filters lie within groups of so many of them."""
-    return filters % ROWS_OF_TILES == 0
+def blocks_lie_within_groups(filters: int) -> bool:
+    """Whether blocks of channels of the result lie within groups of so many filters: lanes of several groups would each
+    read other data."""
+    return filters % BLOCK == 0
 
 
 @dataclass(frozen=True, slots=True)

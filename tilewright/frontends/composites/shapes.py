@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from tilewright.ir import sym as s
@@ -26,22 +27,29 @@ def checked_shape(shape: tuple[Sym, ...], what: str) -> tuple[Sym, ...]:
 
 
 def target_shape(shape: Sequence[Sym], target: Sequence[Sym], keep_zero: bool = False) -> tuple[Sym, ...]:
-    """The dims that Reshape's target means: 0 copies the dim of the input, -1 takes what is left."""
+    """The dims that Reshape's target means: 0 copies the dim of the input, -1 takes what is left.
+
+    Of a tensor without elements, -1 is what is left beside the dims that both have, as it is where these are unknown,
+    and a 0 beyond its axes is a dim of none.
+    """
     for d in target:
         if d.is_const and d.value < -1:
             raise ModelError(f"{d} is no dim to reshape to")
     if sum(d == -1 for d in target) > 1:
         raise ModelError("the target of Reshape holds -1 more than once")
     copies = [d == 0 and not keep_zero for d in target]
-    if any(copies[len(shape) :]):
+    total = product(shape)
+    if any(copies[len(shape) :]) and total != 0:
         raise ModelError(f"the target of Reshape copies a dim beyond the {len(shape)} axes of the tensor")
-    copied = [shape[k] if copy else target[k] for k, copy in enumerate(copies)]
+    copied = [shape[k] if copy and k < len(shape) else target[k] for k, copy in enumerate(copies)]
     if any(_is_input_value(d) for d in target):
         return _run_time_target(shape, copied, keep_zero)
     if -1 not in target:
         return tuple(copied)
     rest = product(d for d in copied if d != -1)
-    total = product(shape)
+    if rest == 0 and total == 0:
+        whole, parts = Counter(shape), Counter(d for d in copied if d != -1)
+        total, rest = product((whole - parts).elements()), product((parts - whole).elements())
     if rest == 0 or (total.is_const and rest.is_const and total.value % rest.value):
         raise TypeRuleError(f"{total} elements cannot be divided into {rest}")
     return tuple(s.floordiv(total, rest) if d == -1 else d for d in copied)

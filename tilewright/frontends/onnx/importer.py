@@ -79,8 +79,10 @@ class Importer:
         translation: Translation,
         functions: Mapping[FunctionKey, onnx.FunctionProto],
         folder: Path | None,
+        producer: str,
     ) -> None:
         self.translation = translation
+        self.producer = producer
         self._functions = functions
         self._folder = folder
         self._scope: Scope | None = None

@@ -45,7 +45,7 @@ def load_onnx(
     check_expansion(graph.node, functions, MAX_NODES)
 
     def translate(translation: Translation, inputs: dict[str, Value | None]) -> Results:
-        return Importer(translation, functions, folder).main(graph, opsets, inputs)
+        return Importer(translation, functions, folder, model.producer_name).main(graph, opsets, inputs)
 
     outputs = [o.name for o in graph.output]
     return translated(_inputs(graph), outputs, len(graph.node), translate, constants=constants, shapes=shapes)

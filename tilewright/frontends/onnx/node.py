@@ -18,7 +18,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, eq, logical_and, sym
+from tilewright.ir.sym import Sym, eq, logical_and, logical_or, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.demands import require
 from tilewright.ops.define.exact import Arithmetic
@@ -59,6 +59,11 @@ class Node:
         """The same node with other operands."""
         names = self.output_names
         return Node(self.op, self.version, self.schema, inputs, self._attributes, names, self._importer)
+
+    @property
+    def producer(self) -> str:
+        """What the file says it was written by."""
+        return self._importer.producer
 
     # Operands
 
@@ -300,6 +305,17 @@ class Node:
         """The same unless operand `k` may have this shape."""
         own = self.shape(k)
         self.demand(logical_and(len(own) == len(shape), *map(eq, own, shape)), wrong)
+
+    def require_to_fit(self, k: int, shape: Sequence[Sym], wrong: str) -> None:
+        """ModelError, or an error of the call, unless operand `k` can be broadcast to a shape, which is not broadcast
+        to it."""
+        own = self.shape(k)
+        holds = [logical_or(eq(d, 1), eq(d, wanted)) for d, wanted in zip(own[::-1], shape[::-1], strict=False)]
+        for condition in (sym(len(own) <= len(shape)), *holds):
+            if not condition.is_const:
+                self.translation.require(condition, f"{wrong}: it must be that {condition}")
+            elif not condition.value:
+                raise ModelError(wrong)
 
     def known_dim(self, k: int, axis: int) -> int:
         """The size of an axis of operand `k`, which must be a number."""

@@ -58,11 +58,14 @@ class Captured:
         return digest_of_tensors((f"'{target}'", tensor) for target, tensor in self.state.values())
 
 
-def captured(program: ExportedProgram, dims: Mapping[str, str] | None = None) -> Captured:
-    """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these."""
+def captured(
+    program: ExportedProgram, dims: Mapping[str, str] | None = None, minima: Mapping[str, int] | None = None
+) -> Captured:
+    """The program, functional, in operators that have adapters as far as PyTorch can decompose it into these. `dims`
+    are the names that the caller gave to symbols, `minima` the least sizes."""
     # A region of autocast around the call casts where PyTorch traces: what was exported says nothing of it.
     graph = None if torch.is_autocast_enabled("cpu") else _functional(program.graph_module)
-    guards = guards_of(program)
+    guards = guards_of(program, minima or {})
     if graph is None:
         before = _traced_guards(program)
         with without_checks():
@@ -323,35 +326,3 @@ def without_checks() -> Iterator[None]:
         yield
     finally:
         _register_effectful_op(_CHECK, _EffectType.ORDERED)
-
-
-# Names of dims
-
-
-def dim_names(program: ExportedProgram, given: Any) -> dict[str, str]:
-    """The names that a user gave to dims (torch.export.Dim), by symbol of the program."""
-    found: dict[str, str] = {}
-    if given is None:
-        return found
-    wanted = _shapes_by_input(program, given)
-    for node in program.graph.find_nodes(op="placeholder"):
-        value = node.meta.get("val")
-        for axis, dim in (wanted.get(node.name) or {}).items():
-            name = getattr(dim, "__name__", None)
-            if isinstance(value, torch.Tensor) and isinstance(value.shape[axis], torch.SymInt) and name:
-                found.setdefault(str(value.shape[axis].node.expr), name)
-    return found
-
-
-def _shapes_by_input(program: ExportedProgram, given: Any) -> dict[str, dict[int, Any]]:
-    """The dims of each input that is a tensor by itself."""
-    names = [s.arg.name for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
-    listed = list(given.values()) if isinstance(given, Mapping) else list(given)
-    if len(listed) != len(names):
-        return {}
-    pairs = zip(names, listed, strict=True)
-    return {
-        name: dict(dims) if isinstance(dims, Mapping) else dict(enumerate(dims))
-        for name, dims in pairs
-        if isinstance(dims, Mapping | tuple | list)
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from tilewright.frontends.torch.capture import Captured, has_complex, op_name
 from tilewright.frontends.torch.contradictions import contradiction
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.origins import Origin, origin_of
-from tilewright.frontends.torch.symbols.guards import require_guards
-from tilewright.frontends.torch.symbols.sizes import Sizes
+from tilewright.frontends.torch.symbols.guards import GivenSizes, Place, require_guards
+from tilewright.frontends.torch.symbols.sizes import Sizes, hint_of
 from tilewright.frontends.torch.tensors import COMPLEX, DTYPES, array_of, dtype_of, part_of
 from tilewright.frontends.translation import BrokenInputError, DifferentRanksError, Translation, type_of
 from tilewright.ir import dtype as dt
@@ -51,7 +51,7 @@ class GraphImporter:
         graph = self._captured.graph
         values: dict[torch.fx.Node, Given] = {}
         placeholders = graph.graph.find_nodes(op="placeholder")
-        for node in placeholders:
+        for node in sorted(placeholders, key=_is_number):  # sizes of tensors need not be read from memory
             if node.name in inputs:
                 values[node] = self._input(node, inputs[node.name])
         for node in placeholders:
@@ -59,6 +59,8 @@ class GraphImporter:
                 self._check_input(node, values[node])
             elif node.name in self._captured.state:
                 values[node] = self._state(*self._captured.state[node.name])
+            elif _is_number(node) and self._sizes.knows(node.meta["val"].node.expr):
+                values[node] = self._sizes.of(node.meta["val"])
         self._require_guards({node.name: values.get(node) for node in placeholders})
         self._walk(graph, values)
         self.translation.problems.raise_if_any()
@@ -84,7 +86,12 @@ class GraphImporter:
             assert symbols is not None
             size = symbols.reshape(-1)[0]
             self._sizes.bind(result.node.expr, size)
-            return size
+            known = self._sizes.of(result)
+            if known is not size:
+                self.translation.require(
+                    s.eq(size, known), f"the input '{node.name}' is {known} in the exported program"
+                )
+            return known
         return value
 
     def _check_input(self, node: torch.fx.Node, value: Given) -> None:
@@ -106,7 +113,8 @@ class GraphImporter:
                 self.translation.require(condition, words)
 
     def _require_guards(self, inputs: Mapping[str, Given]) -> None:
-        def size_of(name: str, axis: int | None) -> Sym | None:
+        def size_of(place: Place) -> Sym | None:
+            name, axis = place
             held = inputs.get(name)
             held = held.real if isinstance(held, ComplexPair) else held
             if axis is None or not isinstance(held, Value):
@@ -114,7 +122,19 @@ class GraphImporter:
             shape = type_of(held).shape
             return shape[axis] if axis < len(shape) else None
 
-        require_guards(self._captured.guards, self.translation, self._sizes, size_of)
+        given = GivenSizes(size_of, dict(self._examples()))
+        require_guards(self._captured.guards, self.translation, self._sizes, given)
+
+    def _examples(self) -> Iterator[tuple[Place, int | None]]:
+        """The sizes that a call decides on, and what they were when PyTorch traced the program."""
+        for node in self._captured.graph.graph.find_nodes(op="placeholder"):
+            stated = node.meta.get("val")
+            if node.name in self._captured.inputs and isinstance(stated, torch.SymInt):
+                yield (node.name, None), hint_of(stated)
+            elif node.name in self._captured.inputs and isinstance(stated, torch.Tensor):
+                for axis, size in enumerate(stated.shape):
+                    if isinstance(size, torch.SymInt):
+                        yield (node.name, axis), hint_of(size)
 
     def _solve(self, expression: sympy.Expr, d: Sym) -> None:
         """Bind the symbol of an expression `a * x + b` that nothing has bound so far."""
@@ -363,6 +383,10 @@ class GraphImporter:
         if isinstance(given, bool | int | float):
             return literal(np.array(given), "")
         raise UnsupportedError(f"the module gives {type(given).__name__} {given!r:.80}, which is no tensor")
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), SymNumber)
 
 
 def _tensors(arguments: Iterable[Any]) -> list[Value | None]:

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from tilewright.frontends.front_end import ModelWithExamples
-from tilewright.frontends.inputs import Declared
+from tilewright.frontends.inputs import Bounds, Declared
 from tilewright.frontends.torch.archive.read import read_program
-from tilewright.frontends.torch.capture import Captured, captured, dim_names
+from tilewright.frontends.torch.capture import Captured, captured
 from tilewright.frontends.torch.export import exported
 from tilewright.frontends.torch.importer import GraphImporter
+from tilewright.frontends.torch.symbols.declared import dim_minima, dim_names
 from tilewright.frontends.torch.tensors import part_of, require_dense
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir import dtype as dt
@@ -42,8 +43,8 @@ def program_of(source: Any) -> Captured:
         )
     if "captured" not in source.made:
         program = exported(source.model, source.args, source.kwargs, source.dynamic_shapes)
-        names = dim_names(program, source.dynamic_shapes)
-        source.made["captured"] = captured(program, names)
+        dims = source.dynamic_shapes
+        source.made["captured"] = captured(program, dim_names(program, dims), dim_minima(program, dims))
     return source.made["captured"]
 
 
@@ -59,14 +60,19 @@ def load_captured(
         return GraphImporter(translation, captured).main(inputs)
 
     nodes = sum(node.op == "call_function" for node in captured.graph.graph.nodes)
+    names = dict(captured.dims)
+    inputs = _inputs(captured, names)
+    bounds: dict[str, Bounds] = {
+        names[symbol]: (low, high) for symbol, low, high in captured.guards.ranges if symbol in names
+    }
     return translated(
-        _inputs(captured), captured.outputs, nodes, translate, constants=constants, shapes=shapes
+        inputs, captured.outputs, nodes, translate, constants=constants, shapes=shapes, bounds=bounds
     )
 
 
-def _inputs(captured: Captured) -> dict[str, Declared]:
-    """The inputs; dims that are one symbol have one name, which is the user's, or that of the first such axis."""
-    names = dict(captured.dims)
+def _inputs(captured: Captured, names: dict[str, str]) -> dict[str, Declared]:
+    """The inputs; dims that are one symbol have one name: that of `names`, to which the first such axis is added where
+    it has none."""
     found: dict[str, Declared] = {}
     for node in captured.graph.graph.find_nodes(op="placeholder"):
         if node.name not in captured.inputs:

@@ -1,10 +1,10 @@
 """Pooling with large windows, whose direct sums would read each element as often as there are windows over it.
 
-Windows over several axes are reduced along one axis after the other. Along an axis they grow by doubling: the windows
-of 2n elements are those of n joined with those n positions further. A sum takes disjoint windows, whose sizes are the
-binary digits of the kernel's; a maximum takes two that may overlap. Nothing is subtracted, so that infinities and NaN
-reach the windows that they are in and no others, and a sum of n elements has log2(n) roundings one after the other in
-place of n: it is closer to the exact sum than the direct one.
+Windows over several axes are reduced along one axis after the other, where they lie so close to each other that this
+reads fewer elements. Along an axis large ones grow by doubling: the windows of 2n elements are those of n joined with
+those n positions further. A sum takes disjoint windows, whose sizes are the binary digits of the kernel's; a maximum
+takes two that may overlap. Nothing is subtracted, so that infinities and NaN reach the windows that they are in and no
+others, and fewer additions follow one after the other than in the direct sum, which is less exact.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.cost.windows import doubling_reads, grows_by_doubling, is_worth_taking_apart
+from tilewright.cost.windows import (
+    doubling_reads,
+    grows_by_doubling,
+    is_worth_taking_apart,
+    is_worth_taking_apart_at_any_size,
+)
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, defining, rule
@@ -21,8 +26,11 @@ from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.elementwise import add, max_
 from tilewright.ops.pool import max_pool, sum_pool
+from tilewright.ops.shape import Dim
 from tilewright.ops.view import pad, slice_
 from tilewright.ops.window import Window
+
+_Pads = tuple[tuple[Sym, ...], tuple[Sym, ...]]
 
 
 @dataclass(frozen=True)
@@ -61,25 +69,56 @@ def large_windows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """pool(x) -> pools along single axes, and windows that grow by doubling, where that reads far fewer elements."""
     x, pads = _before_padding(op)
     if not x.tensor.is_static or not op.result.tensor.is_static:
-        return None
+        return _along_axes(op, x, pads)
     axes = [a for a in _axes(op, x, pads) if a.changes_anything]
     shape = [d.value for d in shape_of(x)]
     if not axes or not prod(shape) or not prod(d.value for d in shape_of(op.result)):
         return None
     axes.sort(key=lambda a: a.count / a.size)  # what shrinks comes first
-    apart = 0
+    apart = stored = 0
     for a in axes:
+        stored += prod(shape) if a is not axes[0] else 0
         others = prod(shape) // shape[2 + a.axis]
         apart += others * (doubling_reads(a.line, a.kernel) if _by_doubling(a) else a.count * a.visits)
         shape[2 + a.axis] = a.count
-    if not is_worth_taking_apart(prod(shape) * prod(a.visits for a in axes), apart):
+    direct = prod(shape) * prod(a.visits for a in axes)
+    if len(axes) == 1 and not _by_doubling(axes[0]):
+        return None
+    if not is_worth_taking_apart(direct, apart, stored, len(axes) - 1):
         return None
     for a in axes:
         x = _doubled(x, a, op.name) if _by_doubling(a) else _direct(x, a, op.name)
     return x
 
 
-_Pads = tuple[tuple[Sym, ...], tuple[Sym, ...]]
+def _along_axes(op: Op, x: Value, pads: _Pads) -> Replacement:
+    """Windows of known extents at every position of a tensor of unknown size, along one axis after the other."""
+    window = Window(shape_of(x)[2:], op.attrs["kernel"], op.attrs["strides"], *pads, op.attrs["dilations"])
+    if not all(k.is_const for k in window.kernel) or any(s != 1 for s in window.strides):
+        return None
+    kernel = [k.value for k in window.kernel]
+    axes = [axis for axis, k in enumerate(kernel) if k > 1]
+    reads = [kernel[axis] for axis in axes]
+    if len(axes) < 2 or not is_worth_taking_apart_at_any_size(prod(reads), sum(reads), len(axes) - 1):
+        return None
+    last = len(kernel) - 1
+    before, after = list(window.before), list(window.after)
+    x = _padded_along(x, last, op.name, before[last], after[last])  # else every tile of a line has masks
+    before[last] = after[last] = sym(0)
+    for axis, dilation in enumerate(window.dilations):
+        if kernel[axis] != 1 or before[axis] != 0 or after[axis] != 0:
+            x = _pool_along(x, axis, op.name, kernel[axis], 1, before[axis], after[axis], dilation)
+    return x
+
+
+def _padded_along(x: Value, axis: int, name: str, before: Sym, after: Sym) -> Value:
+    """x with elements at the ends of a spatial axis that no window notices."""
+    if before == 0 and after == 0:
+        return x
+    rank = len(shape_of(x))
+    at = [(before, after) if k == 2 + axis else (sym(0), sym(0)) for k in range(rank)]
+    nothing = identity("max" if name == "max_pool" else "add", dtype_of(x))
+    return pad(x, before=[b for b, _ in at], after=[a for _, a in at], value=nothing)
 
 
 def _before_padding(op: Op) -> tuple[Value, _Pads]:
@@ -119,15 +158,20 @@ def _by_doubling(a: _Axis) -> bool:
 
 def _direct(x: Value, a: _Axis, name: str) -> Value:
     """The pool along one axis alone."""
+    return _pool_along(x, a.axis, name, a.kernel, a.stride, a.before, max(a.line - a.before - a.size, 0), a.dilation)
+
+
+def _pool_along(
+    x: Value, axis: int, name: str, kernel: Dim, stride: int, before: Dim, after: Dim, dilation: int
+) -> Value:
     rank = len(shape_of(x)) - 2
 
-    def only(value: int, other: int) -> tuple[int, ...]:
-        return tuple(value if axis == a.axis else other for axis in range(rank))
+    def only(value: Dim, other: int) -> tuple[Dim, ...]:
+        return tuple(value if k == axis else other for k in range(rank))
 
-    after = max(a.line - a.before - a.size, 0)
     attrs = {
-        "kernel": only(a.kernel, 1), "strides": only(a.stride, 1), "pads_begin": only(a.before, 0),
-        "pads_end": only(after, 0), "dilations": only(a.dilation, 1),
+        "kernel": only(kernel, 1), "strides": only(stride, 1), "pads_begin": only(before, 0),
+        "pads_end": only(after, 0), "dilations": only(dilation, 1),
     }  # fmt: skip
     return (max_pool if name == "max_pool" else sum_pool)(x, **attrs)
 

@@ -34,8 +34,8 @@ def into_reduction(join: Join) -> Match | NoMatch:
         return NoMatch("its elements would be computed again for every window")
     return (
         Match(join.consumer.domain)
-        if join.is_only_reader()
-        else NoMatch("the tensor is needed elsewhere too")
+        if join.leaves_nothing_else()
+        else NoMatch("what is computed with the tensor is needed elsewhere too")
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tilewright.cost.conv.layouts import GroupedLines, positions_over_lines, tiles_lie_within_groups
+from tilewright.cost.conv.layouts import GroupedLines, blocks_lie_within_groups, positions_over_lines
 from tilewright.graph.layout.conv_window import ConvWindow, pad_space
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
@@ -47,8 +47,8 @@ def groups_as_an_axis(target: Target | None, op: Op, b: Builder, ctx: RewriteCon
     filters, channels, *kernel = shape_of(w)
     if groups == 1 or (channels == 1 and filters == groups):
         return None
-    if tiles_lie_within_groups(filters // groups) and _becomes_blocks(op.result):
-        return NoMatch("its kernel writes blocks of channels, and tiles of filters lie within groups anyway")
+    if blocks_lie_within_groups(filters // groups) and _becomes_blocks(op.result):
+        return NoMatch("its kernel writes blocks of channels, each of filters of one group")
     window = ConvWindow(op)
     each = (groups, filters // groups)
     if window.is_pointwise:

@@ -1,122 +1,90 @@
-"""Transposed convolutions as convolutions: one for each phase of the stride, computed together as more
-filters.
-
-Position q of the unpadded result, q = stride * j + r, sums x[j - m] * w[r + stride * m] over m. So phase r is
-a convolution of x with every stride-th tap of the filter, reversed; the results of the phases are then interleaved.
-"""
+"""Transposed convolutions as convolutions of their phases (`graph/layout/phases.py`), whose results are interleaved."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tilewright.cost.conv.layouts import fills_blocks
 from tilewright.graph.layout.conv_window import has_known_filters, pad_space
 from tilewright.graph.layout.layout_map import LayoutMap
+from tilewright.graph.layout.phases import OfArrays, OfValues, Phases, Taps, phases_of
 from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
-from tilewright.ir.sym import Sym, ceildiv, sym
+from tilewright.ir.rewrite import defining
+from tilewright.ir.sym import sym
 from tilewright.ops.blocked import conv_blocked, unblock_channels
-from tilewright.ops.view import pad, reshape, slice_, transpose
-
-
-@dataclass(frozen=True)
-class Subpixels:
-    """The geometry, an entry for each spatial axis.
-
-    `phases` are those that any tap of the filter meets, and the others are zeros: of strides beyond the filter there
-    are as many as it has elements. `taps` are those of one phase, `counts` the positions of one phase; of the
-    interleaved result the elements from `before` on are kept, `sizes` of them.
-    """
-
-    strides: tuple[int, ...]
-    phases: tuple[int, ...]
-    taps: tuple[int, ...]
-    inputs: tuple[Sym, ...]
-    counts: tuple[Sym, ...]
-    before: tuple[Sym, ...]
-    sizes: tuple[Sym, ...]
-
-    @property
-    def number(self) -> int:
-        """How many phases there are."""
-        return int(np.prod(self.phases))
-
-    def padded(self, x: Value, trailing: int) -> Value:
-        """x with what its convolution reads beyond its ends; `trailing` axes follow the spatial ones."""
-        first = tuple(sym(t - 1) for t in self.taps)
-        last = tuple(n - d for n, d in zip(self.counts, self.inputs, strict=True))
-        return pad_space(x, first, last, trailing)
-
-    def filters(self, w: np.ndarray) -> np.ndarray:
-        """w [c, o, *kernel] as filters [phases, o, c, *taps], with zeros where a phase has fewer taps."""
-        wide = [(0, 0), (0, 0)]
-        wide += [(0, t * s - k) for t, s, k in zip(self.taps, self.phases, w.shape[2:], strict=True)]
-        rank = len(self.strides)
-        apart = [d for t, s in zip(self.taps, self.phases, strict=True) for d in (t, s)]
-        split = np.pad(w, wide).reshape(*w.shape[:2], *apart)
-        order = [*(3 + 2 * k for k in range(rank)), 1, 0, *(2 + 2 * k for k in range(rank))]
-        reversed_taps = np.flip(split.transpose(order), tuple(range(-rank, 0)))
-        return reversed_taps.reshape(self.number, w.shape[1], w.shape[0], *self.taps)
-
-    def interleaved(self, y: Value, trailing: int) -> Value:
-        """y [n, phases * c, *counts, ...] as [n, c, *sizes, ...]."""
-        rank = len(self.strides)
-        n, c, *rest = shape_of(y)
-        behind = tuple(rest[rank:])
-        apart = reshape(y, shape=(n, *self.phases, c // self.number, *rest))
-        if self.phases != self.strides:
-            behind_phases = (0,) * (1 + len(rest))
-            missing = tuple(s - p for s, p in zip(self.strides, self.phases, strict=True))
-            apart = pad(apart, before=(0,) * (2 + rank + len(rest)), after=(0, *missing, *behind_phases))
-        pairs = [axis for k in range(rank) for axis in (2 + rank + k, 1 + k)]
-        order = (0, 1 + rank, *pairs, *(2 + 2 * rank + k for k in range(trailing)))
-        whole = tuple(count * s for count, s in zip(self.counts, self.strides, strict=True))
-        merged = reshape(transpose(apart, perm=order), shape=(n, c // self.number, *whole, *behind))
-        starts = (0, 0, *self.before, *[0] * trailing)
-        return slice_(merged, starts=starts, sizes=(n, c // self.number, *self.sizes, *behind))
-
-
-def _subpixels(op: Op) -> Subpixels | None:
-    """The phases of a `conv_transpose`; None when it has groups or dilations."""
-    x, w = op.operands
-    space = shape_of(x)[2:]
-    rank = len(space)
-    strides = tuple(op.attrs["strides"]) or (1,) * rank
-    if op.attrs["groups"] != 1 or any(d != 1 for d in op.attrs["dilations"]):
-        return None
-    before = tuple(map(sym, op.attrs["pads_begin"])) or (sym(0),) * rank
-    sizes = shape_of(op.result)[2:]
-    kernel = shape_of(w)[2:]
-    if not all(k.is_const for k in kernel):
-        return None
-    taps = tuple(-(-k.value // s) for k, s in zip(kernel, strides, strict=True))
-    counts = tuple(ceildiv(b + size, s) for b, size, s in zip(before, sizes, strides, strict=True))
-    phases = tuple(min(s, k.value) for s, k in zip(strides, kernel, strict=True))
-    return Subpixels(strides, phases, taps, space, counts, before, sizes)
+from tilewright.ops.contract import conv
+from tilewright.ops.view import concat, reshape
 
 
 def layout_conv_transpose(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
-    """Emit all phases as one convolution; few filters give a plain result, so that lanes hold phases too."""
-    subpixels = _subpixels(op)
-    if subpixels is None or not has_known_filters(op):
+    """Emit the convolutions of all phases: in blocks of channels where these suit them, else between plain values,
+    whose groups then become an axis."""
+    phases = phases_of(op)
+    if phases is None:
         return False
-    weights = layouts.array(op.operands[1])
-    if not weights.size:
-        return False
-    c, o = weights.shape[:2]
-    inputs, keeps_blocks = layouts.filled(c), fills_blocks(o)
-    taps = [(0, 0)] * len(subpixels.taps)
-    grow = [(0, 0), (0, layouts.filled(o) - o if keeps_blocks else 0), (0, inputs - c)]
-    filters = np.pad(subpixels.filters(weights), [*grow, *taps]).reshape(-1, inputs, *subpixels.taps)
-    number = len(filters)
-    filters = np.pad(filters, [(0, layouts.filled(number) - number), (0, 0), *taps])
-    data = subpixels.padded(layouts.blocked(op.operands[0]), 1)
-    y = conv_blocked(data, layouts.filters(filters, op.operands[1]), block=layouts.block)
-    if keeps_blocks:
-        layouts.set_blocked(op.result, subpixels.interleaved(y, 1))
+    if _suits_blocks(op, phases, layouts.block):
+        _in_blocks(op, phases, layouts)
     else:
-        layouts.set_plain(op.result, subpixels.interleaved(unblock_channels(y, channels=sym(number)), 0))
+        _plain(op, phases, layouts)
     return True
+
+
+def _suits_blocks(op: Op, phases: Phases, block: int) -> bool:
+    """Whether all phases are filters of one convolution, which are known, of one group or of whole blocks of the
+    channels of each."""
+    if not has_known_filters(op) or len(phases.parts) > 1:
+        return False
+    c, o = (d.value for d in shape_of(op.operands[1])[:2])
+    return phases.groups == 1 or all(n % block == 0 for n in (c // phases.groups, o * phases.number))
+
+
+def _in_blocks(op: Op, phases: Phases, layouts: LayoutMap) -> None:
+    """Few filters, and those of groups that are no whole blocks, give a plain result, so that lanes hold phases too."""
+    (part,) = phases.parts
+    w, block = layouts.array(op.operands[1]), layouts.block
+    o = w.shape[1]
+    keeps_blocks = fills_blocks(o) if phases.groups == 1 else o % block == 0
+    filters = phases.filters(w, list(map(sym, w.shape)), part, OfArrays())
+    filters = _filled(filters, {2: o if not keeps_blocks else layouts.filled(o), 3: layouts.filled(filters.shape[3])})
+    filters = filters.reshape(-1, *filters.shape[3:])
+    number = len(filters)
+    y = conv_blocked(
+        pad_space(layouts.blocked(op.operands[0]), *phases.padding(part), 1),
+        layouts.filters(_filled(filters, {0: layouts.filled(number)}), op.operands[1]),
+        dilations=tuple(taps.dilation for taps in part),
+        groups=phases.groups,
+        block=block,
+    )
+    if keeps_blocks:
+        layouts.set_blocked(op.result, phases.interleaved(y, 1))
+    else:
+        layouts.set_plain(op.result, phases.interleaved(unblock_channels(y, channels=sym(number)), 0))
+
+
+def _filled(filters: np.ndarray, counts: Mapping[int, int]) -> np.ndarray:
+    """The filters with zeros up to so many elements along some axes."""
+    return np.pad(filters, [(0, counts.get(axis, n) - n) for axis, n in enumerate(filters.shape)])
+
+
+def _plain(op: Op, phases: Phases, layouts: LayoutMap) -> None:
+    x, made = layouts.plain(op.operands[0]), []
+    for part in phases.parts:
+        filters = _filters(op.operands[1], phases, part, layouts)
+        groups, number, outputs, *rest = shape_of(filters)
+        before, after = phases.padding(part)
+        window = {"pads_begin": before, "pads_end": after, "dilations": tuple(taps.dilation for taps in part)}
+        merged = reshape(filters, shape=(groups * number * outputs, *rest))
+        made.append(conv(x, merged, groups=phases.groups, **window))
+    y = concat(*made, axis=1) if len(made) > 1 else made[0]
+    layouts.set_plain(op.result, phases.interleaved(y, 0))
+
+
+def _filters(w: Value, phases: Phases, part: Sequence[Taps], layouts: LayoutMap) -> Value:
+    """Those of one part; filters of the call are taken apart in the call."""
+    if defining(w, "constant") is None:
+        return phases.filters(layouts.plain(w), shape_of(w), part, OfValues())
+    return layouts.filters(phases.filters(layouts.array(w), shape_of(w), part, OfArrays()), w)

@@ -15,6 +15,12 @@ _LARGE = 2
 """The least of the sizes that are one case."""
 
 
+def unbounded(v: Sym) -> Sym:
+    """The variable of this name of which nothing is known: a size that is still to be compared with the bounds of `v`,
+    within which nothing would be left to compare."""
+    return var(v.name, None)
+
+
 @lru_cache(maxsize=1 << 12)
 def at_most_one(d: Sym) -> bool:
     """Whether an expression is known to be 1 or less for all values of its variables."""

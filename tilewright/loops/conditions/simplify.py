@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.ir.core import Block, Func, Op, erase_dead
+from tilewright.ir.core import Block, Func, Op, Value, erase_dead
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import ONE, Sym, sym
 from tilewright.ir.sym import simplify as simplify_sym
@@ -38,6 +38,8 @@ def simplify(func: Func, within: Op | None = None) -> Func:
     - loops of one iteration become their body, loops of none vanish;
     - conditions that stand still in a loop move out of it (not out of a parallel one);
     - index expressions lose divisions, remainders, minima and maxima that the ranges decide;
+    - of selections by what is decided (such a condition, or integers that are known to be equal) what is selected is
+      left, and of checks nothing;
     - scalars, registers and scratch that nobody reads go.
     """
     if within is None:
@@ -67,8 +69,48 @@ def _block(block: Block, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
                 op.attrs["expr"] = _index(op.attrs["expr"], ranges)
             elif op.name == "prefetch":
                 op.attrs["idx"] = tuple(_index(i, ranges) for i in op.attrs["idx"])
+            elif op.name in _DECIDABLE and _DECIDABLE[op.name](op, ranges):
+                continue
             ops.append(op)
     return ops
+
+
+def _truth(condition: Value, ranges: Ranges) -> bool | None:
+    """Of a flag that is an index expression or a comparison of known integers."""
+    made = condition.op
+    if made is None:
+        return None
+    if made.name == "index":
+        expr: Sym = made.attrs["expr"]
+        return expr.value != 0 if expr.is_const else holds(expr, ranges)
+    if made.name not in ("eq", "ne"):
+        return None
+    known = [v.op.attrs["value"] for v in made.operands if v.op is not None and v.op.name == "const"]
+    if len(known) != 2 or not made.operands[0].scalar.dtype.is_int:
+        return None
+    return bool((known[0] == known[1]) is (made.name == "eq"))
+
+
+def _select(op: Op, ranges: Ranges) -> bool:
+    """Whether the condition is decided: the operand that it picks then takes the place of the result."""
+    condition, holding, other = op.operands
+    truth = _truth(condition, ranges)
+    if truth is None:
+        return False
+    op.result.replace_by(holding if truth else other)
+    op.drop()
+    return True
+
+
+def _check(op: Op, ranges: Ranges) -> bool:
+    """Whether what is to hold is known to: the check is dropped then."""
+    if not _truth(op.operands[0], ranges):
+        return False
+    op.drop()
+    return True
+
+
+_DECIDABLE = {"select": _select, "check": _check}
 
 
 def _loop(loop: Op, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:

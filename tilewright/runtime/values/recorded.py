@@ -19,6 +19,9 @@ from tilewright.runtime.values.dtypes import numpy_dtype
 
 FORMATS = ".npy, .npz, .png, .jpg, .bmp or .wav"
 
+SUFFIXES = (".npy", ".npz", ".png", ".jpg", ".jpeg", ".bmp", ".wav")
+"""How names of such files end."""
+
 _IMAGES = (b"\x89PNG", b"\xff\xd8\xff", b"BM")
 _CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 _DAMAGED = (ValueError, EOFError, BadZipFile, KeyError)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.cost.data_movement import leaves_lanes_idle
 from tilewright.cost.gemm.cost_model import Decision
 from tilewright.cost.gemm.register_tile import Tile, rows_of_remainder
 from tilewright.cost.parallel import columns_suffice
@@ -24,7 +25,7 @@ from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.graph.rewrites.weight_only import is_known
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import enclosing_loops, extent_of
 from tilewright.loops.order.compute_at import Fused
@@ -80,6 +81,8 @@ class Contraction(Strategy):
                 return None
             if _turns_groups(join):
                 return NoMatch("groups of products are added up in lanes along the columns")
+            if _leaves_short_lines(join):
+                return NoMatch("the axis that comes last fills a small part of a vector")
             return epilogue(join)
         return None
 
@@ -124,6 +127,17 @@ def _turns_groups(join: Join) -> bool:
         for o in join.producer.ops
     )
     return narrow and any(o.name == "transpose" and not _leaves_neighbours(o) for o in join.consumer.ops)
+
+
+def _leaves_short_lines(join: Join) -> bool:
+    """Whether sums with long lines would be stored in an order whose lines fill a small part of a vector."""
+
+    def is_short(value: Value) -> bool:
+        most = value.tensor.shape[-1].bounds[1]
+        return most is not None and leaves_lanes_idle(most, value.tensor.dtype.bytes)
+
+    turned = [o.result for o in join.consumer.ops if join.facts.info(o).turns]
+    return any(map(is_short, turned)) and not is_short(join.value)
 
 
 def _keeps_rows(producer: Region, op: Op) -> bool:

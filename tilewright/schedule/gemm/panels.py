@@ -119,6 +119,8 @@ def pack_columns(
             continue
         if panel.factors[columns.axis]:
             _copy_runs(s, operand, fill, lanes)
+        elif _through_squares(s, fill, target):
+            continue
         s.vectorize(fill[-1], lanes, tail="peel")
 
 
@@ -135,13 +137,23 @@ def pack_all_columns(s: Schedule, nest: Nest, home: Op, target: Target) -> None:
             continue
         try:
             fill = s.pack(columns.operand, home, _wide_panels(columns, width or 1), only=columns.loads).fill
-            axes = None if columns.stride == 1 else transposing(fill)
             if columns.stride == 1:
                 s.vectorize(fill[-1], lanes)
-            elif axes is not None and (side := side_of(*axes, target)):
-                schedule_squares(s, fill, *axes, side, target)
+            else:
+                _through_squares(s, fill, target)
         except ScheduleError as e:
             s.missed.append(f"columns not copied into panels: {e}")
+
+
+def _through_squares(s: Schedule, fill: list[Op], target: Target) -> bool:
+    """Whether a copy that transposes goes through squares of registers. ScheduleError where a step on the way there is
+    refused."""
+    axes = transposing(fill)
+    side = 0 if axes is None else side_of(*axes, target)
+    if axes is None or not side or not all(s.at_least(extent_of(o), side) for o in axes):
+        return False
+    schedule_squares(s, fill, *axes, side, target)
+    return True
 
 
 def _pack_groups(s: Schedule, columns: _Columns, nest: Nest, width: int, home: Op) -> None:

@@ -18,7 +18,7 @@ from tilewright.loops.stages import Lowered
 from tilewright.schedule.maps.opaque import Opaque
 from tilewright.schedule.steps.access import conditional_nest, divisors_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
-from tilewright.schedule.steps.index_set_splitting import split_index_sets
+from tilewright.schedule.steps.index_set_splitting import split_cases, split_index_sets
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.transpose_tiles import join_short_axes, schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map
@@ -39,7 +39,8 @@ class Elementwise(Strategy):
         if join.info.is_tiled or not is_elementwise(join.producer) or not is_elementwise(join.consumer):
             return None
         reason = _why_apart(join)
-        return NoMatch(reason) if reason else Match(join.producer.domain)
+        same = product(join.producer.domain) == product(join.consumer.domain)
+        return NoMatch(reason) if reason else Match((join.producer if same else join.consumer).domain)
 
     def match(self, region: FusedRegion) -> Match | NoMatch:
         return NoMatch("the operator has loops of its own") if isinstance(region.strategy, Opaque) else Match()
@@ -74,21 +75,33 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
     for nest in [op for op in s.func.body.ops if is_loop(op)]:
         _split_where_divided(s, nest)
-    flat = [flatten(s, conditional_nest(op)) for op in s.func.body.ops if is_loop(op)]
+    if any([split_cases(s, nest) for nest in s.func.body.ops if is_loop(nest)]):
+        s.simplify()
+    flat = [flatten(s, conditional_nest(op)) for op in _heads(s)]
     flat = [join_short_axes(s, loops, target) for loops in flat]
     merge_flat_axes(s)
     for loops in flat:
         _through_registers(s, loops, target)
     s.simplify()
+    if any([split_index_sets(s, loop) for loop in _only_line(s)]):
+        s.simplify()
     parallelize_outer(
         s, target, keep_innermost=True
     )  # before vectors: indices are still simple to reason about
-    _chunk_single_loop(s)
+    for line in _only_line(s):
+        _chunk(s, line)
     if any([split_index_sets(s, loop) for loop in innermost_loops(s) if kind_of(loop) == "serial"]):
         s.simplify()
     for loop in innermost_loops(s):
         _vectorize(s, loop, target)
     s.simplify()
+
+
+def _heads(s: Schedule) -> list[Op]:
+    """The loops that are not alone within another one."""
+    loops = [op for op in s.func.body.walk() if is_loop(op)]
+    nested = {inner for op in loops for inner in conditional_nest(op)[1:]}
+    return [op for op in loops if op not in nested]
 
 
 def _through_registers(s: Schedule, loops: list[Op], target: Target) -> None:
@@ -135,15 +148,19 @@ def _split_where_divided(s: Schedule, nest: Op) -> None:
     s.simplify()
 
 
-def _chunk_single_loop(s: Schedule) -> None:
-    """Give a kernel of one flat loop an outer loop for threads to share."""
+def _only_line(s: Schedule) -> list[Op]:
+    """The loop that is all of the kernel, where it holds no other one."""
     loops = [op for op in s.func.body.ops if op.name != "return"]
-    if len(loops) != 1 or not is_loop(loops[0]) or any(is_loop(op) for op in body_of(loops[0]).walk()):
-        return
-    extent = extent_of(loops[0])
+    is_line = len(loops) == 1 and is_loop(loops[0]) and not any(is_loop(op) for op in body_of(loops[0]).walk())
+    return loops if is_line else []
+
+
+def _chunk(s: Schedule, line: Op) -> None:
+    """Give a flat loop an outer one for threads to share."""
+    extent = extent_of(line)
     chunk = chunk_of_line(extent.value if extent.is_const else None)
     if chunk:
-        s.split(loops[0], chunk, tail="branch")
+        s.split(line, chunk, tail="branch")
 
 
 def _vectorize(s: Schedule, loop: Op, target: Target) -> None:
@@ -154,7 +171,7 @@ def _vectorize(s: Schedule, loop: Op, target: Target) -> None:
         s.missed.append(f"loop '{loop_var(loop).name}' is not vectorised: it stores elements that are not contiguous")
         return
     with s.noting("not vectorised"):
-        if loop.parent is s.func.body:
+        if kind_of(loop) == "parallel":
             s.vectorize(loop, lanes, tail="branch")
         else:
             vectorize_map(s, loop, lanes, target)

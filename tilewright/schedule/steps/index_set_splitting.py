@@ -8,20 +8,22 @@ becomes
     for j in 0..112 { y[j + 3] = x[j] }
     for j in 0..3 { y[j + 115] = x[111] }
 
-so that vectors of the long piece in the middle are loads of consecutive elements.
+so that vectors of the long piece in the middle are loads of consecutive elements. Loops are also split where it changes
+which of many operands, or slices of them, is read: concatenations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.cost.elementwise import cases_are_worth_loops
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import Sym, ceildiv, ge0
+from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
-from tilewright.loops.analysis.bounds import holds
-from tilewright.loops.edit import extent_of, loop_var, ranges_at
-from tilewright.schedule.steps.access import loads_in, stride_in
+from tilewright.loops.analysis.bounds import Ranges, holds
+from tilewright.loops.edit import extent_of, kind_of, loop_var, ranges_at
+from tilewright.schedule.steps.access import loads_in, perfect_nest, stride_in
 from tilewright.schedule.trace import Schedule
 
 SHORTEST = 16
@@ -57,6 +59,60 @@ def split_index_sets(s: Schedule, loop: Op) -> bool:
             s.simplify(part)
         pending += pieces[::-1]
     return len(pending) + len(done) > 1
+
+
+def split_cases(s: Schedule, nest: Op) -> bool:
+    """Split a loop of a nest where conditions of many cases change, so that each case is a loop of its own; whether
+    anything was split."""
+    for loop in perfect_nest(nest):
+        cases = len(_decisions(loop)) + 1
+        if kind_of(loop) == "serial" and cases_are_worth_loops(cases, sum(1 for _ in loop.walk())):
+            return _split_cases(s, loop)
+    return False
+
+
+def _split_cases(s: Schedule, loop: Op) -> bool:
+    """Split a loop at the border in the middle, then both parts of it: conditions are looked at a logarithmic number
+    of times."""
+    borders = _decisions(loop)
+    if not borders:
+        return False
+    try:
+        pieces = s.split_range(loop, borders[len(borders) // 2])
+    except ScheduleError as e:
+        s.missed.append(f"cases: {e}")
+        return False
+    for piece in pieces:
+        s.simplify(piece)
+    for piece in pieces:
+        if piece.parent is not None and len(_decisions(piece)) < len(borders):
+            _split_cases(s, piece)
+    return True
+
+
+def _decisions(loop: Op) -> list[Sym]:
+    """Positions within the loop, of those that are known to be, at which a condition on what is read changes; in the
+    order of the conditions."""
+    v, n, ranges = loop_var(loop), extent_of(loop), ranges_at(loop)
+    conditions = dict.fromkeys(c for op in loop.walk() for c in _conditions_of(op) if v in c.vars)
+    if n == 2:  # conditions on a number that is 0 or 1 have other forms
+        return [sym(1)] if conditions else []
+    borders = dict.fromkeys(p for c in conditions if c.kind == "ge0" for p in _sign_changes(c.args[0], v))
+    outside = [p for p in borders if p.vars <= n.vars | ranges.keys() - {v}]
+    return [p for p in outside if _is_between(p, n, ranges)]
+
+
+def _is_between(position: Sym, extent: Sym, ranges: Ranges) -> bool:
+    """Whether a position is known to be within a loop, and not known to be at an end of it."""
+    within = holds(ge0(position), ranges) and holds(ge0(extent - position), ranges)
+    return bool(within and not holds(ge0(-position), ranges) and not holds(ge0(position - extent), ranges))
+
+
+def _conditions_of(op: Op) -> tuple[Sym, ...]:
+    if op.name == "index":
+        return (op.attrs["expr"],)
+    guard: tuple[Sym, ...] = op.attrs.get("guard", ()) if op.name == "load" else ()
+    return guard
 
 
 def _next_border(s: Schedule, loop: Op) -> Sym | None:

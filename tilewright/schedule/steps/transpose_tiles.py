@@ -11,7 +11,9 @@ along the result's rows, whose lines are then complete before they leave the cac
 operand beyond the square waits in the caches for the next squares along `a`, at the end of a block of `b`.
 
 An axis that is too short for squares is seen as one with the axis that lies around it in memory, if that is another one
-than that of the other side: pairs of numbers x[row, k, 2] that become y[2, k, row] are rows of 2k elements.
+than that of the other side: pairs of numbers x[row, k, 2] that become y[2, k, row] are rows of 2k elements. Where it is
+that of the other side, lines interleave: y[k, 2] of x[2, k] is a line of 2k elements, whose vectors are shuffled from
+two lines of x.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ def join_short_axes(s: Schedule, loops: list[Op], target: Target) -> list[Op]:
     if found is None or side_of(*found, target):
         return loops
     a, b = found
+    if not side_of(b, b, target) and _is_around(a, b, stores_in(loops[-1])):
+        return _interleaved(s, loops, a, b)
     accesses = {a: loads_in(loops[-1]), b: stores_in(loops[-1])}
     for short in (a, b):
         around = [o for o in loops if o not in found and _is_around(o, short, accesses[short])]
@@ -63,6 +67,16 @@ def join_short_axes(s: Schedule, loops: list[Op], target: Target) -> list[Op]:
                 others = [o for o in loops if o not in (around[0], short)]
                 s.reorder(*others, around[0], short)
                 loops = [*others, s.collapse(around[0], short)]
+    return loops
+
+
+def _interleaved(s: Schedule, loops: list[Op], a: Op, b: Op) -> list[Op]:
+    """One loop over lines of the result that take elements of several lines of the operand in turn: a vector of it is
+    shuffled from one of each."""
+    others = [o for o in loops if o not in (a, b)]
+    with s.noting(f"vectors of {extent_of(b)} elements"):
+        s.reorder(*others, a, b)
+        return [*others, s.collapse(a, b)]
     return loops
 
 

@@ -43,24 +43,26 @@ SCRATCH_ALIGNMENT = 64
 _SLICE = ("ptr %scratch", "i64 %begin", "i64 %end")
 
 
-def kernel_ir(func: Func, target: Target, *, keeps_denormals: bool = False) -> KernelText:
-    """The text of kernel `func`; with `keeps_denormals` no instruction takes these as zero by itself. Its parameters:
-    state, buffers, dims, scratch, and the slice of the parallel loop; one that forks has the bytes of scratch of a
-    worker and the thread pool instead."""
-    return _Kernel(func, target, keeps_denormals).run()
+def kernel_ir(
+    func: Func, target: Target, *, keeps_denormals: bool = False, has_floats: bool = True
+) -> KernelText:
+    """The text of kernel `func`; with `keeps_denormals` no instruction takes these as zero by itself, without
+    `has_floats` none of integers computes with floats. Its parameters: state, buffers, dims, scratch, and the slice of
+    the parallel loop; one that forks has the bytes of scratch of a worker and the thread pool instead."""
+    return _Kernel(func, target, keeps_denormals, has_floats).run()
 
 
 class _Kernel:
     """The state of one translation: registers of values, memory of buffers, and the lanes of the vector
     loop."""
 
-    def __init__(self, func: Func, target: Target, keeps_denormals: bool) -> None:
+    def __init__(self, func: Func, target: Target, keeps_denormals: bool, has_floats: bool) -> None:
         self.func = func
         self.target = target
         self.keeps_denormals = keeps_denormals
         self.has_pairs = bool(kernel_info(func).inplace)
         rounds = target.rounds_to_bf16 and not (keeps_denormals and target.arch == "x86_64")
-        self.text = Text(target.scale, rounds_to_bf16=rounds)
+        self.text = Text(target.scale, rounds_to_bf16=rounds, has_floats=has_floats)
         self.indices = Indices(self.text, mask_registers=target.has_mask_registers)
         self.memory = MemoryAccess(self.text, self.indices, target)
         self.checks = KernelChecks()
@@ -135,7 +137,7 @@ class _Kernel:
     def _part(self, symbol: str, loop: Op, around: Sequence[Sym]) -> list[str]:
         """The functions of a part: scratch memory from outside of the loop is the first worker's, whose kernel it is;
         what is allocated in the loop is each worker's own."""
-        part = _Kernel(self.func, self.target, self.keeps_denormals)
+        part = _Kernel(self.func, self.target, self.keeps_denormals, self.text.has_floats)
         part.forks = False  # loops of other levels in it are this thread's own
         part.text.share(self.text)
         part.checks = self.checks

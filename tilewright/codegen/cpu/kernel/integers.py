@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.codegen.cpu.kernel.functions import by_lane
 from tilewright.codegen.cpu.kernel.lanes import register_type
 from tilewright.codegen.cpu.kernel.text import Reg
+from tilewright.ir import dtype as dt
 
 
 def safe_divisor(divisor: Reg, zero: Reg) -> Reg:
@@ -15,19 +16,33 @@ def safe_divisor(divisor: Reg, zero: Reg) -> Reg:
 def divide(a: Reg, b: Reg) -> Reg:
     """a / b towards zero; the smallest integer over -1 wraps. b is not 0."""
     if a.dtype.kind == "uint":
-        return a.op("udiv", b)
+        return a.op("udiv", b) if _has_instruction(a, b) else _divided_as_floats(a, b)
     if b.is_literal:
         return a.op("sdiv", b)
     flips, safe = _without_minus_one(b)
-    negated = -a
-    return flips.select(negated, a.op("sdiv", safe))
+    quotient = a.op("sdiv", safe) if _has_instruction(a, b) else _divided_as_floats(a, safe)
+    return flips.select(-a, quotient)
 
 
 def remainder(a: Reg, b: Reg) -> Reg:
     """The remainder with the sign of the dividend. b is not 0."""
-    if a.dtype.kind == "uint":
-        return a.op("urem", b)
-    return a.op("srem", b if b.is_literal else _without_minus_one(b)[1])
+    safe = b if a.dtype.kind == "uint" or b.is_literal else _without_minus_one(b)[1]
+    if _has_instruction(a, b):
+        return a.op("urem" if a.dtype.kind == "uint" else "srem", safe)
+    return a - safe * _divided_as_floats(a, safe)
+
+
+def _has_instruction(a: Reg, b: Reg) -> bool:
+    """Whether a division is left to LLVM: of single numbers, by known divisors, which are multiplications, of integers
+    that floats do not hold, and where there are to be no floats."""
+    return a.lanes == 1 or b.is_literal or a.dtype.bits > 32 or not a.text.has_floats
+
+
+def _divided_as_floats(a: Reg, b: Reg) -> Reg:
+    """The quotient of vectors, for which machines have no integer division: floats of more than twice the bits round
+    no quotient up to a whole number that it is below, as it is at least 1 / b below."""
+    wide = dt.f64 if a.dtype.bits > 8 else dt.f32
+    return (a.to(wide) / b.to(wide)).convert("fptosi" if a.dtype.kind == "int" else "fptoui", a.dtype)
 
 
 def _without_minus_one(b: Reg) -> tuple[Reg, Reg]:

@@ -83,7 +83,7 @@ def _float_extremum(name: str) -> Emit:
 
 def _float_modulo(a: Reg, b: Reg) -> Reg:
     """The remainder with the sign of the divisor, as Python has it."""
-    left = a.op("frem", b)
+    left = _vector_math("rem")(a, b)
     differ = (left < 0.0) ^ (b < 0.0)
     adjust = left.differs(0.0) & differ
     moved = adjust.select(left + b, left)
@@ -201,7 +201,7 @@ _FLOAT: dict[str, Emit] = {
     "sub": _instruction("fsub contract"),
     "mul": _instruction("fmul contract"),
     "div": _instruction("fdiv"),
-    "rem": _computed(_instruction("frem")),
+    "rem": _computed(_vector_math("rem")),
     "mod": _float_modulo,
     "min": _float_extremum("minimum"),
     "max": _float_extremum("maximum"),

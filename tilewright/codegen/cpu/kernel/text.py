@@ -21,12 +21,16 @@ class Text:
     """Lines of one function under construction, and the module-level text that it needs.
 
     `block` is the label of the block being written, for phi instructions; `scale` is the target's instruction for
-    vector math, and `rounds_to_bf16` says whether it has one for that. Intrinsics need no declaration.
+    vector math, `rounds_to_bf16` says whether it has one for that, and `has_floats` whether integers may be computed
+    with floats. Intrinsics need no declaration.
     """
 
-    def __init__(self, scale: Scale | None = None, *, rounds_to_bf16: bool = False) -> None:
+    def __init__(
+        self, scale: Scale | None = None, *, rounds_to_bf16: bool = False, has_floats: bool = True
+    ) -> None:
         self.scale = scale
         self.rounds_to_bf16 = rounds_to_bf16
+        self.has_floats = has_floats
         self.lines: list[str] = []
         self.allocas: list[str] = []
         self.declarations: dict[str, None] = {}

@@ -31,7 +31,7 @@ from tilewright.codegen.program import (
     ProgramText,
 )
 from tilewright.ir import dtype as dt
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, sym, unbounded
 from tilewright.target.target import Target
 
 CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims")
@@ -140,7 +140,8 @@ class _Plan(_Function):
     def text(self) -> str:
         for k, dim in enumerate(self.program.dims):
             value = self._value(dim)
-            self.indices.bind(dim.var, value)
+            for v in dict.fromkeys((dim.var, unbounded(dim.var))):
+                self.indices.bind(v, value)
             self.write(self.indices.in_lanes(value, 1).name, "%dims", k)
         for condition in self.program.conditions:
             self._require(condition)

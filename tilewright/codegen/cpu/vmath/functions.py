@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from tilewright.codegen.cpu.kernel.functions import sqrt
 from tilewright.codegen.cpu.kernel.text import Reg
-from tilewright.codegen.cpu.vmath import exponential, logarithm, rational, trigonometric
+from tilewright.codegen.cpu.vmath import exponential, logarithm, rational, remainder, trigonometric
 from tilewright.codegen.cpu.vmath.float64 import error_function, library
 from tilewright.codegen.cpu.vmath.float64 import exponential as exponential64
 from tilewright.codegen.cpu.vmath.float64 import logarithm as logarithm64
@@ -21,15 +21,16 @@ class Function:
     """One function of `arity` arguments with an error of at most `ulp` units in the last place.
 
     `build` appends the instructions for a whole vector. Where `far` is given, arguments of magnitude
-    `far_from` and more are rare and expensive, and it computes them one by one instead. `calls` are the functions of
-    the math library that are called.
+    `far_from` and more, or those that `is_far` tells, are rare and expensive, and it computes them one by one instead.
+    `calls` are the functions of the math library that are called.
     """
 
     build: Callable[..., Reg]
     ulp: float
     arity: int = 1
-    far: Callable[[Reg], Reg] | None = None
+    far: Callable[..., Reg] | None = None
     far_from: float = 0.0
+    is_far: Callable[..., Reg] | None = None
     calls: tuple[str, ...] = ()
 
 
@@ -51,6 +52,8 @@ def _library(name: str) -> Function:
     return Function(partial(library.call_per_lane, name), 4.0, calls=(name,))
 
 
+_REMAINDER = Function(remainder.rem, 0.0, arity=2, far=remainder.far_rem, is_far=remainder.is_far)
+
 SINGLE: Mapping[str, Function] = MappingProxyType(
     {
         "acos": Function(trigonometric.acos, 1.5),
@@ -68,6 +71,7 @@ SINGLE: Mapping[str, Function] = MappingProxyType(
         "log": Function(logarithm.log, 1.5),
         "log1p": Function(logarithm.log1p, 2.0),
         "pow": Function(logarithm.pow, 1.0, arity=2),
+        "rem": _REMAINDER,
         "rsqrt": Function(_reciprocal_root, 1.5),
         "sigmoid": Function(exponential.sigmoid, 4.0),
         "sin": _circular(trigonometric.sin, trigonometric.far_sin, 2.0),
@@ -95,6 +99,7 @@ DOUBLE: Mapping[str, Function] = MappingProxyType(
         "log": Function(logarithm64.log, 1.0),
         "log1p": Function(logarithm64.log1p, 2.0),
         "pow": Function(exponential64.pow, 2.0, arity=2),
+        "rem": _REMAINDER,
         "rsqrt": Function(_reciprocal_root, 1.5),
         "sigmoid": Function(exponential64.sigmoid, 3.0),
         "sin": _circular64("sin", circular64.sin, 1.0),

@@ -25,8 +25,10 @@ def function_text(function: Function, symbol: str, dtype: str, lanes: int, scale
     if function.far is None:
         lines = [*text.lines, f"  ret {result.typed}"]
     else:
-        helpers = _far_text(function.far, symbol, element, lanes)
-        lines = _with_far_lanes(result, arguments[0], function.far_from, symbol)
+        helpers = _far_text(function.far, symbol, element, lanes, names)
+        is_far = function.is_far
+        far = is_far(*arguments) if is_far else absolute(arguments[0]) >= function.far_from
+        lines = _with_far_lanes(result, arguments, far, symbol)
     return helpers + _definition(symbol, element, lanes, names, "alwaysinline", lines)
 
 
@@ -39,15 +41,14 @@ def _definition(
     return "\n".join([head, "entry:", *lines, "}"]) + "\n\n"
 
 
-def _with_far_lanes(near: Reg, x: Reg, bound: float, symbol: str) -> list[str]:
-    """The lines so far and the return of `near`, with lanes whose argument is far taken from the helper."""
-    far = absolute(x) >= bound
+def _with_far_lanes(near: Reg, arguments: list[Reg], far: Reg, symbol: str) -> list[str]:
+    """The lines so far and the return of `near`, with lanes whose arguments are far taken from the helper."""
     anywhere = any_lane(far).name
     return [
         *near.text.lines,
         f"  br i1 {anywhere}, label %rare, label %done",
         "rare:",
-        f"  %each = call {near.type} @{symbol}_far({x.typed})",
+        f"  %each = call {near.type} @{symbol}_far({', '.join(x.typed for x in arguments)})",
         f"  %mixed = select {far.typed}, {near.type} %each, {near.typed}",
         "  br label %done",
         "done:",
@@ -56,12 +57,14 @@ def _with_far_lanes(near: Reg, x: Reg, bound: float, symbol: str) -> list[str]:
     ]
 
 
-def _far_text(far: Callable[[Reg], Reg], symbol: str, dtype: DType, lanes: int) -> str:
+def _far_text(
+    far: Callable[..., Reg], symbol: str, dtype: DType, lanes: int, names: tuple[str, ...]
+) -> str:
     """The helper `<symbol>_far`: the expensive computation for each lane in turn, far or not."""
     one = Text()
-    result = far(one.named("%x", dtype))
+    result = far(*[one.named(f"%{name}", dtype) for name in names])
     scalar = f"{symbol}_far" if lanes == 1 else f"{symbol}_far_lane"
-    text = _definition(scalar, dtype, 1, ("x",), "noinline cold", [*one.lines, f"  ret {result.typed}"])
+    text = _definition(scalar, dtype, 1, names, "noinline cold", [*one.lines, f"  ret {result.typed}"])
     if lanes == 1:
         return text
     element = memory_type(dtype)
@@ -71,8 +74,8 @@ def _far_text(far: Callable[[Reg], Reg], symbol: str, dtype: DType, lanes: int) 
         "loop:",
         "  %lane = phi i32 [ 0, %entry ], [ %next, %loop ]",
         f"  %partial = phi {type} [ poison, %entry ], [ %all, %loop ]",
-        f"  %one = extractelement {type} %x, i32 %lane",
-        f"  %value = call {element} @{scalar}({element} %one)",
+        *[f"  %one_{name} = extractelement {type} %{name}, i32 %lane" for name in names],
+        f"  %value = call {element} @{scalar}({', '.join(f'{element} %one_{name}' for name in names)})",
         f"  %all = insertelement {type} %partial, {element} %value, i32 %lane",
         "  %next = add i32 %lane, 1",
         f"  %more = icmp ult i32 %next, {lanes}",
@@ -80,4 +83,4 @@ def _far_text(far: Callable[[Reg], Reg], symbol: str, dtype: DType, lanes: int) 
         "end:",
         f"  ret {type} %all",
     ]
-    return text + _definition(f"{symbol}_far", dtype, lanes, ("x",), "noinline cold", loop)
+    return text + _definition(f"{symbol}_far", dtype, lanes, names, "noinline cold", loop)

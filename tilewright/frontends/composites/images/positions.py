@@ -22,6 +22,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import image
 from tilewright.ops.define import constant
+from tilewright.ops.view import reshape, shape_of
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class Resizing:
     """How positions follow from sizes, and elements from positions.
 
     `multiplies`: positions are multiplied by the reciprocal of the scale, rounded, as PyTorch and TFLite do, not
-    divided by the scale. `integers` says how
-    they are interpolated: all axes, and then "truncate" or "round"; or rounded after each axis, the last first
-    ("round each"). `precision` is that of positions.
+    divided by the scale. `counts_fractions`: where corners are aligned, an axis is as long as its scale says, with
+    the fraction of an element that its size leaves out. `integers` says how they are interpolated: all axes, and then
+    "truncate" or "round"; or rounded after each axis, the last first ("round each"). `precision` is that of positions.
     """
 
     mode: str
@@ -43,6 +44,7 @@ class Resizing:
     extrapolation: float = 0.0
     policy: str = "stretch"
     multiplies: bool = False
+    counts_fractions: bool = False
     integers: Literal["truncate", "round", "round each"] = "truncate"
     precision: DType = dt.f32
 
@@ -69,6 +71,11 @@ class ResizedAxis:
     @property
     def is_computed(self) -> bool:
         return any(isinstance(v, Value) for v in (self.scale, self.start, self.end))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its positions are known before the model runs."""
+        return self.old.is_const and self.new.is_const and not self.is_computed
 
 
 _ARRAYS: Mapping[str, Callable[..., Any]] = {
@@ -133,8 +140,7 @@ def _positions(
     """Positions of the elements `at`; `are_several` says whether there is more than one."""
     one_before = apply("sub", old, 1.0)
     if how.coordinates == "align_corners":
-        # the standard counts the fraction of an element that a scale gives; PyTorch and TFLite know sizes only
-        wanted = new if plan.scale is None or how.multiplies else apply("mul", old, plan.scale)
+        wanted = apply("mul", old, plan.scale) if how.counts_fractions and plan.scale is not None else new
         last = apply("sub", wanted, 1.0)
         last = apply("where", are_several, last, 1.0)
         if how.multiplies:
@@ -185,6 +191,23 @@ def _in_region(apply: Apply, at: Any, one_before: Any, new: Any, are_several: An
     several = apply("add", apply("mul", start, one_before), inner)
     middle = apply("mul", apply("mul", 0.5, apply("add", start, end)), one_before)
     return apply("where", are_several, several, middle)
+
+
+def with_extrapolation(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
+    """x [..., new, ...], and the value for extrapolation where a region goes beyond the ends of the axis."""
+    if how.coordinates != "tf_crop_and_resize":
+        return x
+    lanes = tuple(plan.new if k == plan.axis else s.sym(1) for k in range(len(shape_of(x))))
+    if plan.is_known:
+        at = known_positions(plan, how)
+        is_outside = (at < 0) | (at > plan.old.value - 1)
+        if not is_outside.any():
+            return x
+        outside = constant(is_outside, "outside")
+    else:
+        computed, last = computed_positions(plan, how), ew.sub(image.size_scalar(plan.old, dt.f64), 1.0)
+        outside = ew.or_(ew.lt(computed, 0.0), ew.gt(computed, last))
+    return ew.select(reshape(outside, shape=lanes), how.extrapolation, x)
 
 
 # The nearest element

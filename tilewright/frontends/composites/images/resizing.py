@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from tilewright.frontends.composites.images.integers import blended, can_be_blended, rounded, truncated
 from tilewright.frontends.composites.images.positions import (
     ResizedAxis,
     Resizing,
@@ -14,6 +15,7 @@ from tilewright.frontends.composites.images.positions import (
     known_positions,
     nearest_computed,
     nearest_known,
+    with_extrapolation,
 )
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -28,42 +30,29 @@ from tilewright.ops.index import gather
 from tilewright.ops.reduce import dtype_of, reduce_sum
 from tilewright.ops.view import expand, reshape, shape_of, transpose
 
-_NUDGE = 2.0**-13
-"""What is added before truncation, so that a sum which is an integer in exact arithmetic stays that."""
-
 
 def resized(x: Value, plans: Sequence[ResizedAxis], how: Resizing) -> Value:
-    """x with all axes resized. Integers are interpolated in f32, and become integers as `how` says."""
+    """x with all axes resized. Narrow floats are interpolated in f32 along all axes and rounded once; integers, too,
+    and become integers as `how` says."""
     dtype = dtype_of(x)
-    if how.mode == "nearest" or dtype.is_float:
-        for plan in plans:
-            x = resized_along(x, plan, how)
-        return x
+    if how.mode == "nearest" or dtype in (dt.f32, dt.f64):
+        return _resized_along_all(x, plans, how)
+    if dtype.is_float:
+        return ew.cast(_resized_along_all(ew.cast(x, dtype=dt.f32), plans, how), dtype=dtype)
     if how.integers == "round each":
         for plan in sorted(plans, key=lambda p: -p.axis):
-            x = _integers(_rounded(resized_along(ew.cast(x, dtype=dt.f32), plan, how)), dtype)
+            x = rounded(resized_along(ew.cast(x, dtype=dt.f32), plan, how), dtype)
         return x
-    x = ew.cast(x, dtype=dt.f32)
+    if can_be_blended(x, plans, how):
+        return blended(x, plans, how)
+    x = _resized_along_all(ew.cast(x, dtype=dt.f32), plans, how)
+    return rounded(x, dtype) if how.integers == "round" else truncated(x, dtype)
+
+
+def _resized_along_all(x: Value, plans: Sequence[ResizedAxis], how: Resizing) -> Value:
     for plan in plans:
         x = resized_along(x, plan, how)
-    return _integers(_rounded(x) if how.integers == "round" else _nudged(x), dtype)
-
-
-def _rounded(x: Value) -> Value:
-    return ew.floor(ew.add(x, 0.5))
-
-
-def _nudged(x: Value) -> Value:
-    up, down = (constant(np.array(n, np.float32), "nudge") for n in (_NUDGE, -_NUDGE))
-    return ew.add(x, ew.select(ew.lt(x, 0.0), down, up))
-
-
-def _integers(x: Value, dtype: dt.DType) -> Value:
-    """Floats truncated; those beyond a narrow type are its ends."""
-    if dtype.bits <= 16:
-        ends = np.iinfo(dtype.storage)
-        x = ew.max_(ew.min_(x, float(ends.max)), float(ends.min))
-    return ew.cast(x, dtype=dtype)
+    return x
 
 
 def resized_along(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
@@ -74,7 +63,7 @@ def resized_along(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
         return image.repeat_elements(x, axis=plan.axis, count=round(plan.scale))
     if plan.is_copied == 1:
         return x
-    if plan.old.is_const and plan.new.is_const and not plan.is_computed:
+    if plan.is_known:
         return _with_known_sizes(x, plan, how)
     return _with_symbolic_sizes(x, plan, how)
 
@@ -116,12 +105,7 @@ def _with_known_sizes(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
         result = image.nearest_along(x, constant(places, "places"), axis=plan.axis)
     else:
         result = image.resample(x, plan.axis, *_taps(at, old, plan, how))
-    if how.coordinates != "tf_crop_and_resize":
-        return result
-    outside = ((at < 0) | (at > old - 1)).reshape(
-        [-1 if k == plan.axis else 1 for k in range(len(shape_of(x)))]
-    )
-    return ew.select(constant(outside, "outside"), how.extrapolation, result) if outside.any() else result
+    return with_extrapolation(result, plan, how)
 
 
 def _taps(at: np.ndarray, old: int, plan: ResizedAxis, how: Resizing) -> tuple[np.ndarray, np.ndarray]:
@@ -162,12 +146,7 @@ def _with_symbolic_sizes(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
         result = image.linear_along(x, at, axis=plan.axis)
     else:
         result = _weighted_by_taps(x, at, plan, how)
-    if how.coordinates != "tf_crop_and_resize":
-        return result
-    last = ew.sub(image.size_scalar(plan.old, dt.f64), 1.0)
-    outside = ew.or_(ew.lt(at, 0.0), ew.gt(at, last))
-    lanes = tuple(plan.new if k == plan.axis else sym(1) for k in range(len(shape_of(x))))
-    return ew.select(reshape(outside, shape=lanes), how.extrapolation, result)
+    return with_extrapolation(result, plan, how)
 
 
 def _as_scalar(x: float | Value) -> Value:

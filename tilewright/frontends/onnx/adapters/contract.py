@@ -10,7 +10,6 @@ from tilewright.frontends.composites.windows import WindowAttributes
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
-from tilewright.frontends.translation import type_of
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -37,20 +36,15 @@ def gemm(node: Node) -> Value:
     product, added, beta = scaled(product, node.attr("alpha"), node), node.optional(2), node.attr("beta")
     if added is None or beta == 0.0:
         return product
-    _require_to_fit(node, shape_of(product), type_of(added).shape)
+    require_to_be_added(node, product)
     return ew.add(product, scaled(added, beta, node))
 
 
-def _require_to_fit(node: Node, product: Sequence[Sym], added: Sequence[Sym]) -> None:
-    """What is added is broadcast to the product, and not the product to it."""
-    for d, wanted in zip(added[::-1], product[::-1], strict=False):
-        holds = s.logical_or(s.eq(d, 1), s.eq(d, wanted))
-        of = f"a product of [{', '.join(map(str, product))}]"
-        message = f"Gemm cannot add {node.type(2)} to {of}: it must be that {holds}"
-        if holds.is_const and not holds.value:
-            raise ModelError(message)
-        if not holds.is_const:
-            node.translation.require(holds, message)
+def require_to_be_added(node: Node, product: Value) -> None:
+    """Input 2 is broadcast to the product, and not the product to it."""
+    shape = shape_of(product)
+    listed = ", ".join(map(str, shape))
+    node.require_to_fit(2, shape, f"{node.op} cannot add {node.type(2)} to a product of [{listed}]")
 
 
 @adapter("Det")

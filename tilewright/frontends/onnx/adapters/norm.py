@@ -92,7 +92,6 @@ def group_normalization(node: Node) -> Value:
 @adapter("LayerNormalization")
 def layer_normalization(node: Node) -> tuple[Value, ...]:
     axis, epsilon = node.axis(), node.attr("epsilon")
-    _check_affine(node, axis)
     bias = node.optional(2)
     bias = full(value=0.0, dtype=node.dtype(1), shape=()) if bias is None else bias
     result = norm.layer_norm(node.input(0), node.input(1), bias, axis=axis, epsilon=epsilon)
@@ -106,19 +105,7 @@ def layer_normalization(node: Node) -> tuple[Value, ...]:
     return (result, mean, ew.div(1.0, ew.sqrt(ew.add(variance, epsilon))))
 
 
-def _check_affine(node: Node, axis: int) -> None:
-    """ModelError when scale or bias cannot broadcast to the normalised axes."""
-    for k in range(1, len(node.inputs)):
-        if node.optional(k) is None:
-            continue
-        own, whole = node.shape(k), node.shape(0)
-        pairs = zip(reversed(own), reversed(whole), strict=False)
-        if len(own) > len(whole) or any(a.is_const and b.is_const and a != b and a != 1 for a, b in pairs):
-            raise ModelError(f"{node.op}: input {k} is {node.type(k)} for {node.type(0)} from axis {axis} on")
-
-
 @adapter("RMSNormalization")
 def rms_normalization(node: Node) -> Value:
     axis = node.axis()
-    _check_affine(node, axis)
     return norm.rms_norm(node.input(0), node.input(1), axis=axis, epsilon=node.attr("epsilon"))

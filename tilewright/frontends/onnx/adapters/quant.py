@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites.products import matrix_product
+from tilewright.frontends.composites.products import matrix_product, with_bias
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -159,11 +159,11 @@ def qlinear_conv(node: Node) -> Value:
 
 def qlinear_conv_of(node: Node, x: Value) -> Value:
     """The convolution of x, which is operand 0 with its channels in axis 1."""
-    x_scale, w_scale, y_scale = (_single(_for_filters(node.input(k), node.rank(0) - 1)) for k in (1, 4, 6))
-    x_zero = reshape(node.input(2), shape=())
+    x_scale, y_scale = (_single(node.scalar(k)) for k in (1, 6))
+    w_scale = _single(_for_filters(node.input(4), node.rank(0) - 1))
+    x_zero = node.scalar(2)
     sums = _integer_conv(node, x, node.input(3), x_zero, node.input(5))
-    if node.optional(8) is not None:
-        sums = ew.add(sums, _for_filters(node.input(8), node.rank(0) - 1))
+    sums = with_bias(sums, node.optional(8))
     factor = ew.div(ew.mul(x_scale, w_scale), y_scale)
-    y_zero = reshape(node.input(7), shape=())
+    y_zero = node.scalar(7)
     return quant.requantize(sums, factor, y_zero, dtype=node.dtype(7))

@@ -81,7 +81,9 @@ def resize(node: Node) -> Value:
         return _resized(node, how, axes, node.symbols(3), 3)
     if node.optional(2) is None:
         raise ModelError("Resize needs scales or sizes")
-    return _resized(node, how, axes, node.elements_or_none(2), 2)
+    # The standard counts the fraction of an element that a scale gives, PyTorch does not.
+    counts = not node.producer.startswith("pytorch")
+    return _resized(node, replace(how, counts_fractions=counts), axes, node.elements_or_none(2), 2)
 
 
 def _resized(
@@ -113,15 +115,17 @@ def _resized(
     for plan in plans:
         shape[plan.axis] = plan.new
     checked_shape(tuple(shape), node.op)
-    is_region = how.coordinates == "tf_crop_and_resize"
-    changed = [p for p in plans if p.old != p.new or p.scale not in (None, 1.0) or is_region]
+    changed = [p for p in plans if p.old != p.new or p.scale not in (None, 1.0) or (p.start, p.end) != (0.0, 1.0)]
     return resized(node.input(0), changed, how) if changed else node.input(0)
 
 
 def _with_copies(plans: list[ResizedAxis], how: Resizing) -> list[ResizedAxis]:
-    """ONNX Runtime copies an image that keeps its size, and an axis when antialiasing, though scales are not 1."""
+    """ONNX Runtime copies an image that keeps its size, and an axis when antialiasing, though scales are not 1; and an
+    axis with a scale of 1, also where that gives other positions (in all other modes they are the same)."""
     if how.antialias:
         return [replace(p, copied=((p.old, p.new),)) if _may_keep_size(p) else p for p in plans]
+    if how.coordinates in ("align_corners", "tf_half_pixel_for_nn"):
+        plans = [p if p.scale is not None else replace(p, copied=((p.old, p.new),)) for p in plans]
     if not all(map(_may_keep_size, plans)):
         return plans
     pairs = tuple((p.old, p.new) for p in plans)

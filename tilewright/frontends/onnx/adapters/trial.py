@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.adapters.view import slice_along
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, refuse
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import softplus
 from tilewright.ops.define import constant
+from tilewright.ops.shape import surely_different
 from tilewright.ops.view import slice_
 
 adapter("DynamicSlice")(slice_along)
@@ -49,8 +52,10 @@ def parametric_softplus(node: Node) -> Value:
 def scaled_image(node: Node) -> Value:
     """Images [n, c, h, w] times a number, plus one number for each channel."""
     bias = node.attr("bias")
-    if node.rank(0) != 4 or (node.shape(0)[1].is_const and node.shape(0)[1] != len(bias)):
-        raise ModelError(f"ImageScaler of {node.type(0)} with {len(bias)} numbers for the channels")
+    wrong = f"ImageScaler of {node.type(0)} with {len(bias)} numbers for the channels"
+    if node.rank(0) != 4 or surely_different(node.shape(0)[1], sym(len(bias))):
+        raise ModelError(wrong)
+    require(node.translation, s.eq(node.shape(0)[1], len(bias)), wrong)
     added = constant(np.array(bias, node.dtype(0).storage).reshape(-1, 1, 1), "bias")
     return ew.add(ew.mul(node.input(0), node.attr("scale", 1.0)), added)
 

@@ -9,6 +9,7 @@ import numpy as np
 import sympy
 import torch
 
+from tilewright.frontends.torch.symbols.hosted import Hosted, function_of, times_of
 from tilewright.frontends.translation import Translation
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
@@ -21,6 +22,12 @@ from tilewright.ops.define.exact import Arithmetic, element_of
 from tilewright.ops.define.floats import Element, Ratio, UnknownValueError
 from tilewright.ops.define.staged import measure_size
 from tilewright.ops.source import sym_tensor
+
+
+def hint_of(size: torch.SymInt) -> int | None:
+    """What a size was when PyTorch traced a program; None where it depends on data."""
+    known = size.node.hint if size.node.has_hint() else None
+    return None if known is None else int(known)
 
 
 class UnboundSizeError(Exception):
@@ -175,15 +182,44 @@ class Sizes:
         except UnknownValueError:
             if not may_measure:
                 raise
-            number = operator(self._computed(e.args[0]))
-            size = self._translation.new_size()
-            size = size if self._is_nonnegative(e.args[0]) else var(size.name, None)
-            self._symbols[e] = measure_size(ew.cast(number, dtype=dt.i64), size)
-            return size
+            self._symbols[e] = self._measured(e, operator)
+            return self._symbols[e]
         for condition in arithmetic.conditions:
             self._translation.assume_exact(condition)
         assert isinstance(found, Ratio)
         return found.over
+
+    def _measured(self, e: sympy.Basic, operator: Callable[[Value], Value]) -> Sym:
+        """A size that is computed when the model is called: by native code where that rounds as Python does."""
+        least = 0 if self._is_nonnegative(e.args[0]) else None
+        if all(map(_is_rounded_alike, sympy.preorder_traversal(e.args[0]))):
+            number = operator(self._computed(e.args[0]))
+            return measure_size(ew.cast(number, dtype=dt.i64), var(self._translation.new_size().name, least))
+        hosted = Hosted()
+        self._write(e, hosted)
+        if hosted.is_long:
+            raise UnboundSizeError("it takes too many operations")
+        return hosted.computed(self._translation, least=least)
+
+    def _write(self, e: sympy.Basic, hosted: Hosted) -> None:
+        """The operations that make a number, for the host."""
+        if isinstance(e, sympy.Integer):
+            hosted.number(int(e))
+        elif isinstance(e, sympy.Float):
+            hosted.number(float(e))
+        elif isinstance(e, sympy.Rational):
+            self._write(sympy.Integer(e.p), hosted)
+            self._write(sympy.Integer(e.q), hosted)
+            hosted.apply("/")
+        elif not _has_floats(e):
+            hosted.size(self.of(e))
+        else:
+            operation = function_of(e)
+            if operation is None:
+                raise UnboundSizeError(f"the function {type(e).__name__} has no counterpart")
+            for operand in e.args:
+                self._write(operand, hosted)
+            hosted.apply(operation, times_of(operation, len(e.args)))
 
     def _element(self, e: sympy.Basic, arithmetic: Arithmetic) -> Element:
         """A float of 64 bits as PyTorch computes it; UnknownValueError where the arithmetic is not followed."""
@@ -207,8 +243,8 @@ class Sizes:
     def _is_nonnegative(self, e: sympy.Basic) -> bool:
         if isinstance(e, sympy.Number):
             return bool(e >= 0)
-        if isinstance(e, sympy.Add | sympy.Mul) or type(e).__name__ in (*_QUOTIENTS, "ToFloat"):
-            return all(map(self._is_nonnegative, e.args))
+        if isinstance(e, sympy.Add | sympy.Mul) or type(e).__name__ in (*_QUOTIENTS, "ToFloat", "FloatPow"):
+            return all(map(self._is_nonnegative, e.args[: 1 if type(e).__name__ == "FloatPow" else None]))
         return not _is_float(e) and self._converted(e).interval[0] >= 0
 
     def _computed(self, e: sympy.Basic) -> Value:
@@ -236,8 +272,24 @@ def _is_float(e: sympy.Basic) -> bool:
     """Whether the value is a float: one that is rounded to an integer is none."""
     if type(e).__name__ in _ROUNDINGS:
         return False
-    return type(e).__name__ in ("ToFloat", "Float", *_QUOTIENTS, *_FLOAT_FUNCTIONS, "FloatPow") or any(
+    name = type(e).__name__
+    return name in ("ToFloat", "Float", *_QUOTIENTS, "TruncToFloat", "FloatPow", "RoundDecimal") or (
+        name.startswith("OpaqueUnaryFn_")
+    ) or any(
         map(_is_float, e.args)
+    )
+
+
+def _has_floats(e: sympy.Basic) -> bool:
+    """Whether floats are a part of how a number is computed."""
+    return any(map(_is_float, sympy.preorder_traversal(e)))
+
+
+def _is_rounded_alike(e: sympy.Basic) -> bool:
+    """Whether native code computes a function to the last bit as Python does: the standard of floats says how."""
+    name = type(e).__name__
+    return name not in ("FloatPow", "RoundDecimal") and (
+        not name.startswith("OpaqueUnaryFn_") or name == "OpaqueUnaryFn_sqrt"
     )
 
 

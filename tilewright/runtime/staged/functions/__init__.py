@@ -1,5 +1,6 @@
 """Functions that the host calls between parts of native code, by family; importing this package registers them."""
 
+from tilewright.runtime.staged.functions import arithmetic as arithmetic
 from tilewright.runtime.staged.functions import images as images
 from tilewright.runtime.staged.functions import labels as labels
 from tilewright.runtime.staged.functions import positions as positions

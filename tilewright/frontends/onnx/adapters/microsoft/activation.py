@@ -52,8 +52,10 @@ def bias_gelu(node: Node) -> Value:
 
 
 def _biased(node: Node) -> Value:
-    bias = node.optional(1)
-    return node.input(0) if bias is None else ew.add(node.input(0), bias)
+    if (bias := node.optional(1)) is None:
+        return node.input(0)
+    node.require_to_fit(1, node.shape(0), f"{node.op} cannot add {node.type(1)} to {node.type(0)}")
+    return ew.add(node.input(0), bias)
 
 
 @microsoft("QuickGelu")
@@ -114,6 +116,8 @@ def _dropped(node: Node, x: Value, k: int) -> tuple[Value, Value | None]:
 @microsoft("BiasAdd")
 def bias_add(node: Node) -> Value:
     x, bias, skip = node.operands
+    for k in (1, 2):
+        node.require_to_fit(k, node.shape(0), f"{node.op} cannot add {node.type(k)} to {node.type(0)}")
     return ew.add(ew.add(x, bias), skip)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.frontends.composites.products import matrix_product, with_bias
-from tilewright.frontends.onnx.adapters.contract import group_of, scaled
+from tilewright.frontends.onnx.adapters.contract import group_of, require_to_be_added, scaled
 from tilewright.frontends.onnx.adapters.microsoft.activation import activated
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.sym import Sym
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import gelu
@@ -35,6 +37,8 @@ def fused_matmul_activation(node: Node) -> Value:
 @microsoft("GemmFastGelu")
 def gemm_fast_gelu(node: Node) -> Value:
     product, bias = matrix_product(node.input(0), node.input(1)), node.optional(2)
+    if bias is not None:
+        require_to_be_added(node, product)
     return gelu(product if bias is None else ew.add(product, bias), approximate="tanh")
 
 
@@ -58,6 +62,7 @@ def fused_gemm(node: Node) -> Value:
     )
     beta = node.attr("beta", 1.0)
     if (added := node.optional(2)) is not None and beta:
+        require_to_be_added(node, result)
         result = ew.add(result, scaled(added, beta, node))
     names = ("activation_alpha", "activation_beta", "activation_gamma")
     given = [node.attr(name) for name in names if node.has(name)]
@@ -69,8 +74,15 @@ def fused_conv(node: Node) -> Value:
     """activation(conv(X, W) + B + Z)."""
     result = _conv(node, node.input(0), node.input(1))
     if (added := node.optional(3)) is not None:
+        _demand_sum(node, shape_of(result))
         result = ew.add(result, added)
     return activated(node, result, lambda count: node.attr("activation_params", ()))
+
+
+def _demand_sum(node: Node, shape: Sequence[Sym]) -> None:
+    """What is added, operand 3, has the shape of the result: it is not broadcast."""
+    listed = ", ".join(map(str, shape))
+    node.demand_shape(3, shape, f"{node.op}: input 3 is {node.type(3)} for a result [{listed}]")
 
 
 def _conv(node: Node, x: Value, w: Value) -> Value:
@@ -85,6 +97,8 @@ def nhwc_conv(node: Node) -> Value:
     require_ranks(node, input0=4, input1=4)
     result = _conv(node, _channels_first(node.input(0)), _filters(node))
     if (added := node.optional(3)) is not None:
+        n, c, h, w = shape_of(result)
+        _demand_sum(node, (n, h, w, c))
         result = ew.add(result, _channels_first(added))
     result = activated(node, result, lambda count: node.attr("activation_params", ()))
     return transpose(result, perm=(0, 2, 3, 1))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.composites.products import matrix_product
 from tilewright.frontends.onnx.adapters import quant as standard
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, of_columns, require_ranks
 from tilewright.frontends.onnx.adapters.pool import average_pool_of, max_pool_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.dtype import DType
@@ -162,6 +164,9 @@ def _in_floats(node: Node, sums: Value, scale: Value, bias: int) -> Value:
     """i32 sums times their scale, plus operand `bias`, in the scale's dtype."""
     result = ew.mul(ew.cast(sums, dtype=dt.f32), ew.cast(scale, dtype=dt.f32))
     if (added := node.optional(bias)) is not None:
+        columns = shape_of(sums)[-1] if shape_of(sums) else s.ONE
+        message = f"{node.op}: input {bias} is {node.type(bias)} for {columns} columns"
+        require(node.translation, s.eq(node.type(bias).size, columns), message)
         result = ew.add(result, ew.cast(added, dtype=dt.f32))
     return ew.cast(result, dtype=dtype_of(scale))
 

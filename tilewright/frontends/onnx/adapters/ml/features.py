@@ -54,6 +54,8 @@ def imputer(node: Node) -> Value:
     size = node.shape(0)[min(1, node.rank(0) - 1)] if node.rank(0) else None
     if values.size > 1 and size is not None and size.is_const and size.value != values.size:
         values = values[:1]  # as ONNX Runtime has it
+    if values.size > 1:
+        require_size(node, values.size, "imputed values", axis=min(1, node.rank(0) - 1))
     missing = ew.is_nan(x) if replaced != replaced else ew.eq(x, replaced)
     return ew.select(missing, constant(_along_features(node, values), "imputed"), x)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from tilewright.frontends.composites.axes import require
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
+from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ops.reduce import as_dtype
+from tilewright.ops.shape import surely_different
 from tilewright.ops.view import reshape
 
 DOMAIN = "ai.onnx.ml"
@@ -27,11 +30,11 @@ def rows_of(node: Node) -> Value:
 
 
 def require_size(node: Node, size: int, what: str, *, axis: int, operand: int = 0) -> None:
-    """ModelError where an axis of an operand has another size than there are numbers for it."""
-    if node.rank(operand) <= axis or (
-        node.shape(operand)[axis].is_const and node.shape(operand)[axis] != size
-    ):
-        raise ModelError(f"{node.op} has {size} {what} for {node.type(operand)}")
+    """Refuse an axis of an operand that has another size than there are numbers for it."""
+    wrong = f"{node.op} has {size} {what} for {node.type(operand)}"
+    if axis >= node.rank(operand) or surely_different(node.shape(operand)[axis], s.sym(size)):
+        raise ModelError(wrong)
+    require(node.translation, s.eq(node.shape(operand)[axis], size), wrong)
 
 
 def refuse_strings(node: Node) -> None:
