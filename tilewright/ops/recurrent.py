@@ -125,8 +125,8 @@ class _Group:
 def _groups(
     t: ScalarBuilder, entries: int, line: int, first: Sequence[Array], last: Sequence[Array]
 ) -> Iterator[_Group]:
-    """Loops over groups of so many entries with their states, from `first` and to `last`: one or, for a batch of unknown
-    size, one where it has so many and one of single entries where it has not."""
+    """Loops over groups of so many entries with their states, from `first` and to `last`: one or, of unknown batches,
+    one for those that have so many and one of single entries for the others."""
     batch = last[0].shape[0]
     if batch.is_const or entries == 1:
         yield from _groups_of(t, min(entries, max(1, batch.value)) if batch.is_const else 1, line, first, last)
