@@ -188,11 +188,10 @@ def contractions() -> Iterator[Sample]:
                 "conv_transpose", [x, flipped],
                 lambda x=x, w=flipped, at=attrs: transposed_convolution(x, w, **at), loose=4, **given,
             )  # fmt: skip
-    for shape, none in (((2, 4, 9), (0, 1, 3)), ((2, 0, 9), (4, 0, 3)), ((2, 0, 9), (0, 0, 3))):
-        x, w = normal(shape), normal(none)
+    for x, w in ((normal(a), normal(b)) for a, b in (((2, 4, 9), (0, 1, 3)), ((2, 0, 9), (4, 0, 3)))):
         yield sample("conv", [x, w], lambda x=x, w=w: convolution(x, w, groups=4), note="of none", groups=4)
-    no_filters = normal((2, 4, 9)), normal((4, 0, 3))
-    yield sample("conv_transpose", no_filters, lambda: np.zeros((2, 0, 11)), note="of none", groups=2)
+    none = [normal((2, 4, 9)), normal((4, 0, 3))]
+    yield sample("conv_transpose", none, lambda: np.zeros((2, 0, 11)), note="of none", groups=2)
     half = normal((1, 3, 5, 5), np.float16), normal((2, 3, 3, 3), np.float16)
     yield sample("conv", half, lambda: convolution(*half), loose=2)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.loops import programs
 from tilewright.ir.sym import Sym, lower, maximum, minimum, sym, upper, var
-from tilewright.loops.analysis.bounds import Ranges
+from tilewright.loops.analysis.bounds import Box, Ranges, box
 from tilewright.loops.analysis.deps import accesses, separated
 from tilewright.loops.counts import cost, iterations
 from tilewright.loops.edit import loops_in
@@ -227,3 +227,10 @@ def test_separated_knows_parts_of_a_flat_loop(index: str, injective: bool) -> No
     iterations = [{"t": t, "i": i, "j": j, "n": 3} for t in range(6) for i in range(4) for j in range(4)]
     places = {tuple(e.evaluate(r) for e in store.idx) for r in iterations}
     assert (len(places) == len(iterations)) == injective
+
+
+def test_box_at_remainders_of_loops_of_one_iteration() -> None:
+    """A window of a batch, whose loop was fused into another one."""
+    window, one = var("window", 0, 511), var("one", 0, 0)
+    found = box([((window + one) // 64, (window + one) % 64)], [{one: (sym(0), sym(0))}])
+    assert found == Box((window // 64, window % 64), (sym(1), sym(1)))

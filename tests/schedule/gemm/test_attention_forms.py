@@ -17,6 +17,7 @@ from tilewright.ir.core import Module, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
+from tilewright.loops.counts import cost
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.norm import softmax
@@ -191,3 +192,25 @@ def test_native_code_of_drawn_forms(fresh_seed: int) -> None:
     arrays = form.arrays(np.random.default_rng(fresh_seed))
     (found,) = native(built(form), 1)(*arrays)
     np.testing.assert_allclose(found, form.reference(*arrays), rtol=2e-5, atol=2e-6, err_msg=str(form))
+
+
+def windows(q: Value, k: Value, v: Value, mask: Value) -> Value:
+    """Windows of 3 images, 4 each, with a mask for each of the 4, as Swin's shifted ones have it."""
+    scores = contract.matmul(q, k, transpose_b=True)
+    masked = ew.add(view.reshape(scores, shape=(3, 4, 2, 21, 21)), mask)
+    return contract.matmul(softmax(view.reshape(masked, shape=(12, 2, 21, 21))), v)
+
+
+def test_windows_of_several_images_compute_their_own_scores_only() -> None:
+    types = [*[tensor(dt.f32, (12, 2, 21, 16))] * 3, tensor(dt.f32, (4, 1, 21, 21))]
+    module = oracle.build(types, windows)
+    for step in (Expand(), Canonicalize()):
+        step.run(module, PassContext())
+    rng = np.random.default_rng(7)
+    arrays = [rng.standard_normal([d.value for d in t.shape], np.float32) for t in types]
+    wanted = oracle.expected(module, arrays)
+    oracle.scheduled(module, "x86-64-v3")
+    np.testing.assert_allclose(oracle.run(module, arrays)[0], wanted[0], rtol=2e-5, atol=2e-6)
+    kernel = module.funcs["k0_attention"]
+    products = 2 * 12 * 2 * 21 * 21 * 16
+    assert cost(kernel).flops.value < 2 * (2 * products)  # two products of multiply-adds, and rows padded to tiles

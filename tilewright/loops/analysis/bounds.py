@@ -42,6 +42,7 @@ def box(indices: Sequence[tuple[Sym, ...]], ranges: Sequence[Ranges]) -> Box | N
     bound."""
     start: list[Sym] = []
     sizes: list[Sym] = []
+    indices = [_at_points(idx, r) for idx, r in zip(indices, ranges, strict=True)]
     for axis in range(len(indices[0])):
         lows = [lower(idx[axis], r) for idx, r in zip(indices, ranges, strict=True)]
         highs = [upper(idx[axis], r) for idx, r in zip(indices, ranges, strict=True)]
@@ -51,3 +52,9 @@ def box(indices: Sequence[tuple[Sym, ...]], ranges: Sequence[Ranges]) -> Box | N
         start.append(low)
         sizes.append(maximum(*(b for b in highs if b is not None)) - low + 1)
     return Box(tuple(start), tuple(sizes))
+
+
+def _at_points(idx: tuple[Sym, ...], ranges: Ranges) -> tuple[Sym, ...]:
+    """The indices with the value of each variable that has one only: remainders of sums are then bounded, too."""
+    points = {v: low for v, (low, high) in ranges.items() if low is high}
+    return tuple(i.subs(points) for i in idx) if points else idx

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.ir.sym import Sym
-from tilewright.ir.symbolic.prove import Ranges, prove_ge0
+from tilewright.ir.symbolic.extremes import lower, upper
+from tilewright.ir.symbolic.prove import Ranges
 from tilewright.ir.types import BufferType
 
 NEAR_BYTES = 4096
@@ -19,4 +20,7 @@ def is_far(buffer: BufferType, address: Sym, ranges: Ranges) -> bool:
     if buffer.space == "reg":
         return False
     near = NEAR_BYTES // buffer.dtype.bytes
-    return not (prove_ge0(address + near, ranges) and prove_ge0(buffer.size + near - 1 - address, ranges))
+    least, most = lower(address, ranges), upper(address, ranges)
+    if least is None or most is None:
+        return True
+    return (least + near).interval[0] < 0 or (buffer.size + near - 1 - most).interval[0] < 0

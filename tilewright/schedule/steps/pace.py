@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from tilewright.cost.core import issue_cycles
 from tilewright.cost.elementwise import weighted_operations
@@ -109,12 +110,8 @@ class _Walk:
         if not is_access and op.name not in SCALAR_OPS and op.name not in CONVERSIONS:
             return
         times = _evaluated(self.times[op], self.dims)
-        lanes, group = 1, 1
-        for loop in around:
-            if kind_of(loop) == "vector":
-                lanes *= self._lanes(op, loop)
-            elif kind_of(loop) == "dot":
-                group *= extent_of(loop).value
+        group = prod(extent_of(o).value for o in around if kind_of(o) == "dot")
+        lanes = prod(_lanes(op, o, group) for o in around if kind_of(o) == "vector")
         bits = self.target.vector_bits
         size = max((8 * t.dtype.bytes for v in (*op.results, *op.operands) if (t := _element(v.type))), default=32)
         full = max(1, bits // size)
@@ -125,11 +122,6 @@ class _Walk:
         if op.name == "store" and (iterations := self._waits(op, issue.loop, times, around)):
             issue.waits = max(issue.waits, iterations)
 
-    def _lanes(self, op: Op, loop: Op) -> int:
-        """Elements that an instruction of a vector loop treats: one at a time where they lie apart in memory."""
-        apart = op.name in ("load", "store") and stride_in(op, loop_var(loop)) not in (0, 1)
-        return 1 if apart else int(extent_of(loop).value)
-
     def _waits(self, store: Op, loop: Op | None, times: float, around: list[Op]) -> float:
         """Iterations of the loop that add to what the one before has stored."""
         if loop is None or stride_in(store, loop_var(loop)) != 0 or not _adds(store):
@@ -137,6 +129,13 @@ class _Walk:
         for inner in around[1:]:
             times /= extent_of(inner).value
         return times
+
+
+def _lanes(op: Op, loop: Op, group: int) -> int:
+    """Elements that an instruction of a vector loop treats: one at a time where they, or groups of them, lie apart in
+    memory."""
+    apart = op.name in ("load", "store") and stride_in(op, loop_var(loop)) not in (0, 1, group)
+    return 1 if apart else int(extent_of(loop).value)
 
 
 def _adds(store: Op) -> bool:

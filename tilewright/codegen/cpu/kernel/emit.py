@@ -47,8 +47,8 @@ def kernel_ir(
     func: Func, target: Target, *, keeps_denormals: bool = False, has_floats: bool = True
 ) -> KernelText:
     """The text of kernel `func`; with `keeps_denormals` no instruction takes these as zero by itself, without
-    `has_floats` none of integers computes with floats. Its parameters: state, buffers, dims, scratch, and the slice of the parallel loop; one that forks has the bytes of scratch of a
-    worker and the thread pool instead."""
+    `has_floats` none of integers computes with floats. Its parameters: state, buffers, dims, scratch, and the slice of
+    the parallel loop; one that forks has the bytes of scratch of a worker and the thread pool instead."""
     return _Kernel(func, target, keeps_denormals, has_floats).run()
 
 
