@@ -26,7 +26,7 @@ LIMITS = {
     "schedule/gemm/dequantize.py": {"MOST_UNROLLED": "length of code", "PAIR": "elements of a byte"},
     "schedule/gemm/gemm_plan.py": {"FEW_TILES": "tiles of a few rows, by number"},
     "schedule/gemm/panels.py": {"LONGEST_STRIDE": "what code generation has loads for"},
-    "schedule/steps/blocked_summation.py": {"PART": "digits of a sum", "LONGEST_PART": "digits of a sum"},
+    "schedule/steps/blocked_summation.py": dict.fromkeys(("PART", "LEAST_PART", "LONGEST_PART"), "digits of a sum"),
     "schedule/steps/index_set_splitting.py": {
         "SHORTEST": "length of code",
         "MOST_PIECES": "length of code",

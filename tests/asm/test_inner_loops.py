@@ -70,6 +70,9 @@ CONTRACTIONS = {
     "conv 1x1": conv(64, 256, 28, 1),
     "conv 3x3": conv(64, 64, 28, 3),
     "conv 3x3 of stride 2": conv(64, 64, 28, 3, stride=2),
+    "conv 5x5": conv(32, 32, 28, 5),
+    "conv 7x7": conv(32, 32, 28, 7),
+    "conv 9x9 of few channels": conv(3, 64, 32, 9),
     "stem": conv(3, 64, 56, 7, stride=2),
     "winograd": replace(conv(64, 64, 28, 3), numerics="default"),
     "attention": Case(

@@ -112,10 +112,58 @@ def _regions() -> Iterator[Sample]:
                 ),
                 size=(2, 3), samples=2, scale=0.75, offset=offset, mode=mode, loose=20,
             )  # fmt: skip
-
+            yield sample(
+                "roi_align",
+                [x, rois, batch],
+                lambda o=offset, m=mode: _aligned(x, rois, batch, (2, 3), 0.75, o, m),
+                size=(2, 3), samples=0, scale=0.75, offset=offset, mode=mode, loose=20,
+            )  # fmt: skip
+    odd = np.array([[-40, -30, 50, 60], [3, 3, 3, 3], [5, 5, 2, 1], [90, 90, 99, 99]], np.float32)
+    images = np.array([1, 0, 1, 0])
+    for mode in ("avg", "max"):
+        yield sample(
+            "roi_align",
+            [x - 1, odd, images],
+            lambda m=mode: _aligned(x - 1, odd, images, (3, 2), 1.0, 0.5, m),
+            size=(3, 2), samples=0, mode=mode, loose=40,
+        )  # fmt: skip
 
     boxes = np.array([[1, 0, 0, 5, 6], [0, 1.5, 2.25, 4, 3], [1, -1, 3, 2, 9], [0, 6, 4, 1, 1]], np.float32)
     yield sample("max_roi_pool", [x, boxes], lambda: _greatest(x, boxes, (2, 3), 0.75), size=(2, 3), scale=0.75)
+
+
+def _aligned(
+    x: np.ndarray,
+    rois: np.ndarray,
+    batch: np.ndarray,
+    size: tuple[int, int],
+    scale: float,
+    offset: float,
+    mode: str,
+) -> np.ndarray:
+    """By hand: as many points as a cell has elements, each in turn."""
+    found = np.zeros((len(rois), x.shape[1], *size))
+    limits = np.array(x.shape[2:])
+    for k, region in enumerate(rois.astype(np.float64) * scale - offset):
+        start, end = region[1::-1], region[:1:-1]
+        extent = end - start if offset else np.maximum(end - start, 1)
+        step = extent / size
+        counts = np.maximum(np.ceil(step), 0).astype(int)
+        for cell in np.ndindex(*size):
+            terms = []
+            for point in np.ndindex(*counts):
+                at = start + step * (cell + (np.array(point) + 0.5) / counts)
+                visible = ((at >= -1) & (at <= limits)).all()
+                at = np.clip(at, 0, limits - 1)
+                low = np.floor(at).astype(int)
+                high, share = np.minimum(low + 1, limits - 1), at - low
+                for p, v in ((low[0], 1 - share[0]), (high[0], share[0])):
+                    for q, w in ((low[1], 1 - share[1]), (high[1], share[1])):
+                        terms.append(x[batch[k], :, p, q] * v * w * visible)
+            if terms:
+                mean = np.sum(terms, axis=0) / counts.prod()
+                found[(k, slice(None), *cell)] = mean if mode == "avg" else np.max(terms, axis=0)
+    return found
 
 
 def _greatest(x: np.ndarray, boxes: np.ndarray, size: tuple[int, int], scale: float) -> np.ndarray:

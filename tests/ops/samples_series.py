@@ -185,11 +185,22 @@ def chosen() -> Iterator[Sample]:
     corners = np.concatenate([low, low + rng.uniform(5, 20, low.shape)], axis=1).astype(np.float32)
     scores = rng.uniform(0, 1, (2, 3, 40)).astype(np.float32).round(1)  # some are equal
     kept = [_kept(corners[k // 3], scores[k // 3, k % 3], 0.25, 0.3)[:5] for k in range(6)]
-    yield sample(
-        "kept_boxes", [corners, scores, np.float32(0.25), np.float32(0.3)],
-        lambda: (np.array(kept), np.full(6, 5)),
-        limit=5,
-    )  # fmt: skip
+    boxes = np.ascontiguousarray(corners.transpose(0, 2, 1))
+    boxes[:, ::2] = boxes[:, ::2, [2, 3, 0, 1]]  # corners in any order
+    low, high = corners[:, :2], corners[:, 2:]
+    centred = np.concatenate([(low + high)[:, ::-1] / 2, (high - low)[:, ::-1]], axis=1).transpose(0, 2, 1)
+    for form, is_centred in ((boxes, False), (centred.copy(), True)):
+        yield sample(
+            "kept_boxes", [form, scores, np.float32(0.25), np.float32(0.3)],
+            lambda: (np.array(kept), np.full(6, 5)),
+            limit=5, centred=is_centred,
+        )  # fmt: skip
+    for count in (0, 1, 2, 3):
+        yield sample(
+            "kept_boxes", [boxes[:, :count], scores[:, :, :count], np.float32(1.0), np.float32(-1.0)],
+            lambda n=count: (np.argsort(-scores[:, :, :n], axis=2, kind="stable").reshape(6, n), np.full(6, n)),
+            limit=count,
+        )  # fmt: skip
 
 
 def _kept(corners: np.ndarray, scores: np.ndarray, overlap: float, threshold: float) -> list[int]:

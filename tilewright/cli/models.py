@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import numpy as np
 
 import tilewright
 from tilewright.cli.frequent import read_frequent
@@ -166,7 +167,10 @@ def _constant(text: str) -> tuple[str, Any]:
     if value.endswith((".npy", ".npz")):
         return name, load_array(Path(value), f"--constant {name}", name)
     try:
-        return name, numbers(value)
+        found = numbers(value)
+        if np.asarray(found).dtype == np.object_:  # integers beyond those of any input
+            raise ValueError(value)
+        return name, found
     except (ValueError, RecursionError):
         raise click.UsageError(
             f"--constant {text}: the value is no number, no list such as 1,2,3 or [[1,2],[3,4]], and no FILE.npy"

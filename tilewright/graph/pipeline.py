@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tilewright.graph.algorithms.padding_lines import PaddingLines
 from tilewright.graph.algorithms.two_stage_reduction import TwoStageReduction
 from tilewright.graph.algorithms.winograd import Winograd
 from tilewright.graph.fusion.fuse import Fuse
@@ -31,8 +32,8 @@ from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
-    HoistScales, HorizontalFusion, BlockChannels, GroupedConv, RecurrentSteps, Winograd, TwoStageReduction,
-    WidenFloats, NarrowProducts, IntegerOnly,
+    HoistScales, HorizontalFusion, BlockChannels, GroupedConv, PaddingLines, RecurrentSteps, Winograd,
+    TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
 )  # fmt: skip
 
 
@@ -64,6 +65,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         NarrowProducts(),
         BlockChannels(),
         GroupedConv(),
+        PaddingLines(),
         Winograd(),
         Fold(),
         Canonicalize(),

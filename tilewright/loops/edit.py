@@ -12,6 +12,9 @@ from tilewright.ir.sym import ONE, ZERO, Sym, var, weighted_sum
 from tilewright.ir.types import BufferType
 from tilewright.loops.analysis.bounds import Ranges
 
+ORDERED_KINDS = ("serial", "parallel")
+"""Kinds of loops that have an order, which may alternate."""
+
 
 def refuse(step: str, subject: Op | Value | str, reason: str) -> NoReturn:
     """Raise the ScheduleError of a step that is not legal."""
@@ -196,6 +199,17 @@ def new_loop(v: Sym, extent: Sym, ops: Sequence[Op] = (), kind: str = "serial", 
     for op in ops:
         block.append(op)
     return Op("for", attrs={"var": v, "extent": extent, "kind": kind}, blocks=[block], loc=loc)
+
+
+def set_kind(loop: Op, kind: str, level: str = "") -> None:
+    """Make it a loop of this kind (a parallel one of this level of the machine), without the attributes that loops of
+    this kind do not have."""
+    loop.attrs["kind"] = kind
+    loop.attrs.pop("level", None)
+    if level:
+        loop.attrs["level"] = level
+    if kind not in ORDERED_KINDS:
+        loop.attrs.pop("boustrophedon", None)
 
 
 def new_if(

@@ -11,6 +11,7 @@ from tilewright.ir.sym import ZERO, Sym, logical_and, logical_not, select
 from tilewright.ir.types import BufferType, ScalarType, TokenType
 from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
 from tilewright.loops.edit import (
+    ORDERED_KINDS,
     block_of,
     body_of,
     bound_in,
@@ -80,7 +81,7 @@ def _for_rule(op: Op) -> str | None:
     extent, kind, turn = op.attrs["extent"], op.attrs["kind"], op.attrs.get("boustrophedon", ZERO)
     if not isinstance(turn, Sym):
         return f"'boustrophedon' is an expression, not {turn!r}"
-    if "boustrophedon" in op.attrs and kind not in ("serial", "parallel"):
+    if "boustrophedon" in op.attrs and kind not in ORDERED_KINDS:
         return f"a loop of kind {kind} has no order to alternate"
     if not isinstance(extent, Sym):
         return f"the extent is an expression, not {extent!r}"

@@ -20,6 +20,7 @@ from tilewright.ops import quant as quant
 from tilewright.ops import random as random
 from tilewright.ops import recurrent as recurrent
 from tilewright.ops import reduce as reduce
+from tilewright.ops import regions as regions
 from tilewright.ops import scan as scan
 from tilewright.ops import sort as sort
 from tilewright.ops import source as source

@@ -11,10 +11,9 @@ from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
-from tilewright.ops.define import Compute, compute, constant, irregular, op, primitive
+from tilewright.ops.define import Compute, compute, constant, op, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
@@ -192,7 +191,7 @@ def grid_sample(
         raise ValueError(f"there is no mode '{mode}' with padding '{padding}'")
     if not space:
         raise ValueError("a grid samples tensors with spatial axes")
-    wide = _wide(x, grid)
+    wide = wide_dtype(x, grid)
 
     def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
         n, c, *out = i
@@ -207,7 +206,7 @@ def grid_sample(
     return compute([x, grid], (x.shape[0], x.shape[1], *grid.shape[1:-1]), body)
 
 
-def _wide(*arrays: Array) -> dt.DType:
+def wide_dtype(*arrays: Array) -> dt.DType:
     """What positions and sums of elements are computed in: f64 where an operand is of that."""
     return dt.f64 if any(a.dtype == dt.f64 for a in arrays) else dt.f32
 
@@ -288,155 +287,3 @@ def _weighted(t: ScalarBuilder, x: Array, outer: Sequence[Sym], axes: Sequence[_
         total = term if total is None else total + term
     assert total is not None
     return total.cast(x.dtype)
-
-
-@primitive
-def roi_align(
-    x: Array,
-    rois: Array,
-    batch: Array,
-    *,
-    size: tuple[int, int],
-    samples: int,
-    scale: float = 1.0,
-    offset: float = 0.5,
-    mode: str = "avg",
-) -> Compute:
-    """Regions of x [n, c, h, w] as `size` cells, each the mean (or greatest) of samples x samples points.
-
-    `rois` [k, 4] holds x1, y1, x2, y2 (times `scale`, minus `offset`), `batch` [k] the image of each region.
-    Points are interpolated linearly (He et al., Mask R-CNN, 2017).
-    """
-    require_rank(x, 4, "the image")
-    require_rank(rois, 2, "the regions")
-    require_rank(batch, 1, "the images of the regions")
-    require_equal_dim(rois.shape[1], sym(4), "the numbers of a region and 4")
-    require_equal_dim(batch.shape[0], rois.shape[0], "the numbers of regions and of their images")
-    _require_images(x, rois)
-    if samples < 1 or mode not in ("avg", "max"):
-        raise ValueError(f"there is no mode '{mode}' with {samples} samples")
-
-    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
-        (k, c, *cell) = i
-        image = batch[k].cast(dt.i64)
-        inside = (image >= 0) & (image < t.index(x.shape[0]))
-        t.check(inside, "ExecutionError", "a region names an image that does not exist")
-        n = t.bind(t.select(inside, image, 0), "image")
-        taps = [
-            _roi_taps(t, rois, k, axis, cell[axis], r[axis], x.shape[2 + axis], size, samples, scale, offset)
-            for axis in (0, 1)
-        ]
-        terms = [
-            x[n, c, p, q].cast(w.dtype) * w * v for (p, w), (q, v) in itertools.product(taps[0], taps[1])
-        ]  # fmt: skip
-        if mode == "max":
-            best = terms[0]
-            for term in terms[1:]:
-                best = t.apply("max", best, term)
-            return best.cast(x.dtype)
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term
-        return (total * (1.0 / samples**2)).cast(x.dtype)
-
-    shape = (rois.shape[0], x.shape[1], *size)
-    combine = "add" if mode == "avg" else "max"
-    return compute([x, rois, batch], shape, body, reduce=(samples, samples), combine=combine, dtype=x.dtype)
-
-
-def _roi_taps(
-    t: ScalarBuilder,
-    rois: Array,
-    k: Sym,
-    axis: int,
-    cell: Sym,
-    sample: Sym,
-    length: Sym,
-    size: Sequence[int],
-    samples: int,
-    scale: float,
-    offset: float,
-) -> list[tuple[Sym, Scalar]]:
-    """The two elements along an axis that a sample point lies between, with their weights (0 outside)."""
-    wide = _wide(rois)
-    start = rois[k, 1 - axis].cast(wide) * scale - offset
-    end = rois[k, 3 - axis].cast(wide) * scale - offset
-    extent = end - start
-    if offset == 0.0:
-        extent = t.apply("max", extent, 1.0)
-    step = extent * (1.0 / size[axis])
-    within = (t.index(sample).cast(wide) + 0.5) * (1.0 / samples) + t.index(cell).cast(wide)
-    at = start + step * within
-    last = t.index(length).cast(wide) - 1
-    visible = (at >= -1.0) & (at <= last + 1)
-    at = t.apply("min", t.apply("max", t.select(visible, at, 0.0), 0.0), last)
-    low = t.apply("floor", at)
-    share = at - low
-    one, none = t.const(1.0, wide), t.const(0.0, wide)
-    first = t.bind(low.cast(dt.i64), "p")
-    second = t.bind(t.apply("min", low + 1, last).cast(dt.i64), "q")
-    return [(first, t.select(visible, one - share, none)), (second, t.select(visible, share, none))]
-
-
-def _require_images(x: Array | TensorType, rois: Array | TensorType) -> None:
-    """Elements that regions can be of."""
-    are_some = s.logical_and(*(s.ge(x.shape[k], 1) for k in (0, 2, 3)))
-    require(s.logical_or(s.eq(rois.shape[0], 0), are_some), "there are regions, but no images, or these are empty")
-
-
-def _max_roi_types(
-    x: TensorType, rois: TensorType, *, size: tuple[int, int], scale: float = 1.0
-) -> tuple[TensorType, ...]:
-    if x.rank != 4 or rois.rank != 2 or rois.dtype != x.dtype or min(size) < 1:
-        raise ValueError(f"regions {rois} of images {x} as {size[0]} x {size[1]} cells")
-    require_equal_dim(rois.shape[1], sym(5), "the numbers of a region and 5")
-    _require_images(x, rois)
-    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *map(sym, size))),)
-
-
-@irregular(_max_roi_types)
-def max_roi_pool(
-    t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, size: tuple[int, int], scale: float = 1.0
-) -> None:
-    """Regions of x [n, c, h, w] as `size` cells, each the greatest element that touches it, 0 where none does.
-
-    `rois` [k, 5] holds the image and x1, y1, x2, y2 (times `scale`, rounded; the last pixel is inside) of each region
-    (Girshick, Fast R-CNN, 2015).
-    """
-    (x, rois), (y,) = inputs, outputs
-    with t.loop(rois.shape[0], "region", "parallel") as k:
-        image = rois[k, 0].cast(dt.i64)
-        inside = (image >= 0) & (image < t.index(x.shape[0]))
-        t.check(inside, "ExecutionError", "a region names an image that does not exist")
-        n = t.bind(t.select(inside, image, 0), "image")
-        with t.loop(size[0], "row") as row, t.loop(size[1], "column") as column:
-            (top, height), (left, width) = (
-                _roi_cells(t, rois, k, axis, cell, size[axis], scale, x.shape[2 + axis])
-                for axis, cell in ((0, row), (1, column))
-            )
-            with t.loop(x.shape[1], "c") as c:
-                place = (k, c, row, column)
-                y.store(place, 0)
-                with t.loop(height, "p") as p, t.loop(width, "q") as q:
-                    element = x[n, c, top + p, left + q]
-                    is_first = t.index(p + q).eq(0)
-                    y.store(place, t.select(is_first, element, t.apply("max", y[place], element)))
-
-
-def _roi_cells(
-    t: ScalarBuilder, rois: Array, k: Sym, axis: int, cell: Sym, count: int, scale: float, length: Sym
-) -> tuple[Sym, Sym]:
-    """The first element of a cell along an axis, and how many there are."""
-    wide = _wide(rois)
-    start, end = (_rounded(t, rois[k, column].cast(wide) * scale) for column in (2 - axis, 4 - axis))
-    step = t.apply("max", end - start + 1, 1.0) / float(count)
-    number, last = t.index(cell).cast(wide), t.index(length).cast(wide)
-    low = t.apply("floor", number * step) + start
-    high = t.apply("ceil", (number + 1.0) * step) + start
-    low, high = (t.apply("min", t.apply("max", v, 0.0), last).cast(dt.i64) for v in (low, high))
-    return t.bind(low, "first"), s.minimum(t.bind(t.apply("max", high - low, 0), "count"), length)
-
-
-def _rounded(t: ScalarBuilder, x: Scalar) -> Scalar:
-    """The nearest integer, of two the one further from 0."""
-    return t.select(x >= 0.0, t.apply("floor", x + 0.5), t.apply("ceil", x - 0.5))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.ir import dtype as dt
-from tilewright.ir.sym import Sym, lt, maximum, sym
+from tilewright.ir.sym import Sym, lt, maximum, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
-from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import Dim, require_equal_dim
 from tilewright.ops.sort import unflattened
-from tilewright.ops.sorting import Cell, SortEntries, entry_of, key_of, merge_sort
+from tilewright.ops.sorting import Cell, SortEntries, entry_of, heapify, key_of, levels, sift
 
 
 def _begin(t: ScalarBuilder, ends: Array, row: Sym, count: Sym) -> Sym:
@@ -73,12 +75,19 @@ def joined_rows(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, 
 
 
 def _kept_types(
-    corners: TensorType, scores: TensorType, overlap: TensorType, threshold: TensorType, *, limit: Dim
+    boxes: TensorType,
+    scores: TensorType,
+    overlap: TensorType,
+    threshold: TensorType,
+    *,
+    limit: Dim,
+    centred: bool = False,
 ) -> tuple[TensorType, ...]:
-    if corners.rank != 3 or scores.rank != 3 or corners.shape[1] != 4:
-        raise ValueError(f"boxes are [batch, 4, n] and scores [batch, classes, n], not {corners} and {scores}")
-    require_equal_dim(corners.shape[0], scores.shape[0], "the batches of boxes and of scores")
-    require_equal_dim(corners.shape[2], scores.shape[2], "the numbers of boxes and of scores")
+    if boxes.rank != 3 or scores.rank != 3:
+        raise ValueError(f"boxes are [batch, n, 4] and scores [batch, classes, n], not {boxes} and {scores}")
+    require_equal_dim(boxes.shape[2], sym(4), "the numbers of a box and 4")
+    require_equal_dim(boxes.shape[0], scores.shape[0], "the batches of boxes and of scores")
+    require_equal_dim(boxes.shape[1], scores.shape[2], "the numbers of boxes and of scores")
     if overlap.shape != () or threshold.shape != ():
         raise ValueError(f"the overlap and the threshold are scalars, not {overlap} and {threshold}")
     rows = scores.shape[0] * scores.shape[1]
@@ -86,34 +95,39 @@ def _kept_types(
 
 
 @irregular(_kept_types)
-def kept_boxes(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, limit: Dim) -> None:
+def kept_boxes(
+    t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, limit: Dim, centred: bool = False
+) -> None:
     """For each batch entry and class the boxes with scores above a threshold, the best first, without those whose
     intersection with a better one is more than a share `overlap` of their union; `limit` of them at most, and how many
     there are.
 
-    Boxes are [batch, 4, n]: low y, low x, high y and high x. Of equal scores the first box counts as the better one.
+    Boxes are [batch, n, 4]: y and x of a corner and of the opposite one, or with `centred` x and y of the centre, width
+    and height. Of equal scores the first box counts as the better one.
     """
-    (corners, scores, overlap, threshold), (kept, counts) = inputs, outputs
+    (given, scores, overlap, threshold), (kept, counts) = inputs, outputs
     classes, size, most = scores.shape[1], scores.shape[2], sym(limit)
     with t.loop(scores.shape[0] * classes, "row", "parallel") as row:
         batch, kind = row // classes, row % classes
-        candidates, spare = (SortEntries.allocated(t, scores.dtype, size) for _ in range(2))
+        candidates = SortEntries.allocated(t, scores.dtype, size)
         found = Cell(t, 0)
         with t.loop(size, "j") as j:
             score = scores[batch, kind, j]
-            with t.when(score > threshold[()]):
-                candidates.store(found.index("found"), entry_of(t, key_of(t, score, True), t.index(j)))
-                found.add(t.const(1, dt.i64))
-        some = found.index("some")
-        merge_sort(t, candidates, spare, some)
-        boxes = t.alloc(corners.dtype, (5, most))
+            candidates.store(found.index("found"), entry_of(t, key_of(t, score, True), t.index(j)).reversed)
+            found.add((score > threshold[()]).cast(dt.i64))
+        some = minimum(found.index("some"), size)
+        depth = levels(t, some)
+        heapify(t, candidates, some, depth)
+        boxes = t.alloc(given.dtype, (5, most))
         count, met = Cell(t, 0), t.alloc(dt.i32, (1,), "reg")
         with t.loop(some, "rank") as rank:
             present = count.index("count")
             with t.when(lt(present, most)):
-                position = candidates[rank].position
+                best, last = candidates[sym(0)].reversed, some - 1 - rank
+                sift(t, candidates, 0, candidates[last], last, depth)
+                position = best.position
                 place = t.bind(position, "position")
-                low_y, low_x, high_y, high_x = (corners[batch, k, place] for k in range(4))
+                low_y, low_x, high_y, high_x = _corners(t, [given[batch, place, k] for k in range(4)], centred)
                 area = (high_y - low_y) * (high_x - low_x)
                 met.store((0,), 0)
                 with t.loop(present, "i") as i:
@@ -129,3 +143,12 @@ def kept_boxes(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, l
                     kept.store((row, present), position)
                     count.add(t.const(1, dt.i64))
         counts.store((row,), count.scalar)
+
+
+def _corners(t: ScalarBuilder, box: Sequence[Scalar], centred: bool) -> list[Scalar]:
+    """Low y, low x, high y and high x of a box."""
+    if not centred:
+        return [t.apply(name, box[k], box[k + 2]) for name in ("min", "max") for k in (0, 1)]
+    (x, y), (width, height) = box[:2], (0.5 * side for side in box[2:])
+    edges = [(y - height, y + height), (x - width, x + width)]
+    return [t.apply(name, *pair) for name in ("min", "max") for pair in edges]

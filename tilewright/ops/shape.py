@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, eq, ge, logical_or, sym, truth
+from tilewright.ir.types import TensorType
 from tilewright.ops.define.broadcasting import common_dim as common_dim
 from tilewright.ops.define.broadcasting import surely_different as surely_different
 from tilewright.ops.define.demands import require as require
@@ -53,7 +54,7 @@ def broadcast(*shapes: Sequence[Sym]) -> tuple[Sym, ...]:
     return tuple(result)
 
 
-def require_rank(x: Array, rank: int, what: str) -> None:
+def require_rank(x: Array | TensorType, rank: int, what: str) -> None:
     if x.rank != rank:
         raise ValueError(f"{what} must have {rank} axes, not {x.rank}")
 

@@ -11,7 +11,7 @@ from typing import Self
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, ceildiv, le, lt, minimum, sym
+from tilewright.ir.sym import Sym, ceildiv, le, lt, maximum, minimum, sym
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 
 LOW = (1 << 32) - 1
@@ -39,6 +39,12 @@ class SortEntry:
         if self.place is None or other.place is None:
             return SortEntry(key, None)
         return SortEntry(key, t.select(condition, self.place, other.place))
+
+    @property
+    def reversed(self) -> SortEntry:
+        """The entry that precedes just those that this one follows."""
+        t = self.key.trace
+        return SortEntry(t.apply("xor", self.key, -1), None if self.place is None else t.apply("xor", self.place, -1))
 
     @property
     def position(self) -> Scalar:
@@ -151,6 +157,19 @@ def sift(t: ScalarBuilder, heap: SortEntries, start: Sym | int, entry: SortEntry
                 gap.set(place)
             following.set(t.select(moves, place, t.index(size)))
     heap.store(gap.index("gap"), entry)
+
+
+def heapify(t: ScalarBuilder, heap: SortEntries, size: Sym, depth: Sym) -> None:
+    """Make a heap of the first `size` entries, a number of `depth` binary digits: the lowest layers first, in which no
+    entry sinks far."""
+    width = Cell(t, 1)
+    with t.loop(maximum(depth - 2, 0), "doubling"):
+        width.add(width.scalar)
+    with t.loop(maximum(depth - 1, 0), "layer") as layer:
+        first = width.index("first", 1) - 1
+        with t.loop(maximum(minimum(first + 1, size // 2 - first), 0), "node") as node:
+            sift(t, heap, first + node, heap[first + node], size, layer + 1)
+        width.set(t.apply("shr", width.scalar, 1))
 
 
 def merge_sort(t: ScalarBuilder, entries: SortEntries, spare: SortEntries, count: Sym) -> None:

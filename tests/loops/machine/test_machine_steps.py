@@ -34,6 +34,8 @@ from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.fission import fission
 from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.reorder import reorder
+from tilewright.loops.order.split import Split, split
+from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.set_space import set_space
 from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.schedule.replay import ReplayError, replay
@@ -132,6 +134,15 @@ def test_barrier_and_levels() -> None:
 def test_serial_takes_the_level_away() -> None:
     f = read(DOUBLE)
     assert serial(f, parallel(f, loop(f, "i"), "core")).attrs.keys() == {"var", "extent", "kind"}
+
+
+@pytest.mark.parametrize("step", [split, vectorize])
+def test_the_tail_in_a_loop_of_a_level_has_no_level(step: Callable[..., Split]) -> None:
+    f = read(DOUBLE)
+    parts = step(f, parallel(f, loop(f, "i"), "core"), 4, tail="branch")
+    assert parts.outer.attrs["level"] == "core"
+    assert parts.tail is not None and parts.tail.attrs.keys() == {"var", "extent", "kind"}
+    verify_func(f, LOOPS_SPEC)
 
 
 def test_pipeline() -> None:

@@ -244,3 +244,21 @@ def test_interleaved_rows_from_memory_lie_far_apart(rows: int, apart: int) -> No
     assert any(step.startswith("unroll_and_jam") for step in steps)
     found = [step for step in steps if step.startswith("strided_split")]
     assert len(found) == (apart > 0) and all(step.endswith(f"parts={apart})") for step in found)
+
+
+@pytest.mark.parametrize("size", [(0, 3), (1, 1), (5, 7), (28, 28), (160, 161)], ids=str)
+@pytest.mark.parametrize("combine", [reduce.reduce_sum, reduce.reduce_max])
+def test_images_of_unknown_size_are_one_line(combine: object, size: tuple[int, int]) -> None:
+    """Lines of an image may be short; sums of long ones are cut into parts all the same."""
+    h, w = var("h", 0), var("w", 0)
+    x = RNG.standard_normal((2, 3, *size)).astype(np.float32)
+
+    def body(x: Value) -> Value:
+        return combine(x, axes=(2, 3))  # type: ignore[operator, no-any-return]
+
+    module, _ = oracle.agree([tensor(dt.f32, (2, 3, h, w))], body, [x])
+    kernels = [f for f in module.funcs.values() if f.level == "loops"]
+    steps = [step for kernel in kernels for step in kernel_info(kernel).schedule]
+    assert any(step.startswith("collapse(r") for step in steps)
+    parts = [step for step in steps if "factor=24576" in step]
+    assert len(parts) == (1 if combine is reduce.reduce_sum else 0)

@@ -26,6 +26,10 @@ ELEMENT = 4
 PASSES = 2
 """Passes over an image that a change of its layout takes: it is read and written."""
 
+UNALIGNED = 0.1
+"""Share of the time of products that vectors along positions take longer than those along filters: they begin anywhere,
+and cross cache lines."""
+
 BLOCK = 16
 """Filters whose results lie in one block of channels, the lanes of a register tile that writes blocks."""
 
@@ -47,6 +51,14 @@ def blocks_fill_lanes(positions: Sequence[int], inputs: int, outputs: int, targe
     idle = fmean(-(-n // lanes) * lanes / n - 1 for n in positions)
     changes = PASSES * target.calibration.exposed.passes * (inputs + outputs) / lanes
     return idle * multiply_cycles(inputs * outputs, ELEMENT, target) > changes
+
+
+def leaves_blocks(terms: int, filters: int, target: Target) -> bool:
+    """Whether a result whose elements are sums of so many terms is better computed in blocks that it leaves at once
+    than with lanes along positions, which are loaded anew for each term."""
+    lanes = VECTOR_BYTES // ELEMENT
+    changes = PASSES * target.calibration.exposed.passes / lanes
+    return filters % BLOCK == 0 and UNALIGNED * multiply_cycles(terms, ELEMENT, target) > changes
 
 
 def positions_as_channels(positions: int | None, taps: int, stride: int, block: int, target: Target) -> bool:

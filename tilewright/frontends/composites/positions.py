@@ -13,10 +13,9 @@ from tilewright.ops.define.staged import measure_size
 from tilewright.ops.index import gather, scatter_elements
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.scan import cumsum
-from tilewright.ops.shape import require_equal_dim
 from tilewright.ops.sort import topk
 from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose, unsqueeze
+from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze
 
 
 def _ends(translation: Translation, counts: Value) -> tuple[Value, Sym]:
@@ -83,19 +82,9 @@ def non_max_suppression(
     center_point_box: bool,
 ) -> Value:
     """Rows (batch, class, box) of the boxes that are kept, at most so many of a class, the best first."""
-    (batches, size, numbers), classes = shape_of(boxes), shape_of(scores)[1]
-    require_equal_dim(numbers, sym(4), "the numbers of a box and 4")
-    columns = [slice_(boxes, starts=(0, 0, k), sizes=(batches, size, 1)) for k in range(4)]
-    if center_point_box:  # centre x and y, width and height
-        half = [ew.mul(c, 0.5) for c in columns[2:]]
-        low_x, low_y = map(ew.sub, columns, half)
-        high_x, high_y = map(ew.add, columns, half)
-    else:
-        low_y, low_x, high_y, high_x = columns
-    corners = [f(a, b) for f in (ew.min_, ew.max_) for a, b in ((low_y, high_y), (low_x, high_x))]
+    (_, size, _), classes = shape_of(boxes), shape_of(scores)[1]
     limit = minimum(maximum(most, 0), size)
-    arguments = (transpose(concat(*corners, axis=2), perm=(0, 2, 1)), scores, overlap, threshold)
-    kept, counts = ps.kept_boxes(*arguments, limit=limit)
+    kept, counts = ps.kept_boxes(boxes, scores, overlap, threshold, limit=limit, centred=center_point_box)
     ends, total = _ends(translation, counts)
     chosen, rows = ps.joined_rows(kept, ends, count=total)
     number = sym_tensor(values=(classes,), scalar=True)

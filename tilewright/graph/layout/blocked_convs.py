@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from tilewright.cost.conv.layouts import blocks_fill_lanes, fills_blocks
+from tilewright.cost.conv.layouts import blocks_fill_lanes, fills_blocks, leaves_blocks
 from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters
 from tilewright.graph.layout.layout_map import LayoutMap
@@ -73,7 +73,7 @@ def layout_conv(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
     window = ConvWindow(op)
     if _is_depthwise(op):
         _depthwise(op, window, layouts)
-    elif _stays_plain(op, window, layouts) and not _fills_lanes(op, layouts, ctx.target):
+    elif _stays_plain(op, window, layouts, ctx.target) and not _fills_lanes(op, layouts, ctx.target):
         remark("plain values come in and the result leaves: lanes are positions")
         if not window.is_single:
             return False
@@ -99,13 +99,17 @@ def _reads_blocks(op: Op, layouts: LayoutMap) -> bool:
     return layouts.has_blocked(op.operands[0]) or shape_of(op.operands[1])[1].value >= layouts.block
 
 
-def _stays_plain(op: Op, window: ConvWindow, layouts: LayoutMap) -> bool:
+def _stays_plain(op: Op, window: ConvWindow, layouts: LayoutMap, target: Target | None) -> bool:
     """Whether changing the layout of the result would cost more than blocks save: it only leaves, and the data are
-    plain, with single positions, or few channels to be summed and lines of known length that lanes read unspread."""
+    plain, with single positions, or few terms to be summed and lines of known length that lanes read unspread."""
     if op.attrs["groups"] != 1 or op.attrs["sums"] or layouts.has_blocked(op.operands[0]) or not _leaves(op):
         return False
+    if window.is_single:
+        return True
     in_lanes = window.strides[-1] == 1 and shape_of(op.result)[-1].is_const
-    return window.is_single or (in_lanes and not _reads_blocks(op, layouts))
+    filters, *summed = (d.value for d in shape_of(op.operands[1]))
+    has_many_terms = target is not None and leaves_blocks(prod(summed), filters, target)
+    return in_lanes and not has_many_terms and not _reads_blocks(op, layouts)
 
 
 def _fills_lanes(op: Op, layouts: LayoutMap, target: Target | None) -> bool:

@@ -8,7 +8,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.deps import accumulation_of
-from tilewright.loops.edit import body_of, extent_of, kind_of, loop_var, refuse
+from tilewright.loops.edit import body_of, extent_of, kind_of, loop_var, refuse, set_kind
 from tilewright.loops.primitive import primitive
 
 STEP = "dot"
@@ -44,8 +44,7 @@ def dot(func: Func, loop: Op) -> Op:
     found = products_of(loop)
     if isinstance(found, str):
         refuse(STEP, loop, found)
-    loop.attrs["kind"] = "dot"
-    loop.attrs.pop("boustrophedon", None)
+    set_kind(loop, "dot")
     return loop
 
 

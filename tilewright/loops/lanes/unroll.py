@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ir.core import Func, Op
-from tilewright.loops.edit import extent_of, holds_parallel, kind_of, refuse
+from tilewright.loops.edit import extent_of, holds_parallel, kind_of, refuse, set_kind
 from tilewright.loops.primitive import primitive
 
 
@@ -22,6 +22,5 @@ def unroll(func: Func, loop: Op) -> Op:
         refuse("unroll", loop, f"it is a {kind_of(loop)} loop already")
     if holds_parallel(loop):
         refuse("unroll", loop, "threads share a loop in it")
-    loop.attrs.pop("boustrophedon", None)
-    loop.attrs["kind"] = "unroll"
+    set_kind(loop, "unroll")
     return loop

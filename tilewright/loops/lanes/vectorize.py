@@ -35,6 +35,7 @@ from tilewright.loops.edit import (
     new_loop,
     ranges_at,
     refuse,
+    set_kind,
 )
 from tilewright.loops.order.split import Split, split
 from tilewright.loops.primitive import primitive
@@ -63,14 +64,8 @@ def vectorize(func: Func, loop: Op, lanes: int | None = None, tail: str = "guard
     _check_lanes_apart(loop)
     n = extent_of(loop)
     parts = Split(loop, loop, None) if lanes is None or n is sym(lanes) else split(func, loop, lanes, tail)
-    _mark(parts.inner)
+    set_kind(parts.inner, "vector")
     return parts
-
-
-def _mark(loop: Op) -> None:
-    loop.attrs["kind"] = "vector"
-    for name in ("boustrophedon", "level"):
-        loop.attrs.pop(name, None)
 
 
 def _check_lanes(loop: Op, lanes: int | None) -> None:
@@ -150,7 +145,7 @@ def vectorize_reduction(
     before = _accumulations(loop, within)
     _check_lanes_apart(loop, {s.buffer for s in before})
     parts = split(func, loop, lanes, tail)
-    _mark(parts.inner)
+    set_kind(parts.inner, "vector")
     inside = {id(op) for op in parts.inner.walk()}
     names = names_in(func)
     registers = [

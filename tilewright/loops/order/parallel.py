@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.ir.core import Func, Op
 from tilewright.loops.analysis.deps import Access, accesses, conflicts, private_buffers, separated
-from tilewright.loops.edit import body_of, describe, is_loop, kind_of, refuse
+from tilewright.loops.edit import body_of, describe, is_loop, kind_of, refuse, set_kind
 from tilewright.loops.primitive import primitive
 from tilewright.loops.spec import why_not_shared
 
@@ -38,9 +38,7 @@ def parallel(func: Func, loop: Op, level: str = "") -> Op:
     if reason is not None:
         refuse("parallel", loop, reason)
     check_independent("parallel", loop)
-    loop.attrs["kind"] = "parallel"
-    if level:
-        loop.attrs["level"] = level
+    set_kind(loop, "parallel", level)
     return loop
 
 
@@ -59,8 +57,7 @@ def serial(func: Func, loop: Op) -> Op:
     """
     if kind_of(loop) not in ("parallel", "serial"):
         refuse("serial", loop, f"it is a {kind_of(loop)} loop")
-    loop.attrs["kind"] = "serial"
-    loop.attrs.pop("level", None)
+    set_kind(loop, "serial")
     return loop
 
 

@@ -25,6 +25,7 @@ from tilewright.loops.edit import (
     ranges_of,
     refuse,
     rename_vars,
+    set_kind,
     substitute_in,
     take_ops,
 )
@@ -173,6 +174,7 @@ def _tail_loop(loop: Op, start: Sym, extent: Sym, names: set[str]) -> Op:
     copy = loop.clone({})
     v = fresh_var(names, f"{base_name(loop_var(loop))}t", extent)
     substitute_in(body_of(copy), {loop_var(loop): start + v})
-    copy.attrs["var"], copy.attrs["extent"], copy.attrs["kind"] = v, extent, "serial"
+    copy.attrs["var"], copy.attrs["extent"] = v, extent
+    set_kind(copy, "serial")
     rename_vars(body_of(copy).ops, names)
     return copy

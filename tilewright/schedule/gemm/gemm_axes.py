@@ -85,6 +85,9 @@ def transposed_axes(axes: GemmAxes, constants: Sequence[Value]) -> GemmAxes | No
         return None
     if len(stores_in(sums.loops[0])) != 1 or is_costly(sums.loops[-1]):
         return None
+    v = loop_var(sums.stage.axes[sums.axis_of[axes.vector]])
+    if any(v in c.vars for o in columns for c in o.attrs.get("guard", ())):
+        return None  # each element that is broadcast would have conditions
     found = assign_axes(sums, axes.row)
     return found if found.row is axes.vector and found.block is None else None
 

@@ -19,13 +19,13 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
-from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop
+from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_var
 from tilewright.loops.kernel_info import results_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.rows.interleave_rows import interleave_rows, row_loop, rows_to_interleave
-from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in
+from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, variables
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.parallelize import parallelize_outer
@@ -209,21 +209,32 @@ def _loops_down(loop: Op, depth: int) -> list[Op]:
 def _flatten_sums(s: Schedule) -> None:
     """One loop for sums over several axes that lie one after the other: the iterations of the inner ones may be short.
 
-    Longer sums stay in two loops, as a sum of sums is more exact."""
+    Longer sums stay in two loops, as a sum of sums is more exact; those of unknown length are cut into parts."""
     for row in [op for op in s.func.body.ops if is_loop(op)]:
         for nest in map(perfect_nest, _innermost_rows(row)):
-            flatten(s, _short_sum(nest))
+            short = _short_sum(nest)
+            left = flatten(s, short)
+            if len(left) == 1 < len(short) and not extent_of(left[0]).is_const and _adds_up(left[0]):
+                s.split(left[0], LONGEST_PART * MAX_LANES, tail="peel")
     merge_flat_axes(s)
     s.simplify()
 
 
 def _short_sum(nest: list[Op]) -> list[Op]:
-    """The innermost loops of a nest that together run for no longer than one sum should."""
+    """The innermost loops of a nest that together run for no longer than one sum should, as far as is known."""
     for k in range(len(nest)):
         terms = product(extent_of(o) for o in nest[k:])
-        if terms.is_const and terms.value <= LONGEST_PART * MAX_LANES:
+        if not terms.is_const or terms.value <= LONGEST_PART * MAX_LANES:
             return nest[k:]
     return []
+
+
+def _adds_up(loop: Op) -> bool:
+    """Whether it adds to one sum."""
+    stores = stores_in(loop)
+    added = [store.operands[0].op for store in stores]
+    still = all(loop_var(loop) not in variables(store.attrs["idx"]) for store in stores)
+    return still and all(op is not None and op.name == "add" for op in added)
 
 
 def _innermost_rows(row: Op) -> list[Op]:

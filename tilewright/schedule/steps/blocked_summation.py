@@ -19,6 +19,10 @@ PART = 256
 """Terms of a part. Adding one up takes less than a hundredth of the time of its products; parts of 128 terms take
 twice that and are little more exact."""
 
+LEAST_PART = PART // 4
+"""Terms of a part at least where all are of one length: parts of two lengths are two nests of loops, and what is kept
+for both is more than the registers hold."""
+
 LONGEST_PART = 3 * PART // 2
 """Terms up to which a sum stays whole."""
 
@@ -48,5 +52,5 @@ def _part(reduction: Sequence[Op]) -> tuple[Op, int]:
         raise ScheduleError(f"a sum of {within} terms is not deep")
     most = max(1, LONGEST_PART // within)
     divisor = max(d for d in range(1, most + 1) if extent % d == 0)
-    is_fair = divisor * within >= PART // 2 or divisor == most
+    is_fair = divisor * within >= LEAST_PART or divisor == most
     return loop, divisor if is_fair else max(1, PART // within)

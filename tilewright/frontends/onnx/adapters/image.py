@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from tilewright.frontends.composites.products import with_bias
@@ -17,13 +19,13 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
-from tilewright.ops import image
+from tilewright.ops import image, regions
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.index import scatter_elements
-from tilewright.ops.reduce import dtype_of, reduce_sum
+from tilewright.ops.reduce import dtype_of
 from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, transpose, unsqueeze
+from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, squeeze, unsqueeze
 from tilewright.ops.window import Window
 
 MOST_SAMPLES = 1 << 10
@@ -41,16 +43,11 @@ def grid_sample(node: Node) -> Value:
 
 @adapter("RoiAlign")
 def roi_align(node: Node) -> Value:
-    samples = node.attr("sampling_ratio")
-    if samples < 1:
-        raise UnsupportedError(
-            "RoiAlign with a number of samples that depends on data is not supported",
-            hint="set sampling_ratio",
-        )
+    samples = max(0, node.attr("sampling_ratio"))
     if samples > MOST_SAMPLES:
         most = f"at most {MOST_SAMPLES} are possible along each axis"
         raise ModelError(f"RoiAlign with {samples} x {samples} samples in each cell would not end; {most}")
-    return image.roi_align(
+    return regions.roi_align(
         *node.operands,
         size=(node.attr("output_height"), node.attr("output_width")),
         samples=samples,
@@ -65,7 +62,7 @@ def max_roi_pool(node: Node) -> Value:
     size = node.attr("pooled_shape")
     if len(size) != 2:
         raise ModelError(f"MaxRoiPool to the shape {list(size)}")
-    return image.max_roi_pool(*node.operands, size=size, scale=node.attr("spatial_scale"))
+    return regions.max_roi_pool(*node.operands, size=size, scale=node.attr("spatial_scale"))
 
 
 @adapter("MaxUnpool", since=9)
@@ -105,29 +102,53 @@ def col2im(node: Node) -> Value:
     cells = [s.floordiv(padded[k] - dilations[k] * (block[k] - 1) - 1, strides[k]) + 1 for k in range(count)]
     wide = reshape(node.input(0), shape=(n, channels, *block, *cells))
     for k in range(count):
-        wide = _overlapped(wide, 2 + k, 2 + count, padded[k], strides[k], dilations[k])
+        wide = _overlapped(wide, 2 + count, padded[k], strides[k], dilations[k])
     checked_shape((n, channels, *image_shape), "Col2Im")
     starts = (sym(0), sym(0), *map(sym, pads[:count]))
     return slice_(wide, starts=starts, sizes=(n, channels, *image_shape), steps=(1,) * (count + 2))
 
 
-def _overlapped(x: Value, axis: int, cell_axis: int, size: Sym, stride: int, dilation: int) -> Value:
-    """Axes (offset in the block, cell) made one axis of `size` positions, what falls on one position summed.
+def _overlapped(x: Value, cell_axis: int, size: Sym, stride: int, dilation: int) -> Value:
+    """Axes (offset in the block, at axis 2, and cell) made one of `size` positions, where the cell axis is, what falls
+    on one position summed.
 
-    The new axis stands at `axis`, the cell axis goes away.
+    The positions of each phase, as many as the stride, take what the same offsets give to cells one after the other.
     """
-    shape = (*shape_of(x), size)
-    rank = len(shape) - 1
+    block = shape_of(x)[2]
+    if not block.is_const:
+        hint = "give block_shape as a constant"
+        raise UnsupportedError("Col2Im of blocks of unknown size is not supported", hint=hint)
+    runs, axis = s.ceildiv(size, stride), cell_axis - 1
+    phases = []
+    for phase in range(stride):
+        offsets = [o for o in range(block.value) if o * dilation % stride == phase]
+        moves = [(o, (o * dilation - phase) // stride) for o in offsets]
+        phases.append(_sum_of_offsets(x, moves, axis, runs))
+    if stride == 1:
+        return phases[0]
+    shape = shape_of(phases[0])
+    beside = concat(*[unsqueeze(v, axes=(axis + 1,)) for v in phases], axis=axis + 1)
+    flat = reshape(beside, shape=(*shape[:axis], runs * stride, *shape[axis + 1 :]))
+    sizes = (*shape[:axis], size, *shape[axis + 1 :])
+    return slice_(flat, starts=(sym(0),) * len(shape), sizes=sizes, steps=(1,) * len(shape))
 
-    def along(k: int) -> Value:
-        return iota(shape=tuple(d if n == k else sym(1) for n, d in enumerate(shape)), axis=k)
 
-    place = ew.add(ew.mul(along(axis), dilation), ew.mul(along(cell_axis), stride))
-    spread = ew.select(ew.eq(place, along(rank)), unsqueeze(x, axes=(rank,)), 0)
-    summed = reduce_sum(spread, axes=(axis, cell_axis), keepdims=False)
-    order = list(range(rank - 2))
-    order.insert(axis, rank - 2)
-    return transpose(summed, perm=tuple(order))
+def _sum_of_offsets(x: Value, moves: list[tuple[int, int]], axis: int, runs: Sym) -> Value:
+    """The elements of these offsets (axis 2 of x), each moved by so many positions of what is then `axis`, added up
+    along `runs` positions."""
+    shape = (*shape_of(x)[:2], *shape_of(x)[3:])
+    terms = []
+    for offset, moved in moves:
+        starts = tuple(sym(offset if k == 2 else 0) for k in range(len(shape) + 1))
+        sizes = (*shape[:2], sym(1), *shape[2:])
+        one = squeeze(slice_(x, starts=starts, sizes=sizes, steps=(1,) * (len(shape) + 1)), axes=(2,))
+        before = tuple(moved if k == axis else 0 for k in range(len(shape)))
+        after = tuple(runs - shape[axis] - moved if k == axis else sym(0) for k in range(len(shape)))
+        terms.append(pad(one, before=before, after=after))
+    if not terms:
+        none = ew.cast(constant(np.zeros((1,) * len(shape)), "none"), dtype=dtype_of(x))
+        return expand(none, shape=(*shape[:axis], runs, *shape[axis + 1 :]))
+    return functools.reduce(ew.add, terms)
 
 
 @adapter("AffineGrid", since=20)
