@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from tests.zones.turned_on import findings_are_errors, guard_zones
-from tilewright.ir.core import Module
+from tilewright.cost.typical import TypicalSizes
+from tilewright.ir.core import Func, Module
+from tilewright.ir.diag import Remark
 from tilewright.ir.text import parse_module, print_module
+from tilewright.schedule.sharing import kernels
+from tilewright.schedule.steps.pace import slow_kernel
+from tilewright.target.target import Target
 
 SEED = pytest.StashKey[int]()
 
@@ -38,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     for name, meaning in (
         ("without_zones", "native code of the test gets its memory as in production, without guard zones"),
+        ("with_scalar_kernels", "kernels of the test may compute one element at a time though operands allow vectors"),
         ("without_room_for_zones", "tensors, constants and threads lie as in production, without guard zones between"),
     ):
         config.addinivalue_line("markers", f"{name}: {meaning}")
@@ -81,6 +87,20 @@ def all_is_checked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tilewright.compiler.is_checked", lambda options: True)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_scalar_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test fails where a kernel is compiled that takes long and computes one element at a time, though its operands
+    allow vectors: users are warned of it."""
+    if request.node.get_closest_marker("with_scalar_kernels") is None:
+        monkeypatch.setattr(kernels, "slow_kernel", _refused)
+
+
+def _refused(func: Func, target: Target, sizes: TypicalSizes, *, is_ours: bool) -> Remark | None:
+    found = slow_kernel(func, target, sizes, is_ours=is_ours)
+    assert found is None or found.kind != "warning", str(found)
+    return found
 
 
 @pytest.fixture(scope="session", autouse=True)

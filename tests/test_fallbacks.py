@@ -36,6 +36,8 @@ from tilewright.schedule.strategy import Strategy
 from tilewright.stages import programs
 from tilewright.target.host import host_target
 
+pytestmark = pytest.mark.with_scalar_kernels
+
 T = TypeVar("T")
 RNG = np.random.default_rng(11)
 X = RNG.standard_normal((5, 64)).astype(np.float32)

@@ -52,6 +52,7 @@ from tilewright.runtime.artifact import sizes_text
 from tilewright.runtime.errors import ExecutionError
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.steps.pace import STAGE as SLOW_STAGE
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.session import Session
@@ -381,6 +382,16 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
         link.add_costs(report, module)
     target = back_end.target(machine)
     return link.make_artifact(module, storage, constants, program, text, target, report), storage
+
+
+def slow_kernels(
+    module: Module, machine: Machine, strategies: Strategies[Strategy], optional: OptionalSteps = CHECKED
+) -> list[Remark]:
+    """What is to be said of kernels of a fused graph that would do little of what the machine could. They are
+    scheduled, which changes the module, and no code is made."""
+    remarks: list[Remark] = []
+    schedule_regions(module, machine, strategies, remarks, optional=optional)
+    return [r for r in remarks if r.stage == SLOW_STAGE]
 
 
 def pass_context(machine: Machine, options: Options, optional: OptionalSteps = CHECKED) -> PassContext:

@@ -13,6 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tests import models
+from tilewright.ir.diag import ScheduleError
+from tilewright.schedule.strategies import STRATEGIES
 
 
 def model_of(
@@ -160,6 +162,19 @@ def test_loops_of_operators_and_conditions_on_dims_are_noted() -> None:
     kinds = {note.kind: note for note in found.notes}
     assert kinds["broadcast"].node == "sum" and "m == n" in kinds["broadcast"].message
     assert kinds["own_loops"].operator == "CumSum"
+
+
+@pytest.mark.with_scalar_kernels
+def test_slow_kernels_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def declines(*arguments: object) -> None:
+        raise ScheduleError("not today")
+
+    model = model_of([helper.make_node("Exp", ["x"], ["y"], name="exp")], {"x": [300, 300]}, ["y"], {})
+    assert not [note for note in tilewright.check(model).notes if note.kind == "slow"]
+    for strategy in STRATEGIES.ours:
+        monkeypatch.setattr(type(strategy), "schedule", declines)
+    (slow,) = (note for note in tilewright.check(model).notes if note.kind == "slow")
+    assert slow.node == "k0_exp" and "cycles are lost; what would change it: " in slow.message
 
 
 def test_work_on_constants_is_none_of_a_call() -> None:

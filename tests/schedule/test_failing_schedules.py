@@ -18,6 +18,8 @@ from tilewright.runtime import Model
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.target import Target
 
+pytestmark = pytest.mark.with_scalar_kernels
+
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((5, 64)).astype(np.float32)
 

@@ -40,6 +40,8 @@ from tilewright.stages import programs
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
+pytestmark = pytest.mark.with_scalar_kernels
+
 RNG = np.random.default_rng(5)
 
 

@@ -1,5 +1,5 @@
-"""`tilewright.check`: whether a model can be compiled, and what it costs, in the time of an import and of the passes of
-the graph level: no kernel is scheduled, and no code made."""
+"""`tilewright.check`: whether a model can be compiled, what of it is slow and what it costs, in the time of an import,
+of the passes of the graph level and of schedules: no code is made."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tilewright.compiler import (
     frequent_modules,
     lower_graph,
     pass_context,
+    slow_kernels,
     strategies_with,
 )
 from tilewright.graph.assumptions import Assumption, assumptions
@@ -111,7 +112,9 @@ class _Check:
         uses = [_Use(op, counts) for part in parts for op in _computed(part)]
         parameters = _parameters(parts)
         remarks: list[Remark] = list(self.optional.remarks)
-        graphs = [self.lowered(part, counts, known, remarks, progress) for part in parts]
+        slow: list[Remark] = []
+        graphs = [self.lowered(part, counts, known, remarks, slow, progress) for part in parts]
+        notes += [Note("slow", "", r.subject, r.message) for r in slow]
         notes += [Note("remark", r.stage, r.subject, r.message) for r in remarks if r.kind in ("failed", "warning")]
         between = () if staged is None else [v for part in parts for v in part.main.returns]
         costs = self.costs(main, between, uses, parameters, graphs, known)
@@ -127,9 +130,10 @@ class _Check:
         counts: OperatorCounts,
         known: Mapping[str, int],
         remarks: list[Remark],
+        slow: list[Remark],
         progress: OnProgress | None,
     ) -> FusedGraph:
-        """The part after all passes of the graph level, and what is found of it."""
+        """The part after all passes of the graph level, and what is found of it; `slow` is told of slow kernels."""
         machine, plugins = self.session.machine(self.options), self.session.loaded_plugins
         back_end = back_end_for(machine, plugins)
         back_end.check(machine, self.options)
@@ -140,6 +144,7 @@ class _Check:
         target = machine if isinstance(machine, Target) else None
         found = fused_graph(part, counts, target, self.threads, lambda s: _value(s, known))
         remarks += over_budget(part.main, found.arena, typical(found.weights))
+        slow += slow_kernels(part, machine, strategies, self.optional)
         return found
 
     @property

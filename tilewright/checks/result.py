@@ -12,7 +12,7 @@ from tilewright.runtime.artifact import TensorInfo
 SCHEMA = 1
 """Version of the JSON data: fields may be added to one; whatever else changes makes the next."""
 
-NoteKind = Literal["host", "assumed", "broadcast", "own_loops", "contradiction", "remark"]
+NoteKind = Literal["host", "assumed", "broadcast", "own_loops", "contradiction", "slow", "remark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Quantity:
 class Note:
     """What makes a node slow, or restricts calls. `kind` is "host" for what runs in Python between parts of native
     code, "assumed" for a condition that calls must fulfil, "broadcast" for dims that are taken for equal but for calls
-    in which one of them is 1, "own_loops" for an operator whose loops are its own, and may
-    not be vectorised, "contradiction" for what the model declares and is not taken, and "remark" for an optional step
-    that failed."""
+    in which one of them is 1, "own_loops" for an operator whose loops are its own, and may not be vectorised,
+    "contradiction" for what the model declares and is not taken, "slow" for a kernel (its name stands for the node)
+    that does less than a tenth of what the machine could, and "remark" for an optional step that failed."""
 
     kind: NoteKind
     operator: str

@@ -117,6 +117,7 @@ def test_constants_stay_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(module.constants) == 1
 
 
+@pytest.mark.with_scalar_kernels
 def test_what_is_no_better_apart_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two scalar kernels are no faster than one: it is named instead."""
     for strategy in STRATEGIES.ours:

@@ -91,6 +91,7 @@ _KINDS = {
     "broadcast": "dims that are broadcast, and taken for equal",
     "own_loops": "operators with loops of their own, which may be slow",
     "contradiction": "declared, and not taken",
+    "slow": "kernels that do little of what the machine could",
     "remark": "failed",
 }
 

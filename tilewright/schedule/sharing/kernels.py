@@ -308,8 +308,9 @@ class _Kernels:
             verify_func(kernel, spec_of(self.target))
         pairs = self.optional.attempt("inplace", lambda: overwritable(kernel), lambda: ())
         kernel.info = replace(kernel_info(kernel), inplace=pairs)
-        if isinstance(self.target, Target) and (slow := slow_kernel(kernel, self.target, TypicalSizes({}))):
-            self.remarks.append(slow)
+        if isinstance(self.target, Target):
+            slow = slow_kernel(kernel, self.target, TypicalSizes({}), is_ours=bool(scheduled.stages))
+            self.remarks += [] if slow is None else [slow]
         if self.ready is not None:
             self.ready(kernel)
         return kernel

@@ -27,6 +27,9 @@ from tilewright.target.target import Target
 STAGE = "roofline"
 """Of the remarks on kernels that do little of what the machine could."""
 
+OWN_LOOPS = ("the operator has loops of its own", "another operator, or fewer elements")
+"""Why a kernel is slow that no schedule is for, and what would change it."""
+
 _IN_AN_ITERATION = ("vector", "dot", "unroll")
 
 
@@ -169,18 +172,19 @@ def _holds(condition: Sym, dims: Mapping[str, int]) -> bool:
 # What users hear
 
 
-def slow_kernel(func: Func, target: Target, sizes: TypicalSizes) -> Remark | None:
+def slow_kernel(func: Func, target: Target, sizes: TypicalSizes, *, is_ours: bool) -> Remark | None:
     """What is to be said of a kernel that does less than a tenth of what the machine could: why, what it loses, and
-    what would change it. A kernel that computes single elements though its operands allow vectors is a warning."""
+    what would change it. A kernel that computes single elements though its operands allow vectors is a warning, where
+    its loops are ours: not an operator's own, nor what the steps of a user made."""
     if not has_scalar_loops(func):
         return None
     pace = pace_of(func, target, sizes)
     if not pace.is_below(SCALAR):
         return None
-    allowed = pace.worst is not None and allows_vectors(pace.worst)
+    allowed = is_ours and pace.worst is not None and allows_vectors(pace.worst)
     if not allowed and not pace.is_below(SLOW):
         return None
-    why, change = _why_slow(pace, allowed)
+    why, change = _why_slow(pace, allowed) if is_ours else OWN_LOOPS
     message = (
         f"about {100 * pace.best / pace.cycles:.1f} % of what the machine could do: {pace.loop} computes one element "
         f"at a time, as {why}; {pace.cycles - pace.best:,.0f} of {pace.cycles:,.0f} cycles are lost; "
