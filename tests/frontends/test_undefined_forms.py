@@ -202,3 +202,34 @@ def test_more_samples_of_a_region_than_ever_end() -> None:
     model = one("RoiAlign", operands, ["x"], {"sampling_ratio": 10**6, "output_height": 2, "output_width": 2})
     with pytest.raises(tilewright.ModelError, match="1000000 x 1000000 samples in each cell would not end"):
         tilewright.compile(model, cache=False, threads=1)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("given", "target", "wanted"), [((0, 3, 4), (0, -1), (0, 12)), ((3, 0), (-1, 0), (3, 0)), ((0,), (0, -1), (0, 1))]
+)
+def test_the_rest_of_nothing_is_what_it_is_of_any_batch(
+    given: tuple[int, ...], target: tuple[int, ...], wanted: tuple[int, ...], known: bool
+) -> None:
+    dims = list(given) if known else [f"d{k}" for k in range(len(given))]
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"])
+    model = model_of([node], [info("x", dims)], ["y"], {"shape": np.array(target)})
+    (y,) = tilewright.compile(model, cache=False, threads=1)(np.zeros(given, np.float32))
+    assert y.shape == wanted
+
+
+def test_a_divisor_of_nothing_that_is_no_dim_of_the_input() -> None:
+    nodes = [
+        helper.make_node("Shape", ["z"], ["count"]),
+        helper.make_node("Concat", ["count", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"], allowzero=0),
+    ]
+    inputs = [info("x", ["a", "b"]), info("z", ["c"])]
+    compiled = tilewright.compile(
+        model_of(nodes, inputs, ["y"], {"rest": np.array([-1])}), cache=False, threads=1
+    )
+    none, six = np.zeros(0, np.float32), np.zeros((2, 3), np.float32)
+    assert compiled(six, np.zeros(3, np.float32))[0].shape == (3, 2)
+    assert compiled(np.zeros((0, 3), np.float32), none)[0].shape == (0, 0)
+    with pytest.raises(tilewright.InputError, match="cannot be reshaped"):
+        compiled(six, none)
