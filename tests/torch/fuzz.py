@@ -21,6 +21,7 @@ _CHANGES: dict[str, Callable[[int, Any], Any]] = {
     "exp": lambda r, x: (x * 0.1).exp(),
     "add": lambda r, x: x + 1,
     "pair": lambda r, x: x * x.flip(0),
+    "empty product": lambda r, x: x[..., :0] * 2 if r % 3 == 0 else x * 2,
     "sum": lambda r, x: x.sum(r % x.dim(), keepdim=True),
     "half": lambda r, x: x.half().float(),
     "cat": lambda r, x: torch.cat([x, x], r % x.dim()),
@@ -37,6 +38,8 @@ _VIEWS: dict[str, Callable[[int, Any], Any]] = {
     "expand": lambda r, x: x[:1].expand(3, *x.shape[1:]),
     "split": lambda r, x: x.chunk(2, r % x.dim())[-1],
     "same": lambda r, x: x.view(x.shape),
+    "empty": lambda r, x: x[..., x.shape[-1] :] if r % 3 == 0 else x,
+    "permute": lambda r, x: x.permute(*range(1, x.dim()), 0),
 }
 _WRITES: dict[str, Callable[[int, Any], Any]] = {
     "add_": lambda r, x: x.add_(1),
@@ -163,16 +166,21 @@ def compare(module: Any, compiled: Any, x: Any) -> bool:
     torch.testing.assert_close(ours_in, theirs_in, rtol=1e-3, atol=1e-3, msg=lambda t: f"the input: {t}")
     for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3, msg=lambda t, k=k: f"result {k}: {t}")
-        strides = [[step for n, step in zip(t.shape, t.stride(), strict=True) if n > 1] for t in (a, b)]
-        if (
-            a.numel()
-        ):  # strides of axes with one element mean nothing, and PyTorch traces others than it gives
-            assert strides[0] == strides[1], (
-                f"strides of result {k}: {a.stride()}, and {b.stride()} in PyTorch"
-            )
+        assert _strides(a, b) == _strides(b, b), (
+            f"strides of result {k}: {a.stride()}, and {b.stride()} in PyTorch"
+        )
+        assert (a.is_conj(), a.is_neg()) == (b.is_conj(), b.is_neg()), f"result {k} is a conjugate, or is none"
     found, expected = _places([ours_in, *ours]), _places([theirs_in, *theirs])
     assert found == expected, f"memory that is shared: {found}, and {expected} in PyTorch"
     return True
+
+
+def _strides(x: Any, expected: Any) -> list[int]:
+    """The strides that are compared. Those of axes with one element, and of empty tensors that PyTorch does not lay out
+    as new ones, it traces otherwise than it gives them."""
+    if not expected.numel():
+        return list(x.stride()) if expected.stride() == torch.empty(expected.shape).stride() else []
+    return [step for n, step in zip(x.shape, x.stride(), strict=True) if n > 1]
 
 
 def _places(tensors: Sequence[Any]) -> list[tuple[int, int]]:

@@ -76,7 +76,7 @@ def _convert(package: Any, info: TensorInfo) -> Convert:
     if package is np:
         return lambda array: array
     # PyTorch's own way takes half of the time that its from_dlpack takes
-    shared = getattr(package, "from_numpy", shared)
+    shared = _with_strides(package, getattr(package, "from_numpy", shared), info)
     if dtype.isbuiltin == 1:
         return _checked(package, shared, info)
     theirs = getattr(package, info.dtype, None) if info.dtype in FOREIGN else None
@@ -84,6 +84,21 @@ def _convert(package: Any, info: TensorInfo) -> Convert:
         raise _lacks(package, info)
     bits = np.dtype(f"i{dtype.itemsize}")
     return lambda array: shared(array.view(bits)).view(theirs)
+
+
+def _with_strides(package: Any, shared: Convert, info: TensorInfo) -> Convert:
+    """The same function, but for arrays without elements: those of NumPy have strides of 0, which PyTorch would keep
+    where its own tensors count an axis without elements as one with one."""
+    make = getattr(package, "empty", None)
+    is_never_empty = info.kind == "tensor" and all(isinstance(n, int) and n > 0 for n in info.shape)
+    if is_never_empty or make is None or not hasattr(package, "from_numpy"):
+        return shared
+
+    def convert(array: Any) -> Any:
+        found = shared(array)
+        return found if array.size else make(array.shape, dtype=found.dtype)
+
+    return convert
 
 
 def _checked(package: Any, shared: Convert, info: TensorInfo) -> Convert:

@@ -16,6 +16,7 @@ from tilewright.options import Options
 from tilewright.torch.compiled import Compiled
 from tilewright.torch.frozen import Frozen, Writes
 from tilewright.torch.pieces import State, Tell, compiled_pieces
+from tilewright.torch.views import take_views_of_written_inputs
 
 Runner = Callable[..., Any]
 
@@ -43,6 +44,7 @@ def compiled_anew(
             with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
                 return compiled_pieces(functional, state, options, tell)
 
+        take_views_of_written_inputs(functional, TracingContext.get().fw_metadata)
         made.append(Frozen(functional, example_inputs, frozen, compile_for, writes, weights))
         return make_boxed_func(made[-1])
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch.utils import _pytree as pytree
 
 
@@ -28,6 +29,58 @@ def views_of_results(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
         if base.op == "placeholder" or (_is_result(base) and not _is_dense_from_start(node.meta.get("val"))):
             found.update(chain)
     return [node for node in graph.graph.nodes if node in found]
+
+
+def take_views_of_written_inputs(graph: torch.fx.GraphModule, metadata: ViewAndMutationMeta | None) -> None:
+    """Make results that are views of inputs which the graph writes to out of these inputs, and not out of what is
+    written: AOTAutograd, which makes them anew when it has written, takes nothing but their place in memory, and what
+    is written begins elsewhere."""
+    if metadata is None:
+        return
+    (output,) = graph.graph.find_nodes(op="output")
+    inputs = graph.graph.find_nodes(op="placeholder")
+    written = len(metadata.mutated_inp_runtime_indices)
+    given = list(output.args[0])
+    if (len(inputs), len(given)) != (
+        len(metadata.input_info),
+        written + len(metadata.output_info) + metadata.num_intermediate_bases,
+    ):
+        return  # tokens, or tensors of tensors
+    for k, info in enumerate(metadata.output_info, written):
+        if info.output_type not in _OF_INPUTS or not isinstance(given[k], torch.fx.Node):
+            continue
+        if info.base_idx in metadata.mutated_inp_runtime_indices:
+            what = given[metadata.mutated_inp_runtime_indices.index(info.base_idx)]
+            given[k] = _taken_of(inputs[info.base_idx], given[k], what)
+    output.args = (tuple(given),)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+_OF_INPUTS = (OutputType.alias_of_input, OutputType.is_input)
+
+
+def _taken_of(node: torch.fx.Node, view: torch.fx.Node, what: torch.fx.Node) -> torch.fx.Node:
+    """A view of `what`, made of another tensor; itself where it is no view of that."""
+    chain, _ = chain_of(view)
+    tensors = [*chain, chain[-1].args[0]] if chain else [view]
+    if what not in tensors:
+        return view
+    for old in reversed(chain[: tensors.index(what)]):
+        with old.graph.inserting_after(old):
+            taken = old.graph.call_function(old.target, (node, *old.args[1:]), old.kwargs)
+        taken.meta = _meta_of(old, node)
+        node = taken
+    return node
+
+
+def _meta_of(view: torch.fx.Node, node: torch.fx.Node) -> dict[str, Any]:
+    """What is known of a view when it is one of another tensor: its strides may be others."""
+    args, kwargs = pytree.tree_map_only(
+        torch.fx.Node, lambda n: n.meta["val"], ((node, *view.args[1:]), view.kwargs)
+    )
+    assert callable(view.target)
+    return {**view.meta, "val": view.target(*args, **kwargs)}
 
 
 def chain_of(node: torch.fx.Node) -> tuple[list[torch.fx.Node], torch.fx.Node]:
