@@ -38,9 +38,12 @@ def identity(like: Value, rows: Sym, columns: Sym) -> Value:
 
 def diagonal(x: Value) -> Value:
     """The diagonals of square matrices."""
-    *outer, n, _ = shape_of(x)
-    flat = reshape(x, shape=(*outer, n * n))
-    step = sym_tensor(values=(n + 1,), scalar=True)
+    *outer, n, columns = shape_of(x)
+    flat = reshape(x, shape=(*outer, n * columns))
+    if columns.is_const:
+        steps = (*[1] * len(outer), columns.value + 1)
+        return slice_(flat, starts=(0,) * len(steps), sizes=(*outer, n), steps=steps)
+    step = sym_tensor(values=(columns + 1,), scalar=True)
     return gather(flat, ew.mul(iota(shape=(n,), axis=0), step), axis=len(outer))
 
 

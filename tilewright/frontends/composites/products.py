@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tilewright.frontends.composites.matrices import diagonal
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
@@ -14,7 +15,6 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define.broadcasting import is_stretched
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.shape import common_dim, require_equal_dim, surely_different
-from tilewright.ops.source import iota
 from tilewright.ops.view import reshape, shape_of, squeeze, transpose
 
 
@@ -110,11 +110,9 @@ def _prepared(labels: Labels, x: Value, wanted: set[str]) -> tuple[Labels, Value
         b = labels.index(label, a + 1)
         shape = shape_of(x)
         require_equal_dim(shape[a], shape[b], f"the axes {label} of an operand")
-        one = [sym(1)] * len(shape)
-        rows = iota(shape=(*one[:a], shape[a], *one[a + 1 :]), axis=a)
-        columns = iota(shape=(*one[:b], shape[b], *one[b + 1 :]), axis=b)
-        x = reduce_sum(ew.select(ew.eq(rows, columns), x, 0), axes=(b,), keepdims=False)
-        labels = labels[:b] + labels[b + 1 :]
+        others = [k for k in range(len(shape)) if k not in (a, b)]
+        x = diagonal(transpose(x, perm=(*others, a, b)))
+        labels = (*(labels[k] for k in others), label)
     return _summed(labels, x, wanted)
 
 
