@@ -36,7 +36,7 @@ class Value:
 @dataclass
 class Draft:
     """The nodes, weights and inputs until now. `has_sizes` says that sizes of its inputs stand in its constants, so
-    that they cannot be unknown."""
+    that they cannot be unknown; `known` has axes of an input whose sizes its operator prescribes."""
 
     rng: random.Random
     numbers: np.random.Generator
@@ -46,6 +46,7 @@ class Draft:
     elements: int = 0
     flops: float = 0.0
     has_sizes: bool = False
+    known: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def input(self, *shape: int, dtype: str = "float32", below: int = 1000) -> Value:
         """Normal numbers; integers are from 1 to `below`, without it."""
@@ -56,10 +57,10 @@ class Draft:
             array = self.numbers.standard_normal(shape).astype(dtype)
         return self.given(array)
 
-    def given(self, array: np.ndarray) -> Value:
-        """An input with these elements."""
+    def given(self, array: np.ndarray, known: tuple[int, ...] = ()) -> Value:
+        """An input with these elements, of which the sizes of some axes are always known."""
         name = f"x{len(self.inputs)}"
-        self.inputs[name] = array
+        self.inputs[name], self.known[name] = array, known
         return Value(name, array.shape, array.dtype)
 
     def weight(self, *shape: int, scale: float | None = None, dtype: str = "float32") -> Value:
@@ -132,11 +133,17 @@ class Draft:
         graph = helper.make_graph(
             self.nodes,
             "drawn",
-            [_info(name, array, unknown) for name, array in self.inputs.items()],
+            [self._info(name, array, unknown) for name, array in self.inputs.items()],
             [_output(v) for v in outputs],
             [numpy_helper.from_array(array, name) for name, array in self.weights.items()],
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+    def _info(self, name: str, array: np.ndarray, unknown: bool) -> onnx.ValueInfoProto:
+        axes = set(names_of_axes(array)) - set(self.known[name]) if unknown else set()
+        # neither inputs nor axes need share a size: each has a dim of its own
+        shape = [f"{name}_{axis}" if axis in axes else size for axis, size in enumerate(array.shape)]
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape)
 
 
 def _small(draft: Draft, value: Value) -> bool:
@@ -164,13 +171,6 @@ def _flops(op: str, operands: Sequence[Value | None], result: Value) -> float:
     if op == "ConvTranspose" and operands[0] is not None and operands[1] is not None:
         return 2.0 * math.prod(operands[0].shape) * math.prod(operands[1].shape[1:])
     return 0.0
-
-
-def _info(name: str, array: np.ndarray, unknown: bool) -> onnx.ValueInfoProto:
-    names = names_of_axes(array) if unknown else {}
-    # inputs need not share a size: each has dims of its own
-    shape = [f"{name}_{names[axis]}" if axis in names else size for axis, size in enumerate(array.shape)]
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape)
 
 
 def _output(value: Value) -> onnx.ValueInfoProto:

@@ -252,11 +252,12 @@ def resize(d: Draft) -> Value:
 
 def grid_sample(d: Draft) -> Value:
     x = image(d, 2, 64)
-    points = d.given(d.numbers.uniform(-1.1, 1.1, (x.shape[0], *edges(d.rng, 2, 64), 2)).astype(np.float32))
+    points = d.numbers.uniform(-1.1, 1.1, (x.shape[0], *edges(d.rng, 2, 64), 2)).astype(np.float32)
     modes = d.rng.choice(("linear", "nearest", "cubic")), d.rng.choice(("zeros", "border", "reflection"))
     return d.node(
-        "GridSample", x, points, mode=modes[0], padding_mode=modes[1], align_corners=d.rng.randint(0, 1)
-    )
+        "GridSample", x, d.given(points, known=(3,)), mode=modes[0], padding_mode=modes[1],
+        align_corners=d.rng.randint(0, 1),
+    )  # fmt: skip
 
 
 def boxes(d: Draft, count: int, scale: float) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +13,13 @@ from onnx import shape_inference
 
 import tilewright
 from bench.cases import read_arrays, relative_error
-from bench.cliffs import blocks, families
+from bench.cliffs import blocks, drawn, families
 from bench.cliffs.draft import Draft, TooLarge, Value
 from bench.cliffs.drawn import draw, make_case
 from bench.cliffs.operators import OPERATORS
 from bench.cliffs.told import kernels_and_remarks
 from bench.commands.cliffs import _shares
+from bench.references import by_onnxruntime
 
 
 def draft(*seed: object) -> Draft:
@@ -70,6 +71,32 @@ def test_sizes_are_unknown_only_where_no_constant_has_them(fresh_seed: int) -> N
     for kind, model, made in found:
         unknown = any(d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim)
         assert unknown == kind.endswith("_unknown") and not (unknown and made.has_sizes), (fresh_seed, kind)
+
+
+def test_axes_have_dims_of_their_own_except_those_that_operators_prescribe() -> None:
+    made = draft("axes")
+    x = made.given(np.ones((4, 3, 2), np.int32))
+    points = made.given(np.ones((1, 5, 6, 2), np.float32), known=(3,))
+    info = made.model([x, points], unknown=True).graph.input
+    dims = [[d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim] for i in info]
+    assert dims == [["x0_0", "x0_1", "x0_2"], ["x1_0", 5, "x1_2", 2]]
+
+
+def test_what_the_reference_refuses_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(families, "installed", lambda: ())
+    refused: list[Path] = []
+
+    def reference(model: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        if not refused:
+            refused.append(model)
+            raise RuntimeError("not implemented")
+        return by_onnxruntime(model, inputs)
+
+    monkeypatch.setattr(drawn, "by_onnxruntime", reference)
+    case = make_case(1, 0, tmp_path)
+    assert refused and case.arrays.exists()
+    assert list(tmp_path.glob("*.onnx")) == [case.model]
 
 
 def test_costs_have_limits() -> None:

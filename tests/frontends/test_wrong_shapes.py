@@ -15,6 +15,33 @@ from tilewright.runtime.errors import InputError
 
 F, I8, I64 = np.float32, np.int8, np.int64
 
+I32 = np.int32
+HEADS, SHARED = {"num_heads": 2}, {"num_heads": 4, "kv_num_heads": 2}
+PAIRS, PAST = {"q_num_heads": 4, "kv_num_heads": 2}, [(1, 2, 3, 8)] * 2
+WIDE, NARROW, ONE = (1, 2, 32), [(1, 2, 16)] * 2, ((1,), I32)
+Q, K, X, W = (1, 2, 1, 4), (1, 2, 5, 4), (1, 3, 16), [(16, 48), (48,)]
+ATTENTION: list[tuple[str, dict[str, Any], list[Any], dict[int, Sequence[int]]]] = [
+    ("Attention", {}, [Q, K, K, (1, 5)], {1: (2, 2, 5, 4), 2: (1, 1, 5, 4), 3: (3, 5)}),
+    ("Attention", {}, [Q, K, K, (1, 1, 1, 5)], {0: (1, 2, 1, 1), 2: (1, 2, 1, 4), 3: (2, 1, 1, 5)}),
+    ("Attention", {}, [Q, K, K, (1, 1, 1, 7), K, K], {3: (1, 1, 1, 11), 4: (1, 1, 5, 4), 5: (1, 2, 4, 4)}),
+    ("Attention", PAIRS, [(2, 3, 8), (2, 5, 4), (2, 5, 6)], {2: (3, 5, 4)}),
+    ("com.microsoft.Attention", HEADS, [X, *W, ((1, 3), I32)], {2: (1,), 3: (3, 1)}),
+    ("com.microsoft.Attention", HEADS, [X, *W, ((1, 3, 3), I32), (2, 1, 2, 0, 8)], {3: (3, 1, 3), 4: (3, 1, 2, 0, 8)}),
+    ("com.microsoft.Attention", HEADS, [(1, 1, 16), *W, ((1, 1, 6, 6), I32), (2, 1, 2, 4, 8), (1, 2, 1, 5)],
+     {3: (2, 1, 6, 6), 5: (1, 2, 3, 5)}),
+    ("com.microsoft.MultiHeadAttention", HEADS, [(1, 1, 16), (1, 2, 5, 8), (1, 2, 5, 8)],
+     {1: (1, 1, 5, 8), 2: (2, 2, 5, 8)}),
+    ("com.microsoft.MultiHeadAttention", HEADS, [X, X, X, (48,), ((1, 3), I32), (1, 1, 3, 3)],
+     {3: (47,), 4: (3, 1), 5: (2, 1, 3, 3)}),
+    ("com.microsoft.GroupQueryAttention", SHARED, [WIDE, *NARROW, *PAST, ONE, ONE],
+     {3: (1, 1, 3, 8), 4: (1, 2, 1, 8), 5: (2,)}),
+    ("com.microsoft.GroupQueryAttention", {**SHARED, "do_rotary": 1},
+     [WIDE, *NARROW, *PAST, ONE, ONE, (9, 4), (9, 4), ((1, 2), I64), (1, 1, 2, 3), (4,)],
+     {8: (9, 1), 9: (2, 2), 10: (1, 3, 2, 3), 11: (2,)}),
+    ("com.microsoft.RotaryEmbedding", {}, [(1, 2, 3, 8), ((1, 3), I64), (9, 4), (9, 4)], {1: (2, 3), 3: (9, 1)}),
+    ("com.microsoft.RotaryEmbedding", {}, [(1, 2, 3, 8), ((1,), I64), (9, 4), (9, 4)], {1: (3,)}),
+]
+
 CASES: list[tuple[str, dict[str, Any], list[Any], dict[int, Sequence[int]]]] = [
     ("Conv", {"group": 2}, [(1, 4, 8), (6, 2, 3)], {0: (1, 6, 8), 1: (5, 2, 3)}),
     ("Conv", {"group": 2}, [(1, 4, 8, 8), (4, 2, 3, 3)], {0: (1, 3, 8, 8), 1: (4, 3, 3, 3)}),
@@ -84,7 +111,32 @@ CASES: list[tuple[str, dict[str, Any], list[Any], dict[int, Sequence[int]]]] = [
     ("Einsum", {"equation": "bii,i->b"}, [(2, 3, 3), (3,)], {0: (2, 1, 3), 1: (4,)}),
     ("DepthToSpace", {"blocksize": 2}, [(1, 8, 3, 3)], {0: (1, 6, 3, 3)}),
     ("Pad", {"mode": "reflect"}, [(4, 5)], {0: (0, 5)}),
+    *ATTENTION,
 ]
+
+
+@pytest.mark.parametrize(("op", "attrs", "shapes", "wrong"), [
+    ("Attention", {}, [Q, K, K, (3, 5)], r"a mask f32\[3, 5\] does not fit scores \[1, 2, 1, 5\]"),
+    ("Attention", {}, [Q, K, K, (1, 1, 1, 1, 5)], r"does not fit scores \[1, 2, 1, 5\]"),
+    ("Attention", {}, [Q, K, K, (1, 6)], "does not fit scores"),
+    ("Attention", {}, [Q, K, K, None, K], "past keys and past values come together"),
+    ("Attention", {}, [Q, K, K, None, (1, 5, 4), (1, 5, 4)], r"f32\[1, 5, 4\] is not before"),
+    ("Attention", {}, [Q, (1, 5, 8), K], r"3 or 4 axes each, not \[4, 3, 4\]"),
+    ("Attention", {}, [Q, K, (1, 2, 4, 4)], "keys and values are as many"),
+    ("Attention", {}, [Q, (2, 2, 5, 4), K], "different batches"),
+    ("Attention", {}, [Q, K, (1, 1, 5, 4)], "as many heads"),
+    ("Attention", {}, [Q, (1, 2, 5, 1), K], "heads of queries and keys have one size"),
+    ("Attention", PAIRS, [(1, 2, 8), (1, 2, 8), (1, 2, 8)], "heads of queries and keys have one size"),
+    ("Attention", {"q_num_heads": 0, "kv_num_heads": 2}, [(1, 2, 8)] * 3, "q_num_heads is 0"),
+])  # fmt: skip
+def test_attention_of_the_standard_says_what_does_not_fit(
+    op: str, attrs: dict[str, Any], shapes: list[Any], wrong: str
+) -> None:
+    names = ["" if s is None else f"x{k}" for k, s in enumerate(shapes)]
+    inputs = [info(n, s) for n, s in zip(names, shapes, strict=True) if s is not None]
+    model = model_of([helper.make_node(op, names, ["y"], **attrs)], inputs, ["y"], opset=23)
+    with pytest.raises(tilewright.TilewrightError, match=wrong):
+        tilewright.compile(model, cache=False, threads=1)
 
 
 def name_of(case: tuple[str, dict[str, Any], list[Any], dict[int, Sequence[int]]]) -> str:
@@ -106,7 +158,8 @@ def test_wrong_sizes_are_refused(case, numerics: str) -> None:
     domain, _, short = op.rpartition(".")
     constants = {"pads": np.array([1, 0, 1, 0])} if op == "Pad" else {}
     node = helper.make_node(short, [*names, *constants], ["y"], name="the_node", domain=domain, **attrs)
-    model = model_of([node], inputs, ["y"], constants, opset=19, domains=[domain] if domain else [])
+    model = model_of([node], inputs, ["y"], constants, opset=24 if short == "Attention" else 19,
+                     domains=[domain] if domain else [])
     compiled = tilewright.compile(model.SerializeToString(), cache=False, threads=1, numerics=numerics)
     right = compiled(*arrays)
     assert all(np.isfinite(r).all() for r in right)

@@ -118,7 +118,7 @@ def _regions() -> Iterator[Sample]:
                 lambda o=offset, m=mode: _aligned(x, rois, batch, (2, 3), 0.75, o, m),
                 size=(2, 3), samples=0, scale=0.75, offset=offset, mode=mode, loose=20,
             )  # fmt: skip
-    odd = np.array([[-40, -30, 50, 60], [3, 3, 3, 3], [5, 5, 2, 1], [90, 90, 99, 99]], np.float32)
+    odd = np.array([[-40.3, -30.2, 50.1, 60.4], [3, 3, 3, 3], [5, 5, 2, 1], [90, 90, 99, 99]], np.float32)
     images = np.array([1, 0, 1, 0])
     for mode in ("avg", "max"):
         yield sample(

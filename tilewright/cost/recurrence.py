@@ -15,6 +15,9 @@ from tilewright.target.target import Target
 GROUPS = (6, 4, 3, 2, 1)
 """Numbers of batch entries that may go through time together where weights are few."""
 
+USUAL_BATCH = 4
+"""Entries that a batch of unknown size is taken to have: groups of them divide most larger batches."""
+
 WEIGHTS_COST = 2
 """Entries that one more group costs, as it reads all weights again."""
 

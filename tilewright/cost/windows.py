@@ -11,6 +11,9 @@ STORED = 12
 KERNEL = 16_000
 """Reads of elements that take as long as a kernel is begun and ended."""
 
+LONGEST_FILTER = 4096
+"""Elements of a filter along an axis that are looked at one by one for those that meet padding alone."""
+
 PASS = 4
 """Reads of elements that a pass of an axis costs as much as, where windows are reduced along that axis alone."""
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, ceildiv, minimum
+from tilewright.ir.sym import Sym, ceildiv, le, lt, minimum
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
@@ -122,14 +122,27 @@ class _Group:
             yield e, j
 
 
-@contextmanager
 def _groups(
     t: ScalarBuilder, entries: int, line: int, first: Sequence[Array], last: Sequence[Array]
 ) -> Iterator[_Group]:
-    """A loop over groups of so many entries with their states, from `first` and to `last`. The last group overlaps the
-    one before where the batch is no multiple: both give the same."""
+    """Loops over groups of so many entries with their states, from `first` and to `last`: one or, of unknown batches,
+    one for those that have so many and one of single entries for the others."""
+    batch = last[0].shape[0]
+    if batch.is_const or entries == 1:
+        yield from _groups_of(t, min(entries, max(1, batch.value)) if batch.is_const else 1, line, first, last)
+        return
+    with t.when(le(entries, batch)):
+        yield from _groups_of(t, entries, line, first, last)
+    with t.when(lt(batch, entries)):
+        yield from _groups_of(t, 1, line, first, last)
+
+
+def _groups_of(
+    t: ScalarBuilder, size: int, line: int, first: Sequence[Array], last: Sequence[Array]
+) -> Iterator[_Group]:
+    """A loop over groups of `size` entries. The last group overlaps the one before where the batch is no multiple: both
+    give the same."""
     batch, hidden = last[0].shape  # first states of sizes that are not known are of these, which is checked
-    size = min(entries, max(1, batch.value)) if batch.is_const else 1
     with t.loop(ceildiv(batch, size), "b", "parallel") as b:
         start = b * size if batch % size == 0 else minimum(b * size, batch - size)
         dtype = first[0].dtype.accumulator
@@ -289,19 +302,24 @@ def rnn(
 ) -> None:
     """h = f(gates + R h): outputs of all steps [time, batch, hidden] and the last h [batch, hidden]."""
     (gates, r, h0, *lengths), (y, hn) = inputs, outputs
-    with _groups(t, entries, line, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
-        (h,) = group.states
-        new = group.rows(t)
-        sums = _products(t, group, r, range(1), h)
-        with group.units(t) as (e, j):
-            b = group.start + e
-            now = step.at(t, b)
-            value = activated(
-                t, activations[0], gates[now.place, b, j].cast(group.dtype) + sums[e, 0, j], limit
-            )
-            y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
-            new.store((e, j), now.kept(t, value, h[e, j]))
-        _advance(t, group, h, new)
+
+    def go(group: _Group) -> None:
+        with _steps(t, gates, lengths, reverse) as step:
+            (h,) = group.states
+            new = group.rows(t)
+            sums = _products(t, group, r, range(1), h)
+            with group.units(t) as (e, j):
+                b = group.start + e
+                now = step.at(t, b)
+                value = activated(
+                    t, activations[0], gates[now.place, b, j].cast(group.dtype) + sums[e, 0, j], limit
+                )
+                y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
+                new.store((e, j), now.kept(t, value, h[e, j]))
+            _advance(t, group, h, new)
+
+    for group in _groups(t, entries, line, [h0], [hn]):
+        go(group)
 
 
 def _gru_types(
@@ -343,37 +361,42 @@ def gru(
     """
     (gates, r, bias, h0, *lengths), (y, hn) = inputs, outputs
     f, g = activations
-    with _groups(t, entries, line, [h0], [hn]) as group, _steps(t, gates, lengths, reverse) as step:
-        (h,) = group.states
-        stride = gates.shape[2] // 3
-        new, update, reset = (group.rows(t) for _ in range(3))
-        sums = _products(t, group, r, range(3 if linear_before_reset else 2), h)
 
-        def gate(now: _Moment, k: int, e: Sym, j: Sym) -> Scalar:
-            return gates[now.place, group.start + e, k * stride + j].cast(group.dtype)
+    def go(group: _Group) -> None:
+        with _steps(t, gates, lengths, reverse) as step:
+            (h,) = group.states
+            stride = gates.shape[2] // 3
+            new, update, reset = (group.rows(t) for _ in range(3))
+            sums = _products(t, group, r, range(3 if linear_before_reset else 2), h)
 
-        def finish(now: _Moment, z: Scalar, candidate: Scalar, e: Sym, j: Sym) -> None:
-            old = h[e, j]
-            value = (1 - z) * candidate + z * old
-            y.store((now.place, group.start + e, j), now.kept(t, value, 0.0).cast(y.dtype))
-            new.store((e, j), now.kept(t, value, old))
+            def gate(now: _Moment, k: int, e: Sym, j: Sym) -> Scalar:
+                return gates[now.place, group.start + e, k * stride + j].cast(group.dtype)
 
-        with group.units(t) as (e, j):
-            now = step.at(t, group.start + e)
-            z, keep = (activated(t, f, gate(now, k, e, j) + sums[e, k, j], limit) for k in range(2))
-            if linear_before_reset:
-                recurrent = keep * (sums[e, 2, j] + bias[j].cast(group.dtype))
-                finish(now, z, activated(t, g, gate(now, 2, e, j) + recurrent, limit), e, j)
-            else:
-                update.store((e, j), z)
-                reset.store((e, j), keep * h[e, j])
-        if not linear_before_reset:
-            rest = _products(t, group, r, range(2, 3), reset)
+            def finish(now: _Moment, z: Scalar, candidate: Scalar, e: Sym, j: Sym) -> None:
+                old = h[e, j]
+                value = (1 - z) * candidate + z * old
+                y.store((now.place, group.start + e, j), now.kept(t, value, 0.0).cast(y.dtype))
+                new.store((e, j), now.kept(t, value, old))
+
             with group.units(t) as (e, j):
                 now = step.at(t, group.start + e)
-                total = gate(now, 2, e, j) + (rest[e, 0, j] + bias[j].cast(group.dtype))
-                finish(now, update[e, j], activated(t, g, total, limit), e, j)
-        _advance(t, group, h, new)
+                z, keep = (activated(t, f, gate(now, k, e, j) + sums[e, k, j], limit) for k in range(2))
+                if linear_before_reset:
+                    recurrent = keep * (sums[e, 2, j] + bias[j].cast(group.dtype))
+                    finish(now, z, activated(t, g, gate(now, 2, e, j) + recurrent, limit), e, j)
+                else:
+                    update.store((e, j), z)
+                    reset.store((e, j), keep * h[e, j])
+            if not linear_before_reset:
+                rest = _products(t, group, r, range(2, 3), reset)
+                with group.units(t) as (e, j):
+                    now = step.at(t, group.start + e)
+                    total = gate(now, 2, e, j) + (rest[e, 0, j] + bias[j].cast(group.dtype))
+                    finish(now, update[e, j], activated(t, g, total, limit), e, j)
+            _advance(t, group, h, new)
+
+    for group in _groups(t, entries, line, [h0], [hn]):
+        go(group)
 
 
 def _lstm_types(
@@ -517,29 +540,34 @@ def _lstm_steps(
     """All steps; `sums_of` gives R h for the entries of a group."""
     (peepholes, h0, c0, *lengths), (y, hn, cn) = inputs, outputs
     f, g, out = activations
-    with _groups(t, entries, line, [h0, c0], [hn, cn]) as group, _steps(t, gates, lengths, reverse) as step:
-        h, c = group.states
-        size, stride = group.hidden, gates.shape[2] // 4
-        new = group.rows(t)
-        sum_of = sums_of(group, h)
-        with group.units(t) as (e, j):
-            b = group.start + e
-            now = step.at(t, b)
-            i, o, forget, entry = (
-                gates[now.place, b, k * stride + j].cast(group.dtype) + sum_of(e, k, j) for k in range(4)
-            )
 
-            def peep(k: int, cell: Scalar, at: Sym = j) -> Scalar:
-                return peepholes[k * size + at].cast(group.dtype) * cell
+    def go(group: _Group) -> None:
+        with _steps(t, gates, lengths, reverse) as step:
+            h, c = group.states
+            size, stride = group.hidden, gates.shape[2] // 4
+            new = group.rows(t)
+            sum_of = sums_of(group, h)
+            with group.units(t) as (e, j):
+                b = group.start + e
+                now = step.at(t, b)
+                i, o, forget, entry = (
+                    gates[now.place, b, k * stride + j].cast(group.dtype) + sum_of(e, k, j) for k in range(4)
+                )
 
-            old = c[e, j]
-            entering = activated(t, f, i + peep(0, old), limit)
-            kept = 1 - entering if couple else activated(t, f, forget + peep(2, old), limit)
-            cell = kept * old + entering * activated(t, g, entry, limit)
-            if clip:
-                cell = _between(t, cell, clip)
-            value = activated(t, f, o + peep(1, cell), limit) * activated(t, out, cell)
-            y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
-            c.store((e, j), now.kept(t, cell, old))
-            new.store((e, j), now.kept(t, value, h[e, j]))
-        _advance(t, group, h, new)
+                def peep(k: int, cell: Scalar, at: Sym = j) -> Scalar:
+                    return peepholes[k * size + at].cast(group.dtype) * cell
+
+                old = c[e, j]
+                entering = activated(t, f, i + peep(0, old), limit)
+                kept = 1 - entering if couple else activated(t, f, forget + peep(2, old), limit)
+                cell = kept * old + entering * activated(t, g, entry, limit)
+                if clip:
+                    cell = _between(t, cell, clip)
+                value = activated(t, f, o + peep(1, cell), limit) * activated(t, out, cell)
+                y.store((now.place, b, j), now.kept(t, value, 0.0).cast(y.dtype))
+                c.store((e, j), now.kept(t, cell, old))
+                new.store((e, j), now.kept(t, value, h[e, j]))
+            _advance(t, group, h, new)
+
+    for group in _groups(t, entries, line, [h0, c0], [hn, cn]):
+        go(group)

@@ -114,7 +114,7 @@ class _Side:
         extent = rois[k, 3 - axis].cast(wide) * scale - offset - start
         if offset == 0.0:
             extent = t.apply("max", extent, 1.0)
-        return cls(t, start, extent * (1.0 / max(1, cells)), length, cells)
+        return cls(t, start, extent / float(max(1, cells)), length, cells)
 
     @property
     def wide(self) -> dt.DType:

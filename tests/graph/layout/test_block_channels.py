@@ -220,6 +220,24 @@ def test_transposed_convolutions_become_convolutions(kernel, stride, begin, end,
     assert "conv_transpose" not in layout(body, (N, 18, 5, 4))
 
 
+@pytest.mark.parametrize("taps", [3, 5, 31])
+@pytest.mark.parametrize("length", [var("t", 1), 40])
+def test_lines_of_unknown_length_are_padded_before_long_windows(taps, length):
+    """Where they end is not known, so that each tap would have conditions at every position."""
+
+    def body(x):
+        pads = {"pads_begin": (taps // 2,), "pads_end": (taps // 2,)}
+        y = ct.conv(relu(conv_1(x)), weights(32, 1, taps, seed=2), groups=32, strides=(1,), **pads)
+        return conv_1(y)
+
+    def conv_1(x):
+        return ct.conv(x, weights(32, 32, 1), strides=(1,))
+
+    found = layout(body, (1, 32, length))
+    assert "depthwise_blocked" in found and "unblock_channels" in found
+    assert found.count("pad") == (length != 40 and taps >= 5)
+
+
 def test_doubles_stay_plain():
 
     module = program(

@@ -19,6 +19,7 @@ from tilewright.ir.types import tensor
 from tilewright.ir.verify import verify_func
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
+from tilewright.ops import quant as qt
 from tilewright.ops import reduce as rd
 from tilewright.ops import view as vw
 from tilewright.ops.define import constant
@@ -66,7 +67,10 @@ CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
     "reshape back": (lambda x: vw.reshape(vw.reshape(x, shape=(12, 6)), shape=(3, 4, 6)), []),
     "whole slice": (lambda x: vw.slice_(x, starts=(0, 0, 0), sizes=(3, 4, 6)), []),
     "empty pad": (lambda x: vw.pad(x, before=(0, 0, 0), after=(0, 0, 0)), []),
-    "elements of an axis beside each other": (lambda x: beside_each_other(x, (1, 2, 3)), ["slice", "transpose"]),
+    "elements of an axis beside each other": (
+        lambda x: beside_each_other(x, (1, 2, 3)),
+        ["slice", "transpose"],
+    ),
     "the same elements in another order": (
         lambda x: beside_each_other(x, (2, 1)),
         ["slice", "slice", "transpose", "transpose", "reshape", "reshape", "concat"],
@@ -150,6 +154,10 @@ CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
         lambda x: ct.conv(vw.pad(x, before=(0, 1, 0), after=(0, 1, 0)), weights(5, 6, 3)),
         ["pad", "conv"],
     ),
+    "filters of which one element meets the line": (
+        lambda x: ct.conv(x, weights(5, 4, 9), pads_begin=(24,), pads_end=(24,), dilations=(6,)),
+        ["conv"],
+    ),
     "a convolution of each element": (lambda x: ct.conv(x, weights(4, 1, 1), groups=4), ["mul"]),
     "a convolution of every other element": (
         lambda x: ct.conv(x, weights(4, 1, 1), groups=4, strides=(2,)),
@@ -160,6 +168,65 @@ CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
         ["exp"],
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pads", "dilation", "left"),
+    [
+        ((1, 9), (3, 3), (1, 1), (1, 1), (1, 1), (1, 3)),  # a line
+        ((1, 1), (3, 3), (2, 2), (1, 1), (1, 1), (1, 1)),
+        ((2, 2), (7, 7), (1, 1), (3, 3), (1, 1), (3, 3)),
+        ((2, 3), (7, 7), (2, 2), (3, 3), (1, 1), (2, 5)),
+        ((4, 8), (3, 3), (1, 1), (6, 6), (6, 6), (1, 3)),  # dilated further than the image is high
+        ((4, 4), (5, 2), (1, 1), (3, 0), (1, 1), (5, 2)),  # all are needed
+        ((3, 4), (3, 1), (3, 1), (4, 0), (2, 1), (3, 1)),
+        (
+            (1, 5),
+            (2, 1),
+            (3, 1),
+            (5, 0),
+            (1, 1),
+            (2, 1),
+        ),  # the image lies between the windows: nothing is met
+    ],
+)
+@pytest.mark.parametrize("integer", [False, True], ids=("float", "integer"))
+def test_filters_have_no_elements_that_meet_padding_alone(
+    size, kernel, stride, pads, dilation, left, integer
+):
+    attrs = {"strides": stride, "pads_begin": pads, "pads_end": pads, "dilations": dilation}
+
+    def body(x: Value) -> Value:
+        if not integer:
+            return ct.conv(x, weights(4, 3, *kernel), **attrs)
+        x, w = (ew.cast(ew.mul(v, 10.0), dtype=dt.i8) for v in (x, weights(4, 3, *kernel)))
+        zeros = (full(value=v, dtype=dt.i8, shape=()) for v in (3, -2))
+        return ew.cast(qt.conv_integer(x, w, *zeros, **attrs), dtype=dt.f32)
+
+    module = program(body, (2, 3, *size))
+    run(module, Canonicalize(), tolerance=1e-5)
+    found = find(module, "conv_integer" if integer else "conv")
+    assert tuple(found.operands[1].type.shape[2:]) == left
+    run(module, Canonicalize())
+
+
+def test_quantised_filters_stay_quantised_where_elements_are_left_out():
+    def body(x: Value) -> Value:
+        scale = weights(4, 1, 1, 1)
+        q = ew.cast(ew.mul(weights(4, 3, 3, 3), 50.0), dtype=dt.i8)
+        w = qt.dequantize_linear(q, scale, full(value=0, dtype=dt.i8, shape=()), dtype=dt.f32)
+        return ct.conv(x, w, pads_begin=(1, 1), pads_end=(1, 1))
+
+    module = program(body, (2, 3, 1, 1))
+    run(module, Canonicalize())
+    filters = find(module, "conv").operands[1]
+    assert filters.op.name == "dequantize_linear" and filters.type.shape[2:] == (1, 1)
+
+
+def test_filters_keep_their_elements_where_the_image_is_of_unknown_size():
+    module = program(lambda x: ct.conv(x, weights(4, 3, 3), pads_begin=(1,), pads_end=(1,)), (2, 3, var("n")))
+    Canonicalize().run(module, PassContext())
+    assert find(module, "conv").operands[1].type.shape[2] == 3
 
 
 @pytest.mark.parametrize("name", CASES)

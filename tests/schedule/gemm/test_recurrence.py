@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
+from tilewright.compiler import compile_module
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of, loop_var
@@ -17,6 +19,9 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.ops import recurrent
 from tilewright.ops.define import constant
+from tilewright.options import Options
+from tilewright.runtime.module import Model
+from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(3)
@@ -302,3 +307,34 @@ def test_states_that_fill_no_groups_are_multiplied_one_by_one() -> None:
     (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
     assert not any(is_loop(o) and kind_of(o) == "dot" for o in kernel.body.walk())
     assert kernel_info(kernel).packed
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "gru linear", "rnn"])
+def test_batches_of_unknown_size_go_through_time_in_groups_where_they_can(name: str) -> None:
+    """Weights that were read serve four entries at once; of fewer, each goes alone."""
+    hidden = 10
+    gates = {"lstm": 4, "gru": 3, "gru linear": 3, "rnn": 1}[name]
+    weights, bias = constant_array(gates, hidden, hidden), constant_array(hidden)
+    batch = var("batch", 0)
+
+    def body(x: Value, h: Value) -> Value:
+        match name:
+            case "lstm":
+                return recurrent.lstm(x, constant(weights), constant(np.zeros(3 * hidden, np.float32)), h, h)[0]
+            case "rnn":
+                return recurrent.rnn(x, constant(weights), h)[0]
+        linear = name == "gru linear"
+        return recurrent.gru(x, constant(weights), constant(bias), h, linear_before_reset=linear)[0]
+
+    types = [tensor(dt.f32, (STEPS, batch, gates * hidden)), tensor(dt.f32, (batch, hidden))]
+    module, source = oracle.build(types, body), oracle.build(types, body)
+    oracle.scheduled(source, "zen3")
+    (kernel,) = [f for f in source.funcs.values() if f.level == "loops"]
+    shapes = {tuple(d.value for d in buffer_type(o.result).shape)[:2] for o in kernel.body.walk() if o.name == "alloc"}
+    assert {4, 1} <= {shape[0] for shape in shapes if len(shape) == 2}
+    model = Model(compile_module(oracle.build(types, body), Options(), host_target()), 2)
+    for size in (0, 1, 3, 4, 9):
+        x, h = constant_array(STEPS, size, gates * hidden), constant_array(size, hidden)
+        (wanted,) = oracle.expected(module, [x, h])
+        (found,) = model(x, h)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)

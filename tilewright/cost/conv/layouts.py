@@ -26,6 +26,9 @@ ELEMENT = 4
 PASSES = 2
 """Passes over an image that a change of its layout takes: it is read and written."""
 
+LEAST_TAPS = 5
+"""Taps along a line whose conditions take longer than another pass over the data."""
+
 UNALIGNED = 0.1
 """Share of the time of products that vectors along positions take longer than those along filters: they begin anywhere,
 and cross cache lines."""
@@ -59,6 +62,12 @@ def leaves_blocks(terms: int, filters: int, target: Target) -> bool:
     lanes = VECTOR_BYTES // ELEMENT
     changes = PASSES * target.calibration.exposed.passes / lanes
     return filters % BLOCK == 0 and UNALIGNED * multiply_cycles(terms, ELEMENT, target) > changes
+
+
+def writes_padding(taps: int) -> bool:
+    """Whether lines of unknown length are better written with their padding before windows of so many taps, which have
+    conditions at every position otherwise: where lines end is not known."""
+    return taps >= LEAST_TAPS
 
 
 def positions_as_channels(positions: int | None, taps: int, stride: int, block: int, target: Target) -> bool:

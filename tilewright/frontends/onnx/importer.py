@@ -18,7 +18,7 @@ from tilewright.frontends.literals import literal
 from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter, refusal
+from tilewright.frontends.onnx.registry import find_adapter, find_condition, find_host_adapter, refusal
 from tilewright.frontends.onnx.structure import (
     FunctionKey,
     function_key,
@@ -314,10 +314,12 @@ class Importer:
                 type_of(v)
             listed = ", ".join("-" if v is None else str(v.type) for v in inputs)
             raise UnsupportedError(f"{node.op_type}({listed}) is not supported")
-        if adapter is None:
-            return self._expand(node, schema, version, inputs, attributes, scope)
         wanted = [name if name in scope.read else "" for name in node.output]
         view = Node(node.op_type, version, schema, inputs, attributes, wanted, self)
+        if adapter is None:
+            if (condition := find_condition(domain, node.op_type)) is not None:
+                condition(view)
+            return self._expand(node, schema, version, inputs, attributes, scope)
         found = self.translation.fit(inputs, lambda: adapter(view))
         if schema is None:
             view.require_nothing_else()

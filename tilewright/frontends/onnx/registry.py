@@ -54,6 +54,27 @@ def _add(table: _Table, key: tuple[str, str], versions: range, fn: Adapter) -> N
     found.sort(key=lambda entry: -entry[0][0])
 
 
+_CONDITIONS: dict[tuple[str, str], Callable[[Node], None]] = {}
+
+
+def condition(name: str, domain: str = "") -> Callable[[Callable[[Node], None]], Callable[[Node], None]]:
+    """The function raises where the operands of a node with this operator do not fit, or demands that they do, before
+    the decomposition of the specification, which takes that for granted, is used."""
+
+    def register(fn: Callable[[Node], None]) -> Callable[[Node], None]:
+        assert (domain, name) not in _CONDITIONS, f"{name} has two conditions"
+        _CONDITIONS[domain, name] = fn
+        DEFINITIONS.note(domain, (name,), fn)
+        return fn
+
+    return register
+
+
+def find_condition(domain: str, op: str) -> Callable[[Node], None] | None:
+    """What must hold of a node before its decomposition is used; None where it says so itself."""
+    return _CONDITIONS.get((domain, op))
+
+
 _REFUSED: dict[tuple[str, str], str] = {}
 
 

@@ -7,14 +7,15 @@ from math import prod
 
 import numpy as np
 
-from tilewright.cost.conv.layouts import blocks_fill_lanes, fills_blocks, leaves_blocks
+from tilewright.cost.conv.layouts import blocks_fill_lanes, fills_blocks, leaves_blocks, writes_padding
 from tilewright.graph.algorithms.winograd import MOST_GROWTH
-from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters
+from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters, pad_space
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.layout.spatial_blocking import conv_by_positions, suits_positions
 from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
+from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops.blocked import conv_blocked, depthwise_blocked
 from tilewright.ops.contract import matmul
@@ -166,11 +167,16 @@ def _whole_groups(
 
 
 def _depthwise(op: Op, window: ConvWindow, layouts: LayoutMap) -> None:
-    """Conditions cost little here: each load serves one product, and padding apart would be another pass."""
-    w = _filled_weights(op, layouts, False, len(window.kernel))
-    pads = {"pads_begin": window.before, "pads_end": window.after}
-    attrs = {"sums": op.attrs["sums"], **window.attrs}
-    made = depthwise_blocked(layouts.blocked(op.operands[0]), w, **pads, **attrs)
+    """Conditions cost little in lines of known length: each load serves one product, and padding apart would be another
+    pass."""
+    x, w = layouts.blocked(op.operands[0]), _filled_weights(op, layouts, False, len(window.kernel))
+    before, after = list(window.before), list(window.after)
+    if not shape_of(op.result)[-1].is_const and writes_padding(window.kernel[-1].value):
+        others = [sym(0)] * (len(before) - 1)
+        x = pad_space(x, [*others, before[-1]], [*others, after[-1]], 1)
+        before[-1] = after[-1] = sym(0)
+    pads = {"pads_begin": tuple(before), "pads_end": tuple(after)}
+    made = depthwise_blocked(x, w, **pads, sums=op.attrs["sums"], **window.attrs)
     layouts.set_blocked(op.result, made)
 
 

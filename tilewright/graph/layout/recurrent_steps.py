@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.cost.recurrence import columns_of_gate, entries_together, floats_of_line
+from tilewright.cost.recurrence import USUAL_BATCH, columns_of_gate, entries_together, floats_of_line
 from tilewright.graph.match import shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.weight_only import is_known
@@ -39,9 +39,8 @@ class RecurrentSteps:
             _, batch, _ = shape_of(op.operands[0])
             weights = product(shape_of(op.operands[1]))
             op.attrs["line"] = floats_of_line()
-            if batch.is_const:
-                known = weights.value if weights.is_const else None
-                op.attrs["entries"] = entries_together(batch.value, known)
+            known = weights.value if weights.is_const else None
+            op.attrs["entries"] = entries_together(batch.value if batch.is_const else USUAL_BATCH, known)
             _pad_gates(op, module)
         if found:
             drop_dead(module)

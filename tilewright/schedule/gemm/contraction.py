@@ -130,12 +130,15 @@ def _turns_groups(join: Join) -> bool:
 
 
 def _leaves_short_lines(join: Join) -> bool:
-    """Whether sums with long lines would be stored in an order whose lines fill a small part of a vector."""
+    """Whether sums with long lines would be stored in an order whose lines fill a small part of a vector. Products of
+    two tensors of the call may belong to attention, which stores its rows in any order."""
 
     def is_short(value: Value) -> bool:
         most = value.tensor.shape[-1].bounds[1]
-        return most is not None and leaves_lanes_idle(most, value.tensor.dtype.bytes)
+        return most is not None and most > 1 and leaves_lanes_idle(most, value.tensor.dtype.bytes)
 
+    if any(join.facts.info(o).is_matrix_product and not any(map(is_known, o.operands)) for o in join.producer.ops):
+        return False
     turned = [o.result for o in join.consumer.ops if join.facts.info(o).turns]
     return any(map(is_short, turned)) and not is_short(join.value)
 

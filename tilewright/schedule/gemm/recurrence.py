@@ -29,7 +29,16 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.analysis.deps import accumulation_of
-from tilewright.loops.edit import block_of, body_of, buffer_type, enclosing_loops, extent_of, is_loop, kind_of
+from tilewright.loops.edit import (
+    block_of,
+    body_of,
+    buffer_type,
+    enclosing_loops,
+    extent_of,
+    is_loop,
+    kind_of,
+    loops_in,
+)
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.stages import Lowered
 from tilewright.loops.storage.packing import Packing
@@ -115,14 +124,19 @@ def schedule_recurrence(s: Schedule, lowered: Lowered, target: Target) -> None:
 
 def _why_groups(s: Schedule, products: list[_Product], target: Target) -> str:
     """Why threads share groups of entries rather than the tiles of each step; empty when they share steps."""
-    shared = [o for o in s.func.body.ops if is_loop(o) and kind_of(o) == "parallel"]
+    shared = [o for o in _outer_loops(s) if kind_of(o) == "parallel"]
     groups = tuple(extent_of(o).value for o in shared if extent_of(o).is_const)
     return why_entries_are_shared(tuple(p.shape for p in products), groups, target)
 
 
+def _outer_loops(s: Schedule) -> list[Op]:
+    """The loops that no other one is around, those of all versions."""
+    return [o for o in loops_in(s.func.body) if not enclosing_loops(o)]
+
+
 def _share_steps(s: Schedule, tiles: list[Op], target: Target) -> None:
     """Let threads share tiles of units, one step after the other."""
-    for loop in [o for o in s.func.body.ops if is_loop(o)]:
+    for loop in _outer_loops(s):
         s.serial(loop)
     for loop in tiles:
         s.parallel(loop)

@@ -1,5 +1,6 @@
 """Adapters by family; importing this package fills the registry."""
 
+from tilewright.frontends.onnx.adapters import attention as attention
 from tilewright.frontends.onnx.adapters import contract as contract
 from tilewright.frontends.onnx.adapters import control as control
 from tilewright.frontends.onnx.adapters import elementwise as elementwise

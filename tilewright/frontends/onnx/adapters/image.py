@@ -23,11 +23,13 @@ from tilewright.ops import image, regions
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.index import scatter_elements
-from tilewright.ops.reduce import dtype_of
+from tilewright.ops.reduce import dtype_of, reduce_sum
 from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, squeeze, unsqueeze
+from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, squeeze, transpose, unsqueeze
 from tilewright.ops.window import Window
 
+MOST_OFFSETS = 64
+"""Of a block of Col2Im along an axis, and its strides: each is an operator of its own."""
 MOST_SAMPLES = 1 << 10
 """Samples of a cell of RoiAlign along each axis at most: some hundred times as many as detectors take."""
 
@@ -115,9 +117,8 @@ def _overlapped(x: Value, cell_axis: int, size: Sym, stride: int, dilation: int)
     The positions of each phase, as many as the stride, take what the same offsets give to cells one after the other.
     """
     block = shape_of(x)[2]
-    if not block.is_const:
-        hint = "give block_shape as a constant"
-        raise UnsupportedError("Col2Im of blocks of unknown size is not supported", hint=hint)
+    if not block.is_const or max(block.value, stride) > MOST_OFFSETS:
+        return _spread(x, cell_axis, size, stride, dilation)
     runs, axis = s.ceildiv(size, stride), cell_axis - 1
     phases = []
     for phase in range(stride):
@@ -131,6 +132,22 @@ def _overlapped(x: Value, cell_axis: int, size: Sym, stride: int, dilation: int)
     flat = reshape(beside, shape=(*shape[:axis], runs * stride, *shape[axis + 1 :]))
     sizes = (*shape[:axis], size, *shape[axis + 1 :])
     return slice_(flat, starts=(sym(0),) * len(shape), sizes=sizes, steps=(1,) * len(shape))
+
+
+def _spread(x: Value, cell_axis: int, size: Sym, stride: int, dilation: int) -> Value:
+    """As `_overlapped`, for offsets of any number: each position takes what falls on it of all elements."""
+    shape = (*shape_of(x), size)
+    rank = len(shape) - 1
+
+    def along(k: int) -> Value:
+        return iota(shape=tuple(d if n == k else sym(1) for n, d in enumerate(shape)), axis=k)
+
+    place = ew.add(ew.mul(along(2), dilation), ew.mul(along(cell_axis), stride))
+    spread = ew.select(ew.eq(place, along(rank)), unsqueeze(x, axes=(rank,)), 0)
+    summed = reduce_sum(spread, axes=(2, cell_axis), keepdims=False)
+    order = list(range(rank - 2))
+    order.insert(cell_axis - 1, rank - 2)
+    return transpose(summed, perm=tuple(order))
 
 
 def _sum_of_offsets(x: Value, moves: list[tuple[int, int]], axis: int, runs: Sym) -> Value:

@@ -45,6 +45,7 @@ def projected_attention(node: Node) -> tuple[Value | None, ...]:
     require_ranks(node, input0=3, input1=2, input2=1, input4=5)
     product = matmul(node.input(0), node.input(1))
     if (bias := node.optional(2)) is not None:
+        _require_bias(node, 2, node.shape(1)[1])
         product = ew.add(product, bias)
     return _self_attention(node, product, mask=3, past=4, added=5)
 
@@ -60,6 +61,7 @@ def quantized_attention(node: Node) -> tuple[Value | None, ...]:
         else of_columns(node, 6 + k)
         for k in range(2)
     ]
+    _require_bias(node, 2, node.shape(1)[1])
     sums = quant.matmul_integer(node.input(0), node.input(1), *zeros)
     product = ew.add(ew.mul(ew.cast(sums, dtype=dt.f32), scale), widened(node.input(2)))
     return _self_attention(node, as_dtype(product, node.dtype(2)), mask=5, past=8, added=None)
@@ -81,6 +83,7 @@ def _self_attention(
     q, k, v = (to_heads(part, heads) for part in split(product, sizes=sizes, axis=2))
     before = node.optional(past)
     if before is not None:
+        node.demand(s.eq(node.shape(past)[0], 2), f"{node.type(past)} does not hold keys and values")
         k, v = (concat(element(before, 0, n), new, axis=2) for n, new in enumerate((k, v)))
     result = _attended(node, _Operands(q, k, v, mask, added))
     return result, stacked([k, v], 0) if node.wants(1) else None
@@ -119,6 +122,9 @@ def _apart(node: Node, bias: Value | None) -> tuple[Value, Value, Value]:
     axes = {len(shape_of(p)) for p in parts}
     if not axes <= {3, 4} or any(surely_different(shape_of(h)[1], sym(count)) for h in heads):
         raise ModelError(f"{node.op}: operands have not {count} heads")
+    for h in heads:
+        node.demand(s.eq(shape_of(h)[1], count), f"operands have not {count} heads")
+        node.demand(s.eq(shape_of(h)[0], shape_of(heads[0])[0]), "queries, keys and values are of different batches")
     if bias is None:
         return heads[0], heads[1], heads[2]
     sizes = [shape_of(h)[1] * shape_of(h)[3] for h in heads]
@@ -128,6 +134,10 @@ def _apart(node: Node, bias: Value | None) -> tuple[Value, Value, Value]:
         for k, (h, b) in enumerate(zip(heads, pieces, strict=True))
     ]
     return moved[0], moved[1], moved[2]
+
+
+def _require_bias(node: Node, k: int, width: Sym) -> None:
+    node.demand_shape(k, (width,), f"a bias {node.type(k)} for a width of {width}")
 
 
 def _unpacked(node: Node, k: int) -> list[Value]:
@@ -154,6 +164,10 @@ def _attended(node: Node, operands: _Operands) -> Value:
     batch, _, steps, _ = shape_of(q)
     total = shape_of(k)[2]
     added = None if operands.added is None else node.optional(operands.added)
+    if added is not None and operands.added is not None:
+        scores = (batch, shape_of(q)[1], steps, total)
+        listed = ", ".join(map(str, scores))
+        node.require_to_fit(operands.added, scores, f"{node.op} cannot add {added.type} to scores [{listed}]")
     if node.optional(operands.mask) is not None:
         mask = key_mask(node, operands.mask, batch, steps, total)
         added = mask if added is None else ew.add(mask, widened(added))
@@ -200,9 +214,13 @@ def key_mask(node: Node, k: int, batch: Sym, steps: Sym, total: Sym) -> Value:
     elif len(shape) == 2 and shape[1] == 1 and (shape[0] == 1 or not surely_different(shape[0], batch)):
         return full(value=0.0, dtype=dt.f32, shape=())
     elif len(shape) in (2, 3) and not surely_different(shape[-1], total):
-        rows = (steps,) if len(shape) == 3 else (1,)
-        allowed = ew.gt(reshape(mask, shape=(batch, 1, *rows, total)), 0)
+        rows = (steps,) if len(shape) == 3 else ()
+        wanted = (batch, *rows, total)
+        node.demand_shape(k, wanted, f"a mask {mask.type} is [{', '.join(map(str, wanted))}]")
+        allowed = ew.gt(reshape(mask, shape=(batch, 1, *(rows or (1,)), total)), 0)
     elif len(shape) == 4:
+        wrong = f"a mask {mask.type} is [{batch}, 1, most, most]"
+        node.demand_shape(k, (batch, 1, shape[3], shape[3]), wrong)
         starts = (0, 0, total - steps, 0)
         allowed = ew.gt(slice_(mask, starts=starts, sizes=(batch, 1, steps, total), steps=(1,) * 4), 0)
     else:

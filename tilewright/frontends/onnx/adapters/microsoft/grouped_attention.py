@@ -44,8 +44,12 @@ def rotary_embedding(node: Node) -> Value:
     )
     if node.known_dim(0, -1) < 2 * pairs:
         raise ModelError(f"{node.op}: {2 * pairs} elements are to be rotated of {node.type(0)}")
+    _require_same_tables(node, 2)
     positions = node.input(1)
-    if node.rank(1) == 1:
+    if node.rank(1) == 2:
+        node.require_to_fit(1, (shape_of(x)[0], shape_of(x)[2]), f"{node.op}: positions {node.type(1)} for {x.type}")
+    else:
+        node.demand_shape(1, (1,), f"the first position is one number, not {node.type(1)}")
         positions = ew.add(reshape(positions, shape=(1, 1)), iota(shape=(1, shape_of(x)[2]), axis=1))
     result = rotated(x, node.input(2), node.input(3), positions, interleaved=interleaved)
     return from_heads(result) if wide else result
@@ -101,6 +105,8 @@ def group_query_attention(node: Node) -> tuple[Value | None, ...]:
     q, k, v = _heads(node)
     batch, _, steps, _ = shape_of(q)
     past_size = sym(0) if node.optional(3) is None else node.shape(3)[2]
+    _require_past(node, q, k, v)
+    node.demand_shape(5, (batch,), f"lengths {node.type(5)} for a batch of {batch}")
     filled = ew.add(ew.cast(node.input(5), dtype=dt.i64), 1)
     new = sym_tensor(values=(steps,), scalar=True)
     start = reshape(ew.max_(ew.sub(filled, new), 0), shape=(batch, 1))
@@ -111,7 +117,7 @@ def group_query_attention(node: Node) -> tuple[Value | None, ...]:
         node.attr("rotary_interleaved", 0)
     keys, values = cache.filled(k, node.optional(3)), cache.filled(v, node.optional(4))
     visible = reshape(_visible(node, cache), shape=(batch, 1, 1, steps, cache.size))
-    sink, added = _sink(node, shape_of(q)[1], shape_of(k)[1]), _added(node, cache, shape_of(k)[1])
+    sink, added = _sink(node, shape_of(q)[1], shape_of(k)[1]), _added(node, cache, shape_of(q)[1], shape_of(k)[1])
     return _grouped(node, q, keys, values, visible, sink, added), keys, values
 
 
@@ -126,6 +132,8 @@ def sparse_attention(node: Node) -> tuple[Value | None, ...]:
     node.input(7)  # the greatest of operand 8
     q, k, v = _heads(node)
     batch, _, steps, _ = shape_of(q)
+    _require_past(node, q, k, v)
+    node.demand_shape(8, (batch,), f"lengths {node.type(8)} for a batch of {batch}")
     new = sym_tensor(values=(steps,), scalar=True)
     start = ew.max_(ew.sub(ew.cast(node.input(8), dtype=dt.i64), new), 0)
     cache = _Cache(reshape(start, shape=(batch, 1)), batch, steps, node.shape(3)[2])
@@ -171,6 +179,10 @@ def _block_mask(node: Node, layouts: Sym, blocks: Sym) -> Value:
     return scatter_elements(none, reshape(place, shape=(layouts * most,)), listed, axis=0)
 
 
+def _require_same_tables(node: Node, cos: int) -> None:
+    node.demand_shape(cos + 1, node.shape(cos), f"cosines {node.type(cos)} and sines {node.type(cos + 1)} differ")
+
+
 def _require_defaults(node: Node, **defaults: object) -> None:
     for name, default in defaults.items():
         if node.attr(name, default) not in (default, ""):
@@ -198,14 +210,30 @@ def _heads(node: Node) -> tuple[Value, Value, Value]:
     return heads[0], heads[1], heads[2]
 
 
+def _require_past(node: Node, q: Value, k: Value, v: Value) -> None:
+    """New keys and values are those of the queries' steps; what operands 3 and 4 have before them fits."""
+    batch, _, steps, _ = shape_of(q)
+    for new, n in ((k, 3), (v, 4)):
+        own, groups, found, size = shape_of(new)
+        node.demand(s.logical_and(s.eq(own, batch), s.eq(found, steps)), "keys and values are not those of the queries")
+        if node.optional(n) is not None:
+            wanted = (batch, groups, node.shape(3)[2], size)
+            node.demand_shape(n, wanted, f"{node.type(n)} is not before keys and values {new.type}")
+
+
 def _rotated(
     node: Node, cache: _Cache, q: Value, k: Value, tables: int, positions: Value | None
 ) -> tuple[Value, Value]:
     """q and k, turned by what the operands `tables` and that behind it have at the positions."""
+    if positions is not None:
+        wanted = (cache.batch, cache.steps)
+        wrong = f"positions {positions.type} are not those of {cache.steps} steps of {cache.batch} entries"
+        node.demand(s.logical_and(*map(s.eq, shape_of(positions), wanted)), wrong)
     positions = cache.positions() if positions is None else positions
     interleaved = node.flag("rotary_interleaved", 0)
     node.known_dim(tables, 1)
     cos, sin = node.input(tables), node.input(tables + 1)
+    _require_same_tables(node, tables)
     q, k = (rotated(x, cos, sin, positions, interleaved=interleaved) for x in (q, k))
     return q, k
 
@@ -247,14 +275,19 @@ def _visible(node: Node, cache: _Cache) -> Value:
     return seen if window < 1 else ew.and_(seen, ew.gt(keys, ew.sub(own, window)))
 
 
-def _added(node: Node, cache: _Cache, groups: Sym) -> Value | None:
+def _added(node: Node, cache: _Cache, count: Sym, groups: Sym) -> Value | None:
     """Operand 10 [batch or 1, heads or 1, steps, total], laid out as scores are."""
     added = node.optional(10)
     if added is None:
         return None
     batch, heads, steps, total = node.shape(10)
+    wrong = f"{node.type(10)} cannot be added to scores of {cache.batch} entries, {count} heads and {cache.steps} steps"
+    fits = (s.logical_or(s.eq(batch, 1), s.eq(batch, cache.batch)), s.logical_or(s.eq(heads, 1), s.eq(heads, count)))
+    node.demand(s.logical_and(*fits, s.eq(steps, cache.steps), s.le(total, cache.size)), wrong)
     if total != cache.size:
         added = pad(added, before=(0,) * 4, after=(sym(0), sym(0), sym(0), cache.size - total))
+    if not heads.is_const:
+        added, heads = expand(added, shape=(batch, count, steps, cache.size)), count
     shape = (batch, 1, 1) if heads == 1 else (batch, groups, heads // groups)
     return widened(reshape(added, shape=(*shape, steps, cache.size)))
 
@@ -263,6 +296,7 @@ def _sink(node: Node, heads: Sym, groups: Sym) -> Value | None:
     """A score for each head that takes its share of the weights, and of nothing."""
     sink = node.optional(11)
     if sink is not None:
+        node.demand_shape(11, (heads,), f"{node.type(11)} is not one score for each of {heads} heads")
         return widened(reshape(sink, shape=(groups, heads // groups, 1, 1)))
     return full(value=0.0, dtype=dt.f32, shape=()) if node.attr("smooth_softmax", -1) == 1 else None
 
