@@ -167,7 +167,8 @@ def test_known_forms(form: Form, target: str) -> None:
     module = built(form)
     oracle.scheduled(module, target)
     calls = [op.attrs["kernel"] for op in module.main.body.ops if op.name == "call"]
-    assert calls == ["k0_attention"]
+    assert calls[0] == "k0_attention"
+    assert set(calls[1:]) <= {"k1_transpose"}  # results whose neighbours are of several heads
 
 
 def test_one_column_is_no_attention() -> None:
