@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright.ir.diag import TypeRuleError
+from tilewright.ops import winograd
 from tilewright.ops.cook_toom import growth, interpolation, tile_lengths
 from tilewright.ops.define.interp import evaluate
 from tilewright.ops.winograd import (
@@ -190,6 +191,19 @@ def test_a_tile_is_marked_by_each_of_its_numbers_that_is_out_of_range(
         x.reshape(36, BLOCK)[place, 1] = np.copysign(np.float32(value), np.float32(sign))
         points = evaluate(winograd_input, x, m=(4, 4), taps=(3, 3))
         assert list(np.isnan(points[0, 0, 0, 0])) == [False, is_marked, False, False]
+
+
+@pytest.mark.parametrize("shape", [(70, 30, 3, 3), (3, 1, 3, 3), (0, 4, 3, 3), (4, 0, 3, 3)])
+@pytest.mark.parametrize("most", [1, 1 << 10, 1 << 30])
+def test_filters_are_the_same_however_many_are_transformed_at_once(
+    shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = RNG.standard_normal(shape).astype(np.float32)
+    wanted = transformed_filters(w, (4, 4))
+    monkeypatch.setattr(winograd, "PRODUCT_AT_ONCE", most)
+    found = transformed_filters(w, (4, 4))
+    assert found.shape == (36, *shape[:2])
+    np.testing.assert_allclose(found, wanted, rtol=1.2e-7, atol=1e-12)
 
 
 def test_what_does_not_fit_is_said() -> None:

@@ -35,8 +35,10 @@ from tilewright.ops.window import Window
 LARGEST = 2.0**12
 """A tile with a number of this magnitude or beyond, an infinity or NaN is out of range."""
 
-FILTERS_AT_ONCE = 32
-"""Filters that are transformed in one step, so that their float64 form stays small."""
+PRODUCT_AT_ONCE = 1 << 18
+"""Multiplications of one product of filters with the transform, at most. Their float64 form stays in the cache, and
+OpenBLAS gives so few to one thread: for such thin products its threads wait for each other twenty times as long as they
+compute."""
 
 
 def tile_counts(space: Sequence[Sym], m: Sequence[int]) -> tuple[Sym, ...]:
@@ -285,14 +287,12 @@ def transformed_filters(w: np.ndarray, m: Sequence[int]) -> np.ndarray:
     every = np.ones((1, 1))
     for rule in _rules(m, w.shape[2:]):
         every = np.kron(every, np.array([[float(c) for c in row] for row in rule.filters]))
-    u = np.empty((len(every), *w.shape[:2]), w.dtype)
-    for begin in range(0, len(w), FILTERS_AT_ONCE):
-        part = w[begin : begin + FILTERS_AT_ONCE].astype(np.float64)
-        count = len(part)
-        u[:, begin : begin + count] = (every @ part.reshape(-1, every.shape[1]).T).reshape(
-            -1, *part.shape[:2]
-        )
-    return u
+    taps = w.reshape(w.shape[0] * w.shape[1], every.shape[1])
+    u = np.empty((len(every), len(taps)), w.dtype)
+    count = max(1, PRODUCT_AT_ONCE // every.size)
+    for begin in range(0, len(taps), count):
+        u[:, begin : begin + count] = every @ taps[begin : begin + count].astype(np.float64).T
+    return u.reshape(len(every), *w.shape[:2])
 
 
 # One-dimensional transforms, written out: rows of opposite points share the sums of their even and odd terms

@@ -11,7 +11,9 @@ from tilewright.ir.sym import simplify as simplify_sym
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.loops.analysis.bounds import Ranges, holds, relevant
 from tilewright.loops.edit import (
+    block_of,
     body_of,
+    enclosing,
     enclosing_loops,
     extent_of,
     is_loop,
@@ -49,7 +51,8 @@ def simplify(func: Func, within: Op | None = None) -> Func:
             body_of(within),
             _block(body_of(within), ranges_of([*enclosing_loops(within), within]), frozenset()),
         )
-    _erase_unread(func)
+    if within is None or not _erase_unread_around(within):
+        _erase_unread(func)
     return func
 
 
@@ -217,12 +220,34 @@ def _erase_unread(func: Func) -> None:
             erase_dead(block, lambda op: op.name in PURE)
         changed = False
         for op in [o for o in func.body.walk() if o.name == "alloc"]:
-            if all(user.name == "store" for user in op.result.users):
+            if _is_only_written(op):
                 for user in list(op.result.users):
                     user.erase()
                 op.erase()
                 changed = True
     _erase_empty(func.body)
+
+
+def _erase_unread_around(loop: Op) -> bool:
+    """What `_erase_unread` does where only a loop's body has changed: what that no longer reads is defined in it or in
+    the blocks around, so that a kernel of many loops is not gone through for each of them. False, with more to do,
+    where a buffer is no longer read."""
+    around = [block_of(o) for o in (loop, *enclosing(loop)[::-1])]
+    for block in (*_blocks(body_of(loop))[::-1], *around):
+        erase_dead(block, lambda op: op.name in PURE)
+        if any(_is_only_written(op) for op in block.ops):
+            return False
+    _erase_empty(body_of(loop))
+    for op in (loop, *enclosing(loop)[::-1]):
+        if op.name not in ("for", "if") or body_of(op).ops:
+            break
+        op.erase()
+    return True
+
+
+def _is_only_written(op: Op) -> bool:
+    """Whether it is a local buffer that nobody reads."""
+    return op.name == "alloc" and all(user.name == "store" for user in op.result.users)
 
 
 def _blocks(block: Block) -> list[Block]:
