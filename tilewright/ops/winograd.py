@@ -17,11 +17,10 @@ from fractions import Fraction
 from functools import reduce
 from itertools import product as product_of
 from math import prod
-from operator import add, or_
+from operator import add
 
 import numpy as np
 
-from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ir.types import product
@@ -33,7 +32,10 @@ from tilewright.ops.shape import Dim, require_equal_dim, require_rank, require_s
 from tilewright.ops.window import Window
 
 LARGEST = 2.0**12
-"""A tile with a number of this magnitude or beyond, an infinity or NaN is out of range."""
+"""Where the squares of a channel's data in a tile add up to more than the square of this, the tile is out of range."""
+
+SQUARES_AT_ONCE = 2
+"""Sums of squares that are computed independently of each other."""
 
 PRODUCT_AT_ONCE = 1 << 18
 """Multiplications of one product of filters with the transform, at most. Their float64 form stays in the cache, and
@@ -70,16 +72,16 @@ def winograd_input(
         corner = [at * rule.m - p for at, rule, p in zip(_position(tile, counts), rules, window.before, strict=True)]
         places = [_places(*axis) for axis in zip(corner, window.sizes, rules, strict=True)]
 
-        signs: list[Scalar] = []
+        squares: list[Scalar] = []
 
-        def element(at: tuple[int, ...]) -> Scalar:  # tested while it is in a register
+        def element(at: tuple[int, ...]) -> Scalar:  # squared while it is in a register
             loaded = _padded(x, (n, cb), places, at, lane)
-            signs.append(_negative_if_large(t, loaded))
+            _add_square(squares, loaded)
             return loaded
 
         first, *others = _along_axes(t, _interpolated, rules, sizes, element)
-        is_in_range = _union(signs, sizes[0]) >= 0
-        return [t.select(is_in_range, first, t.const(math.nan, x.dtype)), *others]
+        in_range = reduce(add, squares) <= LARGEST**2
+        return [t.select(in_range, first, t.const(math.nan, x.dtype)), *others]
 
     points = prod(sizes)
     shape = [x.shape[0], x.shape[1], sym(points), product(counts), x.shape[-1]]
@@ -118,23 +120,9 @@ def _padded(
     return x.load((*image, *(place for place, _ in found), lane), inside)
 
 
-def _negative_if_large(t: ScalarBuilder, x: Scalar) -> Scalar:
-    """An integer that is negative where x is `LARGEST` or beyond in magnitude, infinite or NaN.
-
-    The bits of floats without their sign are ordered as the magnitudes are. What makes the topmost bit of those of
-    `LARGEST` carries into the sign for these and all above, and a sign that has changed is a bit of the difference.
-    """
-    width = 8 * x.dtype.bytes
-    integers = next(d for d in (dt.i16, dt.i32, dt.i64) if d.bytes == x.dtype.bytes)
-    least = int(np.array(LARGEST, x.dtype.storage).view(integers.storage))
-    bits = t.bitcast(x, integers)
-    return t.apply("xor", bits + (2 ** (width - 1) - least), bits)
-
-
-def _union(bits: Sequence[Scalar], length: int) -> Scalar:
-    """The bits of all elements of a tile: line by line first, so that no long chain of operations waits."""
-    lines = [reduce(or_, bits[k : k + length]) for k in range(0, len(bits), length)]
-    return reduce(or_, lines)
+def _add_square(sums: list[Scalar], x: Scalar) -> None:
+    """Add the square of x to one of several sums, which do not wait for each other: the one that waits longest."""
+    sums.append(sums.pop(0) + x * x if len(sums) == SQUARES_AT_ONCE else x * x)
 
 
 def _along_axes(
