@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
 
 import tilewright
 from tests.staging.models import model_of
+from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.stages import programs
 
 
@@ -33,3 +35,14 @@ def test_each_part_is_shown() -> None:
 def test_a_model_without_native_code_has_no_kernels() -> None:
     model = model_of([h.make_node("Identity", ["x"], ["y"])], [("x", T.STRING, ["n"])], ["y"], {})
     assert programs(model, "loops") == {}
+
+
+def test_calls_look_up_no_names_of_dtypes() -> None:
+    """NumPy takes microseconds for the name of a dtype, which calls of small models would notice."""
+    nodes = [h.make_node("NonZero", ["x"], ["places"]), h.make_node("Add", ["places", "places"], ["y"])]
+    model = tilewright.compile(model_of(nodes, [("x", T.FLOAT, ["n"])], ["y"], {}), cache=False, threads=1)
+    x = np.array([0, 1, 2], np.float32)
+    model(x)
+    named = numpy_dtype.cache_info().misses
+    (y,) = model(x)
+    assert y.tolist() == [[2, 4]] and numpy_dtype.cache_info().misses == named

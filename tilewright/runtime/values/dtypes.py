@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,6 +15,7 @@ def is_integer(dtype: np.dtype) -> bool:
     return dtype.kind in "iu" or dtype.name in ("int2", "uint2", "int4", "uint4")
 
 
+@lru_cache(maxsize=64)  # asked for in every call, and NumPy takes microseconds to name a dtype
 def numpy_dtype(name: str) -> np.dtype:
     """The dtype of a name that NumPy or ml_dtypes knows, or of "string"; ArtifactError otherwise."""
     if name == "string":
