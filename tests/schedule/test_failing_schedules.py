@@ -65,10 +65,10 @@ def test_model_stays_right(as_for_users: pytest.MonkeyPatch, last: bool, threads
 def test_kernel_that_cannot_be_emitted(as_for_users: pytest.MonkeyPatch) -> None:
     """Code of the good schedule cannot be made: the plain one's is."""
 
-    def refusing(kernel: Func, target: Target, *, keeps_denormals: bool) -> KernelText:
+    def refusing(kernel: Func, target: Target, **options: bool) -> KernelText:
         if any(step.startswith(("compute_at", "rfactor")) for step in kernel_info(kernel).schedule):
             raise AssertionError("no such code")
-        return kernel_ir(kernel, target, keeps_denormals=keeps_denormals)
+        return kernel_ir(kernel, target, **options)
 
     as_for_users.setattr("tilewright.back_end.kernel_ir", refusing)
     model = tilewright.compile(mlp(), threads=1, cache=False)

@@ -267,6 +267,6 @@ def test_transforms_of_tiles_find_whole_blocks():
 )
 def test_products_for_small_images_of_unknown_size_are_in_blocks(channels, filters, in_blocks):
     """Networks have many channels where images are small: lanes along few positions would be idle."""
-    module = program(lambda x: conv(x, filters, 1), (N, channels, H, W))
+    module = program(lambda x: conv(x, filters, 1), (N, channels, var("h", 1), var("w", 1)))
     run(module, BlockChannels(), Fold(), Canonicalize(), target="x86-64-v4")
     assert ("conv_blocked" in ops(module)) == in_blocks
