@@ -216,6 +216,7 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.with_scalar_kernels
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
 def test_one_fault_costs_little(

@@ -10,7 +10,7 @@ The two directions of a recurrent layer are the usual case: each is one iteratio
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewright.cost.parallel import ASSUMED_EXTENT, may_run_beside_others, threads
 from tilewright.ir.core import Func, Module, Op, Value, replace_in_block, substitute
@@ -63,7 +63,7 @@ def _has_few_iterations(kernel: Func, call: Op, target: Target) -> bool:
         return False
     extent = parallel_extent(kernel)
     iterations = sym(1) if extent is None else substitute(extent, actual)
-    if iterations.kind != "var" and _usual(iterations) >= threads(target):
+    if _usual(iterations, dict.fromkeys(_batches(iterations), 1)) >= threads(target):
         return False
     forks = extent is None and any(is_loop(op) and kind_of(op) == "parallel" for op in kernel.body.walk())
     return not forks and not any(op.name == "check" for op in kernel.body.walk())
@@ -76,8 +76,15 @@ def _usual_bytes(value: Value) -> int:
     return _usual(product(value.tensor.shape)) * value.tensor.dtype.bytes
 
 
-def _usual(n: Sym) -> int:
-    return int(n.evaluate({v.name: ASSUMED_EXTENT for v in n.vars}))
+def _usual(n: Sym, known: Mapping[str, int] | None = None) -> int:
+    return int(n.evaluate({v.name: ASSUMED_EXTENT for v in n.vars} | dict(known or {})))
+
+
+def _batches(iterations: Sym) -> set[str]:
+    """The dims that are a number of iterations themselves, in any version of a kernel."""
+    if iterations.kind == "select":
+        return {name for version in iterations.args[1:] for name in _batches(version)}
+    return {iterations.name} if iterations.kind == "var" else set()
 
 
 def _ordered(ops: Sequence[Op], sets: Sequence[Sequence[Op]]) -> list[Op] | None:
