@@ -86,8 +86,8 @@ def layer(x: Value, w: Value) -> Value:
     return ew.max_(ew.add(contract.matmul(x, w), 1.0), 0.0)
 
 
-def test_joined_kernel_that_cannot_be_scheduled_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A product that alone has a schedule, but none with what was joined to it."""
+def schedule_only_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product has a schedule alone, and none with what was joined to it."""
     own = Contraction.schedule
 
     def alone(self: Contraction, s: Any, lowered: Any, target: Any) -> None:
@@ -96,6 +96,11 @@ def test_joined_kernel_that_cannot_be_scheduled_is_taken_apart(monkeypatch: pyte
         own(self, s, lowered, target)
 
     monkeypatch.setattr(Contraction, "schedule", alone)
+
+
+def test_joined_kernel_that_cannot_be_scheduled_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product that alone has a schedule, but none with what was joined to it."""
+    schedule_only_alone(monkeypatch)
     arrays = [data(48, 64), data(64, 48)]
     module, ctx = oracle.agree([f32(48, 64), f32(64, 48)], layer, arrays)
     assert [name.partition("_")[2] for name in calls(module)] == ["matmul", "add_max"]
@@ -103,14 +108,7 @@ def test_joined_kernel_that_cannot_be_scheduled_is_taken_apart(monkeypatch: pyte
 
 
 def test_constants_stay_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Contraction.schedule
-
-    def alone(self: Contraction, s: Any, lowered: Any, target: Any) -> None:
-        if len(lowered.stages) > 1:
-            declines()
-        own(self, s, lowered, target)
-
-    monkeypatch.setattr(Contraction, "schedule", alone)
+    schedule_only_alone(monkeypatch)
     w = data(64, 48)
     module, _ = oracle.agree([f32(48, 64)], lambda x: layer(x, constant(w)), [data(48, 64)])
     assert [name for name in module.constants if name.endswith(".packed")]

@@ -11,7 +11,7 @@ NEAR_BYTES = 4096
 """The size of a page: what is nearer to a buffer is mostly mapped, as the buffer's own page or the next one is."""
 
 
-def is_far(buffer: BufferType, address: Sym, ranges: Ranges) -> bool:
+def may_be_far(buffer: BufferType, address: Sym, ranges: Ranges) -> bool:
     """Whether an address, in elements, is not known to lie within a page of the buffer for all iterations.
 
     Memory that is not mapped may be touched under a mask of no lanes, but the processor looks for the page each time:

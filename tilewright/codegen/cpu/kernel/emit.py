@@ -26,7 +26,7 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, product
-from tilewright.loops.analysis.far import is_far
+from tilewright.loops.analysis.far import may_be_far
 from tilewright.loops.analysis.whole_numbers import Limited, has_finite_quotient, limited_of
 from tilewright.loops.edit import address_of, enclosing_loops, holds_parallel, loop_var, ranges_at
 from tilewright.loops.kernel_info import kernel_info
@@ -433,7 +433,9 @@ class _Kernel:
     def _near(self, guard: Guard, op: Op, buffer: Buffer) -> Guard:
         """The guard of a load that also says for all lanes whether any is on, where the address may be far from the
         buffer if none is; a masked `if` is skipped then."""
-        if guard.lanes is None or "guard" not in op.attrs or not is_far(buffer.type, self._address(op), ranges_at(op)):
+        if guard.lanes is None or "guard" not in op.attrs:
+            return guard
+        if not may_be_far(buffer.type, self._address(op), ranges_at(op)):
             return guard
         uniform = [] if guard.uniform is None else [guard.uniform]
         return replace(guard, uniform=self.indices.combined([*uniform, any_lane(guard.lanes)]))
