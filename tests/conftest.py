@@ -92,8 +92,9 @@ def all_is_checked() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_scalar_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test fails where a kernel is compiled that takes long and computes one element at a time, though its operands
-    allow vectors: users are warned of it."""
-    if request.node.get_closest_marker("with_scalar_kernels") is None:
+    allow vectors: users are warned of it. What is drawn afresh is tried for answers alone (`bench cliffs` draws for
+    speed)."""
+    if not any(map(request.node.get_closest_marker, ("with_scalar_kernels", "fresh_seeds"))):
         monkeypatch.setattr(kernels, "slow_kernel", _refused)
 
 
