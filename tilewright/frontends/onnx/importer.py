@@ -223,8 +223,8 @@ class Importer:
                     results = self._followed(inner)
                 if isinstance(results, TilewrightError):
                     raise results
-                if None in results:
-                    raise BrokenInputError
+                if None in results:  # what broke may have been told of outside of this way
+                    raise BrokenInputError if self.translation.problems.first is not None else fork.error
                 return tuple(v for v in results if v is not None)
 
             return written
