@@ -18,7 +18,7 @@ from tilewright.back_end import BackEnd, Code, CpuCode, back_end_for, faults_of_
 from tilewright.codegen.program import KernelText
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.frontends.frequent import shapes_with
-from tilewright.graph.assumptions import assumptions
+from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.pipeline import default_passes
@@ -330,7 +330,9 @@ def _compile_program(module: Module, build: _Build) -> tuple[Artifact, Storage]:
     taken_for_granted = assumptions(module)
     account = Account(module, machine, optional)
     ctx.remarks += _remarks_of_import(module)
-    lower_graph(module, ctx, options, build.progress, strategies, back_end.passes(machine, options))
+    lower_graph(
+        module, ctx, options, build.progress, strategies, back_end.passes(machine, options), taken_for_granted
+    )
     account.note_regions(module)
     clock.lap("graph")
     kernels: dict[str, KernelText] = {}
@@ -436,9 +438,13 @@ def lower_graph(
     progress: OnProgress | None = None,
     strategies: Strategies[Strategy] = STRATEGIES,
     passes: list[Pass] | None = None,
+    granted: Sequence[Assumption] | None = None,
 ) -> None:
     """All passes of the graph level, `passes` (by default those for CPUs) before fusion: afterwards the main function
-    holds regions, aliases and constants."""
+    holds regions, aliases and constants, and tells which dims are the same where what is `granted` (by default the
+    assumptions of the module) holds."""
+    if same := same_dims(module.main, assumptions(module) if granted is None else granted):
+        module.main.attrs["same_dims"] = same
 
     def verify(m: Module) -> None:
         verify_func(m.main, graph_spec(m))
