@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym, le, logical_not, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import Dim, checked_axis
 from tilewright.ops.sorting import SortEntries, SortEntry, entry_of, key_in, key_of, levels, merge_sort, sift
 
@@ -75,6 +76,9 @@ def topk(
                     entries.store(j, entry_of(t, key(j), t.index(j)))
                 merge_sort(t, entries, spare, size)
                 give(entries)
+
+
+topk.declares(Traits(chooses=FIRST, is_exact=True))
 
 
 Key = Callable[[Sym], Scalar]
