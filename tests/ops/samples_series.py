@@ -201,6 +201,11 @@ def chosen() -> Iterator[Sample]:
             lambda n=count: (np.argsort(-scores[:, :, :n], axis=2, kind="stable").reshape(6, n), np.full(6, n)),
             limit=count,
         )  # fmt: skip
+    for batch, classes in ((2, 0), (0, 3)):  # no rows
+        yield sample(
+            "kept_boxes", [boxes[:batch], scores[:batch, :classes], np.float32(0.25), np.float32(0.3)],
+            lambda: (np.zeros((0, 5), np.int64), np.zeros(0, np.int64)), limit=5,
+        )  # fmt: skip
 
 
 def _kept(corners: np.ndarray, scores: np.ndarray, overlap: float, threshold: float) -> list[int]:

@@ -111,6 +111,8 @@ def kept_boxes(
     """
     (given, scores, overlap, threshold), (kept, counts) = inputs, outputs
     classes, size, most = scores.shape[1], scores.shape[2], sym(limit)
+    if classes == 0:
+        return  # there are no rows, and none can be told by its class
     with t.loop(scores.shape[0] * classes, "row", "parallel") as row:
         batch, kind = row // classes, row % classes
         candidates = SortEntries.allocated(t, scores.dtype, size)
