@@ -20,7 +20,7 @@ from tilewright import link
 from tilewright.accounts.account import Account
 from tilewright.back_end import BackEnd, Code, back_end_for
 from tilewright.codegen.program import KernelText
-from tilewright.graph.assumptions import assumptions
+from tilewright.graph.assumptions import assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module
@@ -224,7 +224,9 @@ class Compilation:
     # Stages
 
     def _lower(self) -> None:
-        """All passes of the graph level before fusion."""
+        """All passes of the graph level before fusion. Kernels are told which dims are the same in all calls."""
+        if same := same_dims(self.module.main, self.assumed):
+            self.module.main.attrs["same_dims"] = same
         self._run_passes(self._passes_before_fusion, 0)
         link.copy_aliased_outputs(self.module)
         if self.assumed:  # said by ops that are gone now

@@ -15,15 +15,7 @@ from tilewright.back_end import CpuCode, faults_of_plugins
 from tilewright.compilation import Clock, Compilation, Output, Setting, remarks_of_import, verify_graph
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.frontends.frequent import shapes_with
-<<<<<<< HEAD
-from tilewright.graph.assumptions import Assumption, assumptions, same_dims
-from tilewright.graph.fusion.fuse import Fuse
-from tilewright.graph.fusion.strategy import Strategies
-from tilewright.graph.pipeline import default_passes
-from tilewright.ir.core import Func, Module
-=======
 from tilewright.ir.core import Module
->>>>>>> work-pipe
 from tilewright.ir.diag import (
     InternalError,
     ModelError,
@@ -278,113 +270,9 @@ def _compile_staged(module: Module, setting: Setting, output: Output) -> Artifac
 
 def _compile_program(module: Module, setting: Setting, output: Output) -> tuple[Artifact, Storage]:
     """One program of native code, and where its values lie. The artefact has no code and no weights yet."""
-<<<<<<< HEAD
-    options, machine, back_end, optional = build.options, build.machine, build.back_end, build.optional
-    clock = _Clock()
-    ctx = pass_context(machine, options, optional)
-    strategies = strategies_with(build.plugins, ctx.remarks, machine, back_end, optional)
-    nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
-    taken_for_granted = assumptions(module)
-    account = Account(module, machine, optional)
-    ctx.remarks += _remarks_of_import(module)
-    lower_graph(
-        module, ctx, options, build.progress, strategies, back_end.passes(machine, options), taken_for_granted
-    )
-    account.note_regions(module)
-    clock.lap("graph")
-    kernels: dict[str, KernelText] = {}
-    spec = back_end.spec(machine)
-
-    def emit(kernel: Func) -> None:
-        clock.lap("schedule")
-        if machine.kind != Target.kind:  # nobody else knows what its strategies may do
-            verify_func(kernel, spec)
-        text = build.code.kernel(kernel)
-        clock.lap("emit")
-        kernels[kernel.name] = build.begun(text)
-        clock.lap("llvm")
-
-    report_step = steps(build.progress, "kernels")
-    calls = schedule_regions(
-        module, machine, strategies, ctx.remarks, emit, report_step,
-        optional=optional, edited=build.edited, numbers=build.kernels,
-    )  # fmt: skip
-    account.note_kernels(module, calls)
-    optional.run("concurrent-kernels", lambda: back_end.arrange(module, machine, ctx.remarks))
-    clock.lap("schedule")
-    inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
-    storage = optional.attempt(
-        "share-memory",
-        lambda: assign_storage(module.main, inplace),
-        lambda: assign_storage(module.main, plan=plan_in_order),
-    )
-    constants = link.lay_out_constants(module, build.weights)
-    ctx.remarks += optional.attempt(
-        "memory-budget", lambda: over_budget(module.main, storage.arena.total, build.weights.total), list
-    )
-    ctx.remarks += build.weights.remarks
-    build.weights.remarks.clear()
-    number = next(build.programs)
-    program = link.make_program(
-        module, storage, constants, kernels, taken_for_granted,
-        flush_denormals=options.numerics != "strict" and not options.integer_only,
-        suffix=f".{number}" if number else "",
-    )  # fmt: skip
-    text = build.code.program(program)
-    clock.lap("emit")
-    build.code.begin(text)
-    clock.lap("llvm")
-    report = link.make_report(module, storage, nodes, clock.laps, ctx.remarks, options.numerics)
-    account.add_to(report, module, kernels, ctx.remarks)
-    link.add_integers(report, module)
-    if options.profile:
-        link.add_costs(report, module)
-    target = back_end.target(machine)
-    return link.make_artifact(module, storage, constants, program, text, target, report), storage
-
-
-def slow_kernels(
-    module: Module, machine: Machine, strategies: Strategies[Strategy], optional: OptionalSteps = CHECKED
-) -> list[Remark]:
-    """What is to be said of kernels of a fused graph that would do little of what the machine could. They are
-    scheduled, which changes the module, and no code is made."""
-    remarks: list[Remark] = []
-    schedule_regions(module, machine, strategies, remarks, optional=optional)
-    return [r for r in remarks if r.stage == SLOW_STAGE]
-
-
-def pass_context(machine: Machine, options: Options, optional: OptionalSteps = CHECKED) -> PassContext:
-    """What passes of the graph level share: the facts that they ask for are those of CPUs."""
-    return PassContext(machine if isinstance(machine, Target) else None, options, [*optional.remarks], optional)
-
-
-def strategies_with(
-    plugins: Plugins,
-    remarks: list[Remark],
-    machine: Machine,
-    back_end: BackEnd,
-    optional: OptionalSteps = CHECKED,
-) -> Strategies[Strategy]:
-    """The strategies of a back end, and those of plugins for its kind of machine; `remarks` are told what is left out,
-    and later which of them fail."""
-    ours = tuple(back_end.strategies(machine))
-    plugins = plugins.beside("strategies", [s.name for s in ours])
-    remarks.extend(plugins.refused)
-    outside: list[tuple[str, Strategy]] = []
-    for candidate, plugin in plugins.used:
-        strangers = [s.name for s in plugin.strategies if not isinstance(s, Strategy)]
-        if strangers:
-            wanted = f"{Strategy.__module__}.{Strategy.__name__}"
-            remarks.append(candidate.refusal(f"its strategy '{strangers[0]}' is no {wanted}"))
-        else:
-            found = [s for s in plugin.strategies if isinstance(s, Strategy)]
-            outside += [(plugin.name, s) for s in found if s.kind == machine.kind]
-    return Strategies(ours, tuple(outside), remarks, optional.raises)
-=======
     done = Compilation(module, setting, output).run("program")
     assert done.artifact is not None and done.storage is not None
     return done.artifact, done.storage
->>>>>>> work-pipe
 
 
 def edited_schedules(options: Options) -> EditedSchedules | None:
@@ -393,45 +281,6 @@ def edited_schedules(options: Options) -> EditedSchedules | None:
     return None if given is None else EditedSchedules(given.text, given.name)
 
 
-<<<<<<< HEAD
-def lower_graph(
-    module: Module,
-    ctx: PassContext,
-    options: Options,
-    progress: OnProgress | None = None,
-    strategies: Strategies[Strategy] = STRATEGIES,
-    passes: list[Pass] | None = None,
-    granted: Sequence[Assumption] | None = None,
-) -> None:
-    """All passes of the graph level, `passes` (by default those for CPUs) before fusion: afterwards the main function
-    holds regions, aliases and constants, and tells which dims are the same where what is `granted` (by default the
-    assumptions of the module) holds."""
-    if same := same_dims(module.main, assumptions(module) if granted is None else granted):
-        module.main.attrs["same_dims"] = same
-
-    def verify(m: Module) -> None:
-        verify_func(m.main, graph_spec(m))
-
-    check = verify if ctx.optional.checked else None
-    first = default_passes(ctx.target, options) if passes is None else passes
-    last: list[Pass] = [Fuse(strategies), PlaceViews(), Order()]
-    done = count(1)
-
-    def passed(*_: object) -> None:
-        _tell(progress, "graph", next(done), len(first) + len(last))
-
-    run_passes(module, first, ctx, verify=check, after=passed)
-    link.copy_aliased_outputs(module)
-    run_passes(module, last, ctx, verify=check, after=passed)
-
-
-def steps(progress: OnProgress | None, stage: str) -> Callable[[int, int], None] | None:
-    """What tells `progress` of the steps of a stage."""
-    return None if progress is None else partial(_tell, progress, stage)
-
-
-=======
->>>>>>> work-pipe
 def _tell(progress: OnProgress | None, stage: str, done: int, total: int) -> None:
     if progress is not None:
         progress(Progress(stage, done, total))
