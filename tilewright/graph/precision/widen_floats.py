@@ -53,7 +53,7 @@ COMPUTED = EXACT | {
     "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
     "reduce_sum", "reduce_prod", "sum_pool", "matmul", "conv", "conv_transpose", "gelu", "silu", "hard_sigmoid",
     "hard_swish", "softmax", "log_softmax", "layer_norm", "rms_norm", "attention", "running", "grid_sample",
-    "roi_align", "max_roi_pool", "rnn", "gru", "lstm",
+    "grid_sample_rows", "roi_align", "max_roi_pool", "rnn", "gru", "lstm",
 }  # fmt: skip
 """Operators whose results move a little where their operands do."""
 
