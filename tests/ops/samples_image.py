@@ -249,3 +249,18 @@ def _matrices(which: str, m: Sequence[int], taps: Sequence[int]) -> np.ndarray:
     for one, other in zip(m, taps, strict=True):
         whole = np.kron(whole, np.array(getattr(interpolation(one, other), which), float))
     return whole
+
+
+def overlaps() -> Iterator[Sample]:
+    for dtype in FLOATS:
+        blocks = normal((2, 3, 2, 5, 4, 3), dtype)
+        places = {"strides": (1, 2), "pads_begin": (2, 0), "sizes": (4, 7)}
+        yield sample("overlapped", [blocks], lambda x=blocks: _overlapped(x), loose=4, **places)
+
+
+def _overlapped(x: np.ndarray) -> np.ndarray:
+    """Blocks of 4x3, a line and two columns apart, from line 2 on."""
+    y = np.zeros((2, 5, 7, 7))
+    for line, column in np.ndindex(3, 2):
+        y[:, :, line : line + 4, 2 * column : 2 * column + 3] += wide(x[:, line, column])
+    return y[:, :, 2:6]

@@ -17,6 +17,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import Compute, compute, constant, irregular, op, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
 from tilewright.ops.shape import Dim, checked_axis, require, require_equal_dim, require_rank
@@ -236,6 +237,9 @@ def grid_sample_rows(
                 return x.load((at[0], *places, c), guard)
 
             y.store((*at, c), _weighted(t, axes, load).cast(x.dtype))
+
+
+grid_sample_rows.declares(Traits(continuous=FIRST, linear=FIRST))
 
 
 def sampled(x: Value, grid: Value, **how: Any) -> Value:

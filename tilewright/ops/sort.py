@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym, le, logical_not, lt, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import Dim, checked_axis
 from tilewright.ops.sorting import (
     SortEntries,
@@ -82,6 +83,9 @@ def topk(
         if not (is_part.is_const and is_part.value):
             with t.when(logical_not(is_part)):
                 give(_picked_and_sorted(t, key, x.dtype, size, count))
+
+
+topk.declares(Traits(chooses=FIRST, is_exact=True))
 
 
 Key = Callable[[Sym], Scalar]
