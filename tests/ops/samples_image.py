@@ -76,12 +76,17 @@ def _grids() -> Iterator[Sample]:
     for mode in ("nearest", "linear", "cubic"):
         for padding in ("zeros", "border", "reflection"):
             for align in (False, True):
-                yield sample(
-                    "grid_sample",
-                    [x, grid],
-                    lambda m=mode, p=padding, a=align: _grid_sampled(x, grid, m, p, a),
-                    mode=mode, padding=padding, align_corners=align, loose=40,
-                )  # fmt: skip
+                for last in (False, True):
+                    yield sample(
+                        "grid_sample_rows" if last else "grid_sample",
+                        [x.transpose(0, 2, 3, 1).copy() if last else x, grid],
+                        lambda m=mode, p=padding, a=align, last=last: (
+                            _grid_sampled(x, grid, m, p, a).transpose(0, 2, 3, 1)
+                            if last
+                            else _grid_sampled(x, grid, m, p, a)
+                        ),
+                        mode=mode, padding=padding, align_corners=align, loose=40,
+                    )  # fmt: skip
 
 
 def _grid_sampled(x: np.ndarray, grid: np.ndarray, mode: str, padding: str, align: bool) -> np.ndarray:

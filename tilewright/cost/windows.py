@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-WORTH = 1
+LEAST_SAVING = 1
 """How many times more elements the direct way must read, beside what passes and kernels cost."""
 
 STORED = 12
@@ -42,4 +42,4 @@ def grows_by_doubling(count: int, visits: int, line: int, kernel: int) -> bool:
 def is_worth_taking_apart(direct: int, apart: int, stored: int, kernels: int) -> bool:
     """Whether windows should be reduced along one axis after the other, of elements that are read in both ways, those
     that are `stored` between the axes, and the number of `kernels` that come in."""
-    return direct > WORTH * (apart + STORED * stored + KERNEL * kernels)
+    return direct > LEAST_SAVING * (apart + STORED * stored + KERNEL * kernels)

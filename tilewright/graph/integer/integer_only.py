@@ -20,7 +20,7 @@ from tilewright.graph.integer.border import give_integers, take_integers
 from tilewright.graph.integer.curves import FUNCTIONS, Curve, applied, bytes_of, every_byte
 from tilewright.graph.integer.fixed import Fixed, as_scale, of_integers, requantized
 from tilewright.graph.integer.obstacles import Obstacle, raise_if_any
-from tilewright.graph.integer.rules import COMPARISONS, MOVES, PLACES, RULES, compared, moved, place
+from tilewright.graph.integer.rules import COMPARISONS, PLACES, compared, moved, place, rule_of
 from tilewright.graph.integer.state import Numbers
 from tilewright.graph.match import dtype_of, shape_of, type_of, uniform_number
 from tilewright.graph.rewrites.dead import drop_dead
@@ -30,6 +30,7 @@ from tilewright.ir.diag import Problem
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS, constant
+from tilewright.ops.define.derive_traits import is_view, traits_of
 from tilewright.ops.define.interp import evaluate
 
 KEPT = (
@@ -120,7 +121,7 @@ class _Rewriting:
             op.result.replace_by(constant(np.ascontiguousarray(array), "known"))
             return
         found = self.numbers.quantized.get(op.operands[0])
-        if found is not None and op.name in MOVES and len(op.operands) == 1:
+        if found is not None and is_view(op):
             attrs, name = dict(op.attrs), op.name
 
             def moved_weights() -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +136,7 @@ class _Rewriting:
     def _computed(self, op: Op) -> None:
         """An operator on what is computed in the call: its integers, its curve, or both."""
         numbers, result = self.numbers, op.result
-        if op.name in MOVES and op.operands[0] in numbers.curves:
+        if op.operands[0] in numbers.curves and traits_of(op).moves_one:
             self._move(op, numbers.curves[op.operands[0]])
             return
         curve = self._curve(op)
@@ -166,7 +167,7 @@ class _Rewriting:
             return compared(op, self.numbers)
         if op.name in PLACES:
             return place(op, self.numbers)
-        rule = RULES.get(op.name)
+        rule = rule_of(op)
         if rule is None or not is_float(op.result):
             raise Obstacle("it has no form in integers")
         return rule(op, self.numbers)

@@ -28,10 +28,8 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
+from tilewright.ops.define.derive_traits import is_view
 from tilewright.ops.view import expand, reshape, slice_, transpose
-
-VIEWS = frozenset({"transpose", "reshape", "expand", "slice"})
-"""What scales of blocks go through to the shape of the weights."""
 
 LEAST_BYTES = 64 << 10
 """Bytes of dequantised weights below which they are folded: the readers of so few find them in a cache."""
@@ -54,7 +52,7 @@ def is_known(value: Value) -> bool:
 
 def _keeps_known(op: Op | None) -> bool:
     """Whether all elements of the results are known where those of the operands are."""
-    return op is not None and (op.name in ELEMENTWISE or op.name in VIEWS)
+    return op is not None and (op.name in ELEMENTWISE or is_view(op))
 
 
 def dequantizing_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
