@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tilewright.graph.algorithms.large_windows import PlainWindows
 from tilewright.graph.algorithms.padding_lines import PaddingLines
 from tilewright.graph.algorithms.two_stage_reduction import TwoStageReduction
 from tilewright.graph.algorithms.winograd import Winograd
@@ -32,7 +33,7 @@ from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
-    HoistScales, HorizontalFusion, BlockChannels, GroupedConv, PaddingLines, RecurrentSteps, Winograd,
+    HoistScales, HorizontalFusion, BlockChannels, PlainWindows, GroupedConv, PaddingLines, RecurrentSteps, Winograd,
     TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
 )  # fmt: skip
 
@@ -64,6 +65,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         HorizontalFusion(),
         NarrowProducts(),
         BlockChannels(),
+        PlainWindows(),
         GroupedConv(),
         PaddingLines(),
         Winograd(),
