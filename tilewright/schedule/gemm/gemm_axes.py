@@ -43,7 +43,7 @@ class GemmAxes:
 
 def assign_axes(sums: ReductionNest, vector: Op | None = None) -> GemmAxes:
     """Vector: the axis in which the result is contiguous, unless another one is given. Row: an axis that only the
-    broadcast operand moves in."""
+    broadcast operand moves in, or else one that moves the columns, too, as that of a batch does."""
     store = stores_in(sums.loops[0])[0]
     live = [o for o in sums.loops if extent_of(o) != 1]
     if vector is None:
@@ -60,7 +60,8 @@ def assign_axes(sums: ReductionNest, vector: Op | None = None) -> GemmAxes:
         if only_columns and known(extent_of(vector)) == VECTOR_BYTES / element_bytes(sums.sums):
             block = o if len(with_vector) == 1 else block
         if moved[o] - with_vector or (len(with_vector) > 1 and moved[o]):
-            row = o
+            shares = row is not None and not moved[row] & with_vector  # columns with the row found before
+            row = row if shares and moved[o] & with_vector else o
     outer = [o for o in sums.loops if o not in (vector, row, block)]
     line = None
     if row is not None and not moved[row] & with_vector:
