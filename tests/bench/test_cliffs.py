@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,16 @@ from onnx import shape_inference
 
 import tilewright
 from bench.cases import read_arrays, relative_error
-from bench.cliffs import architectures, blocks, drawn, families
+from bench.cliffs import architectures, blocks, drawn, families, narrow
 from bench.cliffs.draft import Draft, TooLarge, Value
 from bench.cliffs.drawn import draw, make_case
 from bench.cliffs.families import Architecture
 from bench.cliffs.operators import OPERATORS
 from bench.cliffs.told import kernels_and_remarks
 from bench.commands.cliffs import _shares
+from bench.peers import OURS
+from bench.ratios import RIGHT_IN_FEW_BITS, counts
+from bench.records import Record
 from bench.references import by_onnxruntime
 
 
@@ -190,3 +194,28 @@ def test_architectures_are_exported_once_and_left_out_where_they_cannot_be(
     assert exported == ["first", "broken", "broken"]
     assert "timm_broken_b1: left out, no such network" in capsys.readouterr().out
     assert list(tmp_path.glob("*.onnx")) == [case.model]
+
+
+@pytest.mark.parametrize("form", narrow.FORMS)
+def test_networks_in_few_bits_are_drawn_in_every_form(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    made = draft("narrow")
+    x = made.input(1, 16, 12, 12)
+    y = blocks.activation(made, blocks.convolution(made, x, 16, (3, 3)))
+    path = tmp_path / "narrow.onnx"
+    monkeypatch.setattr(narrow, "FORMS", (form,))
+    assert narrow.narrowed(made.model([y], unknown=False), made.inputs, random.Random(0), path) == form
+    ops = {node.op_type for node in onnx.load(path).graph.node}
+    kinds = {"float16": "Cast", "dynamic": "ConvInteger", "operators": "QLinearConv"}
+    assert kinds.get(form, "QuantizeLinear") in ops and [*tmp_path.iterdir()] == [path]
+    (wanted,) = by_onnxruntime(path, made.inputs)
+    found = np.asarray(tilewright.compile(path, cache=False).run(None, made.inputs)[0])
+    assert relative_error([found], [wanted]) < RIGHT_IN_FEW_BITS
+
+
+def test_networks_in_few_bits_are_right_within_their_roundings() -> None:
+    record = Record(drawn.KIND, "m", 1, OURS, median_ms=1.0, relative_error=0.05)
+    assert not counts(record)
+    assert counts(replace(record, kind=drawn.NARROW))
