@@ -24,6 +24,9 @@ MOST_LANES = 64
 ODD_TURNS = (3, 5, 6, 7)
 """Lines of which elements are taken in turns; vectors of any size are whole turns of 2 and 4."""
 
+MOST_PIECES = 2
+"""Vectors of powers of two that take less to load, compute and store some lanes than one under a mask."""
+
 FEWEST_CASES, MOST_CASES = 5, 128
 """Cases that loops of their own are made for whatever their length: all of fewer are looked at for each vector in less
 time than short loops take to begin (four inputs that are joined, Zen 3), and more are much code."""
@@ -89,6 +92,15 @@ def runs_are_worth_loops(operands: int, vectors: int, computed: int) -> bool:
 def lanes_of_vector(element: int, extent: int | None) -> int:
     """Lanes of a vector loop of elements of so many bytes; fewer for short loops."""
     return _fewer(VECTOR_BYTES // element, 1, extent)
+
+
+def lanes_of_short_line(element: int, extent: int | None, has_polynomials: bool) -> int:
+    """Lanes of the one masked vector that computes a whole line of elements of so many bytes, where this takes less
+    than vectors of just the lanes that there are, of which each computes its polynomials; 0 where there is none."""
+    if extent is None or extent.bit_count() <= (1 if has_polynomials else MOST_PIECES):
+        return 0
+    lanes = 1 << extent.bit_length()
+    return lanes if lanes <= VECTOR_BYTES // element else 0
 
 
 def lanes_of_polynomials(lanes: int, element: int, extent: int | None, target: Target) -> int:
