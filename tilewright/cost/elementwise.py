@@ -49,6 +49,9 @@ OPS_OF_A_CASE = 3
 MOST_COPIED = 2048
 """Ops of the work that is common to all cases, all copies of it together."""
 
+ELEMENTS_OF_A_CASE = 16
+"""Elements that are moved in the time that one more case adds to the choice of a pointer: a cycle for a vector."""
+
 COSTLY_OPERATIONS = 8
 """That a costly one (a polynomial, a division) takes more than an addition."""
 
@@ -87,6 +90,12 @@ def runs_are_worth_loops(operands: int, vectors: int, computed: int) -> bool:
     picked = vectors * operands * CYCLES_OF_A_CASE
     apart = operands * CYCLES_OF_A_LOOP + vectors * CYCLES_OF_A_COPY
     return computed <= MOST_COMPUTED and picked > apart
+
+
+def pointer_is_worth_choosing(cases: int, elements: int) -> bool:
+    """Whether so many elements are read behind a pointer, which is chosen among so many, that the choice costs little
+    beside them, and loops for each case are not worth their code."""
+    return elements >= ELEMENTS_OF_A_CASE * cases
 
 
 def lanes_of_vector(element: int, extent: int | None) -> int:
