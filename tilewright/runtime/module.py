@@ -266,7 +266,7 @@ class Model:
             _, number = self._run_staged(loaded, values, shapes, number)
             artifact = loaded.artifact.programs[number]
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
-            every = _runner(artifact, [run for run, _ in counted], None)
+            every = staged.run.runner(artifact.program, [run for run, _ in counted], None)
             seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
         else:
             context = self._new_context()
@@ -378,7 +378,7 @@ class Model:
             return parts[-1]
 
         own = [tuple(map(part, p.parts if p.program is not None else [p.of_parts()])) for p in programs]
-        runs = [_runner(p, of, _native_steps(p, of)) for p, of in zip(programs, own, strict=True)]
+        runs = [staged.run.runner(p.program, of, _native_steps(p, of)) for p, of in zip(programs, own, strict=True)]
         return _Staged(artifact, tuple(own), tuple(runs))
 
     def _open(self) -> _Native | _Staged:
@@ -446,22 +446,13 @@ class Model:
     def _staged_values(self, args: tuple[Any, ...]) -> tuple[list[Any], tuple[Shape, ...], int]:
         """The inputs as steps take them, their shapes, and the number of the program for these."""
         if self._takes_tensors:  # the usual way is short, as small models take microseconds
-            arrays = self._arrays(args)
+            arrays = staged.host_values.as_arrays(args, self.inputs, self._input_dtypes)
             shapes = tuple([array.shape for array in arrays])
             return arrays, shapes, self._guard(shapes)
         values = [staged.host_values.as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
         infos = zip(values, self.inputs, strict=True)
         shapes = tuple([value.shape if info.kind == "tensor" else () for value, info in infos])
         return staged.host_values.as_parts(values, self.inputs), shapes, self._guard(shapes)
-
-    def _arrays(self, args: tuple[Any, ...]) -> list[np.ndarray]:
-        """The inputs of a model that takes nothing but tensors."""
-        arrays = []
-        for value, dtype, info in zip(args, self._input_dtypes, self.inputs, strict=True):
-            if type(value) is not np.ndarray or value.dtype is not dtype or not value.flags.carray:
-                value = as_array(value, info, dtype)
-            arrays.append(value)
-        return arrays
 
     def _call(self, context: Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
         arrays = []
@@ -570,15 +561,6 @@ class _Part(Model):
             except InputError as error:
                 return error
         return self._failure(self._new_context().current, code, tuple(shapes))
-
-
-def _runner(
-    artifact: Artifact, parts: Sequence[staged.run.Part], native: staged.native.NativeSteps | None
-) -> Callable[[Sequence[Any], float | None], tuple[Any, ...]]:
-    """Runs a program of a staged model, which may be in one part."""
-    if artifact.program is not None:
-        return staged.run.StagedRun(artifact.program, parts, native)
-    return lambda values, _: parts[0](tuple(values))
 
 
 def _native_steps(artifact: Artifact, parts: Sequence[_Part]) -> staged.native.NativeSteps | None:
