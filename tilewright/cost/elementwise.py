@@ -25,6 +25,11 @@ FEWEST_CASES, MOST_CASES = 5, 128
 """Cases that loops of their own are made for: all of fewer are looked at for each vector in less time than short loops
 take to begin (four inputs that are joined, Zen 3), and more are much code."""
 
+FEWEST_CASES_OF_LINES, LONG_LINE = 2, 16
+"""The same where each iteration is a line of so many elements (a vector), as of the past and the new tokens of a
+decoder: picking among two operands for each vector of 2 MB took 50 us, a loop for each 40 (Zen 5), and what is computed
+of one of them is computed for all."""
+
 OPS_OF_A_CASE = 3
 """Ops that one more case adds to the body that picks among them: a load, a condition, a selection."""
 
@@ -45,10 +50,12 @@ def chunk_of_line(extent: int | None) -> int:
     return CHUNK if extent is None or extent > 2 * CHUNK else 0
 
 
-def cases_are_worth_loops(cases: int, ops: int) -> bool:
-    """Whether a body of so many ops, which picks among so many operands by the position, becomes a loop for each."""
+def cases_are_worth_loops(cases: int, ops: int, line: int | None) -> bool:
+    """Whether a body of so many ops, which picks among so many operands by the position, becomes a loop for each;
+    `line`: elements of each position that is picked by (None: not known)."""
+    fewest = FEWEST_CASES_OF_LINES if line is None or line >= LONG_LINE else FEWEST_CASES
     copied = cases * max(0, ops - OPS_OF_A_CASE * cases)
-    return FEWEST_CASES <= cases <= MOST_CASES and copied <= MOST_COPIED
+    return fewest <= cases <= MOST_CASES and copied <= MOST_COPIED
 
 
 def lanes_of_vector(element: int, extent: int | None) -> int:

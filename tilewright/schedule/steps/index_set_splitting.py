@@ -23,7 +23,7 @@ from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.loops.analysis.bounds import Ranges, holds
 from tilewright.loops.edit import extent_of, kind_of, loop_var, ranges_at
-from tilewright.schedule.steps.access import loads_in, perfect_nest, stride_in
+from tilewright.schedule.steps.access import iterations_of, loads_in, perfect_nest, stride_in
 from tilewright.schedule.trace import Schedule
 
 SHORTEST = 16
@@ -64,9 +64,11 @@ def split_index_sets(s: Schedule, loop: Op) -> bool:
 def split_cases(s: Schedule, nest: Op) -> bool:
     """Split a loop of a nest where conditions of many cases change, so that each case is a loop of its own; whether
     anything was split."""
-    for loop in perfect_nest(nest):
-        cases = len(_decisions(loop)) + 1
-        if kind_of(loop) == "serial" and cases_are_worth_loops(cases, sum(1 for _ in loop.walk())):
+    loops = perfect_nest(nest)
+    for k, loop in enumerate(loops):
+        cases, ops = len(_decisions(loop)) + 1, sum(1 for _ in loop.walk())
+        line = iterations_of(loops[k + 1 :]) if _picks(loop) else 1
+        if kind_of(loop) == "serial" and cases_are_worth_loops(cases, ops, line):
             return _split_cases(s, loop)
     return False
 
@@ -88,6 +90,11 @@ def _split_cases(s: Schedule, loop: Op) -> bool:
         if piece.parent is not None and len(_decisions(piece)) < len(borders):
             _split_cases(s, piece)
     return True
+
+
+def _picks(loop: Op) -> bool:
+    """Whether the position decides what is computed, and not only where nothing is read: borders are short."""
+    return any(op.name == "index" and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
 
 
 def _decisions(loop: Op) -> list[Sym]:
