@@ -71,6 +71,16 @@ def test_a_register_tile_multiplies_matrices(rows: int, columns: int, lanes: int
     np.testing.assert_allclose(c, expected, atol=1e-4)
 
 
+def test_what_unrolled_iterations_share_is_in_the_text_once() -> None:
+    text = kernel_ir(_tile(6, 2, 8, 50), NAMED["zen3"]).text
+    operands = {name: len(re.findall(rf"load {type}, ptr %v\d+", text)) for name, type in
+                (("a", "float"), ("b and sums", "<8 x float>"))}  # fmt: skip
+    assert operands["a"] == 6  # one for each row, and not for each of the two registers in it
+    assert operands["b and sums"] <= 2 + 12 + 12  # each of b once; sums as they are added to and as they are written
+    pointers = re.findall(r"= (getelementptr .*)", text.split(".task(")[0])
+    assert len(pointers) == len(set(pointers))
+
+
 def _inner_loop(text: str) -> list[str]:
     """The instructions of the block with the most fused multiply-adds."""
     blocks = re.split(r"^\.?L\w*:", text, flags=re.M)

@@ -9,7 +9,7 @@ import sys
 from tilewright.cli.interrupt import run_interruptible
 
 YOUNG_OBJECTS = 1_000_000
-"""As in `ir.garbage`, which the commands that run artefacts do not import."""
+"""As in `ir.process_settings`, which the commands that run artefacts do not import."""
 
 
 def main() -> None:

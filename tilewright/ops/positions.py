@@ -9,6 +9,7 @@ from tilewright.ir.sym import Sym, lt, maximum, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import Dim, require_equal_dim
 from tilewright.ops.sort import unflattened
 from tilewright.ops.sorting import Cell, SortEntries, entry_of, heapify, key_of, levels, sift
@@ -74,6 +75,9 @@ def joined_rows(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, 
                 rows.store((begin + j,), t.index(row))
 
 
+joined_rows.declares(Traits(moves=FIRST, chooses=FIRST, continuous=FIRST, is_exact=True))
+
+
 def _kept_types(
     boxes: TensorType,
     scores: TensorType,
@@ -107,6 +111,8 @@ def kept_boxes(
     """
     (given, scores, overlap, threshold), (kept, counts) = inputs, outputs
     classes, size, most = scores.shape[1], scores.shape[2], sym(limit)
+    if classes == 0:
+        return  # there are no rows, and none can be told by its class
     with t.loop(scores.shape[0] * classes, "row", "parallel") as row:
         batch, kind = row // classes, row % classes
         candidates = SortEntries.allocated(t, scores.dtype, size)

@@ -11,7 +11,7 @@ from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch._guards import TracingContext
 
 from tilewright.frontends.torch.capture import decompositions_kept
-from tilewright.ir.garbage import rare_collections
+from tilewright.ir.process_settings import rare_collections
 from tilewright.options import Options
 from tilewright.torch.compiled import Compiled
 from tilewright.torch.frozen import Frozen, Writes

@@ -14,21 +14,25 @@ which of many operands, or slices of them, is read: concatenations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from tilewright.cost.elementwise import cases_are_worth_loops
-from tilewright.ir.core import Op
+from tilewright.cost.elementwise import cases_are_worth_loops, lanes_of_vector, runs_are_worth_loops
+from tilewright.cost.typical import TypicalSizes
+from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
+from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, holds
-from tilewright.loops.edit import extent_of, kind_of, loop_var, ranges_at
-from tilewright.schedule.steps.access import iterations_of, loads_in, perfect_nest, stride_in
+from tilewright.loops.edit import buffer_type, extent_of, kind_of, loop_var, ranges_at
+from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
 
 SHORTEST = 16
 """Iterations from which on a loop is worth its pieces."""
 MOST_PIECES = 6
+_PICKING = frozenset(("for", "load", "index", "select", "store", "const"))
+"""Ops of a body that picks among operands and computes nothing."""
 MULTIPLES = (-1, 0, 1, 2)
 """Multiples of a divisor at which an index may start anew; what does so more often has no long piece."""
 
@@ -66,11 +70,42 @@ def split_cases(s: Schedule, nest: Op) -> bool:
     anything was split."""
     loops = perfect_nest(nest)
     for k, loop in enumerate(loops):
-        cases, ops = len(_decisions(loop)) + 1, sum(1 for _ in loop.walk())
-        line = iterations_of(loops[k + 1 :]) if _picks(loop) else 1
-        if kind_of(loop) == "serial" and cases_are_worth_loops(cases, ops, line):
+        if kind_of(loop) == "serial" and _is_worth_pieces(loops[k:]):
             return _split_cases(s, loop)
     return False
+
+
+def _is_worth_pieces(nest: Sequence[Op]) -> bool:
+    """Whether each case of the outer one of these loops is better a nest of its own."""
+    loop = nest[0]
+    decisions = _decisions(loop)
+    ops = [op.name for op in loop.walk()]
+    if cases_are_worth_loops(len(decisions) + 1, len(ops)):
+        return True
+    if not decisions or not _picks(loop):
+        return False
+    size = max(buffer_type(op.operands[-1]).dtype.storage.itemsize for op in stores_in(loop))
+    (elements,) = TypicalSizes({}).medium([product(map(extent_of, nest))])
+    return runs_are_worth_loops(len(decisions) + 1, elements // lanes_of_vector(size, None), _computed_on_picked(loop))
+
+
+def _computed_on_picked(loop: Op) -> int:
+    """Operations on what the position in a loop has picked, which all cases have. Those on one operand alone are of its
+    case, such as the rotation of keys that a past is joined with, and loops of their own spare them the others."""
+    v, count = loop_var(loop), 0
+    picked: set[Value] = set()
+    for op in loop.walk():
+        condition = op.operands[0].op if op.name == "select" else None
+        picks = condition is not None and condition.name == "index" and v in condition.attrs["expr"].vars
+        if picks or not picked.isdisjoint(op.operands):
+            picked.update(op.results)
+            count += op.name not in _PICKING
+    return count
+
+
+def _picks(loop: Op) -> bool:
+    """Whether the position in a loop decides which of several operands is read."""
+    return any(op.name == "index" and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
 
 
 def _split_cases(s: Schedule, loop: Op) -> bool:
@@ -90,11 +125,6 @@ def _split_cases(s: Schedule, loop: Op) -> bool:
         if piece.parent is not None and len(_decisions(piece)) < len(borders):
             _split_cases(s, piece)
     return True
-
-
-def _picks(loop: Op) -> bool:
-    """Whether the position decides what is computed, and not only where nothing is read: borders are short."""
-    return any(op.name == "index" and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
 
 
 def _decisions(loop: Op) -> list[Sym]:

@@ -69,7 +69,6 @@ class _Kernel:
         self.values: dict[Value, Reg] = {}
         self.buffers: dict[Value, Buffer] = {}
         self.addresses: dict[Op, Sym] = {}
-        self.in_halves = {func.args[k] for k, p in kernel_info(func).packed.items() if p.halves}
         self.vectorizable: dict[Op, bool] = {}
         self.lanes = 1
         self.mask: Reg | None = None
@@ -116,7 +115,8 @@ class _Kernel:
         parameters = ["ptr %state"]
         for k, arg in enumerate(self.func.args):
             parameters.append(f"ptr {'' if k in shared else 'noalias '}%b{k}")
-            self.buffers[arg] = Buffer(f"%b{k}", arg.buffer)
+            fixed = k not in shared and k < len(self.func.args) - kernel_info(self.func).outputs
+            self.buffers[arg] = Buffer(f"%b{k}", arg.buffer, fixed=fixed)
         for k, dim in enumerate(self._dims):
             parameters.append(f"i64 %d{k}")
             self.indices.bind(dim, self.indices.integer(f"%d{k}"))
@@ -418,17 +418,9 @@ class _Kernel:
             guard = replace(
                 guard, lanes=None
             )  # inside of a masked `if`, which is skipped where no lane is on
-        address, lanes = self._address(op), self.lanes
         guard = self._near(guard, op, buffer)
-
-        def load() -> Reg:
-            return self.memory.load(buffer, address, lanes, guard, op.attrs.get("other", 0))
-
-        if source in self.in_halves and guard == _ALWAYS:  # nobody writes it, and the other half may be needed
-            key = (buffer.pointer, self.memory.address(buffer, address), lanes)
-            self.values[op.result] = self.indices.once(key, load)
-        else:
-            self.values[op.result] = load()
+        other = op.attrs.get("other", 0)
+        self.values[op.result] = self.memory.load(buffer, self._address(op), self.lanes, guard, other)
 
     def _near(self, guard: Guard, op: Op, buffer: Buffer) -> Guard:
         """The guard of a load that also says for all lanes whether any is on, where the address may be far from the
@@ -504,7 +496,7 @@ class _Kernel:
             return
         operands = [self.values[v] for v in op.operands]
         lanes = max([x.lanes for x in operands])
-        operands = [x if x.lanes == lanes else x.splat(lanes) for x in operands]
+        operands = [x if x.lanes == lanes else self.indices.in_all_lanes(x, lanes) for x in operands]
         dtype = op.result.scalar.dtype
         if op.name == "quotient" and has_finite_quotient(op):
             self.values[op.result] = finite_quotient(*operands)

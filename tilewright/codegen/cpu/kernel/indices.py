@@ -204,8 +204,12 @@ class Indices:
         """`x` as a register or literal of so many lanes."""
         if isinstance(x, int):
             return self.text.constant(dt.i64, _fitting(x), lanes)
-        if x.lanes == lanes:
-            return x
+        return self.in_all_lanes(x, lanes)
+
+    def in_all_lanes(self, x: Reg, lanes: int) -> Reg:
+        """`x` in so many lanes, which it has or which are all the same."""
+        if x.lanes == lanes or x.is_literal:
+            return x.splat(lanes)
         return self.once(("splat", x.name, lanes), lambda: x.splat(lanes))
 
     def _variable(self, v: Sym) -> Number:

@@ -39,11 +39,13 @@ _MOVED_LANES = 8
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A buffer's memory: `pointer` to its first element. With `private` > 1 lanes, each element is a vector
-    that holds one value for each lane of the vector loop that allocated the buffer."""
+    that holds one value for each lane of the vector loop that allocated the buffer. Nobody writes to one that is
+    `fixed` while the kernel runs: what was read of it stays right."""
 
     pointer: str
     type: BufferType
     private: int = 1
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,16 @@ class MemoryAccess:
             found = looked_up(self.byte_table, buffer.pointer, stored_as(dtype), byte)
             return self._chosen(found, guard, dtype, other)
         where = self.address(buffer, e)
+        if not buffer.fixed:
+            return self._loaded(buffer, e, where, lanes, guard, other)
+        key = ("load", buffer.pointer, where, lanes, guard, other)
+        return self.indices.once(key, lambda: self._loaded(buffer, e, where, lanes, guard, other))
+
+    def _loaded(
+        self, buffer: Buffer, e: Sym, where: Affine, lanes: int, guard: Guard, other: float | int
+    ) -> Reg:
+        """What stands at address `e`, which moves over the lanes like this."""
+        dtype = buffer.type.dtype
         if _in_registers(buffer, where, lanes):
             return self._load_register(buffer, where, lanes, guard, other)
         if _is_register_column(buffer, where, lanes):
@@ -430,11 +442,14 @@ class MemoryAccess:
         return self._offset(base, buffer.type.dtype, constant)
 
     def _offset(self, base: str, dtype: DType, constant: int) -> str:
-        return (
-            base
-            if constant == 0
-            else self.text.emit(f"getelementptr {memory_type(dtype)}, ptr {base}, i64 {constant}")
-        )
+        if constant == 0:
+            return base
+        key = ("pointer", base, constant, memory_type(dtype))
+        found = self.indices.cached(key)
+        if found is None:
+            found = self.text.emit(f"getelementptr {memory_type(dtype)}, ptr {base}, i64 {constant}")
+            self.indices.remember_here(key, found)
+        return str(found)
 
     def _lane_offsets(self, where: Affine, lanes: int) -> Number:
         """Elements from the base, for each lane."""

@@ -1,8 +1,9 @@
-"""The collector's thresholds during compilations, and after the last."""
+"""The collector's thresholds and the turns of threads during compilations, and after the last."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.models import mlp
 from tilewright import cli
 from tilewright import compile as compile_model
-from tilewright.ir.garbage import YOUNG_OBJECTS, rare_collections
+from tilewright.ir.process_settings import TURN, YOUNG_OBJECTS, rare_collections, short_turns
 from tilewright.options import Progress
 
 
@@ -59,3 +60,36 @@ def test_compilations_collect_rarely() -> None:
 
 def test_the_command_line_collects_as_rarely() -> None:
     assert cli.YOUNG_OBJECTS == YOUNG_OBJECTS
+
+
+@pytest.fixture
+def interval() -> Iterator[float]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.25)
+    yield 0.25
+    sys.setswitchinterval(before)
+
+
+def test_turns_are_short_until_the_last_is_done(interval: float) -> None:
+    with short_turns():
+        with pytest.raises(ZeroDivisionError), short_turns():
+            raise ZeroDivisionError
+        assert sys.getswitchinterval() == pytest.approx(TURN)
+    assert sys.getswitchinterval() == interval
+
+
+def test_shorter_turns_stay_so() -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(TURN / 4)
+    with short_turns():
+        assert sys.getswitchinterval() == pytest.approx(TURN / 4)
+    sys.setswitchinterval(before)
+
+
+def test_compilations_take_short_turns(interval: float) -> None:
+    seen: set[float] = set()
+    compile_model(
+        mlp().SerializeToString(), cache=False, progress=lambda _: seen.add(round(sys.getswitchinterval(), 6))
+    )
+    assert seen == {TURN}
+    assert sys.getswitchinterval() == interval

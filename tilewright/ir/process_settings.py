@@ -1,0 +1,71 @@
+"""Settings of Python that are one for the process, and other ones while a program is compiled."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+YOUNG_OBJECTS = 1_000_000
+"""Objects made and not freed between two collections of the youngest."""
+TURN = 0.0005
+"""Seconds after which a thread that computes in Python lets another one that waits have a turn."""
+
+
+class _Setting(Generic[T]):
+    """A setting, and for each of those who asked for another one what was there before the first of them."""
+
+    def __init__(self, read: Callable[[], T], write: Callable[[T], None], other: Callable[[T], T]) -> None:
+        self._read, self._write, self._other = read, write, other
+        self._lock = threading.Lock()
+        self._before: list[T] = []
+
+    @contextmanager
+    def changed(self) -> Iterator[None]:
+        """The setting is another one until the last of those who asked for that is done."""
+        with self._lock:
+            before = self._before[0] if self._before else self._read()
+            self._before.append(before)
+            changed = self._other(before)
+            if changed != before:
+                self._write(changed)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._before.pop()
+                if not self._before and self._other(before) != before:
+                    self._write(before)
+
+
+def _rarer(thresholds: tuple[int, int, int]) -> tuple[int, int, int]:
+    """A collector that is off, or runs as rarely, stays as it is."""
+    return (YOUNG_OBJECTS, *thresholds[1:]) if 0 < thresholds[0] < YOUNG_OBJECTS else thresholds
+
+
+_COLLECTIONS = _Setting(gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds), _rarer)
+_TURNS = _Setting(sys.getswitchinterval, sys.setswitchinterval, lambda seconds: min(TURN, seconds))
+
+
+def rare_collections() -> AbstractContextManager[None]:
+    """Let the collector of cyclic garbage run rarely, in all threads of the process.
+
+    Programs are graphs of objects that refer to each other, nearly all of which live until the end of the compilation.
+    By Python's own thresholds the collector looks at all of them again and again, which took a quarter to a third of
+    the compiler's time; rarer collections keep some twenty MB more until then.
+    """
+    return _COLLECTIONS.changed()
+
+
+def short_turns() -> AbstractContextManager[None]:
+    """Let threads of the process take turns often.
+
+    LLVM's threads need Python for a moment only, between two calls. By Python's own setting they wait 5 ms for it each
+    time, as long as the thread that makes schedules computes: four kernels took a thread 20 ms of 45.
+    """
+    return _TURNS.changed()
