@@ -23,7 +23,7 @@ from tilewright.cost.elementwise import (
     runs_are_worth_loops,
 )
 from tilewright.cost.typical import TypicalSizes
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
@@ -92,8 +92,21 @@ def _is_worth_pieces(nest: Sequence[Op]) -> bool:
         return False
     size = max(buffer_type(op.operands[-1]).dtype.storage.itemsize for op in stores_in(loop))
     (elements,) = TypicalSizes({}).medium([product(map(extent_of, nest))])
-    computed = sum(name not in _PICKING for name in ops)
-    return runs_are_worth_loops(len(decisions) + 1, elements // lanes_of_vector(size, None), computed)
+    return runs_are_worth_loops(len(decisions) + 1, elements // lanes_of_vector(size, None), _computed_on_picked(loop))
+
+
+def _computed_on_picked(loop: Op) -> int:
+    """Operations on what the position in a loop has picked, which all cases have. Those on one operand alone are of its
+    case, such as the rotation of keys that a past is joined with, and loops of their own spare them the others."""
+    v, count = loop_var(loop), 0
+    picked: set[Value] = set()
+    for op in loop.walk():
+        condition = op.operands[0].op if op.name == "select" else None
+        picks = condition is not None and condition.name == "index" and v in condition.attrs["expr"].vars
+        if picks or not picked.isdisjoint(op.operands):
+            picked.update(op.results)
+            count += op.name not in _PICKING
+    return count
 
 
 def _picks(loop: Op) -> bool:
