@@ -16,6 +16,7 @@ from tilewright.graph.integer.integer_only import IntegerOnly
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
+from tilewright.graph.layout.strided_lines import StridedLines
 from tilewright.graph.precision.narrow_products import NarrowProducts
 from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.quantised.byte_tables import ByteTables
@@ -33,8 +34,8 @@ from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
-    HoistScales, HorizontalFusion, BlockChannels, PlainWindows, GroupedConv, PaddingLines, RecurrentSteps, Winograd,
-    TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
+    HoistScales, HorizontalFusion, BlockChannels, PlainWindows, StridedLines, GroupedConv, PaddingLines, RecurrentSteps,
+    Winograd, TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
 )  # fmt: skip
 
 
@@ -66,6 +67,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         NarrowProducts(),
         BlockChannels(),
         PlainWindows(),
+        StridedLines(),
         GroupedConv(),
         PaddingLines(),
         Winograd(),
