@@ -15,16 +15,17 @@ from typing import Any
 from tilewright.graph.bounds import DimFacts, unproved
 from tilewright.ir.core import Block, Builder, Func, Module, Op
 from tilewright.ir.diag import Loc, UnsupportedError
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import ONE, Sym, eq, ge, le, sym, unbounded
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import input_variables, is_input_value
 from tilewright.ops.define.broadcasting import open_dims
 from tilewright.ops.define.demands import Demand, undecided
+from tilewright.ops.define.pairing import is_elementwise
 
-_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | CONVERSIONS | {"matmul", "matmul_widening"}
-"""Operators that read an axis along one of their own from its start to its end; others may read a part of it."""
+_READS_WHOLE_AXES = frozenset({"matmul", "matmul_widening"})
+"""Operators that, as elementwise ones, read an axis along one of their own from its start to its end; others may read a
+part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def _of_broadcast(op: Op, types: Sequence[TensorType]) -> Iterator[tuple[Sym, st
     for pair in found:  # an operand of one element at most is not read along an axis
         holds = eq(pair.a, pair.b)
         yield holds, f"{op.name} of {_listed(types)}: it must be that {worded(holds)}"
-    if op.name not in _READS_WHOLE_AXES:
+    if op.name not in _READS_WHOLE_AXES and not is_elementwise(op):
         return
     extents = dict((*computation.axes, *computation.reduce))
     operands = dict(zip(computation.body.args, types, strict=True))

@@ -63,13 +63,13 @@ def is_elementwise(region: Region) -> bool:
 
 def _why_apart(join: Join) -> str:
     """Why one elementwise kernel should not compute what another one reads; "" when it should."""
-    picks = any(join.facts.info(op).branches and len(op.operands) > 1 for op in join.producer.ops)
-    if picks and join.has(lambda info: info.turns, join.consumer):
+    picks = any(join.facts.info(op).selects_by_position and len(op.operands) > 1 for op in join.producer.ops)
+    if picks and join.has(lambda info: info.changes_last_axis, join.consumer):
         return "squares of a transpose go through registers where what they read does not depend on the position"
     if product(join.producer.domain) == product(join.consumer.domain) and join.info.is_pointwise:
         return ""
     only_reader, cheap = join.is_only_reader(), is_cheap(join.facts.cost(join.producer))
-    if join.info.branches:
+    if join.info.selects_by_position:
         return "" if only_reader and cheap else f"every branch of {join.op.name} would compute it"
     if only_reader and (join.info.reads_once or cheap):
         return ""
