@@ -77,7 +77,7 @@ class Contraction(Strategy):
                 return answer
             return read_through(join)
         if join.producer.strategy is self and is_elementwise(join.consumer):
-            if join.info.is_tiled or join.info.unpacks:  # belongs to other strategies
+            if join.info.is_tiled or join.info.unblocks_channels:  # belongs to other strategies
                 return None
             if _turns_groups(join):
                 return NoMatch("groups of products are added up in lanes along the columns")
@@ -139,7 +139,7 @@ def _leaves_short_lines(join: Join) -> bool:
 
     if any(join.facts.info(o).is_matrix_product and not any(map(is_known, o.operands)) for o in join.producer.ops):
         return False
-    turned = [o.result for o in join.consumer.ops if join.facts.info(o).turns]
+    turned = [o.result for o in join.consumer.ops if join.facts.info(o).changes_last_axis]
     return any(map(is_short, turned)) and not is_short(join.value)
 
 
