@@ -28,6 +28,9 @@ from tilewright.ops.view import concat, pad
 SAMPLES = 2
 """Of each operator in a family: they differ in dtypes, shapes and attributes."""
 
+CONDITIONAL = {("quotient", "is_finite"): "its last operand is the inverse of a divisor, a normal number"}
+"""Traits that hold for operands as the operator takes them, and not for any."""
+
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
 def test_no_sample_of_an_operator_contradicts_its_traits(family: Callable[[], Iterator[Sample]]) -> None:
@@ -36,7 +39,8 @@ def test_no_sample_of_an_operator_contradicts_its_traits(family: Callable[[], It
     for sample in family():
         tried[sample.op] = tried.get(sample.op, 0) + 1
         if tried[sample.op] <= SAMPLES:
-            wrong += [f"{sample}: {w}" for w in contradictions(OPERATORS[sample.op], sample.inputs, **sample.attrs)]
+            found = contradictions(OPERATORS[sample.op], sample.inputs, **sample.attrs)
+            wrong += [f"{sample}: {w}" for w in found if (w.operator, w.trait) not in CONDITIONAL]
     assert wrong == []
 
 
@@ -73,6 +77,8 @@ class TestOfOperatorsFromElsewhere:
             ("exp", [[0.3, 1.7]], Traits(linear=FIRST), "linear"),
             ("log", [[0.3, 1.7]], Traits(is_finite=True), "is_finite"),
             ("max", [[0.3, 1.7], [1.0, 1.0]], Traits(moves=FIRST), "moves"),
+            ("sub", [[0.3, 1.7], [1.0, 1.0]], Traits(commutative=True), "commutative"),
+            ("sub", [[0.3, 1.7], [1.0, 1.0]], Traits(right_identity=1), "right_identity"),
             ("neg", [[0.3, -1.7]], Traits(chooses=FIRST), "chooses"),
         ],
     )
@@ -105,7 +111,7 @@ class TestWhatIsDerived:
 
     def test_elementwise_operators_are_the_scalar_operations(self) -> None:
         found = {name for name in OPERATORS for op in _applications(name) if op.name == name and is_elementwise(op)}
-        assert found == ELEMENTWISE & OPERATORS.keys()
+        assert found == (ELEMENTWISE & OPERATORS.keys()) | {"copy"}
 
     def test_what_moves_elements(self) -> None:
         moving = {n for n in OPERATORS for op in _applications(n) if op.name == n and traits_of(op).moves}

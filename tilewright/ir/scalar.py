@@ -129,10 +129,7 @@ _TABLE = (
     ScalarOp("gt", 2, "bool", np.greater, is_exact=True, steps=True),
     ScalarOp("ge", 2, "bool", np.greater_equal, is_exact=True, steps=True),
     ScalarOp("select", 3, "second", np.where, is_exact=True),
-    ScalarOp(
-        "quotient", 3, "same", lambda a, b, inverse: np.divide(a, b),
-        is_finite=False,
-    ),  # inverse: 1 / b
+    ScalarOp("quotient", 3, "same", lambda a, b, inverse: np.divide(a, b)),  # inverse: 1 / b, a normal number
     ScalarOp("neg", 1, "same", np.negative, is_exact=True),
     ScalarOp("abs", 1, "same", np.abs, is_exact=True),
     ScalarOp("not", 1, "same", np.invert, steps=True),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -40,7 +39,7 @@ from tilewright.runtime.threads import check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.values.node_arg import NodeArg
-from tilewright.runtime.values.outputs import positions, views_of
+from tilewright.runtime.values.outputs import no_memory, positions, views_of
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
@@ -149,6 +148,10 @@ class Model:
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
         self._executor = executor
+        self._gives_complex = any(info.is_complex for info in artifact.outputs)
+        self._takes_tensors = all(
+            info.kind == "tensor" and info.dtype != "string" and not info.is_complex for info in artifact.inputs
+        )
         self._guard = ShapeGuard(artifact)
         self._has_broadcasting = artifact.broadcasting is not None
         self._broadcast: set[tuple[Shape, ...]] = set()
@@ -374,7 +377,7 @@ class Model:
             parts.append(_Part(of, self._wanted_threads, self._executor, _beside=beside))
             return parts[-1]
 
-        own = [tuple(map(part, p.parts if p.program is not None else [_of_floats(p)])) for p in programs]
+        own = [tuple(map(part, p.parts if p.program is not None else [p.of_parts()])) for p in programs]
         runs = [_runner(p, of, _native_steps(p, of)) for p, of in zip(programs, own, strict=True)]
         return _Staged(artifact, tuple(own), tuple(runs))
 
@@ -417,7 +420,8 @@ class Model:
                 listed = ", ".join(f"{info.name} {staged.host_values.described(value)}" for info, value in about)
                 error.where = f"{error.where + ', ' if error.where else ''}called with {listed or 'no inputs'}"
             raise
-        results = staged.host_values.as_given(results, self.outputs)
+        if self._gives_complex:
+            results = staged.host_values.as_given(results, self.outputs)
         if out is None:
             return staged.host_values.own_copies(results, values)
         staged.host_values.write_to(out, self.outputs, results, values)
@@ -441,10 +445,23 @@ class Model:
 
     def _staged_values(self, args: tuple[Any, ...]) -> tuple[list[Any], tuple[Shape, ...], int]:
         """The inputs as steps take them, their shapes, and the number of the program for these."""
+        if self._takes_tensors:  # the usual way is short, as small models take microseconds
+            arrays = self._arrays(args)
+            shapes = tuple([array.shape for array in arrays])
+            return arrays, shapes, self._guard(shapes)
         values = [staged.host_values.as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
         infos = zip(values, self.inputs, strict=True)
         shapes = tuple([value.shape if info.kind == "tensor" else () for value, info in infos])
         return staged.host_values.as_parts(values, self.inputs), shapes, self._guard(shapes)
+
+    def _arrays(self, args: tuple[Any, ...]) -> list[np.ndarray]:
+        """The inputs of a model that takes nothing but tensors."""
+        arrays = []
+        for value, dtype, info in zip(args, self._input_dtypes, self.inputs, strict=True):
+            if type(value) is not np.ndarray or value.dtype is not dtype or not value.flags.carray:
+                value = as_array(value, info, dtype)
+            arrays.append(value)
+        return arrays
 
     def _call(self, context: Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
         arrays = []
@@ -462,7 +479,7 @@ class Model:
             try:
                 results = context.results.make(out_data)
             except (MemoryError, ValueError, OverflowError) as error:
-                raise self._no_memory(context) from error
+                raise no_memory(context.results.shapes, self.outputs) from error
         else:
             results = list(out) if isinstance(out, tuple | list) else []
             views = views_of(out, self.outputs, context.results.shapes, arrays)
@@ -515,20 +532,6 @@ class Model:
                 )
         return shapes
 
-    def _no_memory(self, context: Context) -> ExecutionError:
-        """The error for outputs that cannot be allocated, naming the largest."""
-        shape, dtype, name = max(
-            (
-                (shape, dtype, info.name)
-                for (shape, dtype), info in zip(context.results.shapes, self.outputs, strict=True)
-            ),
-            key=lambda result: math.prod(result[0]) * result[1].itemsize,
-        )
-        return ExecutionError(
-            f"no memory for output '{name}': {dtype}{list(shape)}",
-            hint="use smaller inputs (batch, sequence length), or a machine with more memory",
-        )
-
     def _failure(self, program: Planned, code: int, shapes: tuple[Shape, ...]) -> Exception:
         errors = program.linked.artifact.errors
         given = ", ".join(
@@ -567,12 +570,6 @@ class _Part(Model):
             except InputError as error:
                 return error
         return self._failure(self._new_context().current, code, tuple(shapes))
-
-
-def _of_floats(artifact: Artifact) -> Artifact:
-    """A program without variants, called with parts of complex numbers."""
-    inputs, outputs = (tuple(info.parts for info in infos) for infos in (artifact.inputs, artifact.outputs))
-    return replace(artifact, variants=(), broadcasting=None, inputs=inputs, outputs=outputs)
 
 
 def _runner(

@@ -23,7 +23,7 @@ from tilewright.ir.types import tensor
 from tilewright.ops.define.derive_traits import traits
 from tilewright.ops.define.interp import evaluate
 from tilewright.ops.define.operator import Operator
-from tilewright.ops.define.pairing import is_elementwise, scalar_operation
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.define.traits import Traits
 
 Arrays = Sequence[np.ndarray]
@@ -249,25 +249,27 @@ def _is_elementwise(trial: _Trial, found: Traits) -> str:
     return _first_difference(moved[0], wanted, np.ones(wanted.shape, bool), "of moved elements it gives", "there was")
 
 
-def _scalar_operation(trial: _Trial, found: Traits) -> str:
-    """Commutativity and neutral elements."""
-    if trial.operator.kind != "primitive" or len(trial.operands) != 2:
+def _commutative(trial: _Trial, found: Traits) -> str:
+    if not found.commutative:
         return ""
-    operation, (a, b) = scalar_operation(trial.op()), trial.operands
-    result = trial.results([a, b])
-    if operation is None or result is None:
+    results = [trial.results(operands) for operands in (trial.operands, trial.operands[::-1])]
+    if any(r is None for r in results):
         return ""
-    everywhere = np.ones(result[0].shape, bool)
-    swapped = trial.results([b, a]) if operation.commutative else result
-    assert swapped is not None
-    if told := _first_difference(swapped[0], result[0], everywhere, "swapped, it gives", "and before"):
-        return told
-    if operation.identity is None or a.dtype.kind == "b" or (a.dtype.kind != "f" and np.isinf(operation.identity)):
+    plain, swapped = (r[0] for r in results if r is not None)
+    return _first_difference(swapped, plain, np.ones(plain.shape, bool), "with exchanged operands it gives", "before")
+
+
+def _right_identity(trial: _Trial, found: Traits) -> str:
+    number = found.right_identity
+    if number is None or trial.operands[0].dtype.kind == "b" or trial.operands[1].dtype.kind not in "fiu":
         return ""
-    neutral = trial.results([a, np.full(b.shape, operation.identity).astype(b.dtype)])
-    assert neutral is not None
-    wanted = np.broadcast_to(a, neutral[0].shape)
-    return _first_difference(neutral[0], wanted, everywhere, f"with {operation.identity} it gives", "of")
+    x, y = trial.operands
+    if np.isinf(number) and y.dtype.kind != "f":
+        return ""
+    result = trial.results([x, np.full(y.shape, number).astype(y.dtype)])
+    wanted = np.broadcast_to(x, np.broadcast_shapes(x.shape, y.shape))
+    told = f"with {number} on the right it gives"
+    return "" if result is None else _first_difference(result[0], wanted, np.ones(wanted.shape, bool), told, "of")
 
 
 _CHECKS: tuple[tuple[str, Callable[[_Trial, Traits], str]], ...] = (
@@ -279,7 +281,8 @@ _CHECKS: tuple[tuple[str, Callable[[_Trial, Traits], str]], ...] = (
     ("is_finite", _is_finite),
     ("is_pure", _is_pure),
     ("elementwise", _is_elementwise),
-    ("scalar operation", _scalar_operation),
+    ("commutative", _commutative),
+    ("right_identity", _right_identity),
 )
 
 

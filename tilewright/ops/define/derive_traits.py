@@ -9,7 +9,7 @@ from typing import Any
 
 from tilewright.ir import sym as s
 from tilewright.ir.core import Block, Builder, Module, Op, Value
-from tilewright.ir.scalar import SCALAR_OPS, identity
+from tilewright.ir.scalar import SCALAR_OPS, ScalarOp, identity
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import ScalarType, TensorType
 from tilewright.ops.define.operator import OPERATORS, Application, Compute, Operator
@@ -98,17 +98,30 @@ class _Body:
         chosen = self._joined(chooses=True) if ordered else None
         moved = self._joined(chooses=False) if not compute.combine else None
         fills = self._kept_fills(chosen)
+        applied = self._scalar_operation()
         return Traits(
             moves=moved.operands if moved is not None else NONE,
             chooses=chosen.operands if chosen is not None else NONE,
             fills=fills if chosen is not None else (),
             continuous=frozenset(k for k in self._floats() - steps if k in reads),
             linear=linear,
+            commutative=applied is not None and applied.commutative,
+            right_identity=None if applied is None else applied.identity,
             is_exact=self._is_exact(),
             is_finite=not compute.combine and all(map(_is_finite, compute.body.ops)),
             sums_products=compute.combine == "add" and len(linear) > 1 and not compute.tiles,
             is_pure=all(o.name not in SCALAR_OPS or SCALAR_OPS[o.name].is_pure for o in compute.body.ops),
         )
+
+    def _scalar_operation(self) -> ScalarOp | None:
+        """The one scalar operation that is applied to elements of both operands."""
+        ops = self.compute.body.ops
+        if len(ops) != 4 or self.compute.combine or [o.name for o in ops[:2]] != ["load", "load"]:
+            return None
+        applied, end = ops[2:]
+        read = [v.op.operands[0] for v in applied.operands if v.op is not None]
+        in_order = read == list(self.compute.body.args) and end.operands[0] is applied.result
+        return SCALAR_OPS.get(applied.name) if in_order else None
 
     def _floats(self) -> Indices:
         return frozenset(k for v, k in self.operands.items() if v.tensor.dtype.is_float)

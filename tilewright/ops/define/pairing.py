@@ -9,9 +9,9 @@ from typing import Any
 from tilewright.ir.core import Op
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
-from tilewright.ir.scalar import SCALAR_OPS, ScalarOp
+from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.types import TensorType, tensor
-from tilewright.ops.define.operator import OPERATORS, Compute, Operator, exact_items
+from tilewright.ops.define.operator import OPERATORS, Application, Compute, Operator, exact_items
 
 _TRIED: tuple[tuple[int, ...], ...] = ((5, 7), (3, 5, 7))
 """Shapes that no attribute is likely to name."""
@@ -19,30 +19,23 @@ _TRIED: tuple[tuple[int, ...], ...] = ((5, 7), (3, 5, 7))
 
 def is_elementwise(op: Op) -> bool:
     """Whether each element of the result is computed of one element of each operand, paired by broadcasting, by
-    operands and attributes alone and for operands of any shapes. What only moves elements does not compute."""
+    operands and attributes alone and for operands of any shapes."""
     operator = OPERATORS.get(op.name)
     if operator is None or operator.kind != "primitive" or not op.operands:
         return False
-    if not all(isinstance(v.type, TensorType) for v in op.operands):
+    types = [v.type for v in op.operands]
+    if not all(isinstance(t, TensorType) for t in types):
         return False
-    return _pairs(_Elements.of(operator, [v.tensor.dtype for v in op.operands], op.attrs))
+    return _is_elementwise(operator.application(types, op.attrs))  # type: ignore[arg-type]
 
 
-def scalar_operation(op: Op) -> ScalarOp | None:
-    """The one scalar operation that an elementwise operator applies to its operands in their order, if it is one."""
-    if not is_elementwise(op):
-        return None
-    return _applied(OPERATORS[op.name].compute([v.tensor for v in op.operands], op.attrs))
-
-
-@lru_cache(maxsize=512)
-def _applied(compute: Compute) -> ScalarOp | None:
-    *loads, applied, end = compute.body.ops
-    if any(o.name != "load" for o in loads) or applied.name not in SCALAR_OPS:
-        return None
-    read = [v.op.operands[0] for v in applied.operands if v.op is not None]
-    in_order = read == list(compute.body.args) and end.operands[0] is applied.result
-    return SCALAR_OPS[applied.name] if in_order else None
+@lru_cache(maxsize=2048)
+def _is_elementwise(application: Application) -> bool:
+    operator, types, attrs = application.operator, application.types, application.attrs
+    compute = operator.compute(types, attrs)
+    if compute.combine or compute.tiles or any(o.name in ("bind", "index") for o in compute.body.ops):
+        return False  # no need to try other shapes
+    return _pairs(_Elements(operator, tuple(t.dtype for t in types), attrs))
 
 
 class _Elements:
@@ -53,10 +46,6 @@ class _Elements:
     def __init__(self, operator: Operator, dtypes: tuple[DType, ...], attrs: dict[str, Any]) -> None:
         self.operator, self.dtypes, self.attrs = operator, dtypes, attrs
         self.key: Hashable = (operator, dtypes, exact_items(attrs))
-
-    @classmethod
-    def of(cls, operator: Operator, dtypes: Sequence[DType], attrs: dict[str, Any]) -> _Elements:
-        return cls(operator, tuple(dtypes), attrs)
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -101,6 +90,5 @@ def _pairs_elements(compute: Compute) -> bool:
     places = tuple(v for v, _ in compute.axes)
     loads = [o for o in ops if o.name == "load"]
     at_place = all(o.attrs["idx"] == places[len(places) - len(o.attrs["idx"]) :] for o in loads)
-    computes = ops[-1].operands[0].op not in loads
     pure = all(o.name not in SCALAR_OPS or SCALAR_OPS[o.name].is_pure for o in ops)
-    return bool(loads) and at_place and computes and pure and not any(o.attrs.get("guard") for o in loads)
+    return bool(loads) and at_place and pure and not any(o.attrs.get("guard") for o in loads)

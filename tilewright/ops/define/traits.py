@@ -26,6 +26,8 @@ class Traits:
     fills: numbers that stand among these elements, and on which g does not act.
     continuous: operands of floats of which a small change changes results little, where these are finite.
     linear: operands in which the result is linear, while the others stay as they are.
+    commutative: an elementwise operator of two operands that may be exchanged.
+    right_identity: the number n for which op(x, n) is x, of an elementwise operator on numbers.
     is_exact: in a short type of floats it gives what it gives of the same numbers in a longer type, rounded.
     is_finite: of finite numbers it gives finite ones, unless these are too large for the type.
     sums_products: it adds up products of elements of two operands (perhaps among other things).
@@ -38,6 +40,8 @@ class Traits:
     fills: tuple[Number, ...] = ()
     continuous: Indices = NONE
     linear: Indices = NONE
+    commutative: bool = False
+    right_identity: Number | None = None
     is_exact: bool = False
     is_finite: bool = False
     sums_products: bool = False

@@ -90,7 +90,7 @@ class NativeSteps:
         held = []
         for number, at, dtype, rank in self._inputs[step.function]:
             array = values[number]
-            if array.dtype != dtype or array.ndim != rank:
+            if (array.dtype is not dtype and array.dtype != dtype) or array.ndim != rank:
                 raise InputError(f"a value is {array.dtype} of {array.ndim} axes, not {dtype} of {rank}")
             if not array.flags.carray:
                 array = np.require(array, requirements=("C", "A"))
