@@ -14,6 +14,7 @@ from tilewright.codegen.cpu.assemble import assembly
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value
+from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import enclosing_loops, extent_of, loops_in
 from tilewright.loops.kernel_info import kernel_info
@@ -133,3 +134,16 @@ def test_sums_over_rows_read_few_elements_twice(width: int, target: str) -> None
     (load,) = [o for o in kernel.body.walk() if o.name == "load" and o.operands[0] is kernel.args[0]]
     read = math.prod(extent_of(o).value for o in enclosing_loops(load)) // (6 * 50)
     assert width <= read <= 1.25 * width + 16
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+def test_lines_of_any_length_are_vectors(stride: int) -> None:
+    """Also those that are shorter than every tile: one vector under a mask."""
+    module = oracle.build(
+        [tensor(dt.f32, (2, 3, var("h", 1), var("w", 1)))],
+        lambda x: pool.max_pool(x, kernel=(3, 3), strides=(stride, stride), pads_begin=(1, 1), pads_end=(1, 1)),
+    )
+    oracle.scheduled(module, "x86-64-v4")
+    stores = [op for op in kernel_of(module).body.walk() if op.name == "store"]
+    assert len(stores) > 4
+    assert all(any(o.attrs["kind"] == "vector" for o in enclosing_loops(op)) for op in stores)

@@ -71,3 +71,14 @@ def tile_of_any_line(lanes: int, most: int | None) -> int:
     while most is not None and 2 * size > most:
         size //= SHORTER_LINES
     return size if size >= FEWEST_LANES else 0
+
+
+def lanes_of_short_line(lanes: int, most: int | None) -> int:
+    """Lanes of the one vector, under a mask, that lines of at most so many elements are; 0 where they may be longer
+    than a vector, and for lines of one element."""
+    if most is None or not 1 < most <= lanes:
+        return 0
+    size = lanes
+    while size // 2 >= most:
+        size //= 2
+    return size

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.conv.window_tile import tile_of_any_line, vectors_of_tile
+from tilewright.cost.conv.window_tile import lanes_of_short_line, tile_of_any_line, vectors_of_tile
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
@@ -164,8 +164,8 @@ def _tiled(s: Schedule, windows: ReductionNest, lane: Op, target: Target) -> _Ti
     others = [o for o in windows.loops if o is not lane]
     axis = windows.axis_of[lane]
     if not extent_of(lane).is_const:
-        size = _short_or_long(s, lane, lanes)
-        parts = s.split(lane, size, tail="overlap")
+        size, tail = _short_or_long(s, lane, lanes)
+        parts = s.split(lane, size, tail=tail)
         return _Tiled(Nest([*others, parts.outer], vectors_of(s, [parts.inner], lanes)), [axis], parts.outer)
     extent = extent_of(lane).value
     wide = extent > MAX_LANES
@@ -190,12 +190,17 @@ def _tiled(s: Schedule, windows: ReductionNest, lane: Op, target: Target) -> _Ti
     return _Tiled(Nest(around, vectors_of(s, tile, lanes)), axes, tiles[0] if tiles else None)
 
 
-def _short_or_long(s: Schedule, lane: Op, lanes: int) -> int:
-    """Elements of tiles of a row of unknown length: a few vectors, fewer lanes where it is known to be short."""
-    size = tile_of_any_line(lanes, extent_of(lane).bounds[1])
-    if not size or not s.at_least(extent_of(lane), size + 1, of_few=True):
+def _short_or_long(s: Schedule, lane: Op, lanes: int) -> tuple[int, str]:
+    """Elements of tiles of a row of unknown length, and what becomes of those that fill no tile: a few vectors, fewer
+    lanes where it is known to be short, and one vector under a mask where it has none of these."""
+    most = extent_of(lane).bounds[1]
+    size = tile_of_any_line(lanes, most)
+    if size and s.at_least(extent_of(lane), size + 1, of_few=True):
+        return size, "overlap"
+    size = lanes_of_short_line(lanes, most)
+    if not size:
         raise ScheduleError("the lanes' axis may be too short for a vector")
-    return size
+    return size, "guard"
 
 
 def _whole_tiles(s: Schedule, column: Op, size: int) -> tuple[list[Op], Op]:
