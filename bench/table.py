@@ -57,9 +57,15 @@ def with_table(readme: str, found: Sequence[Record]) -> str:
 
 def short_table(found: Sequence[Record]) -> str:
     """The networks: a row for each, and in each cell the milliseconds for each number of threads."""
-    rows = [row for row in ratios.rows(found) if row.kind == "networks"]
-    if not rows:
+    networks = [record for record in found if record.kind == "networks"]
+    if not networks:
         return "Not measured yet."
+    return f"{markdown(networks)}\n\n{_origin(found, ratios.rows(networks))}"
+
+
+def markdown(found: Sequence[Record]) -> str:
+    """A table of these models, and the geometric mean."""
+    rows = ratios.rows(found)
     threads = sorted({row.threads for row in rows})
     engines = _engines(rows)
     heads = [
@@ -75,7 +81,7 @@ def short_table(found: Sequence[Record]) -> str:
         cells = [" / ".join(_ms_of(row, engine) for row in chosen) for engine in engines]
         best = dict.fromkeys(_title(row.best.engine) for row in chosen if row and row.best)
         lines.append(_cells([model, *cells, " / ".join(best), " / ".join(_ratio(row) for row in chosen)]))
-    return "\n".join([*lines, "", _means(rows, threads), "", _origin(found, rows)])
+    return "\n".join([*lines, "", _means(rows, threads)])
 
 
 def _engines(rows: Sequence[Row]) -> list[str]:

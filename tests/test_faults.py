@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
-from tilewright import compiler, link
+from tilewright import compilation, compiler, link
 from tilewright.codegen.cpu import assemble
 from tilewright.graph.fusion import fuse
 from tilewright.ir.core import Func, Op
@@ -196,7 +196,7 @@ def text_of_the_program(patch: pytest.MonkeyPatch) -> None:
 
 
 def remarks_on_memory(patch: pytest.MonkeyPatch) -> None:
-    raising(patch, compiler, "over_budget", lambda *_: True)
+    raising(patch, compilation, "over_budget", lambda *_: True)
 
 
 def splitting_into_parts(patch: pytest.MonkeyPatch) -> None:

@@ -138,8 +138,8 @@ def test_a_name_that_exists_already_is_refused(kind: str) -> None:
         "plugin 'second'",
         f"the plugin is left out: a {word} 'nothing' exists already",
     )
-    assert plugins.beside(kind, ["another"]) == plugins
-    none = plugins.beside(kind, ["nothing"])
+    assert plugins.without_name_clashes(kind, ["another"]) == plugins
+    none = plugins.without_name_clashes(kind, ["nothing"])
     assert none.used == () and [r.subject for r in none.refused] == ["plugin 'second'", "plugin 'first'"]
 
 

@@ -57,12 +57,12 @@ class Code(Protocol):
         """Begin to make code of a text."""
 
     @property
-    def begun(self) -> int:
-        """How many objects there are of what was begun so far."""
+    def submitted(self) -> int:
+        """How many objects there will be of what was submitted so far."""
 
     def objects(self, step: OnStep | None = None) -> Sequence[bytes]:
-        """All code that was begun, in this order, waiting for what is not ready. `step` is told how many of how many
-        parts are."""
+        """All code that was submitted, in this order, waiting for what is not ready. `step` is told how many of how
+        many parts are."""
 
     @property
     def failed(self) -> str:
@@ -261,7 +261,7 @@ class _OfPlugin:
         return PluginError(what, hint="report it to the authors of the plugin")
 
 
-_OF_CODE = ("kernel", "program", "begin", "begun", "objects", "__enter__", "__exit__")
+_OF_CODE = ("kernel", "program", "begin", "submitted", "objects", "__enter__", "__exit__")
 """What `Code` needs to have; what has no `failed` does not say what failed."""
 
 
@@ -282,8 +282,8 @@ class _CodeOfPlugin:
         self._inner.begin(text)
 
     @property
-    def begun(self) -> int:
-        return cast(int, self._one("begun", self._inner.begun, int))
+    def submitted(self) -> int:
+        return cast(int, self._one("submitted", self._inner.submitted, int))
 
     def objects(self, step: OnStep | None = None) -> Sequence[bytes]:
         found = self._one("objects", self._inner.objects(step), Sequence)

@@ -130,7 +130,8 @@ class Weights:
         return same, next(((offset, kind) for offset, kind, other in same if _are_alike(data, other)), None)
 
     def blocks(self) -> tuple[memoryview, tuple[LentArray, ...]]:
-        """All of it, zeros between the constants, which are let go of, and the arrays to which it has distances."""
+        """Concatenate all constants, with zeros up to their alignment, and free them: the block, and the borrowed
+        arrays that it refers to by their distance."""
         self._alike.clear()
         release_free_memory()
         block = aligned_bytes(self.total)

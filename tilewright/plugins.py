@@ -93,7 +93,7 @@ class Plugins(NamedTuple):
     def back_ends(self) -> tuple[Any, ...]:
         return tuple(part for _, plugin in self.used for part in plugin.back_ends)
 
-    def beside(self, kind: str, names: Collection[str]) -> Plugins:
+    def without_name_clashes(self, kind: str, names: Collection[str]) -> Plugins:
         """Without the plugins that bring a part of `kind` (one of KINDS) whose name is among `names`: ours."""
         used, refused = [], list(self.refused)
         for candidate, plugin in self.used:

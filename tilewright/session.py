@@ -188,8 +188,8 @@ class Session:
     def loaded_plugins(self) -> Plugins:
         """The plugins, imported when this is first asked for."""
         plugins = load_plugins(self._candidates)
-        plugins = plugins.beside("front_ends", [front_end.name for front_end in FRONT_ENDS])
-        return plugins.beside("machines", ["host", *NAMED, *ALIASES])
+        plugins = plugins.without_name_clashes("front_ends", [front_end.name for front_end in FRONT_ENDS])
+        return plugins.without_name_clashes("machines", ["host", *NAMED, *ALIASES])
 
     def front_end(self, source: Any) -> FrontEnd:
         """What reads a source: one of ours if it accepts it, else one of a plugin. OptionError for what is neither a

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from tilewright.asm.listing import annotated
-from tilewright.back_end import BackEnd, back_end_for
 from tilewright.codegen.cpu.assemble import assembly
+from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import (
     broadcasting_module,
     compile_with_fallbacks,
     edited_schedules,
     frequent_modules,
     import_request,
-    lower_graph,
-    pass_context,
-    steps,
-    strategies_with,
 )
 from tilewright.ir.core import Func, Module
 from tilewright.ir.optional_steps import OptionalSteps
@@ -31,10 +26,8 @@ from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.artifact import sizes_text
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules, print_schedule
-from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.session import Session
 from tilewright.staging.split import split
-from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
 LEVELS = ("import", "graph", "schedule", "loops", "llvm", "asm")
@@ -65,8 +58,7 @@ def programs(
         raise OptionError(f"kernel={kernel!r:.80} is not allowed: give the name of a kernel, or what it begins with")
     options = Options.of(options)
     request, session = Request.of(model, constants, shapes), Session.of(session)
-    machine, plugins = session.machine(options), session.loaded_plugins
-    back_end = back_end_for(machine, plugins)
+    machine = session.machine(options)
     if level == "import":
         return {"main": print_module(import_request(request, session, progress))}
 
@@ -78,16 +70,12 @@ def programs(
             parts |= _parts(f"{sizes_text(sizes)}: ", load())
         if broadcasting is not None:
             parts |= _parts("broadcasting: ", broadcasting())
-        edited, numbers = edited_schedules(options) or EditedSchedules(), count()
+        edited = edited_schedules(options) or EditedSchedules()
+        setting = Setting.of(
+            options, machine, session.loaded_plugins, optional=optional, progress=told, edited=edited
+        )
         for part in parts.values():
-            ctx = pass_context(machine, options, optional)
-            strategies = strategies_with(plugins, ctx.remarks, machine, back_end, optional)
-            lower_graph(part, ctx, options, told, strategies, back_end.passes(machine, options))
-            if level != "graph":
-                schedule_regions(
-                    part, machine, strategies, ctx.remarks, step=steps(told, "kernels"), optional=optional,
-                    edited=edited, numbers=numbers,
-                )  # fmt: skip
+            Compilation(part, setting).run("fused" if level == "graph" else "scheduled")
         if level == "graph":
             return {f"{name}{part.main.name}": print_module(part) for name, part in parts.items()}
         edited.check_all_used()
@@ -96,7 +84,7 @@ def programs(
         if level == "schedule":
             calls = Counter(op.attrs["kernel"] for p in parts.values() for op in p.main.body.ops if op.name == "call")
             return {n: print_schedule(f, edited.digests[f.name], calls[f.name]) for n, f in kernels.items()}
-        return {n: _kernel_text(f, level, machine, back_end) for n, f in kernels.items()}
+        return {n: _kernel_text(f, level, setting) for n, f in kernels.items()}
 
     return compile_with_fallbacks(request, session, options, progress, texts)
 
@@ -122,13 +110,14 @@ def _chosen(kernels: dict[str, Func], prefix: str | None) -> dict[str, Func]:
     return chosen
 
 
-def _kernel_text(func: Func, level: str, machine: Machine, back_end: BackEnd) -> str:
+def _kernel_text(func: Func, level: str, setting: Setting) -> str:
     if level == "loops":
         # one step a line is readable; in the attributes all of them stand on the line of the kernel's name
         info = kernel_info(func)
         func.info = replace(info, schedule=())
         return "".join(f"# {step}\n" for step in info.schedule) + print_func(func)
-    with back_end.code(machine, Options(compile_threads=1)) as code:
+    machine = setting.machine
+    with setting.back_end.code(machine, Options(compile_threads=1)) as code:
         text = code.kernel(func).text
     if not isinstance(machine, Target):
         if level == "llvm":

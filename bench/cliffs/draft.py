@@ -87,7 +87,7 @@ class Draft:
         self, op: str, operands: Sequence[Value | None], count: int, domain: str = "", **attributes: Any
     ) -> list[Value]:
         """A node with results; an operand of None is left out. Raises TooLarge before a case costs too much, and
-        ValueError where the standard does not know a shape."""
+        ValueError where the standard does not know a shape or a type."""
         names = [f"v{len(self.nodes)}_{k}" for k in range(count)]
         inputs = ["" if operand is None else operand.name for operand in operands]
         node = helper.make_node(op, inputs, names, f"{op}_{len(self.nodes)}", domain=domain, **attributes)
@@ -102,11 +102,17 @@ class Draft:
 
     def node_of_any_size(self, op: str, *operands: Value, dtype: str, rank: int, **attributes: Any) -> Value:
         """A node whose result, which no node reads, has as many elements as the data say."""
+        return self.node_of_shape(op, operands, (0,) * rank, np.dtype(dtype), **attributes)
+
+    def node_of_shape(
+        self, op: str, operands: Sequence[Value], shape: tuple[int, ...], dtype: np.dtype[Any], **attributes: Any
+    ) -> Value:
+        """A node whose result has this shape, which the caller knows: a loop or a branch."""
+        self._spend(math.prod(shape))
         name = f"v{len(self.nodes)}_0"
-        self.nodes.append(
-            helper.make_node(op, [v.name for v in operands], [name], f"{op}_{len(self.nodes)}", **attributes)
-        )
-        return Value(name, (0,) * rank, np.dtype(dtype))
+        names = [v.name for v in operands]
+        self.nodes.append(helper.make_node(op, names, [name], f"{op}_{len(self.nodes)}", **attributes))
+        return Value(name, shape, dtype)
 
     def _results(self, node: onnx.NodeProto, operands: Sequence[Value]) -> list[Value]:
         types = {v.name: _type(v) for v in operands}
@@ -114,9 +120,12 @@ class Draft:
             v.name: numpy_helper.from_array(self.weights[v.name], v.name) for v in operands if _small(self, v)
         }
         schema = defs.get_schema(node.op_type, OPSET, node.domain)
-        found: Mapping[str, onnx.TypeProto] = shape_inference.infer_node_outputs(
-            schema, node, types, known, opset_imports=[helper.make_opsetid(node.domain, OPSET)]
-        )
+        try:
+            found: Mapping[str, onnx.TypeProto] = shape_inference.infer_node_outputs(
+                schema, node, types, known, opset_imports=[helper.make_opsetid(node.domain, OPSET)]
+            )
+        except onnx.checker.ValidationError as error:
+            raise ValueError(f"{node.op_type} is not defined for these types: {error}") from error
         return [_value(name, found) for name in node.output]
 
     def may_be_unknown(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +15,19 @@ import onnx
 from onnx import shape_inference
 
 from bench.cases import Case, write_arrays
-from bench.cliffs import families
+from bench.cliffs import families, narrow
 from bench.cliffs.draft import Draft, TooLarge, Value
 from bench.cliffs.networks import NETWORKS
 from bench.cliffs.operators import OPERATORS
+from bench.ratios import IN_FEW_BITS
 from bench.references import by_onnxruntime
 
-KIND = "cliffs"
+KIND, NARROW = "cliffs", f"cliffs {IN_FEW_BITS}"
 ATTEMPTS = 200
 FAMILIES_AMONG = 0.15
 NETWORKS_AMONG = 0.5
 UNKNOWN_AMONG = 0.2
+NARROW_AMONG = 0.08
 
 
 def make_case(seed: int, number: int, folder: Path) -> Case:
@@ -37,11 +40,15 @@ def make_case(seed: int, number: int, folder: Path) -> Case:
     for attempt in range(ATTEMPTS):
         kind, model, draft = draw(seed, number, attempt)
         case = _case(f"{kind}_{seed}_{number}", folder, describe(draft))
-        onnx.save(model, case.model)
         try:
+            if kind.startswith("of_") and rng.random() < NARROW_AMONG:
+                form = narrow.narrowed(model, draft.inputs, rng, case.model)
+                case = replace(case, kind=NARROW, about=f"{form}, {case.about}")
+            else:
+                onnx.save(model, case.model)
             return _with_arrays(case, draft.inputs)
         except Exception:  # of classes of its own, where ONNX Runtime refuses what the standard allows
-            case.model.unlink()
+            case.model.unlink(missing_ok=True)
     raise _nothing(seed, number)
 
 

@@ -8,25 +8,13 @@ import numpy as np
 
 from bench.cliffs import blocks
 from bench.cliffs.draft import Draft, Value
+from bench.cliffs.layers import LAYERS
+from bench.cliffs.places import MOVES
 from bench.cliffs.sizes import batch, between, edges, width
+from bench.cliffs.tensors import axis_of, image, tensor
+from bench.cliffs.types import TYPED
 
 Operator = Callable[[Draft], Value]
-
-
-def tensor(d: Draft, least: int = 1, most: int = 4, dtype: str = "float32") -> Value:
-    """Of some rank, with a thousand to a million elements where the rank allows."""
-    rank, left = d.rng.randint(least, most), between(d.rng, 1000, 1 << 20)
-    shape = []
-    for axis in range(rank):
-        size = left if axis == rank - 1 else between(d.rng, 1, max(1, round(left ** (2 / (rank - axis)))))
-        shape.append(min(size, 1 << 20))
-        left = max(1, left // size)
-    d.rng.shuffle(shape)
-    return d.input(*shape, dtype=dtype)
-
-
-def axis_of(d: Draft, x: Value) -> int:
-    return d.rng.randrange(len(x.shape))
 
 
 UNARY = (
@@ -212,11 +200,6 @@ def einsum(d: Draft) -> Value:
     )
 
 
-def image(d: Draft, rank: int | None = None, most: int = 112) -> Value:
-    rank = d.rng.choice((1, 2, 2, 2, 3)) if rank is None else rank
-    return d.input(batch(d.rng), width(d.rng, 3, 256), *edges(d.rng, rank, most if rank < 3 else 24))
-
-
 def window(d: Draft) -> Value:
     """A convolution or pooling of any kind."""
     kinds = (
@@ -340,4 +323,5 @@ OPERATORS: tuple[Operator, ...] = (
     unary, binary, chain, reduction, softmax, arg_extreme, cumulative, top_k, padded, transposed, parts, gathered,
     scattered, tiled, selected, matrices, matrices, einsum, window, window, window, global_window, conv_of_call, resize,
     grid_sample, roi_align, non_max_suppression, col2im, recurrent, normalized, depth_and_space, one_hot, cast,
+    *TYPED, *MOVES, *LAYERS,
 )  # fmt: skip

@@ -37,15 +37,19 @@ ROOMS: dict[str, set[str]] = {
     "plugins": {"frontends", "ir"},
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
-ALL = {*ROOMS, "api", "back_end", "checks", "comparison", "compiler", "link", "quantization", "stages", "tilewright"}
+ALL = {
+    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "link", "quantization", "stages",
+    "tilewright",
+}  # fmt: skip
 ROOMS |= {
     "back_end": ALL,
     "link": ALL,
+    "compilation": ALL,
     "compiler": ALL,
     "stages": ALL,
     "checks": {
-        "back_end", "compiler", "cost", "graph", "ir", "loops", "memory", "ops", "options", "runtime", "session",
-        "staging", "target",
+        "compilation", "compiler", "cost", "graph", "ir", "loops", "memory", "ops", "options", "runtime", "schedule",
+        "session", "staging", "target",
     },
     "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},

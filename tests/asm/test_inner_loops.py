@@ -20,15 +20,12 @@ from onnx import TensorProto, helper, numpy_helper
 from tilewright.asm.report import KernelReport, LoopReport, report_assembly
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
-from tilewright.compiler import lower_graph
+from tilewright.compilation import Compilation, Setting
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Func, Op
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import BufferType
 from tilewright.loops.edit import extent_of, kind_of, loop_var, loops_in
 from tilewright.options import Options
-from tilewright.schedule.sharing.kernels import schedule_regions
-from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
@@ -124,9 +121,7 @@ def kernels(case: Case, machine: str) -> list[Compiled]:
     """The scheduled kernels of a case, with reports on their machine code."""
     target, options = parse_target(machine), Options(numerics=case.numerics)
     module = load_onnx(model(case))
-    ctx = PassContext(target, options)
-    lower_graph(module, ctx, options)
-    schedule_regions(module, target, STRATEGIES, ctx.remarks)
+    Compilation(module, Setting.of(options, target)).run("scheduled")
     funcs = [f for f in module.funcs.values() if f.level == "loops"]
     return [Compiled(f, report_of(f, target)) for f in funcs]
 

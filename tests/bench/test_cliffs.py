@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,16 @@ from onnx import shape_inference
 
 import tilewright
 from bench.cases import read_arrays, relative_error
-from bench.cliffs import blocks, drawn, families
+from bench.cliffs import architectures, blocks, drawn, families, narrow
 from bench.cliffs.draft import Draft, TooLarge, Value
 from bench.cliffs.drawn import draw, make_case
+from bench.cliffs.families import Architecture
 from bench.cliffs.operators import OPERATORS
 from bench.cliffs.told import kernels_and_remarks
 from bench.commands.cliffs import _shares
+from bench.peers import OURS
+from bench.ratios import RIGHT_IN_FEW_BITS, counts
+from bench.records import Record
 from bench.references import by_onnxruntime
 
 
@@ -129,3 +134,88 @@ def test_slow_cases_are_told_with_kernels(tmp_path: Path, monkeypatch: pytest.Mo
     lines = kernels_and_remarks(make_case(1, 0, tmp_path), 1)
     assert "%" in lines[0] and " ms (" in lines[0]
     assert _shares([0.5, 1.2, 4.0], 1.1) == "of 3 cases 2 above 1.1, 1 above 1.5, 1 above 3"
+
+
+def test_the_list_of_architectures_names_as_many_as_it_promises_each_once() -> None:
+    found = architectures.read_list(architectures.LISTED, (1, 8))
+    assert len({str(each) for each in found}) == len(found)
+    names = {(each.package, each.name) for each in found}
+    assert len(found) == 2 * len(names)
+    assert sum(package == "timm" for package, _ in names) >= 60
+    assert sum(package == "transformers" for package, _ in names) >= 25
+
+
+def test_a_list_has_a_line_for_each_architecture(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text('# a comment\n\ntimm dla34\ntransformers bart {"encoder_layers": 1}\n')
+    small = {"encoder_layers": 1}
+    expected = [Architecture("timm", "dla34", 1), Architecture("timm", "dla34", 8)]
+    expected += [Architecture("transformers", "bart", batch, small) for batch in (1, 8)]
+    assert architectures.read_list(path, (1, 8)) == expected
+    assert len({*map(str, expected), str(Architecture("transformers", "bart"))}) == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("dla34", "line 1: 'dla34' is not `timm NAME`"),
+        ("keras resnet", "line 1: 'keras resnet' is not `timm NAME`"),
+        ("timm dla34 [1]", "line 1: .* with an object of options"),
+        ("timm dla34 {1}", r"line 1: \{1\} is no JSON"),
+    ],
+)
+def test_a_line_that_is_no_architecture_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text(line)
+    with pytest.raises(ValueError, match=message):
+        architectures.read_list(path, (1,))
+
+
+def test_architectures_are_exported_once_and_left_out_where_they_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    exported: list[str] = []
+
+    def export(architecture: Architecture, path: Path) -> dict[str, np.ndarray]:
+        exported.append(architecture.name)
+        if architecture.name == "broken":
+            path.write_text("a part of it")
+            raise ValueError("no such network")
+        made = draft(architecture.name)
+        onnx.save(made.model([made.node("Relu", made.input(2, 3))], unknown=False), path)
+        return made.inputs
+
+    monkeypatch.setattr(architectures, "export_listed", export)
+    listed = [Architecture("timm", name) for name in ("first", "broken")]
+    for _ in range(2):
+        (case,) = architectures.cases(listed, tmp_path)
+        assert len(read_arrays(case.arrays)[1]) == 1
+    assert exported == ["first", "broken", "broken"]
+    assert "timm_broken_b1: left out, no such network" in capsys.readouterr().out
+    assert list(tmp_path.glob("*.onnx")) == [case.model]
+
+
+@pytest.mark.parametrize("form", narrow.FORMS)
+def test_networks_in_few_bits_are_drawn_in_every_form(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    made = draft("narrow")
+    x = made.input(1, 16, 12, 12)
+    y = blocks.activation(made, blocks.convolution(made, x, 16, (3, 3)))
+    path = tmp_path / "narrow.onnx"
+    monkeypatch.setattr(narrow, "FORMS", (form,))
+    assert narrow.narrowed(made.model([y], unknown=False), made.inputs, random.Random(0), path) == form
+    ops = {node.op_type for node in onnx.load(path).graph.node}
+    kinds = {"float16": "Cast", "dynamic": "ConvInteger", "operators": "QLinearConv"}
+    assert kinds.get(form, "QuantizeLinear") in ops and [*tmp_path.iterdir()] == [path]
+    (wanted,) = by_onnxruntime(path, made.inputs)
+    found = np.asarray(tilewright.compile(path, cache=False).run(None, made.inputs)[0])
+    assert relative_error([found], [wanted]) < RIGHT_IN_FEW_BITS
+
+
+def test_networks_in_few_bits_are_right_within_their_roundings() -> None:
+    record = Record(drawn.KIND, "m", 1, OURS, median_ms=1.0, relative_error=0.05)
+    assert not counts(record)
+    assert counts(replace(record, kind=drawn.NARROW))

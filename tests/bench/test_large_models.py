@@ -11,8 +11,7 @@ import onnx
 import pytest
 
 from bench.large_models import FAMILIES
-from tilewright.back_end import CPU
-from tilewright.compiler import lower_graph, pass_context
+from tilewright.compilation import Compilation, Setting
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.memory.storage import assign_storage
 from tilewright.options import Options
@@ -43,7 +42,7 @@ def lines_run(model: onnx.ModelProto) -> Counter[CodeType]:
     sys.settrace(trace)
     try:
         module = load_onnx(model.SerializeToString())
-        lower_graph(module, pass_context(target, options), options, passes=CPU.passes(target, options))
+        Compilation(module, Setting.of(options, target)).run("fused")
         assign_storage(module.main)
     finally:
         sys.settrace(before)

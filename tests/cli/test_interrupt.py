@@ -91,11 +91,11 @@ def interrupted(seen: str, *arguments: object, cores: int = 2, **environment: st
 
 def talkative() -> None:
     """The command line, which says on the error stream where it is."""
-    import tilewright.compiler
+    import tilewright.compilation
     from tilewright.cli import main
     from tilewright.runtime import Model
 
-    schedule, call = tilewright.compiler.schedule_regions, Model.__call__
+    schedule, call = tilewright.compilation.schedule_regions, Model.__call__
 
     def scheduling(*args, **named):
         print("scheduling", file=sys.stderr, flush=True)
@@ -114,7 +114,7 @@ def talkative() -> None:
         print("kept", name, file=sys.stderr, flush=True)
 
     State.put = keeping
-    tilewright.compiler.schedule_regions = scheduling
+    tilewright.compilation.schedule_regions = scheduling
     Model.__call__ = calling
     main()
 

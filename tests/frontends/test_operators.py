@@ -157,6 +157,8 @@ CASES = [
     ),
     Case("GridSample", [f32(1, 2, 4, 5), np.tanh(f32(1, 3, 2, 2))], {"padding_mode": "reflection"}),
     Case("GridSample", [f32(1, 1, 4, 5), f32(1, 3, 2, 2)], {"mode": "cubic", "align_corners": 1}),
+    Case("GridSample", [f32(2, 9, 4, 5), f32(2, 3, 2, 2)], {"mode": "linear"}),  # by rows of channels
+    Case("GridSample", [f32(2, 4, 3, 4, 5), f32(2, 3, 2, 1, 3)], {"mode": "linear"}),
     Case("CenterCropPad", [f32(5, 4), i64(3, 6)], {}, (1,)),
     Case("Attention", [f32(1, 2, 3, 4), f32(1, 2, 5, 4), f32(1, 2, 5, 4)], {"is_causal": 1}),
     Case("SoftmaxCrossEntropyLoss", [f32(3, 5), ints(5, 3)]),
@@ -253,6 +255,7 @@ def test_operator_with_symbolic_dims(case: Case) -> None:
         (1, 1, {"pads": [1, 1, 1, 1]}),
         (2, 1, {"strides": [2, 1], "dilations": [1, 2]}),
         (1, 2, {"pads": [0, 1, 2, 0]}),
+        (2, 2, {"pads": [1, 1, 1, 1]}),
     ],
 )
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "symbolic"])
@@ -270,6 +273,15 @@ def test_windows_that_read_beside_their_places(
         for value, array in zip(model.graph.input, (x, offsets, factors), strict=True):
             value.type.tensor_type.shape.dim[1].dim_value = array.shape[1]
     check(model, x, offsets, factors, rtol=1e-4, atol=1e-4)
+
+
+def test_channels_at_the_places_of_a_window_are_read_beside_each_other() -> None:
+    x, w, offsets = f32(1, 8, 6, 6), f32(4, 8, 3, 3), f32(1, 18, 4, 4)
+    module = load_onnx(node_model("DeformConv", [x, w, offsets], opset=22))
+    names = [op.name for op in module.main.body.ops]
+    assert "grid_sample_rows" in names and "grid_sample" not in names
+    sampled = load_onnx(node_model("GridSample", [f32(1, 8, 4, 5), f32(1, 3, 2, 2)], opset=20))
+    assert "grid_sample_rows" in [op.name for op in sampled.main.body.ops]
 
 
 def test_offsets_that_do_not_fit_are_refused() -> None:

@@ -8,7 +8,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 import tilewright
 from tests.graph.programs import program, weights
-from tilewright.graph.assumptions import assumptions, worded
+from tilewright.graph.assumptions import assumptions, same_dims, worded
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.sym import Sym, eq, ge, logical_and, logical_or, maximum, minimum, select, var
 from tilewright.ops import contract, norm, reduce, sort, view
@@ -52,6 +52,14 @@ def test_bounds_of_dims_are_assumed_first() -> None:
 def test_dims_that_never_fit_are_refused() -> None:
     with pytest.raises(TypeRuleError, match=r"dims a \+ 2 and a \+ 3 neither are equal nor is one of them 1"):
         program(ew.add, (A + 2, 3), (A + 3, 3))
+
+
+def test_dims_that_must_be_equal_are_the_same() -> None:
+    made = program(lambda x, y, z: ew.add(view.concat(x, y, axis=1), z), (A, B), (K, 3), (5, var("c", 0)))
+    same = dict(same_dims(made.main, assumptions(made)))
+    assert {str(dim.subs(same)) for dim in (A, K)} == {"5"}
+    assert B not in same, "it is an expression of others, and no dim"
+    assert same_dims(program(ew.neg, (A, 2)).main, ()) == ()
 
 
 LAST = maximum(0, A - minimum(A, maximum(0, A - 1)))

@@ -48,7 +48,7 @@ class Assembler:
         else:
             self.programs[f"tw_run{text.suffix}"] = json.loads(text.text)
 
-    begun = 1
+    submitted = 1
 
     def objects(self, step: Callable[[int, int], None] | None = None) -> Sequence[bytes]:
         return [json.dumps({"programs": self.programs, "kernels": self.kernels}).encode()]

@@ -34,7 +34,7 @@ class Failing:
         raise self.error
 
     run = kernel = program = begin = objects = fail
-    begun = 0
+    submitted = 0
     failed = ""
 
     def __enter__(self) -> Failing:
@@ -90,7 +90,7 @@ def test_for_users_too(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 WRONG: dict[str, Any] = {
     "passes": [3], "strategies": None, "spec": "loops", "code": None, "target": {"kind": "toy"},
-    "kernel": "text", "program": b"", "objects": ["text"], "begun": "1",
+    "kernel": "text", "program": b"", "objects": ["text"], "submitted": "1",
 }  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def test_an_answer_of_another_type_is_told_as_theirs(method: str, tmp_path: Path
     if hasattr(ToyBackEnd, method):
         setattr(Back, method, lambda *_: WRONG[method])
     else:
-        setattr(Other, method, WRONG[method] if method == "begun" else lambda *_: WRONG[method])
+        setattr(Other, method, WRONG[method] if method == "submitted" else lambda *_: WRONG[method])
     own = Session(folder=tmp_path, plugins=(dataclasses.replace(PLUGIN, back_ends=(Back(),)),))
     with pytest.raises(tilewright.PluginError, match=f"the back end 'toy' of a plugin failed: its '{method}' gave a "):
         tilewright.compile(model("relu"), target="toy", session=own)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import tilewright
-from tilewright.compiler import compile_module, pass_context
+from tilewright.compilation import Setting
+from tilewright.compiler import compile_module
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
@@ -111,7 +112,7 @@ def test_folding_takes_the_place_of_its_operands() -> None:
         shared = constant(np.full(4, 3, np.float32), "shared")
         b.emit("return", [*results, ew.neg(shared), ew.add(shared, shared)])
     module.add(Func("main", block, "graph"))
-    context = pass_context(parse_target("host"), Options())
+    context = Setting.of(Options(), parse_target("host")).context()
     before = tracemalloc.get_traced_memory()[0]
     Fold().run(module, context)
     peak = tracemalloc.get_traced_memory()[1]

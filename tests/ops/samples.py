@@ -9,10 +9,10 @@ from tests.ops import samples_random as random
 from tests.ops import samples_series as series
 
 FAMILIES = (
-    basic.elementwise, basic.views, basic.reductions, nn.contractions, nn.grouped, nn.blocked, nn.pools, nn.indexing,
-    nn.activations, nn.norms, nn.matrices, nn.attentions, image.images, image.winograd, series.copies, series.totals,
-    series.running_extrema, series.places_among_bounds, series.polynomials, series.iterated, nn.factors, nn.eigen,
-    series.orders, series.chosen, series.quantised, series.recurrent, random.randoms, models.models,
-    fixed.fixed,
+    basic.elementwise, basic.views, basic.reductions, nn.contractions, nn.grouped, nn.blocked, nn.pools,
+    nn.indexing, nn.activations, nn.norms, nn.matrices, nn.attentions, image.images, image.winograd,
+    image.overlaps, series.copies, series.totals, series.running_extrema, series.places_among_bounds,
+    series.polynomials, series.iterated, nn.factors, nn.eigen, series.orders, series.chosen,
+    series.quantised, series.recurrent, random.randoms, models.models, fixed.fixed,
 )  # fmt: skip
 """Each gives the samples of one family."""

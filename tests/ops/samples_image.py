@@ -76,12 +76,17 @@ def _grids() -> Iterator[Sample]:
     for mode in ("nearest", "linear", "cubic"):
         for padding in ("zeros", "border", "reflection"):
             for align in (False, True):
-                yield sample(
-                    "grid_sample",
-                    [x, grid],
-                    lambda m=mode, p=padding, a=align: _grid_sampled(x, grid, m, p, a),
-                    mode=mode, padding=padding, align_corners=align, loose=40,
-                )  # fmt: skip
+                for last in (False, True):
+                    yield sample(
+                        "grid_sample_rows" if last else "grid_sample",
+                        [x.transpose(0, 2, 3, 1).copy() if last else x, grid],
+                        lambda m=mode, p=padding, a=align, last=last: (
+                            _grid_sampled(x, grid, m, p, a).transpose(0, 2, 3, 1)
+                            if last
+                            else _grid_sampled(x, grid, m, p, a)
+                        ),
+                        mode=mode, padding=padding, align_corners=align, loose=40,
+                    )  # fmt: skip
 
 
 def _grid_sampled(x: np.ndarray, grid: np.ndarray, mode: str, padding: str, align: bool) -> np.ndarray:
@@ -244,3 +249,18 @@ def _matrices(which: str, m: Sequence[int], taps: Sequence[int]) -> np.ndarray:
     for one, other in zip(m, taps, strict=True):
         whole = np.kron(whole, np.array(getattr(interpolation(one, other), which), float))
     return whole
+
+
+def overlaps() -> Iterator[Sample]:
+    for dtype in FLOATS:
+        blocks = normal((2, 3, 2, 5, 4, 3), dtype)
+        places = {"strides": (1, 2), "pads_begin": (2, 0), "sizes": (4, 7)}
+        yield sample("overlapped", [blocks], lambda x=blocks: _overlapped(x), loose=4, **places)
+
+
+def _overlapped(x: np.ndarray) -> np.ndarray:
+    """Blocks of 4x3, a line and two columns apart, from line 2 on."""
+    y = np.zeros((2, 5, 7, 7))
+    for line, column in np.ndindex(3, 2):
+        y[:, :, line : line + 4, 2 * column : 2 * column + 3] += wide(x[:, line, column])
+    return y[:, :, 2:6]

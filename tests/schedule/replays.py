@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tilewright.compiler import import_request, lower_graph
+from tilewright.compilation import Compilation, Setting
+from tilewright.compiler import import_request
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import TilewrightError
-from tilewright.ir.passes import PassContext
 from tilewright.ir.text import print_func
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.stages import Lowered
@@ -85,8 +85,7 @@ def lowered_graph(model: Path | bytes) -> Module:
     """The regions that a model becomes."""
     options = Options(target=TARGET)
     module = import_request(Request.of(model, None, None), Session())
-    lower_graph(module, PassContext(parse_target(TARGET), options), options)
-    return module
+    return Compilation(module, Setting.of(options, parse_target(TARGET))).run("fused").module
 
 
 if __name__ == "__main__":

@@ -384,3 +384,33 @@ def test_one_block_serves_a_state_that_is_overwritten() -> None:
     model(cache[:1], np.ones(8, np.float32), np.array(1))
     assert sum(size >= cache.nbytes for size in blocks(model)) <= 2  # that of the state, and the caller's
 
+
+
+PICKED = """g (float[n] x, float[n] z, bool c) => (float[n] y) {
+    y = If (c) <
+        then_branch = t () => (float[n] a) { a = Identity (x) },
+        else_branch = e () => (float[n] b) { b = Add (x, z) }
+    >
+}"""
+
+
+def test_inputs_are_looked_at_in_each_call() -> None:
+    """Also where calls before had the same shapes, or took the other branch."""
+    model = compiled(PICKED)
+    x, z = (RNG.standard_normal(5).astype(np.float32) for _ in range(2))
+    yes, no = np.array(True), np.array(False)
+    for _ in range(2):
+        (same,) = model(x, z, yes)
+        assert same is not x and not np.shares_memory(same, x)
+        np.testing.assert_array_equal(same, x)
+        np.testing.assert_array_equal(model(x, z, no)[0], x + z)
+        np.testing.assert_array_equal(model(x[::-1], z, no)[0], x[::-1] + z)
+        with pytest.raises(tilewright.TilewrightError, match="n = 5"):
+            model(x, z[:4], no)
+        with pytest.raises(tilewright.TilewrightError, match="must be float32"):
+            model(x.astype(np.float64), z, no)
+        np.testing.assert_array_equal(model(x[:4], z[:4], no)[0], x[:4] + z[:4])
+        frozen = x.copy()
+        frozen.flags.writeable = False
+        (given,) = model(frozen, z, yes)
+        assert given.flags.writeable and not np.shares_memory(given, frozen)

@@ -15,13 +15,11 @@ from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Loc, Remark
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.derive_traits import traits_of
 
 CONVOLUTIONS = frozenset({"conv", "conv_integer", "conv_transpose"})
 PRODUCTS = CONVOLUTIONS | {"matmul", "matmul_integer", "rnn", "gru", "lstm", "lstm_quantized"}
 """What front ends make of nodes that multiply and add up."""
-
-MOVES = frozenset({"reshape", "transpose", "cast", "expand", "slice", "pad"})
-"""Through which a quantised operand is recognised."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def _source(op: Op) -> str:
 
 
 def _is_quantised(value: Value) -> bool:
-    while value.op is not None and value.op.name in MOVES:
+    while value.op is not None and value.op.operands and (traits_of(value.op).moves or value.op.name == "cast"):
         value = value.op.operands[0]
     return value.op is not None and value.op.name == "dequantize_linear"
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.back_end import back_end_for
 from tilewright.checks.regions import FusedGraph, fused_graph, source_operator, sum_of_cycles
 from tilewright.checks.result import (
     Costs,
@@ -21,15 +20,9 @@ from tilewright.checks.result import (
     Time,
 )
 from tilewright.checks.work import OperatorCounts, bytes_of, total
-from tilewright.compiler import (
-    compile_with_fallbacks,
-    frequent_modules,
-    lower_graph,
-    pass_context,
-    slow_kernels,
-    strategies_with,
-)
-from tilewright.graph.assumptions import Assumption, assumptions
+from tilewright.compilation import Compilation, Setting
+from tilewright.compiler import compile_with_fallbacks, frequent_modules
+from tilewright.graph.assumptions import Assumption
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.diag import Problem, Remark, UnsupportedError
@@ -44,11 +37,11 @@ from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.threads import available_cpus
+from tilewright.schedule.steps.pace import STAGE as SLOW_STAGE
 from tilewright.session import Session
 from tilewright.staging.split import PLACE, split
 from tilewright.target.clock import measured_hertz
 from tilewright.target.host import host_target
-from tilewright.target.target import Target
 
 USUAL_SIZE = 1
 """Of a dim whose size is not given, as for the random inputs of `tilewright bench`."""
@@ -105,15 +98,19 @@ class _Check:
         staged = split(module)
         parts = [module] if staged is None else list(staged.parts)
         notes += _host_notes(main)
+        machine, plugins = self.session.machine(self.options), self.session.loaded_plugins
+        setting = Setting.of(self.options, machine, plugins, optional=self.optional, progress=progress)
+        compilations = []
         for part in parts:
             drop_dead(part)
-            notes += [_assumed(a, both, part.main.attrs.get(PLACE, "")) for a in assumptions(part)]
+            compilations.append(Compilation(part, setting))
+            notes += [_assumed(a, both, part.main.attrs.get(PLACE, "")) for a in compilations[-1].assumed]
             notes += _own_loops(part)
         uses = [_Use(op, counts) for part in parts for op in _computed(part)]
         parameters = _parameters(parts)
         remarks: list[Remark] = list(self.optional.remarks)
         slow: list[Remark] = []
-        graphs = [self.lowered(part, counts, known, remarks, slow, progress) for part in parts]
+        graphs = [self.fused(each, counts, known, remarks, slow) for each in compilations]
         notes += [Note("slow", "", r.subject, r.message) for r in slow]
         notes += [Note("remark", r.stage, r.subject, r.message) for r in remarks if r.kind in ("failed", "warning")]
         between = () if staged is None else [v for part in parts for v in part.main.returns]
@@ -124,27 +121,21 @@ class _Check:
             tuple(map(_info, ins, main.args)), tuple(map(_info, outs, main.returns)), costs,
         )  # fmt: skip
 
-    def lowered(
+    def fused(
         self,
-        part: Module,
+        compilation: Compilation,
         counts: OperatorCounts,
         known: Mapping[str, int],
         remarks: list[Remark],
         slow: list[Remark],
-        progress: OnProgress | None,
     ) -> FusedGraph:
-        """The part after all passes of the graph level, and what is found of it; `slow` is told of slow kernels."""
-        machine, plugins = self.session.machine(self.options), self.session.loaded_plugins
-        back_end = back_end_for(machine, plugins)
-        back_end.check(machine, self.options)
-        ctx = pass_context(machine, self.options, self.optional)
-        strategies = strategies_with(plugins, ctx.remarks, machine, back_end, self.optional)
-        lower_graph(part, ctx, self.options, progress, strategies, back_end.passes(machine, self.options))
-        remarks += [r for r in ctx.remarks if r not in remarks]
-        target = machine if isinstance(machine, Target) else None
+        """What is found of a part after all passes of the graph level; `slow` is told of slow kernels."""
+        part, target = compilation.run("fused").module, compilation.setting.target
+        remarks += [r for r in compilation.remarks if r not in remarks]
         found = fused_graph(part, counts, target, self.threads, lambda s: _value(s, known))
         remarks += over_budget(part.main, found.arena, typical(found.weights))
-        slow += slow_kernels(part, machine, strategies, self.optional)
+        before = len(compilation.remarks)
+        slow += [r for r in compilation.run("scheduled").remarks[before:] if r.stage == SLOW_STAGE]
         return found
 
     @property

@@ -11,7 +11,7 @@ from tilewright.target.target import Target
 GRANULE = 16
 """Bytes that are looked up at a time where least are: a block of channels in the epilogue of a convolution."""
 
-WITHOUT = 80
+SINGLE_LOOK_UPS = 80
 """Instructions of the look-ups of so many bytes one by one: each is taken out of a register, loaded, and put back."""
 
 FUNCTION = 30
@@ -31,7 +31,7 @@ _INSTRUCTIONS: Mapping[str, int] = MappingProxyType(
 def look_up_instructions(target: Target) -> int:
     """Instructions of looking up so many bytes as a `GRANULE` has."""
     how = target.byte_table
-    return WITHOUT if how is None else how.instructions
+    return SINGLE_LOOK_UPS if how is None else how.instructions
 
 
 def computed_instructions(name: str, bits: int, target: Target) -> int:

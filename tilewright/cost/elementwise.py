@@ -22,8 +22,20 @@ MOST_LANES = 64
 
 
 FEWEST_CASES, MOST_CASES = 5, 128
-"""Cases that loops of their own are made for: all of fewer are looked at for each vector in less time than short loops
-take to begin (four inputs that are joined, Zen 3), and more are much code."""
+"""Cases that loops of their own are made for whatever their length: all of fewer are looked at for each vector in less
+time than short loops take to begin (four inputs that are joined, Zen 3), and more are much code."""
+
+CYCLES_OF_A_CASE = 3.5
+"""Cycles that a vector takes to pick among operands, for each of them: a masked load, its condition, a selection."""
+
+MOST_COMPUTED = 1
+"""Operations on what was picked up to which picking is most of the time."""
+
+CYCLES_OF_A_COPY = 1.5
+"""Cycles of a vector that is loaded and stored."""
+
+CYCLES_OF_A_LOOP = 16
+"""Cycles that a loop takes to begin, and for what is left after its vectors."""
 
 OPS_OF_A_CASE = 3
 """Ops that one more case adds to the body that picks among them: a load, a condition, a selection."""
@@ -52,6 +64,14 @@ def cases_are_worth_loops(cases: int, ops: int) -> bool:
     """Whether a body of so many ops, which picks among so many operands by the position, becomes a loop for each."""
     copied = cases * max(0, ops - OPS_OF_A_CASE * cases)
     return FEWEST_CASES <= cases <= MOST_CASES and copied <= MOST_COPIED
+
+
+def runs_are_worth_loops(operands: int, vectors: int, computed: int) -> bool:
+    """Whether so many vectors in a row, each of which picks among so many operands by its position and does so many
+    operations on what it picks, take longer than a loop for each operand."""
+    picked = vectors * operands * CYCLES_OF_A_CASE
+    apart = operands * CYCLES_OF_A_LOOP + vectors * CYCLES_OF_A_COPY
+    return computed <= MOST_COMPUTED and picked > apart
 
 
 def pointer_is_worth_choosing(cases: int, elements: int) -> bool:

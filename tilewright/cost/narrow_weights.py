@@ -30,7 +30,7 @@ def is_widened_when_read(
     return max(multiplying + widening, read_narrow) < max(multiplying, read)
 
 
-WORTH = 1.15
+LONGEST_OF_HALVES = 1.15
 """How much longer a core that is alone may take for weights from memory in halves of bytes: all cores share what these
 save, and they take half of the memory and of files."""
 
@@ -48,7 +48,7 @@ def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, targe
         return max(multiplying / target.pipes.multiply_adds, arithmetic, read_cycles(size, source, target))
 
     whole = cycles(2, weights)  # an extension and a conversion
-    worth = WORTH if source == "memory" else 1
+    worth = LONGEST_OF_HALVES if source == "memory" else 1
     return cycles(_instructions_of_halves(signed, target), weights / 2) <= worth * whole
 
 

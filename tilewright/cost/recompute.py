@@ -8,7 +8,7 @@ CHEAP = 6
 LONGEST_INLINED = 8
 """Ops of a computation that may be written into several readers: about what one element of a store and a load take."""
 
-ALONE = 1 << 14
+MOST_FOR_ONE_THREAD = 1 << 14
 """Elements that one thread may go over alone."""
 
 
@@ -25,4 +25,4 @@ def may_be_repeated(ops: int, costly: bool, shared: bool) -> bool:
 
 def one_thread_suffices(elements: int) -> bool:
     """Whether one thread may go over so many elements alone."""
-    return elements <= ALONE
+    return elements <= MOST_FOR_ONE_THREAD

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-WORTH = 1
+LEAST_SAVING = 1
 """How many times more elements the direct way must read, beside what passes and kernels cost."""
 
 STORED = 12
@@ -14,8 +14,17 @@ KERNEL = 16_000
 LONGEST_FILTER = 4096
 """Elements of a filter along an axis that are looked at one by one for those that meet padding alone."""
 
+STRIDED = 3
+"""Reads of elements side by side that take as long as one of vectors whose elements lie apart along a line: two loads,
+which cross cache lines, and what picks from them."""
+
 PASS = 4
 """Reads of elements that a pass of an axis costs as much as, where windows are reduced along that axis alone."""
+
+
+def reads_of_line(elements: int, stride: int) -> int:
+    """What so many reads of vectors along a line take, whose lanes are `stride` elements apart."""
+    return elements * (STRIDED if stride > 1 else 1)
 
 
 def doubling_reads(line: int, kernel: int) -> int:
@@ -33,9 +42,4 @@ def grows_by_doubling(count: int, visits: int, line: int, kernel: int) -> bool:
 def is_worth_taking_apart(direct: int, apart: int, stored: int, kernels: int) -> bool:
     """Whether windows should be reduced along one axis after the other, of elements that are read in both ways, those
     that are `stored` between the axes, and the number of `kernels` that come in."""
-    return direct > WORTH * (apart + STORED * stored + KERNEL * kernels)
-
-
-def is_worth_taking_apart_at_any_size(direct: int, apart: int, kernels: int) -> bool:
-    """The same for an element of a tensor of unknown size, whose windows lie at every position."""
-    return direct > WORTH * (apart + STORED * kernels)
+    return direct > LEAST_SAVING * (apart + STORED * stored + KERNEL * kernels)

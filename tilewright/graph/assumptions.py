@@ -7,7 +7,7 @@ what rules require, and what the bounds of all accesses need (`bounds`), is chec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -16,7 +16,7 @@ from tilewright.graph.bounds import DimFacts, unproved
 from tilewright.ir.core import Block, Builder, Func, Module, Op
 from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
-from tilewright.ir.sym import ONE, Sym, eq, ge, le, unbounded
+from tilewright.ir.sym import ONE, Sym, eq, ge, le, sym, unbounded
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import input_variables, is_input_value
@@ -58,6 +58,17 @@ def assumptions(module: Module) -> tuple[Assumption, ...]:
         if any(_follows(holds, later) for later in listed[k:]):
             del found[holds]
     return tuple(found.values())
+
+
+def same_dims(main: Func, granted: Iterable[Assumption]) -> tuple[tuple[Sym, Sym], ...]:
+    """Dims of the inputs that another one, or a number, can stand for wherever all that is taken for granted holds,
+    each with what stands for it."""
+    dims = {d for arg in main.args if isinstance(arg.type, TensorType) for d in arg.type.shape if d.kind == "var"}
+    facts = DimFacts()
+    for assumption in granted:
+        facts.learn(assumption.holds)
+    found = ((dim, sym(value)) for dim, value in facts.values.items() if dim in dims)
+    return tuple((dim, value) for dim, value in found if value.is_const or value in dims)
 
 
 def _bounds(main: Func) -> Iterator[tuple[Sym, str, str, str]]:

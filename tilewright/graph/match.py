@@ -10,6 +10,8 @@ from tilewright.ir.rewrite import constant_array
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
+from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.define.pairing import is_elementwise
 
 ELEMENTWISE = frozenset(SCALAR_OPS) | CONVERSIONS
 """Operators that pair elements by NumPy broadcasting."""
@@ -34,6 +36,13 @@ def dtype_of(value: Value) -> DType:
 def is_constant(value: Value) -> bool:
     """Whether the elements are known when compiling."""
     return value.op is not None and value.op.name in ("constant", "full")
+
+
+def hands_on_elements(op: Op) -> bool:
+    """Whether the elements of its only result are elements of operands, moved or chosen among several by their order,
+    or fills."""
+    own = traits_of(op)
+    return len(op.results) == 1 and bool(own.moves or (own.chooses and not is_elementwise(op)))
 
 
 def uniform_number(value: Value, module: Module) -> int | float | bool | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tilewright.graph.algorithms.large_windows import PlainWindows
 from tilewright.graph.algorithms.padding_lines import PaddingLines
 from tilewright.graph.algorithms.two_stage_reduction import TwoStageReduction
 from tilewright.graph.algorithms.winograd import Winograd
@@ -15,6 +16,7 @@ from tilewright.graph.integer.integer_only import IntegerOnly
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
+from tilewright.graph.layout.strided_lines import StridedLines
 from tilewright.graph.precision.narrow_products import NarrowProducts
 from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.quantised.byte_tables import ByteTables
@@ -32,8 +34,8 @@ from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
-    HoistScales, HorizontalFusion, BlockChannels, GroupedConv, PaddingLines, RecurrentSteps, Winograd,
-    TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
+    HoistScales, HorizontalFusion, BlockChannels, PlainWindows, StridedLines, GroupedConv, PaddingLines, RecurrentSteps,
+    Winograd, TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
 )  # fmt: skip
 
 
@@ -64,6 +66,8 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         HorizontalFusion(),
         NarrowProducts(),
         BlockChannels(),
+        PlainWindows(),
+        StridedLines(),
         GroupedConv(),
         PaddingLines(),
         Winograd(),

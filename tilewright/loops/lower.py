@@ -31,7 +31,7 @@ def lower_region(
     `constants` have known elements. With `keeps_layout` sums have their own layout, and not that of the views that
     read them.
 
-    Raises InternalError-free assertions only: regions are checked by the graph verifier before.
+    Precondition: the region passed the graph verifier.
     """
     (body,) = region.blocks
     is_irregular = len(body.ops) == 2 and OPERATORS[body.ops[0].name].kind == "irregular"

@@ -248,7 +248,7 @@ def _lanes_reduce_rule(op: Op) -> str | None:
     type, combine = op.operands[0].type, op.attrs["combine"]
     if not isinstance(type, BufferType) or type.space != "reg" or type.rank != 1:
         return f"takes a one-dimensional register buffer, not {type}"
-    if combine not in SCALAR_OPS or SCALAR_OPS[combine].identity is None:
+    if combine not in SCALAR_OPS or not SCALAR_OPS[combine].reduces:
         return f"'{combine}' is not an associative operation"
     return None if op.result.type == ScalarType(type.dtype) else f"gives {type.dtype}, not {op.result.type}"
 

@@ -270,3 +270,24 @@ def conv_transpose(
 
     shape = [x.shape[0], per_group * groups, *sizes]
     return compute([x, w], shape, body, reduce=[in_group, *w.shape[2:]], combine="add", dtype=x.dtype)
+
+
+@primitive
+def overlapped(
+    x: Array, *, strides: Sequence[int], pads_begin: Sequence[Dim], sizes: Sequence[Dim]
+) -> Compute:
+    """Blocks of x [n, *cells, c, *block], whose corners lie `strides` apart in the order of their cells, added up where
+    they overlap: [n, c, *sizes] from position `pads_begin` on."""
+    count = len(strides)
+    require_rank(x, 2 * count + 2, "x")
+    require_length(pads_begin, count, "pads_begin")
+    require_length(sizes, count, "sizes")
+    cells, block = x.shape[1 : 1 + count], x.shape[2 + count :]
+
+    def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+        rows = zip(i[2:], pads_begin, strides, r, strict=True)
+        at = [position + before - stride * cell for position, before, stride, cell in rows]
+        guard = [c for p, d in zip(at, block, strict=True) for c in (s.ge0(p), s.lt(p, d))]
+        return x.load((i[0], *r, i[1], *at), guard)
+
+    return compute([x], [x.shape[0], x.shape[1 + count], *map(sym, sizes)], body, reduce=cells, combine="add")

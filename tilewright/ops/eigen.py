@@ -14,6 +14,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.linalg import require_matrices, require_square
 from tilewright.ops.sort import unflattened
 
@@ -234,6 +235,9 @@ def matrix_exponential(t: ScalarBuilder, inputs: list[Array], outputs: list[Arra
                 total.store((i, j), spare[i, j])
         with t.loop(size, "i") as i, t.loop(size, "j") as j:
             y.store((*outer, i, j), total[i, j].cast(x.dtype))
+
+
+matrix_exponential.declares(Traits(continuous=FIRST))
 
 
 def _product(t: ScalarBuilder, c: Array, a: Array, b: Array) -> None:

@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, Operator, compute, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import Traits
 from tilewright.ops.shape import broadcast, require_same_dtype
 
 _KINDS = {
@@ -87,6 +88,7 @@ mul = _binary("mul", "any", "a * b; integers wrap, of bools the conjunction.").o
 div = _binary("div", "number", "a / b; integers truncate towards zero, and report division by zero.").onnx(
     "Div", since=7
 )
+div.declares(Traits(right_identity=1))
 rem = _binary("rem", "number", "The remainder of a / b with the sign of a (C's fmod).")
 mod = _binary("mod", "number", "The remainder of floor division a / b, with the sign of b.")
 atan2 = _binary("atan2", "float", "The angle of the point (b, a), in radians.").torch("atan2")
@@ -159,6 +161,9 @@ def pow_(a: Array, b: Array) -> Compute:
     _require_kind(b, "number")
     shape = broadcast(a.shape, b.shape)
     return compute([a, b], shape, lambda t, i, r: t.apply("pow", a.at(i), b.at(i).cast(a.dtype)))
+
+
+pow_.declares(Traits(right_identity=1))
 
 
 @_broadcasting

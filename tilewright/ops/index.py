@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
@@ -10,6 +11,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import NONE, Traits
 from tilewright.ops.shape import Dim, UndecidedDimsError, checked_axis, require, require_equal_dim
 
 _OUT_OF_RANGE = "an index is out of range"
@@ -332,6 +334,13 @@ def _put_checked(
         _put(t, out, index, value, reduction)
 
 
+def _put_traits(*, reduction: str = "none", **others: Any) -> Traits:
+    """x with updates put into it: what is not combined is moved."""
+    put = frozenset({0, 2})
+    moved = put if reduction == "none" else NONE
+    return Traits(moves=moved, chooses=moved, continuous=put, is_exact=bool(moved))
+
+
 @irregular(_scatter_elements_types)
 def scatter_elements(
     t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, axis: int = 0, reduction: str = "none"
@@ -345,6 +354,9 @@ def scatter_elements(
         _put_checked(t, out, [(a, indices.load(i))], list(i), updates.load(i), reduction)
 
     for_each(t, indices.shape, update)
+
+
+scatter_elements.declares(_put_traits)
 
 
 scatter_elements.onnx("ScatterElements", since=11, axis="axis", reduction="reduction")
@@ -369,6 +381,9 @@ def scatter_nd(
         _put_checked(t, out, raw, index, updates.load(i), reduction, drop)
 
     for_each(t, updates.shape, update)
+
+
+scatter_nd.declares(_put_traits)
 
 
 scatter_nd.onnx("ScatterND", since=11, reduction="reduction")

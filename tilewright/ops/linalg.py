@@ -9,6 +9,7 @@ from tilewright.ir.sym import Sym, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import Dim, require_equal_dim
 from tilewright.ops.sort import unflattened
 
@@ -53,6 +54,9 @@ def determinant(t: ScalarBuilder, inputs: list[Array], outputs: list[Array]) -> 
                     a.store(place, a[place] - factor * a[k, k + 1 + e])
 
 
+determinant.declares(Traits(continuous=FIRST))
+
+
 @irregular(_inverse_types)
 def inverse(t: ScalarBuilder, inputs: list[Array], outputs: list[Array]) -> None:
     """The inverse of each square matrix of the last two axes; elements of that of a singular one are not finite."""
@@ -75,6 +79,9 @@ def inverse(t: ScalarBuilder, inputs: list[Array], outputs: list[Array]) -> None
                     a.store((i, j), a[i, j] - factor * a[k, j])
         with t.loop(size, "i") as i, t.loop(size, "j") as j:
             y.store((*outer, i, j), a[i, size + j])
+
+
+inverse.declares(Traits(continuous=FIRST))
 
 
 def _pivot(t: ScalarBuilder, a: Array, k: Sym) -> Sym:
@@ -240,6 +247,9 @@ def solve_triangular(
         _give(t, x, y, outer)
 
 
+solve_triangular.declares(Traits(continuous=frozenset({0, 1}), linear=frozenset({1})))
+
+
 def _householder_types(x: TensorType) -> tuple[TensorType, ...]:
     require_matrices(x)
     *outer, rows, columns = x.shape
@@ -318,3 +328,6 @@ def householder_product(
             k = count - 1 - step
             _reflect(t, a, sums, scales[(*outer, k)], k, vectors, 0)
         _give(t, a, y, outer)
+
+
+householder_product.declares(Traits(continuous=frozenset({0, 1})))

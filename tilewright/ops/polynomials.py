@@ -9,6 +9,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.sort import unflattened
 
 First = Callable[[Scalar], Scalar]
@@ -68,3 +69,6 @@ def orthogonal_polynomial(t: ScalarBuilder, inputs: list[Array], outputs: list[A
             q.store((0,), p[0])
             p.store((0,), found)
         y.store(place, p[0])
+
+
+orthogonal_polynomial.declares(Traits(continuous=FIRST))

@@ -9,6 +9,7 @@ from tilewright.ir.sym import Sym, lt, maximum, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import Dim, require_equal_dim
 from tilewright.ops.sort import unflattened
 from tilewright.ops.sorting import Cell, SortEntries, entry_of, heapify, key_of, levels, sift
@@ -72,6 +73,9 @@ def joined_rows(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, 
             with t.when(inside, lt(begin + j, sym(count))):
                 out.store((begin + j,), values[row, j])
                 rows.store((begin + j,), t.index(row))
+
+
+joined_rows.declares(Traits(moves=FIRST, chooses=FIRST, continuous=FIRST, is_exact=True))
 
 
 def _kept_types(

@@ -15,6 +15,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import Traits
 from tilewright.ops.shape import Dim, dims
 
 ROUNDS = 10
@@ -32,6 +33,9 @@ def _fresh_key_types(*, bits: int = 64) -> tuple[TensorType, ...]:
 def fresh_key(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, bits: int = 64) -> None:
     """A number of `bits` bits (u64) from a clock, another one in each call of the model."""
     outputs[0].store((), t.apply("ticks", t.const(0, dt.u64)) & t.const((1 << bits) - 1, dt.u64))
+
+
+fresh_key.declares(Traits(is_pure=False))
 
 
 @primitive

@@ -25,7 +25,11 @@ from tilewright.ir.sym import Sym, ceildiv, le, lt, minimum
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import Traits
 from tilewright.ops.shape import require_equal_dim
+
+_STEP_BY_STEP = Traits(continuous=frozenset(range(8)), sums_products=True, has_state=True)
+"""Networks that carry a state from step to step; all operands but the lengths are floats."""
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 
@@ -322,6 +326,9 @@ def rnn(
         go(group)
 
 
+rnn.declares(_STEP_BY_STEP)
+
+
 def _gru_types(
     gates: TensorType,
     r: TensorType,
@@ -399,6 +406,9 @@ def gru(
         go(group)
 
 
+gru.declares(_STEP_BY_STEP)
+
+
 def _lstm_types(
     gates: TensorType,
     r: TensorType,
@@ -445,6 +455,9 @@ def lstm(
         t, gates, rest, outputs, lambda group, h: _float_sums(t, group, r, h), activations, reverse, limit, couple,
         clip, entries, line,
     )  # fmt: skip
+
+
+lstm.declares(_STEP_BY_STEP)
 
 
 Sums = Callable[[Sym, int, Sym], Scalar]
@@ -521,6 +534,9 @@ def lstm_quantized(
         return sum_of
 
     _lstm_steps(t, gates, rest, outputs, sums_of, activations, reverse, limit, couple, clip, entries, line)
+
+
+lstm_quantized.declares(Traits(sums_products=True, has_state=True))
 
 
 def _lstm_steps(

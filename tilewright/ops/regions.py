@@ -12,6 +12,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.image import wide_dtype
 from tilewright.ops.shape import require, require_equal_dim, require_rank
 
@@ -79,6 +80,9 @@ def roi_align(
                 total = line[column]
                 found = total / points if mode == "avg" else t.select(total > start, total, 0.0)
                 y.store((k, c, row, column), found.cast(x.dtype))
+
+
+roi_align.declares(Traits(continuous=FIRST))
 
 
 def _image_of(t: ScalarBuilder, image: Scalar, images: Sym) -> Sym:
@@ -294,6 +298,9 @@ def max_roi_pool(
                     element = x[n, c, top + p, left + q]
                     is_first = t.index(p + q).eq(0)
                     y.store(place, t.select(is_first, element, t.apply("max", y[place], element)))
+
+
+max_roi_pool.declares(Traits(continuous=FIRST))
 
 
 def _roi_cells(

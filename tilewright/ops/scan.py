@@ -18,6 +18,7 @@ from tilewright.ir.sym import Sym, ceildiv, le, lt, maximum, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular, op
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import checked_axis
 from tilewright.ops.view import reshape, shape_of
 
@@ -127,6 +128,9 @@ def running(
         _scan_rows(scan)
     else:
         _scan_columns(scan)
+
+
+running.declares(Traits(continuous=FIRST, has_state=True))
 
 
 def _along(x: Value, axis: int, combine: str, exclusive: bool, reverse: bool) -> Value:

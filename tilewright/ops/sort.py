@@ -6,18 +6,30 @@ from collections.abc import Callable, Sequence
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, le, logical_not, sym
+from tilewright.ir.sym import Sym, le, logical_not, lt, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import Dim, checked_axis
-from tilewright.ops.sorting import SortEntries, SortEntry, entry_of, key_in, key_of, levels, merge_sort, sift
+from tilewright.ops.sorting import (
+    SortEntries,
+    SortEntry,
+    entry_of,
+    key_in,
+    key_of,
+    levels,
+    merge_sort,
+    pick,
+    sift,
+)
 
 FEW = 8
 """So many elements at most are kept in registers."""
 
-MANY = 8
-"""Of so many elements for each that is wanted a heap finds these sooner than sorting."""
+MANY = 64
+"""Of so many elements for each that is wanted a heap finds these sooner than a search for the least of them, which
+looks at all elements once for each binary digit."""
 
 BLOCK = 32
 """Elements whose greatest is compared at once with the last of those that are kept."""
@@ -41,7 +53,7 @@ def topk(
     """The `k` greatest (or least) elements along `axis` in order, and their positions (i64).
 
     Of equal elements the one at the lower position comes first; NaN counts as the greatest. A few of many are kept
-    while the others pass by, in registers or in a heap; otherwise all are sorted.
+    while the others pass by, in registers or in a heap; otherwise they are picked out, and sorted.
     """
     (x,), (values, positions) = inputs, outputs
     a = checked_axis(axis, x.rank)
@@ -66,15 +78,14 @@ def topk(
         is_part = le(count * MANY, size)
         heap = SortEntries.allocated(t, x.dtype, count)
         with t.when(is_part, le(1, count)):
-            _keep_in_heap(t, key, heap, size, count)
+            _keep_in_heap(t, key, x.dtype, heap, size, count)
             give(heap)
         if not (is_part.is_const and is_part.value):
-            entries, spare = (SortEntries.allocated(t, x.dtype, size) for _ in range(2))
             with t.when(logical_not(is_part)):
-                with t.loop(size, "j") as j:
-                    entries.store(j, entry_of(t, key(j), t.index(j)))
-                merge_sort(t, entries, spare, size)
-                give(entries)
+                give(_picked_and_sorted(t, key, x.dtype, size, count))
+
+
+topk.declares(Traits(chooses=FIRST, is_exact=True))
 
 
 Key = Callable[[Sym], Scalar]
@@ -82,27 +93,31 @@ Key = Callable[[Sym], Scalar]
 
 
 def _kept_in_registers(t: ScalarBuilder, key: Key, dtype: DType, size: Sym, count: Sym) -> SortEntries:
-    """The first `count` entries, in order: each goes past those that are kept, and pushes the last one out."""
+    """The first `count` entries, in order: each that comes before the last one pushes it out."""
     kept = SortEntries.allocated(t, dtype, count, "reg")
     least = SortEntry(t.const(-(1 << 63), dt.i64), None if kept.places is None else t.const((1 << 63) - 1, dt.i64))
     with t.loop(count, "rank", "unroll") as rank:
         kept.store(rank, least)
 
-    def put(entry: SortEntry) -> None:
-        moving = SortEntries.allocated(t, dtype, sym(1), "reg")
-        moving.store(sym(0), entry)
-        with t.loop(count, "rank", "unroll") as rank:
-            present, arriving = kept[rank], moving[sym(0)]
-            is_before = arriving.precedes(present)
-            kept.store(rank, arriving.where(is_before, present))
-            moving.store(sym(0), present.where(is_before, arriving))
+    def put(entry: SortEntry, comes_before: Callable[[SortEntry], Scalar]) -> None:
+        """From the last one on: what comes first stays, the others move by one, and the entry takes the gap."""
+        with t.loop(count - 1, "rank", "unroll") as rank:
+            at = count - 1 - rank
+            before, present = kept[at - 1], kept[at]
+            moved = entry.where(comes_before(present), present)
+            kept.store(at, before.where(comes_before(before), moved))
+        first = kept[sym(0)]
+        kept.store(sym(0), entry.where(comes_before(first), first))
 
     if count.value:
-        _pass_by(t, key, sym(0), size, lambda: kept[count - 1], put)
+        with t.loop(count, "j") as j:
+            entry = entry_of(t, key(j), t.index(j))
+            put(entry, entry.precedes)
+        _pass_by(t, key, dtype, count, size, lambda: kept[count - 1], lambda entry: put(entry, entry.exceeds))
     return kept
 
 
-def _keep_in_heap(t: ScalarBuilder, key: Key, heap: SortEntries, size: Sym, count: Sym) -> None:
+def _keep_in_heap(t: ScalarBuilder, key: Key, dtype: DType, heap: SortEntries, size: Sym, count: Sym) -> None:
     """The first `count` entries, in order."""
     depth = levels(t, count)
     with t.loop(count, "j") as j:
@@ -111,11 +126,7 @@ def _keep_in_heap(t: ScalarBuilder, key: Key, heap: SortEntries, size: Sym, coun
         start = count // 2 - 1 - node
         sift(t, heap, start, heap[start], count, depth)
 
-    def put(entry: SortEntry) -> None:
-        with t.when(entry.precedes(heap[sym(0)])):
-            sift(t, heap, 0, entry, count, depth)
-
-    _pass_by(t, key, count, size, lambda: heap[sym(0)], put)
+    _pass_by(t, key, dtype, count, size, lambda: heap[sym(0)], lambda entry: sift(t, heap, 0, entry, count, depth))
     with t.loop(count - 1, "place") as place:
         last = count - 1 - place
         moved, root = heap[last], heap[sym(0)]
@@ -123,21 +134,50 @@ def _keep_in_heap(t: ScalarBuilder, key: Key, heap: SortEntries, size: Sym, coun
         sift(t, heap, 0, moved, last, depth)
 
 
+def _picked_and_sorted(t: ScalarBuilder, key: Key, dtype: DType, size: Sym, count: Sym) -> SortEntries:
+    """The first `count` entries, in order."""
+    entries, spare = (SortEntries.allocated(t, dtype, n) for n in (count + 1, count))
+    with t.when(lt(count, size)):
+        keys = t.alloc(dt.i64 if dtype.bits > 32 else dt.i32, (size,))
+        with t.loop(size, "j") as j:
+            keys.store((j,), key(j))
+        pick(t, keys, count, entries)
+    with t.when(le(size, count)), t.loop(count, "j") as j:
+        entries.store(j, entry_of(t, key(j), t.index(j)))
+    merge_sort(t, entries, spare, count)
+    return entries
+
+
 def _pass_by(
-    t: ScalarBuilder, key: Key, begin: Sym, size: Sym, last: Callable[[], SortEntry], put: Callable[[SortEntry], None]
+    t: ScalarBuilder,
+    key: Key,
+    dtype: DType,
+    begin: Sym,
+    size: Sym,
+    last: Callable[[], SortEntry],
+    put: Callable[[SortEntry], None],
 ) -> None:
-    """`put` the entries from `begin` on, but not those of blocks in which none comes before the `last` that is kept."""
+    """`put` the entries from `begin` on that precede the `last` of those kept, which are at lower positions: few of
+    many blocks have any."""
+
+    def put_if_before(found: Scalar, place: Sym) -> None:
+        with t.when(found.cast(dt.i64) > key_in(last())):
+            put(entry_of(t, found, t.index(place)))
+
+    keys = t.alloc(dt.i64 if dtype.bits > 32 else dt.i32, (BLOCK,))
     with t.loop((size - begin) // BLOCK, "block") as block:
         first = begin + block * BLOCK
-        best = t.alloc(key(first).dtype, (1,), "reg")
-        best.store((0,), key(first))
         with t.loop(BLOCK, "j") as j:
-            best.store((0,), t.apply("max", best[0], key(first + j)))
-        with t.when(best[0].cast(dt.i64) >= key_in(last())), t.loop(BLOCK, "j") as j:
-            put(entry_of(t, key(first + j), t.index(first + j)))
+            keys.store((j,), key(first + j))
+        best = t.alloc(keys.dtype, (1,), "reg")
+        best.store((0,), keys[0])
+        with t.loop(BLOCK, "j") as j:
+            best.store((0,), t.apply("max", best[0], keys[j]))
+        with t.when(best[0].cast(dt.i64) > key_in(last())), t.loop(BLOCK, "j") as j:
+            put_if_before(keys[j], first + j)
     with t.loop((size - begin) % BLOCK, "j") as j:
         place = size - (size - begin) % BLOCK + j
-        put(entry_of(t, key(place), t.index(place)))
+        put_if_before(key(place), place)
 
 
 @topk.requires

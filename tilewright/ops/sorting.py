@@ -6,6 +6,7 @@ larger for lower positions, so that entries are never equal, and order and posit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
@@ -31,6 +32,10 @@ class SortEntry:
         if self.place is None or other.place is None:
             return before
         return before | (self.key.eq(other.key) & (self.place < other.place))
+
+    def exceeds(self, other: SortEntry) -> Scalar:
+        """Does it precede one at a lower position?"""
+        return self.key > other.key
 
     def where(self, condition: Scalar, other: SortEntry) -> SortEntry:
         """This entry where a condition holds, else the other one."""
@@ -213,3 +218,36 @@ def _merge(t: ScalarBuilder, source: SortEntries, target: SortEntries, width: Sy
         target.store(begin + at, first.where(takes_low, second))
         low.add(takes_low.cast(dt.i64))
         high.add(t.apply("not", takes_low).cast(dt.i64))
+
+
+def pick(t: ScalarBuilder, keys: Array, count: Sym, entries: SortEntries) -> None:
+    """Store the entries of the `count` keys that come first, in the order of their positions; after them `entries` has
+    room for one more. Of more than `count` keys the digits of the least one that is taken are found from the highest
+    on, each by counting the keys that are not below a number: that takes few instructions, as vectors."""
+    (size,), bits = keys.shape, keys.dtype.bits
+    least = -(1 << (bits - 1))
+    number_type = dt.i64 if size.bounds[1] is None or size.bounds[1] >= 1 << 31 else dt.i32
+
+    def number_of(holds: Callable[[Scalar], Scalar]) -> Scalar:
+        number = t.alloc(number_type, (1,), "reg")
+        number.store((0,), 0)
+        with t.loop(size, "j") as j:
+            number.store((0,), number[0] + holds(keys[j]).cast(number_type))
+        return number[0].cast(dt.i64)
+
+    digits, passing = Cell(t, 0), Cell(t, size)
+    with t.loop(bits, "digit") as digit, t.when(passing.scalar > t.index(count)):
+        trial = digits.scalar | t.apply("shl", t.const(1, dt.i64), t.index(bits - 1 - digit))
+        bound = (trial + least).cast(keys.dtype)
+        number = number_of(lambda key: key >= bound)
+        is_enough = number >= t.index(count)
+        digits.set(t.select(is_enough, trial, digits.scalar))
+        passing.set(t.select(is_enough, number, passing.scalar))
+    last = (digits.scalar + least).cast(keys.dtype)
+    at, equals = Cell(t, 0), Cell(t, 0)
+    equals.set(t.index(count) - number_of(lambda key: key > last))
+    with t.loop(size, "j") as j:
+        is_equal = keys[j].eq(last)
+        entries.store(at.index("at"), entry_of(t, keys[j], t.index(j)))
+        at.add(((keys[j] > last) | (is_equal & (equals.scalar > 0))).cast(dt.i64))
+        equals.add(-is_equal.cast(dt.i64))

@@ -17,6 +17,7 @@ class ShapeGuard:
         self._inputs = artifact.inputs
         self._whole: dict[tuple[object, ...], int] = {}
         self._partial: list[tuple[_Places, int]] = []
+        self._last: tuple[tuple[Shape, ...] | None, int] = (None, 0)  # one object, as several threads may call
         for number, variant in enumerate(artifact.variants, 1):
             infos = variant.artifact.inputs
             if all(isinstance(dim, int) for info in infos for dim in info.shape):
@@ -26,6 +27,13 @@ class ShapeGuard:
 
     def __call__(self, shapes: tuple[Shape, ...]) -> int:
         """The number of the program for these shapes; InputError where no program takes them."""
+        last, number = self._last
+        if shapes != last:
+            number = self._number(shapes)
+            self._last = (shapes, number)
+        return number
+
+    def _number(self, shapes: tuple[Shape, ...]) -> int:
         number = self._whole.get(shapes)
         if number is not None:
             return number

@@ -149,6 +149,10 @@ class Model:
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
         self._executor = executor
+        self._gives_complex = any(info.is_complex for info in artifact.outputs)
+        self._takes_tensors = all(
+            info.kind == "tensor" and info.dtype != "string" and not info.is_complex for info in artifact.inputs
+        )
         self._guard = ShapeGuard(artifact)
         self._has_broadcasting = artifact.broadcasting is not None
         self._broadcast: set[tuple[Shape, ...]] = set()
@@ -417,7 +421,8 @@ class Model:
                 listed = ", ".join(f"{info.name} {staged.host_values.described(value)}" for info, value in about)
                 error.where = f"{error.where + ', ' if error.where else ''}called with {listed or 'no inputs'}"
             raise
-        results = staged.host_values.as_given(results, self.outputs)
+        if self._gives_complex:
+            results = staged.host_values.as_given(results, self.outputs)
         if out is None:
             return staged.host_values.own_copies(results, values)
         staged.host_values.write_to(out, self.outputs, results, values)
@@ -441,10 +446,23 @@ class Model:
 
     def _staged_values(self, args: tuple[Any, ...]) -> tuple[list[Any], tuple[Shape, ...], int]:
         """The inputs as steps take them, their shapes, and the number of the program for these."""
+        if self._takes_tensors:  # the usual way is short, as small models take microseconds
+            arrays = self._arrays(args)
+            shapes = tuple([array.shape for array in arrays])
+            return arrays, shapes, self._guard(shapes)
         values = [staged.host_values.as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
         infos = zip(values, self.inputs, strict=True)
         shapes = tuple([value.shape if info.kind == "tensor" else () for value, info in infos])
         return staged.host_values.as_parts(values, self.inputs), shapes, self._guard(shapes)
+
+    def _arrays(self, args: tuple[Any, ...]) -> list[np.ndarray]:
+        """The inputs of a model that takes nothing but tensors."""
+        arrays = []
+        for value, dtype, info in zip(args, self._input_dtypes, self.inputs, strict=True):
+            if type(value) is not np.ndarray or value.dtype is not dtype or not value.flags.carray:
+                value = as_array(value, info, dtype)
+            arrays.append(value)
+        return arrays
 
     def _call(self, context: Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
         arrays = []

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 import tilewright
 from tests.graph.programs import ops, program, run
 from tilewright.cost import windows
+from tilewright.graph.algorithms.large_windows import PlainWindows
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.ir.core import Value
 from tilewright.ir.sym import var
@@ -124,8 +125,10 @@ def test_a_window_of_any_size_takes_work_of_the_sizes_of_input_and_output() -> N
     np.testing.assert_allclose(y[0, 0, 1, 300:15000], 3 / 510, rtol=1e-5)
 
 
-def pooled(pool: Any, shape: tuple[Any, ...], kernel: tuple[int, ...], **attrs: Any) -> list[str]:
-    """The operators of a pool after canonicalisation, which keeps its results."""
+def pooled(
+    pool: Any, shape: tuple[Any, ...], kernel: tuple[int, ...], *, plain: bool = False, **attrs: Any
+) -> list[str]:
+    """The operators of a pool after canonicalisation (and the pass for `plain` layouts), which keep its results."""
 
     def one(x: Value) -> Value:
         found: Value = pool(x, kernel=kernel, **attrs)
@@ -133,6 +136,8 @@ def pooled(pool: Any, shape: tuple[Any, ...], kernel: tuple[int, ...], **attrs: 
 
     module = program(one, shape)
     run(module, Canonicalize())
+    if plain:
+        run(module, PlainWindows())
     return ops(module)
 
 
@@ -153,7 +158,7 @@ def test_windows_that_are_small_or_few_stay_as_they_are(pool: Any, kernel: Any, 
 @pytest.mark.parametrize("size", [5, 7, 9, 13, 31])
 @pytest.mark.parametrize("pool", POOLS)
 def test_windows_at_every_position_are_reduced_along_one_axis_after_the_other(pool: Any, size: int) -> None:
-    ends = {"pads_begin": (size // 2,) * 2, "pads_end": (size // 2,) * 2}
+    ends: dict[str, Any] = {"pads_begin": (size // 2,) * 2, "pads_end": (size // 2,) * 2}
     assert pooled(pool, (1, 64, 20, 20), (size, size), **ends) == [pool.name] * 2
 
 
@@ -164,17 +169,30 @@ def test_sizes_need_not_be_known(pool: Any, kernel: tuple[int, ...]) -> None:
     space = tuple(var(name, 1) for name in "dhw"[-len(kernel) :])
     begin, end = tuple(k // 2 for k in kernel), tuple(k - 1 for k in kernel)
     found = pooled(pool, (var("n", 1), 2, *space), kernel, pads_begin=begin, pads_end=end)
-    assert found == ["pad", pool.name, pool.name]
-    apart = {"pads_begin": begin, "pads_end": end, "strides": (2,) * len(kernel)}
-    assert pooled(pool, (1, 2, *space), kernel, **apart) == [pool.name]
+    assert found == [pool.name, "pad", pool.name]
 
 
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_windows_with_strides_along_lines_of_plain_images(pool: Any, is_known: bool) -> None:
+    """Lanes that are positions read lines with strides slowly, and so once all other axes are reduced."""
+    shape = (1, 64, 56, 56) if is_known else (1, 64, var("h", 1), var("w", 1))
+    attrs: dict[str, Any] = {"pads_begin": (6, 6), "pads_end": (6, 6), "strides": (2, 2)}
+    assert pooled(pool, shape, (5, 5), **attrs) == [pool.name]
+    apart = [pool.name, pool.name] if is_known else [pool.name, "pad", pool.name]
+    assert pooled(pool, shape, (5, 5), plain=True, **attrs) == apart
+    assert pooled(pool, shape, (13, 13), **attrs) == apart
+    assert pooled(pool, shape, (3, 3), plain=True, **attrs) == [pool.name]
+    assert pooled(pool, shape, (5, 3), plain=True, **attrs | {"strides": (2, 1)}) == [pool.name]
+
+
+@pytest.mark.parametrize("strides", [[1, 1], [2, 3]])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
-def test_native_windows_over_images_of_any_size(operator: str, dtype: str) -> None:
+def test_native_windows_over_images_of_any_size(operator: str, dtype: str, strides: list[int]) -> None:
     if operator == "AveragePool" and dtype.endswith("int8"):
         pytest.skip("there is no mean of bytes")
-    attrs: dict[str, Any] = {"kernel_shape": [5, 7], "strides": [1, 1], "dilations": [1, 2], "pads": [2, 6, 3, 6]}
+    attrs: dict[str, Any] = {"kernel_shape": [5, 7], "strides": strides, "dilations": [1, 2], "pads": [2, 6, 3, 6]}
     proto = pooling(operator, ("n", 3, "h", "w"), dtype, **attrs)
     model = tilewright.compile(proto, cache=False, threads=2)
     rng = np.random.default_rng(2)

@@ -118,6 +118,13 @@ LAYERS = (
     Layer("stride beyond the filter", kernel=(2, 3), strides=(4, 5), extra=(2, 1), before=(1, 2)),
     Layer("stride 1", kernel=(3, 5), strides=(1, 1), before=(1, 2), after=(1, 2), c=16, o=16),
     Layer("padding beyond the filter", kernel=(2, 2), before=(3, 5), after=(4, 6)),
+    Layer("small under large", (4, 4), (13, 13), (1, 1), c=16, o=16),
+    Layer("small under large, strides", (3, 4), (9, 11), (2, 3), before=(2, 3), after=(1, 4), extra=(1, 2), n=3),
+    Layer("small under large, any batch", (3, 3), (9, 9), (1, 1), c=16, o=3, free="n", before=(1, 2)),
+    Layer("small under large, groups", (3, 3), (9, 9), (1, 1), groups=3, c=16, n=2),
+    Layer("small under large, filters of the call", (3, 3), (9, 9), (1, 1), c=16, given=True),
+    Layer("small under large, a volume", (2, 2, 3), (5, 5, 5), (1, 1, 2), c=16),
+    Layer("small under large, a line", (5,), (31,), (1,), c=16, o=16),
     Layer("doubles", dtype=dt.f64, groups=2, before=(1, 1)),
 )  # fmt: skip
 IDS = [layer.name for layer in LAYERS]
@@ -202,6 +209,13 @@ def test_phases_are_filters_of_one_convolution() -> None:
     conv = find(module, "conv")
     assert [d.value for d in conv.operands[1].type.shape] == [4 * 4, 3, 1, 1]
     assert conv.attrs["groups"] == 4
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=IDS)
+def test_small_images_under_large_filters_give_blocks_that_overlap(layer: Layer) -> None:
+    module = graph(layer)
+    run(module, *PASSES, tolerance=1e-4, target="zen3")
+    assert ("overlapped" in ops(module)) == layer.name.startswith("small under large")
 
 
 def test_filters_of_unknown_extent_stay() -> None:

@@ -23,7 +23,7 @@ from tests.graph.precision.bounded import (
 )
 from tests.graph.programs import program
 from tests.schedule.scheduling import run
-from tilewright.compiler import lower_graph
+from tilewright.compilation import Compilation, Setting
 from tilewright.graph.pipeline import default_passes
 from tilewright.graph.precision import narrow_choice
 from tilewright.ir import dtype as dt
@@ -40,8 +40,6 @@ from tilewright.ops.recurrent import gru, rnn
 from tilewright.ops.reduce import reduce_max, reduce_sum
 from tilewright.ops.source import full
 from tilewright.options import Options
-from tilewright.schedule.sharing.kernels import schedule_regions
-from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(3)
@@ -95,9 +93,7 @@ KINDS = {"images": images, "texts": texts, "sequences": sequences}
 
 
 def compiled(module: Module, target: str, options: Options = FAST) -> PassContext:
-    ctx = PassContext(parse_target(target), options)
-    lower_graph(module, ctx, options)
-    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    ctx = Compilation(module, Setting.of(options, parse_target(target))).run("scheduled").context
     return ctx
 
 

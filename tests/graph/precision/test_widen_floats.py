@@ -20,6 +20,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
+from tilewright.ops.linalg import cholesky, solve_triangular
 from tilewright.ops.norm import layer_norm, rms_norm, softmax
 from tilewright.ops.reduce import argmax, reduce_sum
 from tilewright.ops.source import full
@@ -186,3 +187,36 @@ def test_weights_of_16_bits_may_scale_results_of_float32(dtype: dt.DType, numeri
     module = program(lambda x: rms_norm(x, weights(dtype, 12)), tensor(dt.f32, (4, 12)))
     passed(module, numerics=numerics)
     assert module.main.returns[0].tensor.dtype is dt.f32
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ["cholesky", "mod", "solve_triangular"])
+def test_whatever_computes_on_floats_does_so_in_float32(name: str, strict: bool) -> None:
+    def body(x: Value) -> Value:
+        square = ew.add(matmul(x, transpose(x, perm=(1, 0))), constant(np.eye(4, dtype=np.float16) * 4))
+        if name == "cholesky":
+            return cholesky(square)[0]
+        return ew.mod(x, full(value=0.75, dtype=dt.f16, shape=())) if name == "mod" else solve_triangular(
+            square, x, upper=False
+        )  # fmt: skip
+
+    module = program(body, tensor(dt.f16, (4, 4)))
+    x = RNG.standard_normal((4, 4)).astype(np.float16)
+    (wanted,) = evaluate_func(module.main, module, [x])
+    passed(module, numerics="strict" if strict else "default")
+    assert dtypes_of(module, name) == {"f32"}
+    (found,) = evaluate_func(module.main, module, [x])
+    np.testing.assert_allclose(found.astype(np.float64), wanted.astype(np.float64), rtol=4e-2, atol=4e-2)
+
+
+def test_what_steps_takes_what_the_model_would_have_seen() -> None:
+    """The remainder of a sum that rounds to a multiple is 0, and not nearly the divisor."""
+
+    def body(x: Value, y: Value) -> Value:
+        return ew.mod(ew.add(x, y), full(value=1.0, dtype=dt.f16, shape=()))
+
+    module = program(body, tensor(dt.f16, (1,)), tensor(dt.f16, (1,)))
+    passed(module)
+    arrays = [np.array([v], np.float16) for v in (512.0, -0.01)]
+    (found,) = evaluate_func(module.main, module, arrays)
+    assert found.tolist() == [0.0]

@@ -131,6 +131,19 @@ def test_versions_must_agree_on_constants_and_threads() -> None:
         for_other_dims(in_tiles(specialize(kernel(), dims[0], 4), 4), kernel(), dims)
 
 
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_threads_share_a_kernel_that_has_nothing_to_do_for_other_dims(n: int) -> None:
+    func, dims = specialize(kernel(), kernel().dims[0], 1), kernel().dims
+    parallel(func, find_loop(func, "i"))
+    nothing = parse_kernel(TWICE[: TWICE.index("  for")] + "  return\n}")
+    for_other_dims(func, nothing, dims)
+    verify_func(func, LOOPS_SPEC)
+    x, w = np.arange(n, dtype=np.float32), np.arange(8, dtype=np.float32)
+    text, _ = run_native(func, [x, w, y := np.zeros(n, np.float32)], (n, 1), slices=[(0, 2), (2, 1 << 40)])
+    assert text.parallel is not None and text.parallel.evaluate({"n": n, "m": 1}) == n
+    np.testing.assert_array_equal(y, 2 * x + 3)
+
+
 MATRIX = """
 kernel @k(x: &f32[3, n, 4], y: &f32[3, n, 4]) dims(n) with {outputs=1} {
   for i in 0..3 { for j in 0..n { for k in 0..4 {

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
-from tilewright.compiler import compile_module, lower_graph
+from tilewright.compilation import Compilation, Setting
+from tilewright.compiler import compile_module
 from tilewright.cost.gemm.cache_blocking import Blocks, candidate_blocks, footprint
 from tilewright.cost.gemm.cost_model import Choice, candidates, choose, cycles
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
@@ -236,9 +237,7 @@ def integer_product(rows: int) -> tuple[Module, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("machine", ["cascadelake", "x86-64-v3", "neoverse-n1"])
 def test_integers_that_are_multiplied_in_groups_are_cut_into_blocks(machine: str) -> None:
     module, _, _ = integer_product(96)
-    ctx = PassContext(with_small_cache(parse_target(machine)), Options())
-    lower_graph(module, ctx, Options())
-    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    Compilation(module, Setting.of(Options(), with_small_cache(parse_target(machine)))).run("scheduled")
     kernels = [f for f in module.funcs.values() if f.level == "loops"]
     (kernel,) = (f for f in kernels if any(is_loop(o) and kind_of(o) == "dot" for o in f.body.walk()))
     assert is_blocked(kernel)

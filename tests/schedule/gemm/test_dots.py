@@ -12,7 +12,7 @@ from tilewright.asm.parse import parse_assembly
 from tilewright.asm.report import LoopReport, report_assembly
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
-from tilewright.compiler import lower_graph
+from tilewright.compilation import Compilation, Setting
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
 from tilewright.ir.dtype import from_numpy
@@ -25,8 +25,6 @@ from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import constant
 from tilewright.ops.quant import conv_integer, matmul_integer
 from tilewright.options import Options
-from tilewright.schedule.sharing.kernels import schedule_regions
-from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(7)
@@ -55,9 +53,7 @@ def scheduled(
         return matmul_integer(x, constant(b), constant(a.dtype.type(7)), constant(b.dtype.type(zero)))
 
     module = build([TensorType(from_numpy(a.dtype), shape)], body)
-    ctx = PassContext(parse_target(machine), Options())
-    lower_graph(module, ctx, Options())
-    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    ctx = Compilation(module, Setting.of(Options(), parse_target(machine))).run("scheduled").context
     return module, ctx
 
 
@@ -160,9 +156,7 @@ def test_narrow_columns_are_added_up_in_groups(shape, machine):
         [TensorType(from_numpy(a.dtype), tuple(map(sym, a.shape)))],
         lambda x: matmul_widening(x, constant(b), sums=dt.i32),
     )
-    ctx = PassContext(parse_target(machine), Options())
-    lower_graph(module, ctx, Options())
-    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    Compilation(module, Setting.of(Options(), parse_target(machine))).run("scheduled")
     assert any(dots(module))
     (found,) = run(module, [a])
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))
@@ -180,9 +174,7 @@ def test_lines_of_an_image_are_multiplied_in_groups_along_any_axis(space, kernel
         [TensorType(dt.u8, (sym(2), sym(1), *map(sym, space)))],
         lambda x: conv_integer(x, constant(w), constant(np.uint8(7)), constant(np.int8(0)), strides=strides),
     )
-    ctx = PassContext(parse_target(machine), Options())
-    lower_graph(module, ctx, Options())
-    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    ctx = Compilation(module, Setting.of(Options(), parse_target(machine))).run("scheduled").context
     ((func, _),) = dots(module)
     (summed,) = added_products(func)
     group = ctx.target.dots[0].group
@@ -208,9 +200,7 @@ def test_windows_of_each_channel_are_summed_in_groups(zero, width, machine):
             groups=24, pads_begin=(1, 1), pads_end=(1, 1),
         ),
     )  # fmt: skip
-    ctx = PassContext(parse_target(machine), Options())
-    lower_graph(module, ctx, Options())
-    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    Compilation(module, Setting.of(Options(), parse_target(machine))).run("scheduled")
     loops = [op for f in module.funcs.values() if f.level == "loops" for op in f.body.walk() if is_loop(op)]
     assert any(kind_of(o) == "dot" for o in loops) == (machine in ("zen4", "sapphirerapids"))
     centred = np.pad(x.astype(np.int64) - zero, ((0, 0), (0, 0), (1, 1), (1, 1)))

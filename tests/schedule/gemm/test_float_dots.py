@@ -12,7 +12,7 @@ from tilewright.asm.parse import parse_assembly
 from tilewright.asm.report import report_assembly
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
-from tilewright.compiler import lower_graph
+from tilewright.compilation import Compilation, Setting
 from tilewright.graph.precision import narrow_choice
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value
@@ -26,8 +26,6 @@ from tilewright.ops.define import constant
 from tilewright.ops.norm import softmax
 from tilewright.ops.view import transpose
 from tilewright.options import Options
-from tilewright.schedule.sharing.kernels import schedule_regions
-from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(11)
@@ -49,9 +47,7 @@ def scheduled(
     body: Callable[[Value], Value], shape: tuple[int | Sym, ...], machine: str
 ) -> tuple[Module, PassContext]:
     module = build([TensorType(dt.bf16, tuple(map(sym, shape)))], body)
-    ctx = PassContext(parse_target(machine), Options())
-    lower_graph(module, ctx, Options())
-    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    ctx = Compilation(module, Setting.of(Options(), parse_target(machine))).run("scheduled").context
     return module, ctx
 
 
@@ -164,9 +160,7 @@ def attention(shape: tuple[int, ...], target: str, *, turned: bool = False) -> t
     shapes = [(heads, queries, length), key_shape, (heads, keys, length)]
     module = build([tensor(dt.f32, s) for s in shapes], body)
     options = Options(numerics="fast")
-    ctx = PassContext(parse_target(target), options)
-    lower_graph(module, ctx, options)
-    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks)
+    ctx = Compilation(module, Setting.of(options, parse_target(target))).run("scheduled").context
     return module, ctx
 
 

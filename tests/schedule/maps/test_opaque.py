@@ -46,4 +46,14 @@ def test_a_search_keeps_its_order():
     module, _ = oracle.agree(
         [tensor(dt.f32, (3, 20))], lambda x: sort.topk(x, k=4, axis=1), arrays, tolerance=0
     )
-    assert kinds(module).count("serial") == 1  # the elements that pass by; only results are written as vectors
+    assert kinds(module).count("serial") == 2  # those that are kept first, and those that pass by: results are vectors
+
+
+@pytest.mark.parametrize("k", (8, 100))
+def test_what_a_search_looks_at_in_any_order_is_vectors(k: int) -> None:
+    """The keys of blocks and their greatest; keys, and how many of them are not below a number."""
+    arrays = [RNG.standard_normal((2, 640)).astype(np.float32)]
+    module, _ = oracle.agree(
+        [tensor(dt.f32, (2, 640))], lambda x: sort.topk(x, k=k, axis=1), arrays, tolerance=0
+    )
+    assert kinds(module).count("vector") >= 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -262,3 +264,22 @@ def test_images_of_unknown_size_are_one_line(combine: object, size: tuple[int, i
     assert any(step.startswith("collapse(r") for step in steps)
     parts = [step for step in steps if "factor=24576" in step]
     assert len(parts) == (1 if combine is reduce.reduce_sum else 0)
+
+
+ALL = (0, 1, 2, 3)
+
+
+def spread(x: Value) -> Value:
+    return ew.div(x, ew.sub(reduce.reduce_max(x, axes=ALL), reduce.reduce_min(x, axes=ALL)))
+
+
+@pytest.mark.parametrize(
+    "body", [lambda x: reduce.reduce_max(x, axes=ALL), lambda x: reduce.reduce_sum(x, axes=ALL), spread]
+)
+def test_whole_tensors_are_lines_however_short_their_last_axis(body: Callable[[Value], Value]) -> None:
+    """What is computed of each element in the same kernel, too."""
+    x = RNG.standard_normal((13, 9, 1, 2)).astype(np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, x.shape)], body, [x])
+    for kernel in (f for f in module.funcs.values() if f.level == "loops"):
+        shapes = [[d for d in buffer_type(arg).shape if d != 1] for arg in kernel.args]
+        assert all(len(shape) <= 1 for shape in shapes)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
+import tilewright
 from tests.schedule.scheduling import build, run, scheduled
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Op, Value
 from tilewright.ir.sym import Sym, ceildiv, sym, var
 from tilewright.ir.types import TensorType, tensor
+from tilewright.loops.edit import buffer_type
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.ops.elementwise import tanh
 from tilewright.ops.pool import max_pool
 from tilewright.schedule.sharing.canonical_dims import canonical_dims
+from tilewright.stages import programs
 
 h, w, batch = var("h", 1), var("w", 1), var("batch", 1)
 
@@ -119,3 +124,30 @@ def _max_of_windows(x: np.ndarray) -> np.ndarray:
         for j in range(3)
     ]
     return np.max(parts, axis=0)
+
+
+def test_dims_that_are_the_same_are_one_dim() -> None:
+    a, b, c = var("a", 0), var("b", 0), var("c", 0)
+    dims = canonical_dims(region((a, c), (b, 2 * b)), {b: a, c: sym(45)})
+    assert [str(d) for d in dims.of((a, c, b, 2 * b))] == ["n0", "45", "n0", "2*n0"]
+    assert {str(named): str(value) for named, value in dims.actual.items()} == {"n0": "a"}
+
+
+@pytest.mark.parametrize("op", ["Add", "Concat"])
+def test_operands_of_unknown_sizes_lie_in_lines(op: str) -> None:
+    """Calls check that their dims are equal, so that loops run over all of them at once."""
+    shapes = [[f"{name}{k}" for k in range(4)] for name in "ab"]
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in zip("ab", shapes, strict=True)]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
+    node = helper.make_node(op, ["a", "b"], ["y"], **({"axis": 1} if op == "Concat" else {}))
+    graph = helper.make_graph([node], "g", infos, [result])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    texts = programs(proto, "loops")
+    kernel = next(parse_kernel(text) for name, text in texts.items() if "stretch" not in name)
+    assert [buffer_type(arg).rank for arg in kernel.args] == [2 if op == "Concat" else 1] * 3
+    model = tilewright.compile(proto, cache=False)
+    a, b = np.ones((2, 3, 5, 2), np.float32), np.full((2, 3, 5, 2), 2, np.float32)
+    wanted = a + b if op == "Add" else np.concatenate([a, b], 1)
+    np.testing.assert_array_equal(model(a, b)[0], wanted)
+    with pytest.raises(tilewright.TilewrightError, match=r"5"):
+        model(a, b[:, :, :4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,7 +18,7 @@ from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
-from tilewright.loops.edit import extent_of, is_loop, loop_var
+from tilewright.loops.edit import extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 from tilewright.ops import elementwise as ew
@@ -134,6 +135,18 @@ def backwards(axis: int, parts: int, width: int) -> Callable[[Value], Value]:
     return body
 
 
+def test_long_pieces_are_each_shared_by_threads() -> None:
+    """Though they stand beside each other: what is joined along the outermost axis of more than one element."""
+    shapes = [(1, 64, 28, 28), (1, 96, 28, 28), (1, 2, 28, 28)]
+    module = oracle.build([tensor(dt.f32, s) for s in shapes], lambda *xs: view.concat(*xs, axis=1))
+    oracle.scheduled(module)
+    nests = [op for op in kernel_of(module).body.ops if is_loop(op)]
+    assert [kind_of(op) for op in nests if extent_of(op).value > 1][:3] == ["parallel", "parallel", "serial"]
+    xs = [data(*s) for s in shapes]
+    (found,) = oracle.run(module, xs)
+    np.testing.assert_array_equal(found, np.concatenate(xs, 1))
+
+
 @pytest.mark.parametrize("width", [1, 2, 16, 19])
 @pytest.mark.parametrize("parts", [2, 5, 24])
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -146,7 +159,8 @@ def test_slices_are_copied_each_by_a_loop(axis: int, parts: int, width: int) -> 
     order = np.arange(parts * width).reshape(parts, width)[::-1].ravel()
     np.testing.assert_array_equal(found, np.take(x, order, axis) + 1)
     names = [op.name for op in kernel_of(module).body.walk()]
-    assert ("select" in names) == (parts < 5), "few cases are picked among, many have loops of their own"
+    is_short = parts * width * math.prod(shape[axis + 1 :]) < 96
+    assert ("select" in names) == (parts < 5 and is_short), "few cases of short runs are picked among"
 
 
 def test_operands_of_unknown_sizes_are_copied_each_by_a_loop() -> None:

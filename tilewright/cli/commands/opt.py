@@ -10,15 +10,12 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from tilewright.back_end import back_end_for, faults_of_plugins
+from tilewright.back_end import faults_of_plugins
 from tilewright.cli.output import SafeConsole, say, say_program
-from tilewright.compiler import pass_context, strategies_with
+from tilewright.compilation import Setting, verify_graph
 from tilewright.graph.pipeline import passes_by_name
-from tilewright.ir.core import Module
 from tilewright.ir.passes import options_of, parse_passes, run_passes
 from tilewright.ir.text import parse_module, print_module
-from tilewright.ir.verify import verify_func
-from tilewright.ops.define.spec import graph_spec
 from tilewright.options import Options
 from tilewright.runtime.errors import InputError
 from tilewright.schedule.strategies import STRATEGIES
@@ -63,13 +60,12 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
             hint="make such a text with `tilewright show MODEL --level import`",
         )
     session, options = Session(), Options(target=target)
-    machine = session.machine(options)
-    ctx = pass_context(machine, options)
-    _verify(module)
-    back_end = back_end_for(machine, session.loaded_plugins)
+    setting = Setting.chosen(options, session)
+    ctx = setting.context()
+    verify_graph(module)
     with faults_of_plugins(session.loaded_plugins.back_ends):
-        strategies = strategies_with(session.loaded_plugins, ctx.remarks, machine, back_end)
-        run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=_verify)
+        strategies = setting.strategies(ctx.remarks)
+        run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=verify_graph)
     say_program(print_module(module))
     for remark in ctx.remarks if remarks else ():
         say(remark, err=True)
@@ -86,10 +82,6 @@ def _read(file: Path) -> str:
             f"cannot read {file}: {reason}",
             hint="give IR text, as `tilewright show MODEL --level import` prints it",
         ) from error
-
-
-def _verify(module: Module) -> None:
-    verify_func(module.main, graph_spec(module))
 
 
 def _passes() -> Table:

@@ -57,7 +57,7 @@ class ObjectMaker:
     def __init__(self, target: Target, threads: int) -> None:
         self._target = target
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
-        self._begun: list[tuple[Unit, Future[bytes]]] = []
+        self._submitted: list[tuple[Unit, Future[bytes]]] = []
         self.failed = ""
         """The kernel of which `objects` could make none."""
 
@@ -68,12 +68,12 @@ class ObjectMaker:
             made = self._pool.submit(_object_of, unit, self._target)
         else:
             made.set_result(_object_of(unit, self._target))
-        self._begun.append((unit, made))
+        self._submitted.append((unit, made))
 
     @property
-    def begun(self) -> int:
+    def submitted(self) -> int:
         """How many modules were started."""
-        return len(self._begun)
+        return len(self._submitted)
 
     def objects(self, step: Callable[[int, int], None] | None = None) -> list[bytes]:
         """All object files in the order of their start, waiting for what is not ready; InternalError as
@@ -83,15 +83,15 @@ class ObjectMaker:
         def note(k: int, made: bytes) -> None:
             done[k] = made
             if step is not None:
-                step(len(done), len(self._begun))
+                step(len(done), len(self._submitted))
 
-        for k, (unit, made) in enumerate(self._begun):
+        for k, (unit, made) in enumerate(self._submitted):
             if made.cancel():  # no thread has begun with it
                 note(k, self._object(unit, partial(_object_of, unit, self._target)))
-        for k, (unit, made) in enumerate(self._begun):
+        for k, (unit, made) in enumerate(self._submitted):
             if k not in done:
                 note(k, self._object(unit, made.result))
-        return [done[k] for k in range(len(self._begun))]
+        return [done[k] for k in range(len(self._submitted))]
 
     def _object(self, unit: Unit, make: Callable[[], bytes]) -> bytes:
         try:

@@ -44,7 +44,8 @@ class GemmShape:
     blocks must divide the columns; with `packed` they are constants, with `part` a part of such: where no tile divides
     them, they could not be packed ahead of time. A `transposed` result is contiguous in its rows, and is transposed
     from the sums of blocks. `splits_rows` and `splits_columns` say that the last ones have smaller tiles, as their
-    number is not known: of half the rows, and of one vector. `uncut` says why no blocks can be made, if so.
+    number is not known: of half the rows, and of one vector. With `along_depth` both operands lie in memory along the
+    depth, so that lanes may run along it. `uncut` says why no blocks can be made, if so.
     """
 
     rows: int | None
@@ -65,6 +66,7 @@ class GemmShape:
     transposed: bool = False
     splits_rows: bool = False
     splits_columns: bool = False
+    along_depth: bool = False
     uncut: str = ""
 
 

@@ -11,17 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
+from typing import ClassVar
 
 from tilewright.cost.windows import (
     doubling_reads,
     grows_by_doubling,
     is_worth_taking_apart,
-    is_worth_taking_apart_at_any_size,
+    reads_of_line,
 )
 from tilewright.graph.match import dtype_of, shape_of
-from tilewright.ir.core import Builder, Op, Value
-from tilewright.ir.rewrite import Replacement, RewriteContext, defining, rule
+from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.ir.core import Builder, Module, Op, Value
+from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, defining, rewrite
 from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.elementwise import add, max_
@@ -64,24 +68,40 @@ class _Axis:
         return self.kernel > 1 or self.stride > 1 or self.count != self.size or self.before > 0
 
 
-@rule("max_pool", "sum_pool")
-def large_windows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """pool(x) -> pools along single axes, and windows that grow by doubling, where that reads far fewer elements."""
+@dataclass(frozen=True)
+class PlainWindows:
+    """Take pools apart that are left when blocks of channels are decided: the lanes of their kernels are positions, and
+    lines of them with strides are costly to read."""
+
+    name: ClassVar[str] = "plain-windows"
+
+    def run(self, module: Module, ctx: PassContext) -> None:
+        rule = Rule("plain_windows", _POOLS, partial(large_windows, True))
+        if rewrite(module.main, [rule], module, stage=self.name, within=ctx):
+            drop_dead(module)
+
+
+def large_windows(plain: bool, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """pool(x) -> pools along single axes, and windows that grow by doubling, where that reads far fewer elements.
+    `plain` says that lanes are known to be positions."""
     x, pads = _before_padding(op)
     if not x.tensor.is_static or not op.result.tensor.is_static:
-        return _along_axes(op, x, pads)
+        return _along_axes(op, x, pads, plain)
     axes = [a for a in _axes(op, x, pads) if a.changes_anything]
     shape = [d.value for d in shape_of(x)]
     if not axes or not prod(shape) or not prod(d.value for d in shape_of(op.result)):
         return None
+    last = len(shape) - 3
     axes.sort(key=lambda a: a.count / a.size)  # what shrinks comes first
     apart = stored = 0
     for a in axes:
         stored += prod(shape) if a is not axes[0] else 0
         others = prod(shape) // shape[2 + a.axis]
-        apart += others * (doubling_reads(a.line, a.kernel) if _by_doubling(a) else a.count * a.visits)
+        reads = reads_of_line(a.visits, a.stride if plain and a.axis == last else 1)
+        apart += others * (doubling_reads(a.line, a.kernel) if _by_doubling(a) else a.count * reads)
         shape[2 + a.axis] = a.count
-    direct = prod(shape) * prod(a.visits for a in axes)
+    step = next((a.stride for a in axes if plain and a.axis == last), 1)
+    direct = prod(shape) * reads_of_line(prod(a.visits for a in axes), step)
     if len(axes) == 1 and not _by_doubling(axes[0]):
         return None
     if not is_worth_taking_apart(direct, apart, stored, len(axes) - 1):
@@ -91,23 +111,32 @@ def large_windows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     return x
 
 
-def _along_axes(op: Op, x: Value, pads: _Pads) -> Replacement:
-    """Windows of known extents at every position of a tensor of unknown size, along one axis after the other."""
+def _along_axes(op: Op, x: Value, pads: _Pads, plain: bool) -> Replacement:
+    """Windows of known extents over a tensor of unknown size, along one axis after the other."""
     window = Window(shape_of(x)[2:], op.attrs["kernel"], op.attrs["strides"], *pads, op.attrs["dilations"])
-    if not all(k.is_const for k in window.kernel) or any(s != 1 for s in window.strides):
+    if not all(k.is_const for k in window.kernel):
         return None
-    kernel = [k.value for k in window.kernel]
-    axes = [axis for axis, k in enumerate(kernel) if k > 1]
-    reads = [kernel[axis] for axis in axes]
-    if len(axes) < 2 or not is_worth_taking_apart_at_any_size(prod(reads), sum(reads), len(axes) - 1):
-        return None
+    kernel, strides = [k.value for k in window.kernel], window.strides
     last = len(kernel) - 1
-    before, after = list(window.before), list(window.after)
-    x = _padded_along(x, last, op.name, before[last], after[last])  # else every tile of a line has masks
-    before[last] = after[last] = sym(0)
+    axes = [axis for axis, k in enumerate(kernel) if k > 1]
+    if len(axes) < 2:
+        return None
+    apart = stored = 0
+    for axis in axes:  # for each result: those of the axes before it are as many as the strides behind it leave
+        many = prod(strides[axis + 1 :])
+        apart += many * reads_of_line(kernel[axis], strides[axis] if plain and axis == last else 1)
+        stored += many if axis != axes[-1] else 0
+    direct = reads_of_line(prod(kernel), strides[last] if plain else 1)
+    if not is_worth_taking_apart(direct, apart, stored, 0):
+        return None
     for axis, dilation in enumerate(window.dilations):
-        if kernel[axis] != 1 or before[axis] != 0 or after[axis] != 0:
-            x = _pool_along(x, axis, op.name, kernel[axis], 1, before[axis], after[axis], dilation)
+        before, after = window.before[axis], window.after[axis]
+        if kernel[axis] == 1 and strides[axis] == 1 and before == 0 and after == 0:
+            continue
+        if axis == last:  # else every tile of a line has masks
+            x = _padded_along(x, axis, op.name, before, after)
+            before = after = sym(0)
+        x = _pool_along(x, axis, op.name, kernel[axis], strides[axis], before, after, dilation)
     return x
 
 
@@ -217,4 +246,5 @@ def _from(x: Value, a: _Axis, start: int, size: int, step: int = 1) -> Value:
     return slice_(x, starts=starts, sizes=sizes, steps=steps)
 
 
-LARGE_WINDOW_RULES = (large_windows,)
+_POOLS = ("max_pool", "sum_pool")
+LARGE_WINDOW_RULES = (Rule("large_windows", _POOLS, partial(large_windows, False)),)

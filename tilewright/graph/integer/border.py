@@ -13,13 +13,13 @@ import numpy as np
 from tilewright.graph.integer.curves import Curve, every_byte
 from tilewright.graph.integer.fixed import Fixed, as_scale, centred, of_integers, uniform
 from tilewright.graph.integer.obstacles import Obstacle
-from tilewright.graph.integer.rules import MOVES
 from tilewright.graph.integer.state import Numbers
 from tilewright.graph.match import dtype_of
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Problem
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.define.interp import evaluate
 
 Tensor = tuple[str, str, str, float, int]
@@ -75,7 +75,7 @@ def _readers(value: Value) -> Iterator[Op]:
     """What reads a value, or the elements that were moved or cast from it."""
     for user in value.users:
         is_cast = user.name == "cast" and dtype_of(user.result).is_float
-        if (user.name in MOVES and user.operands[0] is value) or is_cast:
+        if (traits_of(user).moves_one and user.operands[0] is value) or is_cast:
             yield from _readers(user.result)
         else:
             yield user

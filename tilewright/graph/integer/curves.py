@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.graph.integer.fixed import KNOWN_DIGITS, Fixed, as_scale
 from tilewright.graph.integer.obstacles import Obstacle
-from tilewright.graph.match import ELEMENTWISE, dtype_of
+from tilewright.graph.match import dtype_of
 from tilewright.graph.quantised.byte_tables import VALUES, as_limits
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
@@ -20,9 +20,6 @@ from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.define.interp import evaluate
 from tilewright.ops.index import gather, table_lookup
 from tilewright.ops.source import full
-
-FUNCTIONS = ELEMENTWISE - {"ticks"}
-"""Operators whose element is a function of one element of each operand."""
 
 
 @dataclass(frozen=True, eq=False)

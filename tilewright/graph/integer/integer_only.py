@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.graph.integer.border import give_integers, take_integers
-from tilewright.graph.integer.curves import FUNCTIONS, Curve, applied, bytes_of, every_byte
+from tilewright.graph.integer.curves import Curve, applied, bytes_of, every_byte
 from tilewright.graph.integer.fixed import Fixed, as_scale, of_integers, requantized
 from tilewright.graph.integer.obstacles import Obstacle, raise_if_any
-from tilewright.graph.integer.rules import COMPARISONS, MOVES, PLACES, RULES, compared, moved, place
+from tilewright.graph.integer.rules import COMPARISONS, PLACES, compared, moved, place, rule_of
 from tilewright.graph.integer.state import Numbers
-from tilewright.graph.match import dtype_of, shape_of, type_of, uniform_number
+from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uniform_number
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
@@ -30,7 +30,9 @@ from tilewright.ir.diag import Problem
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS, constant
+from tilewright.ops.define.derive_traits import is_view, traits_of
 from tilewright.ops.define.interp import evaluate
+from tilewright.ops.define.pairing import is_elementwise
 
 KEPT = (
     "softmax", "layer_norm", "rms_norm", "quantize_linear", "dequantize_linear", "matmul_integer", "conv_integer",
@@ -79,7 +81,7 @@ class _Rewriting:
     def take(self, op: Op) -> None:
         """Append `op`, or what takes its place."""
         with self.builder.at(op.loc), self.builder:
-            if not any(is_float(v) for v in (*op.operands, *op.results)) or op.name in ("constant", "full"):
+            if not any(is_float(v) for v in (*op.operands, *op.results)) or any(map(is_constant, op.results)):
                 self.builder.block.append(op)
                 return
             if any(v in self.numbers.missing for v in op.operands):
@@ -120,7 +122,7 @@ class _Rewriting:
             op.result.replace_by(constant(np.ascontiguousarray(array), "known"))
             return
         found = self.numbers.quantized.get(op.operands[0])
-        if found is not None and op.name in MOVES and len(op.operands) == 1:
+        if found is not None and is_view(op):
             attrs, name = dict(op.attrs), op.name
 
             def moved_weights() -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +137,7 @@ class _Rewriting:
     def _computed(self, op: Op) -> None:
         """An operator on what is computed in the call: its integers, its curve, or both."""
         numbers, result = self.numbers, op.result
-        if op.name in MOVES and op.operands[0] in numbers.curves:
+        if op.operands[0] in numbers.curves and traits_of(op).moves_one:
             self._move(op, numbers.curves[op.operands[0]])
             return
         curve = self._curve(op)
@@ -166,7 +168,7 @@ class _Rewriting:
             return compared(op, self.numbers)
         if op.name in PLACES:
             return place(op, self.numbers)
-        rule = RULES.get(op.name)
+        rule = rule_of(op)
         if rule is None or not is_float(op.result):
             raise Obstacle("it has no form in integers")
         return rule(op, self.numbers)
@@ -180,7 +182,7 @@ class _Rewriting:
             return None
         first = curves[0]
         assert first is not None
-        if op.name not in FUNCTIONS or any(c is None or c.root is not first.root for c in curves):
+        if not is_elementwise(op) or any(c is None or c.root is not first.root for c in curves):
             return None
         if shape_of(op.result) != shape_of(first.root):
             return None

@@ -28,25 +28,18 @@ from tilewright.graph.integer.products import product_rules
 from tilewright.graph.integer.rows import row_rules
 from tilewright.graph.integer.state import Numbers
 from tilewright.graph.integer.sums import negated, plus, plus_known
-from tilewright.graph.match import dtype_of, shape_of
+from tilewright.graph.match import dtype_of, hands_on_elements, shape_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.quant import limits
 from tilewright.ops.view import expand, pad
 
 FixedRule = Callable[[Op, Numbers], Fixed]
-
-MOVES = frozenset({
-    "transpose", "reshape", "slice", "expand", "reverse", "copy", "gather", "gather_elements", "gather_nd",
-})  # fmt: skip
-"""Operators whose elements are elements of their first operand."""
-
-GREATER = frozenset({"reduce_max", "reduce_min", "max_pool"})
-"""Operators that choose one of several elements by their order."""
 
 
 def moved(op: Op, value: Value) -> Value:
@@ -220,13 +213,6 @@ def _select(op: Op, numbers: Numbers) -> Fixed:
     )
 
 
-def _of_order(op: Op, numbers: Numbers) -> Fixed:
-    if len(op.results) > 1:
-        raise Obstacle("it has several results")
-    x = uniform(numbers.of(op.operands[0]))
-    return x.on(moved(op, x.value))
-
-
 # Sums of many
 
 
@@ -262,14 +248,22 @@ def _cast(op: Op, numbers: Numbers) -> Fixed:
 
 
 RULES: Mapping[str, FixedRule] = MappingProxyType({
-    **dict.fromkeys(sorted(MOVES), _move),
-    **dict.fromkeys(sorted(GREATER), _of_order),
     **{name: _limit(name) for name in ("min", "max")},
     "pad": _pad, "concat": _concat, "add": _add, "sub": _sub, "neg": _neg, "abs": _abs, "mul": _mul, "div": _div,
     "select": _select, "reduce_sum": _reduce_sum, "sum_pool": _sum_pool, "cast": _cast,
     **row_rules, **product_rules,
 })  # fmt: skip
-"""What has a form in integers beside functions of one byte."""
+"""What has a form in integers beside functions of one byte, and beside what hands on elements."""
+
+
+def rule_of(op: Op) -> FixedRule | None:
+    """How a result of integers is made; None where there is no such form."""
+    return RULES.get(op.name) or (_move if hands_on_one(op) else None)
+
+
+def hands_on_one(op: Op) -> bool:
+    """Whether all elements of its only result are elements of the first operand, moved or chosen by their order."""
+    return hands_on_elements(op) and traits_of(op).chooses_one
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 PLACES = frozenset({"argmax", "argmin"})

@@ -12,7 +12,7 @@ from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.layout.conv_window import ConvWindow, has_known_filters, pad_space
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.layout.spatial_blocking import conv_by_positions, suits_positions
-from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
+from tilewright.graph.match import dtype_of, shape_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import sym
@@ -20,6 +20,7 @@ from tilewright.ir.types import product
 from tilewright.ops.blocked import conv_blocked, depthwise_blocked
 from tilewright.ops.contract import matmul
 from tilewright.ops.cook_toom import tile_lengths
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.view import pad, reshape, slice_
 from tilewright.target.target import Target
 
@@ -125,7 +126,7 @@ def _fills_lanes(op: Op, layouts: LayoutMap, target: Target | None) -> bool:
 def _leaves(op: Op) -> bool:
     """Whether only elementwise work follows before the function returns."""
     users = [u for v in op.results for u in v.users]
-    return all(u.name == "return" or (u.name in ELEMENTWISE and _leaves(u)) for u in users)
+    return all(u.name == "return" or (is_elementwise(u) and _leaves(u)) for u in users)
 
 
 def _dense(op: Op, window: ConvWindow, layouts: LayoutMap, target: Target | None) -> None:

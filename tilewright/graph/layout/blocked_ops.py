@@ -10,23 +10,20 @@ from tilewright.cost.conv.layouts import fills_blocks, keep_gaps
 from tilewright.graph.layout.blocked_convs import STAGE, layout_conv, sums_all_channels
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.layout.subpixel_deconv import layout_conv_transpose
-from tilewright.graph.match import ELEMENTWISE, shape_of, type_of
+from tilewright.graph.match import shape_of, type_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.view import concat, reshape
-
-FINITE_AT_FILL = ELEMENTWISE - {
-    "div", "rem", "mod", "pow", "log", "rsqrt", "atan2", "tan", "acosh", "atanh", "bitcast",
-}  # fmt: skip
-"""Elementwise operators that keep the fill of half-empty blocks finite."""
 
 
 def layout_op(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
     """Emit `op` in blocks, or in another layout that suits it; False when it stays as it is."""
-    if op.name in ELEMENTWISE:
+    if is_elementwise(op):
         return _elementwise(op, layouts, ctx)
     make = _MAKERS.get(op.name)
     return make is not None and make(op, layouts, ctx)
@@ -43,7 +40,7 @@ def _elementwise(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
     if not any(len(shape_of(v)) == len(shape) for v in whole):
         return False
     by_number = op.name == "div" and type_of(op.operands[1]).size == 1
-    if shape[1] % layouts.block != 0 and op.name not in FINITE_AT_FILL and not by_number:
+    if shape[1] % layouts.block != 0 and not traits_of(op).is_finite and not by_number:
         ctx.remark(
             STAGE, f"{op.name} {op.loc}", "the fill of its last block of channels might not stay finite"
         )

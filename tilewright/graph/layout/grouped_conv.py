@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from tilewright.cost.conv.layouts import GroupedLines, blocks_lie_within_groups, positions_over_lines
 from tilewright.graph.layout.conv_window import ConvWindow, pad_space
-from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of
+from tilewright.graph.match import dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.passes import PassContext
@@ -24,6 +24,7 @@ from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, re
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops.contract import conv_flat, conv_grouped, matmul
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.view import reshape, slice_
 from tilewright.target.target import Target
 
@@ -73,7 +74,7 @@ def _becomes_blocks(value: Value) -> bool:
         for user in waiting.pop().users:
             if user.name == "block_channels":
                 return True
-            if user.name in ELEMENTWISE and user.result not in seen:
+            if is_elementwise(user) and user.result not in seen:
                 seen.add(user.result)
                 waiting.append(user.result)
     return False

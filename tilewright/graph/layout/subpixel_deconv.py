@@ -1,4 +1,5 @@
-"""Transposed convolutions as convolutions of their phases (`graph/layout/phases.py`), whose results are interleaved."""
+"""Transposed convolutions as convolutions of their phases (`graph/layout/phases.py`), whose results are interleaved;
+or, where these would mostly multiply padding, as blocks that overlap (`graph/layout/overlapped_blocks.py`)."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import numpy as np
 from tilewright.cost.conv.layouts import fills_blocks
 from tilewright.graph.layout.conv_window import has_known_filters, pad_space
 from tilewright.graph.layout.layout_map import LayoutMap
+from tilewright.graph.layout.overlapped_blocks import as_blocks_that_overlap, suits_blocks_that_overlap
 from tilewright.graph.layout.phases import OfArrays, OfValues, Phases, Taps, phases_of
 from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op, Value
@@ -22,11 +24,15 @@ from tilewright.ops.view import concat, reshape
 
 def layout_conv_transpose(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
     """Emit the convolutions of all phases: in blocks of channels where these suit them, else between plain values,
-    whose groups then become an axis."""
+    whose groups then become an axis. Or blocks that overlap, of small images."""
     phases = phases_of(op)
     if phases is None:
         return False
-    if _suits_blocks(op, phases, layouts.block):
+    if suits_blocks_that_overlap(op, phases, ctx.target):
+        as_blocks_that_overlap(op, phases, layouts)
+        message = "each position gives a block of the result"
+        ctx.remark("block-channels", f"conv_transpose {op.loc}", message, applied=True)
+    elif _suits_blocks(op, phases, layouts.block):
         _in_blocks(op, phases, layouts)
     else:
         _plain(op, phases, layouts)

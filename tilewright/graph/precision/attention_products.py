@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from tilewright.cost.attention import is_one_block
 from tilewright.cost.narrow_products import SumsShape
 from tilewright.cost.typical import TypicalSizes
-from tilewright.graph.match import ELEMENTWISE, is_constant, shape_of, type_of
+from tilewright.graph.match import is_constant, shape_of, type_of
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.view import pad
 
 REDUCTIONS = frozenset({"reduce_sum", "reduce_max"})
@@ -18,7 +19,8 @@ REDUCTIONS = frozenset({"reduce_sum", "reduce_max"})
 ON_ROWS = frozenset({"softmax", "log_softmax"})
 """Composites of elementwise work and reductions along one axis."""
 
-ON_ELEMENTS = ELEMENTWISE | {"quantize_linear", "dequantize_linear"}
+ON_ELEMENTS = frozenset({"quantize_linear", "dequantize_linear"})
+"""Composites that are elementwise but for their parameters, which may be those of channels."""
 
 PRODUCTS = frozenset({"matmul", "matmul_integer"})
 
@@ -89,7 +91,7 @@ def _scores_of(values: Op) -> Op | None:
         if op.name in PRODUCTS:
             products.append(op)
             seen.add(op)
-        elif op.name in ON_ELEMENTS or op.name in REDUCTIONS or _is_on_rows(op):
+        elif is_elementwise(op) or op.name in ON_ELEMENTS or op.name in REDUCTIONS or _is_on_rows(op):
             seen.add(op)
             waiting += [v.op for v in op.operands]
     if len(products) != 1 or not _is_product(products[0]):

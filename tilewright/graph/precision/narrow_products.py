@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.graph.match import dtype_of
+from tilewright.graph.match import dtype_of, hands_on_elements
 from tilewright.graph.precision.narrow_choice import CONSIDERED, RECURRENT, NarrowChoice, float_dot
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
@@ -26,9 +26,7 @@ from tilewright.ir.rewrite import constant_array
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul_widening
 from tilewright.ops.define import OPERATORS, constant
-
-MOVES = frozenset({"transpose", "reshape", "expand", "slice", "pad", "concat", "reverse", "max_pool"})
-"""Operators whose elements are elements of their operands, also where these are rounded."""
+from tilewright.ops.define.derive_traits import traits_of
 
 
 @dataclass(frozen=True)
@@ -127,9 +125,11 @@ class _Narrowing:
         op = value.op
         if op is not None and op.name == "cast" and dtype_of(op.operands[0]) is dtype:
             return op.operands[0]
-        if op is None or op.name not in MOVES or len(op.results) > 1 or not self._only_rounded(value):
+        if op is None or not hands_on_elements(op) or not self._only_rounded(value):
             return ew.cast(value, dtype=dtype)
-        made = OPERATORS[op.name](*map(self._rounded, op.operands), **op.attrs)
+        moved = traits_of(op).chooses
+        operands = [self._rounded(v) if k in moved else v for k, v in enumerate(op.operands)]
+        made = OPERATORS[op.name](*operands, **op.attrs)
         assert isinstance(made, Value)
         return made
 
@@ -137,6 +137,6 @@ class _Narrowing:
         """Whether only products whose operands are rounded read a value, perhaps moved."""
         return all(
             (user in self.chosen and user.name not in RECURRENT)
-            or (user.name in MOVES and len(user.results) == 1 and self._only_rounded(user.result))
+            or (hands_on_elements(user) and self._only_rounded(user.result))
             for user in value.users
         )

@@ -7,9 +7,9 @@ so: with the casts written out, everything that is done for float32 (blocks of c
 factors, register tiles) serves 16 bits, too. A reader that computes takes w. By default it takes it as it is, so that a
 chain of operators rounds once where it leaves in 16 bits; with strict numerics, rounded to 16 bits in each operator.
 
-What steps (comparisons, casts to integers, the places of greatest elements) takes the rounded value in both cases: the
-one that the model would have seen. So does what moves elements, unless these are at hand in float32 only. Casts that
-the model has itself round in both cases.
+What steps (comparisons, casts to integers, the places of greatest elements, remainders) takes the rounded value in both
+cases: the one that the model would have seen. So does what moves elements, unless these are at hand in float32 only.
+Casts that the model has itself round in both cases. Which operators these are, their traits tell.
 
 Operands of products of bfloat16 are taken rounded, as the model says, where the machine adds up groups of their exact
 products as fast as it rounds each of them: sums are in float32 in any case (`narrow_choice`).
@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.graph.match import dtype_of
+from tilewright.graph.match import dtype_of, is_constant
 from tilewright.graph.precision.narrow_choice import NarrowChoice, float_dot
 from tilewright.graph.precision.narrow_products import decided, narrow_product
 from tilewright.graph.rewrites.canonicalize import Canonicalize
@@ -38,31 +38,11 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.source import full
 from tilewright.target.dots import Dot
 
 NARROW = (dt.f16, dt.bf16)
-
-EXACT = frozenset({
-    "min", "max", "neg", "abs", "select", "reduce_min", "reduce_max", "max_pool",
-})  # fmt: skip
-"""Operators that compute, but whose results in 16 bits are those in float32."""
-
-COMPUTED = EXACT | {
-    "add", "sub", "mul", "div", "pow", "atan2", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p", "tanh", "sigmoid",
-    "erf", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
-    "reduce_sum", "reduce_prod", "sum_pool", "matmul", "conv", "conv_transpose", "gelu", "silu", "hard_sigmoid",
-    "hard_swish", "softmax", "log_softmax", "layer_norm", "rms_norm", "attention", "running", "grid_sample",
-    "roi_align", "max_roi_pool", "rnn", "gru", "lstm",
-}  # fmt: skip
-"""Operators whose results move a little where their operands do."""
-
-MOVES = frozenset({
-    "transpose", "reshape", "expand", "slice", "pad", "concat", "reverse", "copy", "gather", "gather_elements",
-    "gather_nd", "triangle",
-})  # fmt: skip
-"""Operators that hand on elements."""
-
 
 @dataclass(frozen=True)
 class WidenFloats:
@@ -127,9 +107,12 @@ class _Widening:
 
     def _is_computed(self, op: Op) -> bool:
         narrow = [v for v in op.operands if is_narrow(v)]
-        if op.name in MOVES:
-            return any(v in self.wide and not _is_known(v) for v in narrow)
-        return op.name in COMPUTED and bool(narrow)
+        if not narrow or not any(map(is_narrow, op.results)):
+            return False
+        own = traits_of(op)
+        if own.moves:
+            return any(v in self.wide and not is_constant(v) for v in narrow)
+        return op.name in OPERATORS and not (own.is_exact and not own.continuous)
 
     def _computed(self, op: Op) -> bool:
         """Emit the operator on float32 operands; False, with nothing emitted, where it cannot be."""
@@ -141,11 +124,12 @@ class _Widening:
             return False
         if found != tuple(_widened_type(v.tensor) for v in op.results):
             return False
-        operands = [self._widened(v) if is_narrow(v) else v for v in op.operands]
+        own = traits_of(op)
+        operands = [self._operand(v, k in own.continuous) for k, v in enumerate(op.operands)]
         made = operator(*operands, **op.attrs)
         self._replace(op, made if isinstance(made, tuple) else (made,))
         dtype = next(dtype_of(v) for v in (*op.results, *op.operands) if is_narrow(v))
-        if op.name not in MOVES:
+        if not own.moves:
             self.counts[dtype] = self.counts.get(dtype, 0) + 1
         return True
 
@@ -158,8 +142,14 @@ class _Widening:
                 continue
             rounded = ew.cast(new, dtype=dtype_of(old))
             old.replace_by(rounded)
-            if not self.rounds or op.name in EXACT or op.name in MOVES:
+            if not self.rounds or traits_of(op).is_exact:
                 self.wide[rounded] = new
+
+    def _operand(self, value: Value, is_continuous: bool) -> Value:
+        """An operand in float32: rounded to 16 bits where the operator steps."""
+        if not is_narrow(value):
+            return value
+        return self._widened(value) if is_continuous else _widened_number(value) or ew.cast(value, dtype=dt.f32)
 
     def _widened(self, value: Value) -> Value:
         """A 16-bit tensor in float32."""
@@ -182,10 +172,6 @@ def _products(module: Module, ctx: PassContext) -> Mapping[Op, NarrowChoice]:
 
 def _is_product(op: Op, dot: Dot) -> bool:
     return op.name in ("matmul", "conv") and dtype_of(op.operands[0]) is dot.left is dtype_of(op.result)
-
-
-def _is_known(value: Value) -> bool:
-    return value.op is not None and value.op.name in ("constant", "full")
 
 
 def _widened_type(type: TensorType) -> TensorType:

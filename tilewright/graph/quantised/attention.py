@@ -30,13 +30,11 @@ from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, de
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.derive_traits import is_view
 from tilewright.ops.quant import quantize_linear
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.view import reshape, transpose
 from tilewright.target.dots import Dot
-
-MOVES = frozenset({"transpose", "reshape", "expand", "slice"})
-"""Operators of one operand whose elements are elements of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +189,7 @@ def _moved(x: Value, dtype: DType, shift: int) -> Value:
     """x + shift in another byte `dtype`: quantised so, where only this product reads it."""
     op = x.op
     if op is not None and sole_user(x) is not None:
-        if op.name in MOVES:
+        if is_view(op):
             moved = OPERATORS[op.name](_moved(op.operands[0], dtype, shift), **op.attrs)
             assert isinstance(moved, Value)
             return moved

@@ -15,26 +15,25 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright.cost.byte_tables import computed_instructions, look_up_instructions
-from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, uniform_number
+from tilewright.graph.match import dtype_of, shape_of, uniform_number
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, rewrite
+from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.define.interp import evaluate_block
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.index import table_lookup
 from tilewright.ops.source import full
 from tilewright.ops.view import reshape
 from tilewright.target.target import Target
 
 VALUES = 256
-FUNCTIONS = (ELEMENTWISE | {"table_lookup"}) - {"ticks"}
-"""Operators whose element is a function of one element of each operand (the clock's is none)."""
-
 LONGEST = 256
 """Operators of one function at most."""
 
@@ -49,7 +48,7 @@ class ByteTables:
         if ctx.target is None or not any(is_byte(v) for op in module.main.body.ops for v in op.results):
             return
         found = ByteFunctions(module)
-        rule = Rule("tabulate", tuple(sorted(FUNCTIONS | {"reshape"})), _Tabulation(found, ctx.target).replacement)
+        rule = Rule("tabulate", (), _Tabulation(found, ctx.target).replacement)
         rewrite(module.main, [rule], module, ctx.remarks, stage=self.name, within=ctx)
         drop_dead(module)
 
@@ -68,7 +67,7 @@ class ByteFunctions:
 
     def root(self, op: Op) -> Value | None:
         """The bytes that the result of `op` is a function of, element by element; None where there are none."""
-        if op.name not in FUNCTIONS and op.name != "reshape":
+        if op.name not in ("reshape", "table_lookup") and not is_elementwise(op):
             return None
         tensors = op.operands[:1] if op.name == "table_lookup" else op.operands
         varying = [v for v in tensors if uniform_number(v, self.module) is None]
@@ -129,7 +128,9 @@ class _Tabulation:
         if op.name == "table_lookup":
             return look_up_instructions(self.target)
         bits = max(8 * dtype_of(v).bytes for v in (*op.operands, op.result))
-        return computed_instructions(op.name, bits, self.target)
+        body = OPERATORS[op.name].compute([v.tensor for v in op.operands], op.attrs).body.ops
+        names = [o.name for o in body if o.name in SCALAR_OPS or o.name in CONVERSIONS]
+        return sum(computed_instructions(name, bits, self.target) for name in names)
 
 
 def table_of(root: Value, value: Value, ops: list[Op], module: Module) -> np.ndarray | NoMatch:

@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.graph.match import dtype_of, is_constant, shape_of, sole_user, type_of, uniform_number
+from tilewright.graph.match import (
+    dtype_of,
+    hands_on_elements,
+    is_constant,
+    shape_of,
+    sole_user,
+    type_of,
+    uniform_number,
+)
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.dtype import DType
@@ -22,6 +30,7 @@ from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, co
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS, constant
+from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.quant import conv_integer, dequantize_linear, matmul_integer, quantize_linear
 from tilewright.ops.view import pad, reshape, transpose
 
@@ -30,10 +39,6 @@ HALF = 128
 
 BYTES = 255
 """The greatest difference of two bytes."""
-
-MOVES = ("transpose", "reshape", "slice", "expand", "max_pool")
-"""Operators whose elements are elements of their operand, also where these are dequantised: all are by one growing
-function."""
 
 
 def whole_parameters(op: Op) -> bool:
@@ -77,16 +82,17 @@ def _moved_zero(zero: Value, ctx: RewriteContext) -> Value | None:
 # Moves
 
 
-@rule(*MOVES)
+@rule()
 def dequantize_below_move(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """A move of dequantised elements moves the integers."""
-    inner = defining(op.operands[0], "dequantize_linear")
+    """A move of dequantised elements moves the integers, and so does a choice by order: dequantisation is a growing
+    function."""
+    inner = defining(op.operands[0], "dequantize_linear") if len(op.operands) == 1 else None
     if inner is None or not whole_parameters(inner) or is_constant(inner.operands[0]):
         return None
     x, scale, zero = inner.operands
-    if not dtype_of(x).is_int or len(op.operands) > 1 or len(op.results) > 1:
+    if not dtype_of(x).is_int or not hands_on_elements(op) or traits_of(op).fills:
         return None
-    if op.name == "max_pool" and not _is_normal(scale, ctx):
+    if not traits_of(op).moves and not _is_normal(scale, ctx):
         return None
     moved = OPERATORS[op.name](x, **op.attrs)
     return dequantize_linear(moved, as_number(scale), as_number(zero), **inner.attrs)

@@ -10,14 +10,14 @@ from collections import deque
 
 import numpy as np
 
-from tilewright.graph.match import ELEMENTWISE, dtype_of
-from tilewright.graph.quantised.dequantized import MOVES
+from tilewright.graph.match import dtype_of, hands_on_elements, is_constant
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, rule
 from tilewright.ir.scalar import COSTLY
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.quant import rounded_ratio
 
 SEARCHED = 32
@@ -45,10 +45,11 @@ def is_known_exactly(value: Value) -> bool:
     arithmetic alone."""
     pending, seen = deque([value]), {value}
     while pending:
-        op = pending.popleft().op
-        if op is None or op.name in ("constant", "full", "dequantize_linear"):
+        value = pending.popleft()
+        op = value.op
+        if op is None or is_constant(value) or op.name == "dequantize_linear":
             continue
-        if op.name in COSTLY or (op.name not in ELEMENTWISE and op.name not in MOVES) or len(seen) > SEARCHED:
+        if op.name in COSTLY or not (is_elementwise(op) or hands_on_elements(op)) or len(seen) > SEARCHED:
             return False
         pending += [v for v in op.operands if v not in seen]
         seen.update(op.operands)

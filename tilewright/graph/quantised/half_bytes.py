@@ -14,12 +14,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.cost.narrow_weights import lie_in_halves
-from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
+from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.dtype import DType
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.target.target import Target
 
 _HALVES = (dt.u4, dt.i4)
@@ -73,7 +74,7 @@ def _products(cast: Op) -> list[Op]:
         for user in op.result.users:
             if user.name == "matmul" and user.operands[1] is op.result and not is_constant(user.operands[0]):
                 found.append(user)
-            elif user.name not in ELEMENTWISE and user.name != "transpose":
+            elif not is_elementwise(user) and user.name != "transpose":
                 return []
             elif user not in seen:
                 seen.add(user)

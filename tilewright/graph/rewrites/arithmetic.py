@@ -11,30 +11,31 @@ from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, defining, has_one_use, rule
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.source import full
 
-COMMUTATIVE = ("add", "mul", "min", "max", "and", "or", "xor", "eq", "ne")
 
-_RIGHT_IDENTITY: dict[str, int] = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
-"""x (op) number is x, for numbers."""
-
-
-@rule(*COMMUTATIVE)
+@rule()
 def constant_on_the_right(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """c + x -> x + c."""
+    if len(op.operands) != 2 or not is_constant(op.operands[0]) or is_constant(op.operands[1]):
+        return None
     left, right = op.operands
-    if is_constant(left) and not is_constant(right):
-        return OPERATORS[op.name](right, left)
-    return None
+    exchanges = traits_of(op).commutative and is_elementwise(op)
+    return OPERATORS[op.name](right, left, **op.attrs) if exchanges else None
 
 
-@rule(*_RIGHT_IDENTITY)
+@rule()
 def right_identity(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """x + 0, x * 1, x / 1 and their like are x."""
-    left, right = op.operands
-    if dtype_of(left).kind == "bool" or left.type != op.result.type:
+    if len(op.operands) != 2 or not is_constant(op.operands[1]):
         return None
-    return left if uniform_number(right, ctx.module) == _RIGHT_IDENTITY[op.name] else None
+    left, right = op.operands
+    identity = traits_of(op).right_identity
+    if identity is None or dtype_of(left).kind == "bool" or left.type != op.result.type or not is_elementwise(op):
+        return None
+    return left if uniform_number(right, ctx.module) == identity else None
 
 
 @rule("div")

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.graph.match import ELEMENTWISE, is_constant, type_of
+from tilewright.graph.match import is_constant, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.weight_only import dequantizing_casts
 from tilewright.ir.core import Module, Op, replace_in_block
@@ -19,7 +19,9 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.define.interp import evaluate_op
+from tilewright.ops.define.pairing import is_elementwise
 
 TABLE_WORK = 16
 """Ops that may work on the elements of a table before gathers read it."""
@@ -90,7 +92,7 @@ class Fold:
 
     def _evaluate(self, op: Op, module: Module, ctx: PassContext) -> tuple[np.ndarray, ...] | None:
         """The values of the results, or None where they are not known or should not be stored."""
-        if op.name in ("constant", "full", "return", "fused") or op.name not in OPERATORS or op.blocks:
+        if op.name == "full" or op.name not in OPERATORS or op.blocks or not traits_of(op).is_pure:
             return None
         if op.name == "dequantize_linear":  # integers are multiplied as they are; others are folded when written out
             return None
@@ -163,7 +165,7 @@ def _is_table(op: Op) -> bool:
     while pending:
         users = {u for v in pending.pop().results for u in v.users if u.name != "gather"} - reached
         reached |= users
-        if len(reached) > TABLE_WORK or any(u.name not in ELEMENTWISE for u in users):
+        if len(reached) > TABLE_WORK or not all(map(is_elementwise, users)):
             return False
         pending += users
     return True

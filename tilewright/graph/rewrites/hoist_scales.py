@@ -21,9 +21,8 @@ from tilewright.ir.sym import prove_ge0
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.derive_traits import is_view
 from tilewright.ops.source import full
-
-VIEWS = ("reshape", "transpose", "slice", "expand")
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def number_of_operand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
 def _without_number(value: Value, module: Module) -> tuple[Value, float] | None:
     """A view of `x * number` as the view of x, and the number."""
     views: list[Op] = []
-    while (view := defining(value, *VIEWS)) is not None and has_one_use(value):
+    while (view := value.op) is not None and is_view(view) and has_one_use(value):
         views.append(view)
         value = view.operands[0]
     product = defining(value, "mul")

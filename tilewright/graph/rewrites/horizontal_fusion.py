@@ -23,9 +23,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
+from tilewright.ops.define.derive_traits import is_view
 from tilewright.ops.view import slice_
-
-VIEWS = frozenset({"reshape", "transpose", "slice"})
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,9 @@ def _member(op: Op, module: Module) -> _Member | None:
         follows = sole_user(user.result)
         vector = np.broadcast_to(bias.reshape(-1), (width,))
         return (
-            _Member(op, width, vector, user.result) if follows is not None and follows.name in VIEWS else None
+            _Member(op, width, vector, user.result) if follows is not None and is_view(follows) else None
         )
-    return _Member(op, width, None, op.result) if user is not None and user.name in VIEWS else None
+    return _Member(op, width, None, op.result) if user is not None and is_view(user) else None
 
 
 def _merge(members: list[_Member], module: Module) -> None:

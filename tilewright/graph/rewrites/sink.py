@@ -7,7 +7,6 @@ operators between two convolutions the two are neighbours.
 from __future__ import annotations
 
 from tilewright.graph.match import (
-    ELEMENTWISE,
     dtype_of,
     is_constant,
     live_dims,
@@ -21,17 +20,20 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.source import full
 from tilewright.ops.view import concat, pad, reshape, slice_, transpose
 
 Perm = tuple[int, ...]
 
 
-@rule(*sorted(ELEMENTWISE))
+@rule()
 def transpose_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """f(transpose(x), transpose(y)) -> transpose(f(x, y)); constants are transposed the other way."""
     perm = _common_perm(op.operands, ctx)
-    if perm is None or type_of(op.result).rank != len(perm) or _widens_what_others_read(op):
+    if perm is None or not is_elementwise(op):
+        return None
+    if type_of(op.result).rank != len(perm) or _widens_what_others_read(op):
         return None
     operands = [_transposed_back(v, perm, ctx) for v in op.operands]
     return transpose(OPERATORS[op.name](*operands, **op.attrs), perm=perm)
@@ -102,7 +104,7 @@ def _is_moved_back(value: Value, perm: Perm, shape: tuple[Sym, ...]) -> bool:
             back = tuple(user.attrs["perm"])
             return shape_of(value) == shape and tuple(perm[k] for k in back) == tuple(range(len(perm)))
         others = [v for v in user.operands if v is not value]
-        if user.name not in (*ELEMENTWISE, "reshape") or not all(map(is_constant, others)):
+        if not (user.name == "reshape" or is_elementwise(user)) or not all(map(is_constant, others)):
             return False
         value = user.result
     return False
@@ -154,12 +156,15 @@ def move_below_whole_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Repla
     return reshape(found, shape=shape_of(op.result)) if shape_of(op.result) else found
 
 
-@rule(*sorted(ELEMENTWISE))
+@rule()
 def reshape_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """f(reshape(x), c) -> reshape(f(x, c)) for constants that have all of the axes that are split or merged together,
     or one element along them, and so for several operands reshaped alike."""
+    views = [t for v in op.operands if (t := _view(v, "reshape")) is not None]
+    if not views or not is_elementwise(op):
+        return None
     shape = shape_of(op.result)
-    reshaped = [t for v in op.operands if (t := _view(v, "reshape")) is not None and shape_of(v) == shape]
+    reshaped = [t for t in views if shape_of(t.result) == shape]
     sources = {shape_of(t.operands[0]) for t in reshaped}
     if len(sources) != 1 or _widens_what_others_read(op):
         return None
@@ -281,7 +286,7 @@ def _is_transposable(value: Value, perm: Perm, ctx: RewriteContext) -> bool:
         return len(shape_of(value)) == len(perm)
     if not shape_of(value):
         return True
-    return value.op is not None and value.op.name in ("constant", "full") and type_of(value).rank <= len(perm)
+    return is_constant(value) and type_of(value).rank <= len(perm)
 
 
 def _transposed_back(value: Value, perm: Perm, ctx: RewriteContext) -> Value:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.graph.match import ELEMENTWISE, dtype_of, shape_of, type_of
+from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rule
-from tilewright.ir.scalar import CONVERSIONS
 from tilewright.ir.sym import Sym, prove_ge0, sym
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.source import full
 from tilewright.ops.view import concat, expand, reshape, slice_, transpose
 
@@ -69,11 +69,11 @@ def expand_of_expand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     return None if inner is None else expand(inner.operands[0], shape=op.attrs["shape"])
 
 
-@rule(*sorted(ELEMENTWISE - CONVERSIONS))
+@rule()
 def broadcast_built_in(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """Elementwise operators broadcast by themselves: an `expand` before them is needless, and so is the shape
     of a `full`."""
-    if len(op.operands) < 2:
+    if len(op.operands) < 2 or not any(map(_unexpanded, op.operands)) or not is_elementwise(op):
         return None
     found = list(op.operands)
     for k, operand in enumerate(op.operands):
@@ -82,10 +82,10 @@ def broadcast_built_in(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
             continue
         trial = [*found[:k], slim, *found[k + 1 :]]
         if _broadcast_rank(trial) == type_of(op.result).rank and OPERATORS[op.name].result_types(
-            [type_of(v) for v in trial], {}
+            [type_of(v) for v in trial], op.attrs
         ) == (op.result.type,):
             found = trial
-    return None if found == list(op.operands) else OPERATORS[op.name](*found)
+    return None if found == list(op.operands) else OPERATORS[op.name](*found, **op.attrs)
 
 
 def _unexpanded(value: Value) -> Value | None:

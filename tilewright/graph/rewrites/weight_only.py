@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.cost.data_movement import reads_weights_once, weights_stay_quantized
-from tilewright.graph.match import ELEMENTWISE, dtype_of, is_constant, shape_of, type_of
+from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of
 from tilewright.graph.quantised.half_bytes import choose_halves
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
@@ -28,10 +28,9 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
+from tilewright.ops.define.derive_traits import is_view
+from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.view import expand, reshape, slice_, transpose
-
-VIEWS = frozenset({"transpose", "reshape", "expand", "slice"})
-"""What scales of blocks go through to the shape of the weights."""
 
 LEAST_BYTES = 64 << 10
 """Bytes of dequantised weights below which they are folded: the readers of so few find them in a cache."""
@@ -54,7 +53,7 @@ def is_known(value: Value) -> bool:
 
 def _keeps_known(op: Op | None) -> bool:
     """Whether all elements of the results are known where those of the operands are."""
-    return op is not None and (op.name in ELEMENTWISE or op.name in VIEWS)
+    return op is not None and (is_elementwise(op) or is_view(op))
 
 
 def dequantizing_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
@@ -101,7 +100,7 @@ def _why_folded(cast: Op) -> str:
                 is_multiplied = True
             elif (user.name == "gather" and user.operands[0] is op.result) or user in seen:
                 continue
-            elif user.name not in ELEMENTWISE and user.name != "transpose":
+            elif not is_elementwise(user) and user.name != "transpose":
                 return f"{user.name} reads it"
             elif not is_known(user.result):
                 return f"{user.name} joins it with data"
@@ -207,7 +206,7 @@ def _transposed(value: Value, module: Module) -> Value | None:
         return slice_(inner, **{name: tuple(reversed(each)) for name, each in op.attrs.items()})
     if _repeats_blocks(op):
         return _repeated_below(op, module)
-    if op.name not in ELEMENTWISE:
+    if not is_elementwise(op):
         return transpose(value, perm=(*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else None
     operands = [_transposed(v, module) for v in op.operands]
     known = [v for v in operands if v is not None]
@@ -254,11 +253,11 @@ def separate_weights(module: Module) -> None:
     body = module.main.body
     known: set[Value] = set()
     for op in body.ops:
-        if (_keeps_known(op) and known.issuperset(op.operands)) or op.name in ("constant", "full"):
+        if (_keeps_known(op) and known.issuperset(op.operands)) or any(map(is_constant, op.results)):
             known.update(op.results)
     copies: dict[Op, list[Op]] = {}
     for op in reversed(body.ops):
-        if op.name not in ELEMENTWISE or op.result not in known:
+        if len(op.results) != 1 or op.result not in known or not is_elementwise(op):
             continue
         for user in list(dict.fromkeys(op.result.users))[1:]:
             copy = op.clone({})
@@ -286,7 +285,7 @@ def concatenated(values: Sequence[Value], widths: Sequence[int], module: Module)
     """Matrices of these numbers of columns, computed from constants in one form by elementwise operators, as one."""
     first = values[0].op
     assert first is not None
-    if first.name not in ("constant", "full"):
+    if not is_constant(values[0]):
         operands = zip(*(v.op.operands for v in values if v.op is not None), strict=True)
         return OPERATORS[first.name](*(concatenated(v, widths, module) for v in operands), **first.attrs)
     found = [constant_array(v, module) for v in values]
@@ -305,4 +304,4 @@ def may_be_concatenated(value: Value) -> bool:
     if is_constant(value):
         return all(d.is_const for d in shape_of(value))
     op = value.op
-    return op is not None and op.name in ELEMENTWISE and all(map(may_be_concatenated, op.operands))
+    return op is not None and is_elementwise(op) and all(map(may_be_concatenated, op.operands))

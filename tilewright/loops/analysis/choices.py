@@ -37,7 +37,7 @@ class ChoiceTrees:
                 break
             else:
                 found.append(at)
-                open_ += [v for v in map(defining, at.operands[1:]) if v.name != "load"]
+                open_ += [v for v in map(defining, at.operands[1:]) if not _reads(v)]
         else:
             self._known.update(dict.fromkeys(found, True))
             return True
@@ -52,18 +52,31 @@ def parts_of(last: Op) -> Iterator[tuple[Op, tuple[Sym, ...]]]:
     while open_:
         op, chosen = open_.pop()
         yield op, chosen
-        if op.name != "load":
+        if not _reads(op):
             condition = condition_of(op)
             for value, holds in zip(op.operands[1:], (condition, logical_not(condition)), strict=True):
                 open_.append((defining(value), (*chosen, holds)))
 
 
+def loads_of(last: Op) -> Iterator[tuple[Op, tuple[Sym, ...]]]:
+    """The loads that a choice chooses from, each with the conditions under which it is chosen."""
+    return ((op, chosen) for op, chosen in parts_of(last) if _reads(op))
+
+
+def _reads(op: Op) -> bool:
+    return op.name == "load"
+
+
+def _selects(op: Op) -> bool:
+    return op.name == "select"
+
+
 def _chooses(op: Op) -> bool:
     """Whether an op chooses, by a condition on indices, among loads and choices of its block that nobody else reads."""
-    if op.name != "select" or op.operands[0].op is None or op.operands[0].op.name != "index":
+    if not _selects(op) or op.operands[0].op is None or "expr" not in op.operands[0].op.attrs:
         return False
     return all(
-        v.op is not None and v.op.name in ("load", "select") and v.op.parent is op.parent and len(v.users) == 1
+        v.op is not None and (_reads(v.op) or _selects(v.op)) and v.op.parent is op.parent and len(v.users) == 1
         for v in op.operands[1:]
     )
 

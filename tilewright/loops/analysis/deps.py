@@ -307,7 +307,7 @@ def accumulation_of(store: Op) -> Accumulation | None:
     """The accumulation that ends in this store; None when it is no accumulation by an associative
     operation."""
     combine = store.operands[0].op
-    if combine is None or combine.name not in SCALAR_OPS or SCALAR_OPS[combine.name].identity is None:
+    if combine is None or combine.name not in SCALAR_OPS or not SCALAR_OPS[combine.name].reduces:
         return None
     for k, operand in enumerate(combine.operands):
         load = operand.op

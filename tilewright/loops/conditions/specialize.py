@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.ir.core import Func, Op, substitute
-from tilewright.ir.sym import Sym, ge0, logical_and, logical_not, var
+from tilewright.ir.sym import Sym, ge0, logical_and, logical_not, sym, var
 from tilewright.ir.types import BufferType
 from tilewright.loops.edit import (
     is_loop,
     kind_of,
     names_in,
     new_if,
+    new_loop,
     put_ops,
     refuse,
     rename_vars,
@@ -62,11 +63,13 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
         if n < 28 { S' }
 
     Both compute the same of the same arguments; `dims` are the dims as they were. ScheduleError when they expect
-    another layout of a constant, or when just one of them runs on several threads.
+    another layout of a constant, or when just one of them runs on several threads and the other one does anything.
     """
     least = kernel_info(func).specialized_for
     if kernel_info(func).packed != kernel_info(other).packed:
         refuse("for_other_dims", func.name, "the two kernels read a constant in different orders")
+    if _is_parallel(func) and all(op.name == "return" for op in other.body.ops):
+        put_ops(other.body, [new_loop(var("none", 0), sym(0), kind="parallel"), Op("return")])
     if _is_parallel(func) != _is_parallel(other):
         refuse("for_other_dims", func.name, "just one of the two kernels is parallel")
     for kernel in (func, other):

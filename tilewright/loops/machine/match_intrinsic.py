@@ -27,8 +27,6 @@ from tilewright.loops.edit import (
 from tilewright.loops.machine.intrinsics import conditions_of, kernel_of
 from tilewright.target.machine import Intrinsic
 
-COMMUTATIVE = frozenset({"add", "mul", "max", "min"})
-
 
 @dataclass(frozen=True, eq=False)
 class Operand:
@@ -116,7 +114,7 @@ class _State:
             self.same(a.attrs["expr"].subs(self.loops), b.attrs["expr"], "an index")
         elif a.attrs != b.attrs:
             raise _Differs(f"a {a.name} has {b.attrs} where the intrinsic has {a.attrs}")
-        elif a.name in COMMUTATIVE:
+        elif a.name in SCALAR_OPS and SCALAR_OPS[a.name].commutative:
             self.either_way(a, b)
         else:
             self.pairs(a.operands, b.operands)

@@ -18,11 +18,12 @@ def parallel(func: Func, loop: Op, level: str = "") -> Op:
         for i in 0..n { S(i) }    ->    for i in 0..n parallel { S(i) }
 
     Loops of a level may stand in loops of other levels and beside others; what meets is ordered by `barrier`. Without
-    a level an outermost loop must be the only op of the kernel, which is then a task of the thread pool. Inside of
-    serial loops it may stand beside others: threads share it each time it is reached, and what follows waits for all of
-    them.
+    a level an outermost loop that is the only op of the kernel makes that a task of the thread pool. Others, outermost
+    ones beside loops alone and those inside of serial loops, are shared each time they are reached, and what follows
+    waits for all of them.
 
-    ScheduleError when the loop is not serial, when it is an outermost one beside others, when it or the loops around it
+    ScheduleError when the loop is not serial, when it is an outermost one beside anything but loops, when it or the
+    loops around it
     are of another kind or it needs more of what is outside than other threads see (`why_not_shared`), or when two
     iterations may touch the same element of a buffer that one of them writes.
     """
@@ -64,8 +65,8 @@ def serial(func: Func, loop: Op) -> Op:
 def _beside(func: Func, loop: Op) -> str | None:
     """What an outermost loop is not alone with."""
     for op in func.body.ops:
-        if op is not loop and op.name != "return":
-            return f"{describe(op)} stands beside it; the parallel loop must be alone in the kernel"
+        if op is not loop and op.name not in ("return", "for"):
+            return f"{describe(op)} stands beside it; beside an outermost parallel loop may be loops alone"
     return None
 
 

@@ -26,6 +26,7 @@ from tilewright.ir.types import TensorType, require_possible_size
 from tilewright.ops.define.broadcasting import OpenDims, have_both_meanings, is_stretched, note, open_dims
 from tilewright.ops.define.demands import Demand, hearing, undecided
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.define.traits import UNKNOWN, Traits
 
 Axis = tuple[Sym, Sym]
 """An iteration axis: variable and extent; the variable runs over 0..extent."""
@@ -192,6 +193,7 @@ class Operator:
     targets: Callable[..., Sequence[Sequence[Sym]]] | None = None
     onnx_bindings: list[OnnxBinding] = field(default_factory=list)
     torch_bindings: list[TorchBinding] = field(default_factory=list)
+    declared: Traits | Callable[..., Traits] = UNKNOWN
     defaults: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -226,12 +228,19 @@ class Operator:
         self.targets = fn
         return self
 
+    def declares(self, traits: Traits | Callable[..., Traits]) -> Operator:
+        """Declare what its definition does not tell of it, for all operands: as a function of the attributes where they
+        decide."""
+        self.declared = traits
+        DEFINITIONS.note(self)
+        return self
+
     def compute(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Compute:
         """The Compute of a primitive for operands of these types; TypeRuleError when they do not fit.
 
         It is shared by all who ask for the same one, and must not be changed.
         """
-        return _noting(_computation, self._application(types, attrs))
+        return _noting(_computation, self.application(types, attrs))
 
     def demands(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> list[Demand]:
         """What its rule takes for granted of the dims of these types. What a composite's parts do is their own."""
@@ -265,10 +274,11 @@ class Operator:
 
     def result_types(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
         """Types of the results for operands of these types."""
-        return _noting(_result_types, self._application(types, attrs))
+        return _noting(_result_types, self.application(types, attrs))
 
-    def _application(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> _Application:
-        return _Application(self, tuple(types), _exact_items(attrs), have_both_meanings(), attrs)
+    def application(self, types: Sequence[TensorType], attrs: dict[str, Any]) -> Application:
+        """The operator on operands of these types, as a key of what is remembered of it."""
+        return Application(self, tuple(types), exact_items(attrs), have_both_meanings(), attrs)
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         """Apply to Values: append to the current builder, return the result Value (a tuple for several).
@@ -360,7 +370,7 @@ def _stretched(x: Value, shape: Sequence[Sym], of: str) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class _Application:
+class Application:
     """An operator over operand types: what its type rule and its Compute depend on, as a key."""
 
     operator: Operator
@@ -376,12 +386,12 @@ def _as_attribute(value: Any) -> Any:
     return value.item() if isinstance(value, np.bool_ | np.integer) else value
 
 
-def _exact_items(attrs: dict[str, Any]) -> tuple[Any, ...]:
+def exact_items(attrs: dict[str, Any]) -> tuple[Any, ...]:
+    """Attributes as a key that is equal for equal ones only: 0.0, -0.0, 0 and False all differ."""
     return tuple((name, _exact(value)) for name, value in attrs.items())
 
 
 def _exact(attr: Any) -> Any:
-    """A key that is equal for equal attributes only: 0.0, -0.0, 0 and False all differ."""
     if isinstance(attr, tuple | list):
         return tuple(map(_exact, attr))
     if isinstance(attr, float):
@@ -399,7 +409,7 @@ T = TypeVar("T")
 _Noted = tuple[T, tuple[OpenDims, ...]]
 
 
-def _noting(rule: Callable[[_Application], _Noted[T]], application: _Application) -> T:
+def _noting(rule: Callable[[Application], _Noted[T]], application: Application) -> T:
     """What a remembered rule gives; `open_dims` around are told again what it has found of dims."""
     result, found = rule(application)
     if found:
@@ -407,9 +417,9 @@ def _noting(rule: Callable[[_Application], _Noted[T]], application: _Application
     return result
 
 
-def _remembered(rule: Callable[[_Application], T]) -> Callable[[_Application], _Noted[T]]:
+def _remembered(rule: Callable[[Application], T]) -> Callable[[Application], _Noted[T]]:
     @lru_cache(maxsize=_REMEMBERED)
-    def remembered(application: _Application) -> _Noted[T]:
+    def remembered(application: Application) -> _Noted[T]:
         with open_dims() as found, hearing(None):
             result = rule(application)
         return result, tuple(dict.fromkeys(found))
@@ -418,7 +428,7 @@ def _remembered(rule: Callable[[_Application], T]) -> Callable[[_Application], _
 
 
 @_remembered
-def _computation(application: _Application) -> Compute:
+def _computation(application: Application) -> Compute:
     operator, types, attrs = application.operator, application.types, application.attrs
     assert operator.kind == "primitive", f"{operator.name} is not a primitive"
     block = Block(types)
@@ -429,7 +439,7 @@ def _computation(application: _Application) -> Compute:
 
 
 @_remembered
-def _result_types(application: _Application) -> tuple[TensorType, ...]:
+def _result_types(application: Application) -> tuple[TensorType, ...]:
     found = _declared_types(application)
     with application.operator.explaining(application.types, application.attrs):
         for type in found:
@@ -437,7 +447,7 @@ def _result_types(application: _Application) -> tuple[TensorType, ...]:
     return found
 
 
-def _declared_types(application: _Application) -> tuple[TensorType, ...]:
+def _declared_types(application: Application) -> tuple[TensorType, ...]:
     operator, types, attrs = application.operator, application.types, application.attrs
     if operator.kind == "primitive":
         found: tuple[TensorType, ...] = (_noting(_computation, application).type,)

@@ -13,6 +13,7 @@ and that noise does not prefer items of small margins. Certificates say which of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,7 +33,7 @@ from tilewright.runtime.errors import ExecutionError, InputError
 NEAR = 0.2
 """The quantile of margins below which their density is measured."""
 
-RISE = 0.4
+POSITIVE_PART = 1 / math.sqrt(2 * math.pi)
 """E[max(n, 0)] of a normal n of variance 1."""
 
 Outputs = Sequence[np.ndarray]
@@ -205,7 +206,7 @@ class ScoresCriterion:
         noise = float(np.mean(np.square(lost)))
         if noise == 0:
             return 0.0
-        per_noise = density(self._margins, self._items, (1 + confidence) / 2) * RISE * self._weight
+        per_noise = density(self._margins, self._items, (1 + confidence) / 2) * POSITIVE_PART * self._weight
         return float(noise * per_noise**2)
 
 
@@ -305,7 +306,7 @@ class VectorsCriterion:
         drop = float(losses.mean())
         margins = self._before.margin.reshape(-1)
         noise = float(np.mean(np.square(lost)))
-        energy = noise * (density(margins, items, (1 + confidence) / 2) * RISE) ** 2 if noise else 0.0
+        energy = noise * (density(margins, items, (1 + confidence) / 2) * POSITIVE_PART) ** 2 if noise else 0.0
         if items_needed(budget, confidence) <= len(losses):
             upper, interval = exact_bound(losses, confidence)
             basis = f"counted on {len(losses)} items (Clopper-Pearson)"

@@ -102,6 +102,8 @@ def described(value: Any) -> str:
 
 def own_copies(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
     """The results, so that nothing in them is part of an input, or there twice."""
+    if len(results) == 1 and type(only := results[0]) is np.ndarray:
+        return (only.copy(),) if not only.flags.writeable or _is_among(only, inputs) else (only,)
     seen = {id(array) for value in inputs for array in _arrays(value)}
 
     def own(value: Any) -> Any:
@@ -117,6 +119,14 @@ def own_copies(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]
         return value
 
     return tuple([own(r) for r in results])
+
+
+def _is_among(array: np.ndarray, inputs: Sequence[Any]) -> bool:
+    return any(value is array or (not isinstance(value, np.ndarray) and _holds(value, array)) for value in inputs)
+
+
+def _holds(value: Any, array: np.ndarray) -> bool:
+    return any(found is array for found in _arrays(value))
 
 
 def _arrays(value: Any) -> Iterator[np.ndarray]:

@@ -82,7 +82,7 @@ class NativeSteps:
             self._run(found, step, values, look)
         finally:
             self.code.clear(found.address)
-            if not found.is_deaf:
+            if not found.callback_ended:
                 frames.append(found)
 
     def _run(self, found: _Frame, step: RunNative, values: list[Any], look: Look) -> None:
@@ -90,7 +90,7 @@ class NativeSteps:
         held = []
         for number, at, dtype, rank in self._inputs[step.function]:
             array = values[number]
-            if array.dtype != dtype or array.ndim != rank:
+            if (array.dtype is not dtype and array.dtype != dtype) or array.ndim != rank:
                 raise InputError(f"a value is {array.dtype} of {array.ndim} axes, not {dtype} of {rank}")
             if not array.flags.carray:
                 array = np.require(array, requirements=("C", "A"))
@@ -110,7 +110,7 @@ class NativeSteps:
     def _error(self, found: _Frame, code: int) -> BaseException:
         words = found.words
         if code == frame.STOPPED:
-            found.is_deaf = found.raised is None
+            found.callback_ended = found.raised is None
             return found.raised or KeyboardInterrupt()
         if code in (frame.PART_FAILED, frame.MISFIT):
             part, at, shapes = words[frame.PART], frame.SHAPES, []
@@ -159,7 +159,7 @@ class _Frame:
         self.words, self.address = self.memory.words, self.memory.address
         self.look: Look | None = None
         self.raised: BaseException | None = None
-        self.is_deaf = False  # an interrupt came where Python drops what is raised, and nothing answers any more
+        self.callback_ended = False  # an interrupt came where Python drops what is raised, and nothing answers any more
         self.answers = _answers(weakref.ref(self))
         next(self.answers)
         self._poll = _POLL(self.answers.send)

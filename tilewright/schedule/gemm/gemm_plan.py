@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.cost.gemm.cost_model import Decision, choose, why_not_cut, why_not_transposed
+from tilewright.cost.gemm.depth_lanes import rows_that_pay_copies
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
@@ -54,6 +55,10 @@ def plan_gemm(
     constants = [*constants_of(s.func), *(w.buffer for w in weights)]
     group = group_of_products(s, axes, constants, target)
     shape = gemm_shape(axes, constants, 1 if group is None else extent_of(group).value)
+    if shape.along_depth and shape.rows is None and axes.row is not None:
+        many = rows_that_pay_copies(shape, target)
+        if many:
+            s.at_least(extent_of(axes.row), many)
     if weights:
         shape = replace(shape, uncut="weights are dequantised by panels of the whole depth")
     if group is None and (transposed or decision is None):

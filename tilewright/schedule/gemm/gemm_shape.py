@@ -39,6 +39,7 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = (), group: int = 1) 
         outer_depth=next((known(extent_of(o)) or 1 for o in stage.reduce if extent_of(o) != 1), 1),
         exact_columns=axes.block is not None,
         packed=all(o.operands[0] in constants for o in axes.columns),
+        along_depth=_lie_along_depth(axes, constants),
     )
     shape = replace(shape, part=shape.packed and any(_reads_part(o, shape) for o in axes.columns))
     if axes.row is None:
@@ -61,6 +62,21 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = (), group: int = 1) 
 def transposed_shape(axes: GemmAxes, constants: Sequence[Value]) -> GemmShape:
     """As `gemm_shape`, of the axes that `transposed_axes` found."""
     return replace(gemm_shape(axes, constants), exact_columns=True, transposed=True)
+
+
+def _lie_along_depth(axes: GemmAxes, constants: Sequence[Value]) -> bool:
+    """Whether a sum over one axis reads rows and columns of the call that lie in memory along it."""
+    summed = [o for o in axes.sums.stage.reduce if extent_of(o) != 1]
+    loads = axes.sums.loads
+    if len(summed) != 1 or len(loads) != 2 or len(axes.columns) != 1 or axes.block is not None:
+        return False
+    return all(
+        o.operands[0] not in constants
+        and "guard" not in o.attrs
+        and buffer_type(o.operands[0]).space == "global"
+        and stride_in(o, loop_var(summed[0])) == 1
+        for o in loads
+    )
 
 
 def _reads_part(load: Op, shape: GemmShape) -> bool:

@@ -30,6 +30,7 @@ from tilewright.schedule.steps.access import (
     known,
     loads_in,
     stride_in,
+    stride_of,
     takes_half_by,
 )
 from tilewright.schedule.steps.packing import packing_for
@@ -72,12 +73,13 @@ def _axis_of(load: Op, loop: Op) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
-    """An operand that moves with the vectors of a tile in one of its axes, by `stride` elements from lane to lane, and
-    its load in each of the nests on such tiles."""
+    """An operand that moves with the vectors of a tile in one of its axes, by `stride` elements of memory from lane
+    to lane, `step` of that axis, and its load in each of the nests on such tiles."""
 
     loads: tuple[Op, ...]
     axis: int
     stride: Sym | None
+    step: Sym | None
 
     @property
     def operand(self) -> Value:
@@ -91,7 +93,8 @@ def _columns_of(nests: Sequence[Nest]) -> Iterator[_Columns]:
     for loads in zip(*(loads_in(nest.loops[0]) for nest in nests), strict=True):
         moving = [axis for axis, i in enumerate(loads[0].attrs["idx"]) if v in i.vars]
         if buffer_type(loads[0].operands[0]).space == "global" and len(moving) == 1:
-            yield _Columns(loads, moving[0], stride_in(loads[0], v))
+            step = stride_of(loads[0].attrs["idx"][moving[0]], v)
+            yield _Columns(loads, moving[0], stride_in(loads[0], v), step)
 
 
 def pack_columns(
@@ -188,8 +191,9 @@ def _copy_runs(s: Schedule, operand: Value, fill: Sequence[Op], lanes: int) -> N
 
 
 def _strided_panel(columns: _Columns) -> Packing:
-    """Columns innermost; every `stride`-th of them together, so that a vector of them is one load."""
-    stride, axis, rank = columns.stride, columns.axis, len(columns.loads[0].attrs["idx"])
+    """Columns innermost; of those of a window that moves by several, each `step`-th together, so that a vector of them
+    is one load."""
+    stride, axis, rank = columns.step, columns.axis, len(columns.loads[0].attrs["idx"])
     if stride is None or not stride.is_const or not 1 < stride.value <= LONGEST_STRIDE:
         return Packing(((),) * rank, (*(k for k in range(rank) if k != axis), axis))
     factors, others = _split_axis(rank, axis, stride.value)

@@ -19,7 +19,7 @@ from tilewright.schedule.maps.opaque import Opaque
 from tilewright.schedule.steps.access import conditional_nest, divisors_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.index_set_splitting import split_cases, split_index_sets
-from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.steps.parallelize import parallelize_outer, parallelize_pieces
 from tilewright.schedule.steps.transpose_tiles import join_short_axes, schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map
 from tilewright.schedule.strategy import FusedRegion, Strategy
@@ -75,7 +75,8 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
     for nest in [op for op in s.func.body.ops if is_loop(op)]:
         _split_where_divided(s, nest)
-    if any([split_cases(s, nest) for nest in s.func.body.ops if is_loop(nest)]):
+    in_pieces = any([split_cases(s, nest) for nest in s.func.body.ops if is_loop(nest)])
+    if in_pieces:
         s.simplify()
     flat = [flatten(s, conditional_nest(op)) for op in _heads(s)]
     flat = [join_short_axes(s, loops, target) for loops in flat]
@@ -85,10 +86,14 @@ def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
     if any([split_index_sets(s, loop) for loop in _only_line(s)]):
         s.simplify()
-    parallelize_outer(
-        s, target, keep_innermost=True
-    )  # before vectors: indices are still simple to reason about
-    for line in _only_line(s):
+    # before vectors: indices are still simple to reason about
+    if in_pieces:
+        parallelize_pieces(s, target)
+        lines = [op for op in s.func.body.ops if is_loop(op) and kind_of(op) == "parallel" and _is_line(op)]
+    else:
+        parallelize_outer(s, target, keep_innermost=True)
+        lines = _only_line(s)
+    for line in lines:
         _chunk(s, line)
     if any([split_index_sets(s, loop) for loop in innermost_loops(s) if kind_of(loop) == "serial"]):
         s.simplify()
@@ -151,8 +156,11 @@ def _split_where_divided(s: Schedule, nest: Op) -> None:
 def _only_line(s: Schedule) -> list[Op]:
     """The loop that is all of the kernel, where it holds no other one."""
     loops = [op for op in s.func.body.ops if op.name != "return"]
-    is_line = len(loops) == 1 and is_loop(loops[0]) and not any(is_loop(op) for op in body_of(loops[0]).walk())
-    return loops if is_line else []
+    return loops if len(loops) == 1 and is_loop(loops[0]) and _is_line(loops[0]) else []
+
+
+def _is_line(loop: Op) -> bool:
+    return not any(is_loop(op) for op in body_of(loop).walk())
 
 
 def _chunk(s: Schedule, line: Op) -> None:

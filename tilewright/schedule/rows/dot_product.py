@@ -1,5 +1,6 @@
-"""Products of a matrix, or a vector, and a vector as rows, also of many such pairs: lanes run along the sum, which
-reads the matrix as it lies in memory, or as constants are laid out for that."""
+"""Products with lanes along the sum, which reads its operands as they lie in memory, or as constants are laid out for
+that: those of a matrix, or a vector, and a vector as rows, also of many such pairs; and those of few rows of the call
+with columns that lie along the sum, too."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.contraction import is_contraction
+from tilewright.schedule.rows.depth_lanes import schedule_along_depth
 from tilewright.schedule.rows.row_reduction import schedule_rows
 from tilewright.schedule.steps.access import loads_in, stride_in, variables
 from tilewright.schedule.steps.packing import packing_for
@@ -23,7 +25,7 @@ from tilewright.target.target import Target
 
 
 class DotProduct(Strategy):
-    """Another way to schedule contractions: those of vectors."""
+    """Another way to schedule contractions: those of vectors, and of few rows."""
 
     name = "dot_product"
     in_steps = True
@@ -34,8 +36,8 @@ class DotProduct(Strategy):
         )
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
-        """ScheduleError for other contractions than products with a vector, and where the matrix is a constant that is
-        packed for lanes along rows."""
+        """ScheduleError for products whose operands do not both lie in memory along the sum, where the matrix is a
+        constant that is packed for lanes along rows, and where lanes along the columns are faster."""
         stage = lowered.stages[0]
         summed = [o for o in stage.reduce if extent_of(o) != 1]
         if (
@@ -44,14 +46,14 @@ class DotProduct(Strategy):
             or len(summed) != 1
         ):
             raise ScheduleError("it is not one sum over one axis")
-        if (extent_of(summed[0]).bounds[0] or 0) < target.lanes(buffer_type(stage.buffer).dtype):
-            raise ScheduleError("a sum may be shorter than a vector")
         loads = [op for op in loads_in(stage.reduce[-1]) if op.operands[0] is not stage.buffer]
         rows = {loop_var(o) for o in stage.axes if extent_of(o) != 1}
         matrices = [op for op in loads if rows <= variables(op.attrs["idx"])] if rows else []
+        is_short = (extent_of(summed[0]).bounds[0] or 0) < target.lanes(buffer_type(stage.buffer).dtype)
+        if is_short or (rows and not matrices):
+            schedule_along_depth(s, lowered, target)
+            return
         vectors = [op for op in loads if op not in matrices]
-        if rows and not matrices:
-            raise ScheduleError("it is not the product of a matrix and a vector")
         if any(rows & variables(op.attrs["idx"]) for op in vectors) and any(map(_is_window, matrices)):
             raise ScheduleError("rows of the matrix overlap")
         constants = [op for op in matrices if op.operands[0] in constants_of(s.func)]

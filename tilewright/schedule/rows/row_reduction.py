@@ -27,7 +27,7 @@ from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.rows.interleave_rows import interleave_rows, row_loop, rows_to_interleave
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, variables
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
-from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
+from tilewright.schedule.steps.flatten import flatten, is_contiguous, merge_flat_axes
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
 from tilewright.schedule.strategy import Strategy
@@ -210,6 +210,10 @@ def _flatten_sums(s: Schedule) -> None:
     """One loop for sums over several axes that lie one after the other: the iterations of the inner ones may be short.
 
     Longer sums stay in two loops, as a sum of sums is more exact; those of unknown length are cut into parts."""
+    nests = [perfect_nest(op) for op in s.func.body.ops if is_loop(op)]
+    if _are_of_whole_tensors(nests):
+        for nest in nests:
+            flatten(s, nest)
     for row in [op for op in s.func.body.ops if is_loop(op)]:
         for nest in map(perfect_nest, _innermost_rows(row)):
             short = _short_sum(nest)
@@ -227,6 +231,19 @@ def _short_sum(nest: list[Op]) -> list[Op]:
         if not terms.is_const or terms.value <= LONGEST_PART * MAX_LANES:
             return nest[k:]
     return []
+
+
+def _are_of_whole_tensors(nests: Sequence[list[Op]]) -> bool:
+    """Whether nests sum whole tensors, no more than one sum should, and compute others element by element, and all of
+    them run over memory as it lies: then no index needs to be taken apart."""
+    return all(
+        is_contiguous(nest) and (_short_sum(nest) == nest or not _is_one_sum(nest)) for nest in nests
+    ) and any(map(_is_one_sum, nests))
+
+
+def _is_one_sum(nest: list[Op]) -> bool:
+    over = {loop_var(loop) for loop in nest}
+    return all(over.isdisjoint(variables(store.attrs["idx"])) for store in stores_in(nest[-1]))
 
 
 def _adds_up(loop: Op) -> bool:

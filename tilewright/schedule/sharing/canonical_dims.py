@@ -18,19 +18,23 @@ from tilewright.ops.define.broadcasting import is_joint
 @dataclass(frozen=True)
 class CanonicalDims:
     """`canonical`: what stands for each variable of the model in the region's kernel; `actual`: the value of each
-    canonical variable, over variables of the model. `joint` are variables that stand for common dims."""
+    canonical variable, over variables of the model. `joint` are variables that stand for common dims, and `same` has
+    what stands for dims that are equal to others."""
 
     canonical: Mapping[Sym, Sym] = field(default_factory=dict)
     actual: Mapping[Sym, Sym] = field(default_factory=dict)
     joint: Mapping[Sym, Sym] = field(default_factory=dict)
+    same: Mapping[Sym, Sym] = field(default_factory=dict)
 
     def of(self, attr: Any) -> Any:
         """An attribute or a shape over canonical variables."""
+        attr = substitute(attr, self.same) if self.same else attr
         return substitute(_with(attr, self.joint) if self.joint else attr, self.canonical)
 
 
-def canonical_dims(region: Op) -> CanonicalDims:
-    """Canonical names of the variables that the region's types and attributes mention, in order.
+def canonical_dims(region: Op, same: Mapping[Sym, Sym] | None = None) -> CanonicalDims:
+    """Canonical names of the variables that the region's types and attributes mention, in order. `same` has what stands
+    for variables that are equal to others, or to a number: they are one dim of the kernel, or none.
 
     A variable that occurs only in quotients becomes its quotient: in a region over images of (h + 31) // 32 lines that
     number is a dim, and the kernel is the one of all images. Several variables are divided by one number, so that sizes
@@ -38,8 +42,10 @@ def canonical_dims(region: Op) -> CanonicalDims:
     variables, too.
     """
     occurrences: dict[Sym, list[_Quotient | None]] = {}
-    joint = _joint_dims(region)
-    for e in _expressions(region):
+    same = same or {}
+    expressions = [substitute(e, same) for e in _expressions(region)] if same else [*_expressions(region)]
+    joint = _joint_dims(expressions)
+    for e in expressions:
         for v, quotient in _occurrences(_with(e, joint)):
             occurrences.setdefault(v, []).append(quotient)
     found = {v: each for v, each in occurrences.items() if None not in each}
@@ -56,12 +62,12 @@ def canonical_dims(region: Op) -> CanonicalDims:
         canonical[v] = named if value is v else common * named - shift
         actual[named] = value
     values = {v: dim for dim, v in joint.items()}
-    return CanonicalDims(canonical, {named: value.subs(values) for named, value in actual.items()}, joint)
+    return CanonicalDims(canonical, {named: value.subs(values) for named, value in actual.items()}, joint, same)
 
 
-def _joint_dims(region: Op) -> dict[Sym, Sym]:
-    """A variable for each common dim that the region mentions."""
-    found = dict.fromkeys(dim for e in _expressions(region) for dim in _joint_within(e))
+def _joint_dims(expressions: Iterable[Sym]) -> dict[Sym, Sym]:
+    """A variable for each common dim that the expressions mention."""
+    found = dict.fromkeys(dim for e in expressions for dim in _joint_within(e))
     return {dim: var(f"joint_{k}", *dim.bounds) for k, dim in enumerate(found)}
 
 

@@ -23,7 +23,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Remark, TilewrightError, failure
 from tilewright.ir.optional_steps import CHECKED, EXPECTED, OptionalSteps, Part, StepFailed
-from tilewright.ir.sym import sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import kernel_info
@@ -102,6 +102,7 @@ class _Kernels:
         self.numbers = numbers
         self.by_key: dict[Any, Func] = {}
         self.slow: set[Any] = set()
+        self.same: dict[Sym, Sym] = dict(module.main.attrs.get("same_dims", ()))
         self.packed: dict[tuple[str, Packing], tuple[str, TensorType]] = {}
         self.readers: Counter[str] = Counter()
 
@@ -127,7 +128,7 @@ class _Kernels:
 
     def _canonical(self, regions: Sequence[Op]) -> Mapping[Op, Canonical]:
         def shared() -> Mapping[Op, Canonical]:
-            return canonical_regions(regions)
+            return canonical_regions(regions, self.same)
 
         return self.optional.attempt("share-kernels", shared, lambda: own_regions(regions))
 

@@ -85,9 +85,9 @@ class Canonical:
         return type.dtype.name, type.shape
 
 
-def canonical_regions(regions: Sequence[Op]) -> dict[Op, Canonical]:
-    """Every region over canonical dims."""
-    plain = {region: Canonical(region, canonical_dims(region)) for region in regions}
+def canonical_regions(regions: Sequence[Op], same: Mapping[Sym, Sym] | None = None) -> dict[Op, Canonical]:
+    """Every region over canonical dims. `same` has what stands for dims that are equal to others."""
+    plain = {region: Canonical(region, canonical_dims(region, same)) for region in regions}
     groups: dict[Any, list[Canonical]] = {}
     for region in plain.values():
         if sites := _constant_starts(region.region):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
-from tilewright.loops.edit import address_of, buffer_type, extent_of, loop_var
+from tilewright.loops.edit import address_of, body_of, buffer_type, extent_of, is_loop, loop_var
 from tilewright.schedule.steps.access import loads_in, stores_in, stride_of
 from tilewright.schedule.trace import Schedule
 
@@ -21,6 +22,12 @@ def flatten(s: Schedule, loops: list[Op]) -> list[Op]:
                 loops = [*loops[: k - 1], s.collapse(loops[k - 1], loops[k]), *loops[k + 1 :]]
         k -= 1
     return loops
+
+
+def is_contiguous(nest: list[Op]) -> bool:
+    """Whether a perfect nest could become one loop."""
+    inner = any(is_loop(op) for op in body_of(nest[-1]).ops)
+    return not inner and all(_contiguous(a, b, nest[-1]) for a, b in pairwise(nest))
 
 
 def merge_flat_axes(s: Schedule) -> None:

@@ -16,21 +16,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tilewright.cost.elementwise import cases_are_worth_loops, pointer_is_worth_choosing
+from tilewright.cost.elementwise import (
+    cases_are_worth_loops,
+    lanes_of_vector,
+    pointer_is_worth_choosing,
+    runs_are_worth_loops,
+)
+from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, holds
-from tilewright.loops.analysis.choices import ChoiceTrees, parts_of
-from tilewright.loops.edit import extent_of, kind_of, loop_var, ranges_at
+from tilewright.loops.analysis.choices import ChoiceTrees, loads_of
+from tilewright.loops.edit import buffer_type, extent_of, kind_of, loop_var, ranges_at
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
 
 SHORTEST = 16
 """Iterations from which on a loop is worth its pieces."""
 MOST_PIECES = 6
+_PICKING = frozenset(("for", "load", "index", "select", "store", "const"))
+"""Ops of a body that picks among operands and computes nothing."""
 MULTIPLES = (-1, 0, 1, 2)
 """Multiples of a divisor at which an index may start anew; what does so more often has no long piece."""
 
@@ -67,31 +75,53 @@ def split_cases(s: Schedule, nest: Op) -> bool:
     """Split a loop of a nest where conditions of many cases change, so that each case is a loop of its own; whether
     anything was split. Where it is enough to choose a pointer in each iteration, the loop stays whole."""
     loops = perfect_nest(nest)
-    for depth, loop in enumerate(loops, 1):
-        cases = len(_decisions(loop)) + 1
-        if kind_of(loop) != "serial" or not cases_are_worth_loops(cases, sum(1 for _ in loop.walk())):
-            continue
-        elements = product(extent_of(inner) for inner in loops[depth:])
-        few = elements.is_const and not pointer_is_worth_choosing(cases, elements.value)
-        return not (_chooses_pointers(loop, loops[depth:]) and not few) and _split_cases(s, loop)
+    for k, loop in enumerate(loops):
+        if kind_of(loop) == "serial" and _is_worth_pieces(loops[k:]):
+            return not _chooses_pointers(loops[k:]) and _split_cases(s, loop)
     return False
 
 
-def _chooses_pointers(loop: Op, inner: Sequence[Op]) -> bool:
-    """Whether all that a loop decides is which of several operands is read, in the same way by the innermost one of the
-    loops inside."""
-    if not inner:
+def _is_worth_pieces(nest: Sequence[Op]) -> bool:
+    """Whether each case of the outer one of these loops is better a nest of its own."""
+    loop = nest[0]
+    decisions = _decisions(loop)
+    ops = [op.name for op in loop.walk()]
+    if cases_are_worth_loops(len(decisions) + 1, len(ops)):
+        return True
+    if not decisions or not _picks(loop):
+        return False
+    size = max(buffer_type(op.operands[-1]).dtype.storage.itemsize for op in stores_in(loop))
+    (elements,) = TypicalSizes({}).medium([product(map(extent_of, nest))])
+    computed = sum(name not in _PICKING for name in ops)
+    return runs_are_worth_loops(len(decisions) + 1, elements // lanes_of_vector(size, None), computed)
+
+
+def _picks(loop: Op) -> bool:
+    """Whether the position in a loop decides which of several operands is read."""
+    return any(op.name == "index" and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
+
+
+def _chooses_pointers(nest: Sequence[Op]) -> bool:
+    """Whether all that the outer one of these loops decides is which of several operands is read, in the same way by
+    the innermost one, of so many elements that a choice in each iteration costs little. Lines are whole vectors: others
+    are better joined to longer ones, which loops of their own allow."""
+    loop, inner = nest[0], nest[1:]
+    line = extent_of(nest[-1])
+    lanes = lanes_of_vector(max(buffer_type(op.operands[1]).dtype.bytes for op in stores_in(loop)), None)
+    if not inner or not line.is_const or line.value % lanes:
+        return False
+    (elements,) = TypicalSizes({}).medium([product(map(extent_of, inner))])
+    if not pointer_is_worth_choosing(len(_decisions(loop)) + 1, elements):
         return False
     v, trees = loop_var(loop), ChoiceTrees()
     stored = {store.operands[1] for store in stores_in(loop)}
     for op in loop.walk():
         if not any(v in c.vars for c in _conditions_of(op)):
             continue
-        readers = [trees.last_of(op)] if op.name == "load" else [*map(trees.last_of, op.result.users)]
-        for last in readers:
+        for last in map(trees.last_of, op.result.users):
             if last is None:
                 return False
-            loads = [part for part, _ in parts_of(last) if part.name == "load"]
+            loads = [load for load, _ in loads_of(last)]
             strides = {stride_in(load, loop_var(inner[-1])) for load in loads}
             if len(strides) > 1 or strides.isdisjoint((sym(0), sym(1))):
                 return False

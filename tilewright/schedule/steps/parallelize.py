@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.cost.core import divisors
-from tilewright.cost.parallel import ASSUMED_EXTENT, enough_iterations, uneven
+from tilewright.cost.parallel import ASSUMED_EXTENT, enough_iterations, is_worth_a_fork, uneven
+from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of
+from tilewright.schedule.steps.access import perfect_nest
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -20,9 +23,28 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
     With `keep_innermost` the innermost loop of a perfect nest stays apart, to become vectors.
     """
     loops = [op for op in s.func.body.ops if op.name != "return"]
-    if len(loops) != 1 or not is_loop(loops[0]) or kind_of(loops[0]) != "serial":
+    if len(loops) == 1:
+        _share(s, loops[0], target, keep_innermost)
+
+
+def parallelize_pieces(s: Schedule, target: Target) -> None:
+    """Make the loop that is the whole kernel parallel, or each of several that are long enough to wake threads for;
+    the innermost loops stay apart, to become vectors."""
+    loops = [op for op in s.func.body.ops if op.name != "return"]
+    for loop in loops:
+        if len(loops) == 1 or (is_loop(loop) and is_worth_a_fork(_elements(loop), target)):
+            _share(s, loop, target, keep_innermost=True)
+
+
+def _elements(loop: Op) -> int:
+    """Iterations of the loops of a nest together, of unknown dims those that are to be expected."""
+    (elements,) = TypicalSizes({}).medium([product(map(extent_of, perfect_nest(loop)))])
+    return elements
+
+
+def _share(s: Schedule, outer: Op, target: Target, keep_innermost: bool) -> None:
+    if not is_loop(outer) or kind_of(outer) != "serial":
         return
-    outer = loops[0]
     wanted = enough_iterations(target)
     assumed = _assumed_dims(outer)
     with s.noting("not shared by more threads"):

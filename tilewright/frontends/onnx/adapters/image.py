@@ -40,7 +40,7 @@ def grid_sample(node: Node) -> Value:
     mode = node.one_of("mode", *modes, default="linear").removeprefix("bi")
     align, padding = node.flag("align_corners", 0), node.attr("padding_mode", "zeros")
     node.known_dim(1, -1)  # coordinates of a position
-    return image.grid_sample(*node.operands, mode=mode, padding=padding, align_corners=align)
+    return image.sampled(*node.operands, mode=mode, padding=padding, align_corners=align)
 
 
 @adapter("RoiAlign")
@@ -216,15 +216,20 @@ def deform_conv(node: Node) -> Value:
             node.demand_shape(k, (n, d, *counts), wrong)
     cells = reshape(node.input(2), shape=(n * parts, count, 2, rows, columns))
     grid = [_window_places(node, window, cells, axis) for axis in (1, 0)]
-    places = reshape(concat(*grid, axis=4), shape=(n * parts, count * rows, columns, 2))
+    places = transpose(concat(*grid, axis=4), perm=(0, 2, 3, 1, 4))
+    places = reshape(places, shape=(n * parts, rows * columns, count, 2))
     apart = reshape(node.input(0), shape=(n * parts, c // parts, *node.shape(0)[2:]))
-    read = image.grid_sample(apart, places, mode="linear", padding="zeros", pixels=True)
+    read = image.grid_sample_rows(image.channels_last(apart), places, mode="linear", padding="zeros", pixels=True)
     if (factors := node.optional(4)) is not None:
-        read = reshape(read, shape=(n, parts, c // parts, count, rows, columns))
-        read = ew.mul(read, reshape(factors, shape=(n, parts, 1, count, rows, columns)))
-    read = reshape(read, shape=(n, group, c // group * count, rows * columns))
-    weights = reshape(node.input(1), shape=(group, filters // group, c // group * count))
-    result = reshape(matmul(weights, read), shape=(n, filters, rows, columns))
+        factors = transpose(reshape(factors, shape=(n * parts, count, rows * columns, 1)), perm=(0, 2, 1, 3))
+        read = ew.mul(read, factors)
+    read = reshape(read, shape=(n, parts, rows * columns, count, c // parts))
+    read = reshape(transpose(read, perm=(0, 2, 3, 1, 4)), shape=(n, rows * columns, count, group, c // group))
+    read = reshape(transpose(read, perm=(0, 3, 1, 2, 4)), shape=(n, group, rows * columns, count * (c // group)))
+    weights = reshape(node.input(1), shape=(group, filters // group, c // group, count))
+    weights = reshape(transpose(weights, perm=(0, 3, 2, 1)), shape=(group, count * (c // group), filters // group))
+    result = transpose(matmul(read, weights), perm=(0, 1, 3, 2))
+    result = reshape(result, shape=(n, filters, rows, columns))
     return with_bias(result, node.optional(3))
 
 

@@ -17,7 +17,7 @@ from tilewright.ir.sym import Sym, floordiv, maximum
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
-from tilewright.ops.image import column, grid_sample, size_scalar
+from tilewright.ops.image import column, sampled, size_scalar
 from tilewright.ops.index import gather, gather_nd, scatter_elements
 from tilewright.ops.linalg import inverse
 from tilewright.ops.reduce import as_dtype, reduce_min, reduce_sum, widened
@@ -158,7 +158,7 @@ def crop_and_resize(node: Node) -> Value:
         shape = (count, size[0], 1) if axis == 0 else (count, 1, size[1])
         wide = expand(reshape(place, shape=shape), shape=(count, *size))
         places.append(reshape(wide, shape=(count, *size, 1)))
-    found = grid_sample(
+    found = sampled(
         images, concat(*places[::-1], axis=3), mode="linear", padding="border", pixels=True
     )
     rows, columns = (

@@ -12,7 +12,7 @@ from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ops.image import grid_sample
+from tilewright.ops.image import sampled
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.view import shape_of
 
@@ -77,4 +77,4 @@ def grid_sampler(
 ) -> Value:
     mode = ("linear", "nearest", "cubic")[interpolation_mode]
     padding = ("zeros", "border", "reflection")[padding_mode]
-    return grid_sample(input, grid, mode=mode, padding=padding, align_corners=bool(align_corners))
+    return sampled(input, grid, mode=mode, padding=padding, align_corners=bool(align_corners))

@@ -1,0 +1,74 @@
+"""Facts about operators stand with the operators: how many tests of their names there are elsewhere is held."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import tilewright
+import tilewright.ops
+from tilewright.ops.define import OPERATORS
+
+PACKAGE = Path(tilewright.__file__).parent
+
+HOME = {"ops", "frontends"}
+"""Where operators are defined, and named by translations."""
+
+HELD = {
+    "accounts": 6, "checks": 1, "codegen": 5, "graph": 133, "ir": 10, "loops": 32, "memory": 5, "schedule": 11,
+}  # fmt: skip
+"""How many tests of names of operators each room has: what is left is a strategy or a rewrite about that one operator.
+Lower a number when there are fewer; a new test asks for a trait instead. The rooms `ir`, `loops` and `codegen` know no
+operators: the names that they test are those of scalar operations, the ops of their level."""
+
+
+def names_tested(tree: ast.AST, tables: set[str]) -> Iterator[int]:
+    """The lines of comparisons of a name with names of operators, or with tables that hold such names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and _is_name(node.left):
+            right = node.comparators[0]
+            named = {n.id for n in ast.walk(right) if isinstance(n, ast.Name)}
+            if _operators_in(right) or named & tables:
+                yield node.lineno
+
+
+def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id, node.value
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, node.value
+
+
+def _is_name(node: ast.expr) -> bool:
+    is_attribute = isinstance(node, ast.Attribute) and node.attr == "name"
+    return is_attribute or (isinstance(node, ast.Name) and node.id == "name")
+
+
+def _operators_in(node: ast.expr) -> set[str]:
+    return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and n.value in OPERATORS}
+
+
+def tests_of_names() -> Counter[str]:
+    """How many there are in each room."""
+    trees = {p.relative_to(PACKAGE): ast.parse(p.read_text()) for p in sorted(PACKAGE.rglob("*.py"))}
+    trees = {path: tree for path, tree in trees.items() if path.parts[0] not in HOME}
+    tables = {
+        (".".join(("tilewright", *path.with_suffix("").parts)), name)
+        for path, tree in trees.items()
+        for name, value in _assignments(tree)
+        if name.isupper() and _operators_in(value)
+    }
+    found: Counter[str] = Counter()
+    for path, tree in trees.items():
+        own = {name for module, name in tables if module == ".".join(("tilewright", *path.with_suffix("").parts))}
+        imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+        taken = {a.name for n in imports for a in n.names if (n.module, a.name) in tables}
+        found[path.parts[0].removesuffix(".py")] += sum(1 for _ in names_tested(tree, own | taken))
+    return +found
+
+
+def test_no_room_tests_more_names_of_operators_than_it_did() -> None:
+    assert dict(tests_of_names()) == HELD, "ask for a trait; where there are fewer now, lower the number"

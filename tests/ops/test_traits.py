@@ -1,0 +1,163 @@
+"""Traits of operators: what is derived and declared holds for arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tests.ops.samples import FAMILIES
+from tests.ops.sampling import Sample
+from tilewright.graph.match import ELEMENTWISE
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Builder, Module, Op, Value
+from tilewright.ir.diag import TilewrightError
+from tilewright.ir.sym import ge
+from tilewright.ir.types import tensor
+from tilewright.ops.contract import matmul
+from tilewright.ops.define import OPERATORS, Operator
+from tilewright.ops.define.check_traits import contradictions
+from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
+from tilewright.ops.define.traits import FIRST, Traits
+from tilewright.ops.elementwise import gt, select
+from tilewright.ops.view import concat, pad
+
+SAMPLES = 2
+"""Of each operator in a family: they differ in dtypes, shapes and attributes."""
+
+CONDITIONAL = {("quotient", "is_finite"): "its last operand is the inverse of a divisor, a normal number"}
+"""Traits that hold for operands as the operator takes them, and not for any."""
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
+def test_no_sample_of_an_operator_contradicts_its_traits(family: Callable[[], Iterator[Sample]]) -> None:
+    tried: dict[str, int] = {}
+    wrong = []
+    for sample in family():
+        tried[sample.op] = tried.get(sample.op, 0) + 1
+        if tried[sample.op] <= SAMPLES:
+            found = contradictions(OPERATORS[sample.op], sample.inputs, **sample.attrs)
+            wrong += [f"{sample}: {w}" for w in found if (w.operator, w.trait) not in CONDITIONAL]
+    assert wrong == []
+
+
+def defined(monkeypatch: pytest.MonkeyPatch, like: str, name: str, traits: Traits) -> Operator:
+    """Another operator with the definition of one, and with traits of its own."""
+    known = OPERATORS[like]
+    operator = Operator(name, known.fn, known.kind, known.keep, types=known.types, lower=known.lower).declares(traits)
+    monkeypatch.setitem(OPERATORS, name, operator)
+    return operator
+
+
+class TestOfOperatorsFromElsewhere:
+    """What is wrong is told with the operator, the trait and an example."""
+
+    def test_a_declared_trait_that_the_body_contradicts_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        operator = Operator("totals", _totals, "irregular", types=lambda x: (x,), lower=_totals)
+        monkeypatch.setitem(OPERATORS, "totals", operator)
+        operator.declares(Traits(moves=FIRST, chooses=FIRST, is_exact=True))
+        x = np.array([1.5, -2.25, 0.1, 0.7, 1.1, -0.3], np.float32)
+        told = [str(c) for c in contradictions(operator, [x])]
+        assert told[0] == (
+            "totals does not have the trait 'moves': at (0,) of changed elements it gives 2.25, "
+            "the changed result is 15.75"
+        )
+        assert [t.partition(":")[0] for t in told[1:]] == [
+            "totals does not have the trait 'chooses'",
+            "totals does not have the trait 'is_exact'",
+        ]
+
+    @pytest.mark.parametrize(
+        ("name", "inputs", "wrong", "trait"),
+        [
+            ("floor", [[0.3, 1.7]], Traits(continuous=FIRST), "continuous"),
+            ("exp", [[0.3, 1.7]], Traits(linear=FIRST), "linear"),
+            ("log", [[0.3, 1.7]], Traits(is_finite=True), "is_finite"),
+            ("max", [[0.3, 1.7], [1.0, 1.0]], Traits(moves=FIRST), "moves"),
+            ("sub", [[0.3, 1.7], [1.0, 1.0]], Traits(commutative=True), "commutative"),
+            ("sub", [[0.3, 1.7], [1.0, 1.0]], Traits(right_identity=1), "right_identity"),
+            ("neg", [[0.3, -1.7]], Traits(chooses=FIRST), "chooses"),
+        ],
+    )
+    def test_each_check_finds_what_does_not_have_the_trait(
+        self, name: str, inputs: list[list[float]], wrong: Traits, trait: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        operator = defined(monkeypatch, name, f"like_{name}", wrong)
+        found = [c.trait for c in contradictions(operator, [np.array(x, np.float32) for x in inputs])]
+        assert trait in found
+
+    def test_a_clock_is_not_pure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = defined(monkeypatch, "fresh_key", "clock", Traits())
+        assert [c.trait for c in contradictions(clock, [])] == ["is_pure"]
+        assert not list(contradictions(OPERATORS["fresh_key"], []))
+
+    def test_what_it_reports_of_the_operands_themselves_is_an_error(self) -> None:
+        with pytest.raises(TilewrightError, match="division by zero"):
+            list(contradictions(OPERATORS["div"], [np.array([1, 2]), np.array([1, 0])]))
+
+
+def _totals(t: ScalarBuilder, inputs: list[Array], outputs: list[Array]) -> None:
+    """Three times each element, and the one before it."""
+    (x,), (y,) = inputs, outputs
+    with t.loop(x.shape[0]) as i:
+        y.store((i,), x[i] * 3 + x.load((i - 1,), (ge(i, 1),)))
+
+
+class TestWhatIsDerived:
+    """Of definitions, without a word about it."""
+
+    def test_elementwise_operators_are_the_scalar_operations(self) -> None:
+        found = {name for name in OPERATORS for op in _applications(name) if op.name == name and is_elementwise(op)}
+        assert found == (ELEMENTWISE & OPERATORS.keys()) | {"copy"}
+
+    def test_what_moves_elements(self) -> None:
+        moving = {n for n in OPERATORS for op in _applications(n) if op.name == n and traits_of(op).moves}
+        assert moving >= {
+            "transpose", "reshape", "expand", "slice", "pad", "concat", "reverse", "copy", "gather", "gather_elements",
+            "gather_nd", "triangle", "stretch", "block_channels", "unblock_channels", "scatter_nd", "joined_rows",
+        }  # fmt: skip
+        assert moving.isdisjoint({"add", "max", "max_pool", "reduce_max", "matmul", "cast", "select", "topk"})
+
+    def test_fills_that_never_show_are_none(self) -> None:
+        def joined(x: Value, y: Value) -> Value:
+            return concat(x, y, x, axis=0)
+
+        own = traits_of(_op(joined, (2, 3), (4, 3)))
+        assert (own.moves, own.fills) == ({0, 1, 2}, ())
+        assert traits_of(_op(lambda x: pad(x, before=(1,), after=(0,), value=7.0), (3,))).fills == (7.0,)
+        assert traits_of(_op(lambda x: pad(x, before=(1,), after=(0,), mode="edge"), (3,))).fills == ()
+
+    def test_a_product_is_linear_in_both_operands(self) -> None:
+        own = traits_of(_op(lambda x, y: matmul(x, y), (2, 3), (3, 4)))
+        assert own.linear == {0, 1}
+        assert own.sums_products
+
+    def test_a_choice_by_data_steps(self) -> None:
+        own = traits_of(_op(lambda x, y: select(gt(x, y), x, y), (3,), (3,)))
+        assert (own.continuous, own.moves) == ({1, 2}, frozenset())
+
+
+def _applications(name: str) -> Iterator[Op]:
+    """Ops of an operator, of its first samples."""
+    for sample in _SAMPLES.get(name, ())[:3]:
+        block = Block([tensor(dt.from_numpy(x.dtype), x.shape) for x in sample.inputs])
+        with Builder(block, Module()):
+            OPERATORS[name](*block.args, **sample.attrs)
+        yield from block.ops
+
+
+def _op(fn: Callable[..., Value], *shapes: tuple[int, ...]) -> Op:
+    """The last op that a function writes."""
+    block = Block([tensor(dt.f32, shape) for shape in shapes])
+    with Builder(block, Module()):
+        fn(*block.args)
+    return block.ops[-1]
+
+
+_SAMPLES: dict[str, list[Sample]] = {}
+for _family in FAMILIES:
+    for _sample in _family():
+        _SAMPLES.setdefault(_sample.op, []).append(_sample)

@@ -1,0 +1,139 @@
+"""The stages of a compilation: where it stops, what it tells, and how it goes on from a text."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from tests import models
+from tests.frontends.helpers import info, model_of
+from tilewright.back_end import CPU
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.compilation import STAGES, Compilation, Output, Setting
+from tilewright.compiler import compile_module
+from tilewright.frontends.onnx.load import load_onnx
+from tilewright.ir.core import Module
+from tilewright.ir.diag import TextError, VerifyError
+from tilewright.link import Weights
+from tilewright.options import Options
+from tilewright.runtime import Model
+from tilewright.runtime.errors import InputError, OptionError
+from tilewright.stages import programs
+from tilewright.target.host import host_target
+
+SETTING = Setting.of(Options(), host_target())
+
+
+def compilation() -> Compilation:
+    """Of a setting of its own, in which kernels have numbers from 0 on."""
+    return Compilation(load_onnx(models.mlp()), Setting.of(Options(), host_target()))
+
+
+def codes(of: Compilation) -> list[str]:
+    """The code of its kernels, in which buffers have numbers: texts name them as the values that they hold."""
+    funcs = of.run("scheduled").module.funcs.values()
+    return [kernel_ir(f, host_target()).text for f in funcs if f.level == "loops"]
+
+
+def test_it_stops_at_each_stage() -> None:
+    ran = compilation()
+    seen = []
+    for stage in STAGES[:-1]:
+        assert ran.run(stage).stage == stage
+        levels = {f.level for f in ran.module.funcs.values()}
+        seen.append((sorted(levels), any(op.name == "fused" for op in ran.module.main.body.ops), ran.storage is None))
+    graph, kernels = ["graph"], ["graph", "loops"]
+    assert seen == [
+        (graph, False, True), (graph, False, True), (graph, True, True),
+        (kernels, False, True), (kernels, False, False),
+    ]  # fmt: skip
+    assert ran.run("fused").stage == "planned"  # what is done stays done
+
+
+def test_the_last_stage_has_the_program() -> None:
+    with CPU.code(host_target(), Options()) as code:
+        done = Compilation(load_onnx(models.mlp()), SETTING, Output(code, Weights())).run("program")
+        assert done.artifact is not None
+        assert done.artifact.report["kernels"] == code.submitted - 2  # the program and the thread pool
+
+
+def test_the_stages_up_to_the_plan_are_as_short_as_the_tour_says() -> None:
+    stages = (Compilation._lower, Compilation._fuse, Compilation._schedule, Compilation._plan)
+    assert 25 <= sum(len(inspect.getsource(stage).splitlines()) for stage in stages) <= 50
+
+
+def test_all_passes_and_stages_are_observed() -> None:
+    told: list[tuple[str, str]] = []
+
+    def observe(name: str, module: Module) -> None:
+        told.append((name, module.main.level))
+
+    setting = Setting.of(Options(), host_target(), observe=observe)
+    Compilation(load_onnx(models.mlp()), setting).run("scheduled")
+    passes = [step.name for step in CPU.passes(host_target(), Options())]
+    assert [name for name, _ in told] == [*passes, "graph", "fuse", "place-views", "order", "fused", "scheduled"]
+
+
+@pytest.mark.parametrize("stage", ["import", "graph", "fused"])
+def test_the_text_of_a_stage_goes_on_to_the_same_kernels(stage: str) -> None:
+    ran = compilation().run(stage)
+    arrays = dict(ran.module.constants.items())
+    again = Compilation.resumed(ran.text(locs=True), Setting.of(Options(), host_target()), arrays)
+    assert codes(again) == codes(ran)
+
+
+def test_what_is_resumed_is_what_is_compiled() -> None:
+    """With the conditions that calls must fulfil."""
+    made = model_of(
+        [helper.make_node("Add", ["x", "y"], ["s"]), helper.make_node("Relu", ["s"], ["z"])],
+        [info("x", ["a"]), info("y", ["b"])], [info("z", ["c"], TensorProto.FLOAT)],
+    )  # fmt: skip
+    ran = Compilation(load_onnx(made.SerializeToString()), SETTING).run("fused")
+    assert ran.assumed
+    again = Compilation.resumed(ran.text().replace("max(", "min("), SETTING)
+    model = Model(compile_module(again.module, Options(), host_target()), 1)
+    x = np.linspace(-1, 1, 9, dtype=np.float32)
+    (found,) = model(x, x)
+    np.testing.assert_array_equal(found, np.minimum(x + x, 0))
+    with pytest.raises(InputError, match="a == b"):
+        model(x, x[:5])
+
+
+def test_constants_of_a_text_are_zeros_unless_they_are_given() -> None:
+    ran = compilation().run("import")
+    again = Compilation.resumed(ran.text(), SETTING)
+    largest = max(again.module.constants, key=lambda name: again.module.constants[name].size)
+    assert ran.module.constants[largest].any() and not again.module.constants[largest].any()
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        (lambda text: text.replace("matmul(", "matmull("), VerifyError, "matmull"),
+        (lambda text: text[: len(text) // 2], TextError, "<text>"),
+        (lambda text: text.replace("add(", "add(", 1).replace("return ", "return q"), TextError, "q"),
+    ],
+    ids=["operator", "cut", "name"],
+)
+def test_wrong_texts_are_errors(change, error: type[Exception], message: str) -> None:
+    text = compilation().text()
+    assert change(text) != text
+    with pytest.raises(error, match=message):
+        Compilation.resumed(change(text), SETTING)
+
+
+def test_the_text_of_kernels_is_none_to_resume_from() -> None:
+    with pytest.raises(OptionError, match="has kernels already"):
+        Compilation.resumed(compilation().run("scheduled").text(), SETTING)
+
+
+def test_unknown_stages_are_errors() -> None:
+    with pytest.raises(OptionError, match="there is no stage 'lowered'"):
+        compilation().run("lowered")
+
+
+def test_show_prints_the_text_of_a_stage() -> None:
+    assert programs(models.mlp(), "graph")["main"] == compilation().run("fused").text()

@@ -1,0 +1,372 @@
+"""One program on its way from the graph to the calls of its kernels: the stages, by name and in order.
+
+`compile`, `show`, `check` and `opt` run these stages, each as far as it needs, and nobody else spells their order
+(decision 78).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from typing import Self
+
+import numpy as np
+
+from tilewright import link
+from tilewright.accounts.account import Account
+from tilewright.back_end import BackEnd, Code, back_end_for
+from tilewright.codegen.program import KernelText
+from tilewright.graph.assumptions import assumptions, same_dims
+from tilewright.graph.fusion.fuse import Fuse
+from tilewright.graph.fusion.strategy import Strategies
+from tilewright.ir.core import Func, Module
+from tilewright.ir.diag import Remark, RemarkKind
+from tilewright.ir.optional_steps import CHECKED, OptionalSteps
+from tilewright.ir.passes import Pass, PassContext, run_passes
+from tilewright.ir.text import parse_module, print_module
+from tilewright.ir.verify import verify_func
+from tilewright.loops.kernel_info import kernel_info
+from tilewright.memory.budget import over_budget
+from tilewright.memory.order import Order
+from tilewright.memory.place_views import PlaceViews
+from tilewright.memory.plan import plan_in_order
+from tilewright.memory.storage import Storage, assign_storage
+from tilewright.ops.define.spec import graph_spec
+from tilewright.options import OnProgress, Options, Progress
+from tilewright.plugins import NO_PLUGINS, Plugins
+from tilewright.runtime import Artifact
+from tilewright.runtime.errors import OptionError
+from tilewright.schedule.edited import EditedSchedules
+from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategy import Strategy
+from tilewright.session import Session
+from tilewright.target.machine import Machine
+from tilewright.target.target import Target
+
+Observe = Callable[[str, Module], None]
+"""Is told the name of a pass or a stage that is done, and the module as it is then."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all programs of one compilation are compiled with. `observe` is called after each pass and each stage."""
+
+    options: Options
+    machine: Machine
+    back_end: BackEnd
+    plugins: Plugins = NO_PLUGINS
+    optional: OptionalSteps = CHECKED
+    progress: OnProgress | None = None
+    edited: EditedSchedules | None = None
+    observe: Observe | None = None
+    numbers: Iterator[int] = field(default_factory=count)
+    """Of the kernels, which have no name twice."""
+
+    @classmethod
+    def of(
+        cls,
+        options: Options,
+        machine: Machine,
+        plugins: Plugins = NO_PLUGINS,
+        *,
+        optional: OptionalSteps = CHECKED,
+        progress: OnProgress | None = None,
+        edited: EditedSchedules | None = None,
+        observe: Observe | None = None,
+    ) -> Self:
+        """For a machine, whose back end is asked whether it can be compiled for: TargetError, OptionError."""
+        back_end = back_end_for(machine, plugins)
+        back_end.check(machine, options)
+        return cls(options, machine, back_end, plugins, optional, progress, edited, observe)
+
+    @classmethod
+    def chosen(cls, options: Options, session: Session) -> Self:
+        """For the machine and with the plugins that the options and the session choose."""
+        return cls.of(options, session.machine(options), session.loaded_plugins)
+
+    @property
+    def target(self) -> Target | None:
+        """The machine where it is a CPU, whose facts passes of the graph level ask for."""
+        return self.machine if isinstance(self.machine, Target) else None
+
+    def context(self) -> PassContext:
+        """What passes of the graph level share."""
+        return PassContext(self.target, self.options, [*self.optional.remarks], self.optional)
+
+    def strategies(self, remarks: list[Remark]) -> Strategies[Strategy]:
+        """The strategies of the back end, and those of plugins for its kind of machine; `remarks` are told what is left
+        out, and later which of them fail."""
+        ours = tuple(self.back_end.strategies(self.machine))
+        plugins = self.plugins.without_name_clashes("strategies", [s.name for s in ours])
+        remarks.extend(plugins.refused)
+        outside: list[tuple[str, Strategy]] = []
+        for candidate, plugin in plugins.used:
+            strangers = [s.name for s in plugin.strategies if not isinstance(s, Strategy)]
+            if strangers:
+                wanted = f"{Strategy.__module__}.{Strategy.__name__}"
+                remarks.append(candidate.refusal(f"its strategy '{strangers[0]}' is no {wanted}"))
+            else:
+                found = [s for s in plugin.strategies if isinstance(s, Strategy)]
+                outside += [(plugin.name, s) for s in found if s.kind == self.machine.kind]
+        return Strategies(ours, tuple(outside), remarks, self.optional.raises)
+
+    def step(self, stage: str) -> Callable[[int, int], None] | None:
+        """What tells `progress` of the steps of a stage."""
+        return None if self.progress is None else partial(self.tell, stage)
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Tell `progress` how many of how many steps of a stage are done."""
+        if self.progress is not None:
+            self.progress(Progress(stage, done, total))
+
+
+@dataclass(frozen=True)
+class Output:
+    """The code and the weights of an artefact, which its programs share."""
+
+    code: Code
+    weights: link.Weights
+    programs: Iterator[int] = field(default_factory=count)
+    symbols: dict[bytes, str] = field(default_factory=dict)
+
+    def submitted(self, text: KernelText) -> KernelText:
+        """Begin to make code of a kernel; gives it under the name of an earlier one that has the same code."""
+        digest = hashlib.blake2b(text.text.replace(text.symbol, "").encode()).digest()
+        if digest not in self.symbols:
+            self.code.begin(text)
+            self.symbols[digest] = text.symbol
+        return replace(text, symbol=self.symbols[digest])
+
+
+class Compilation:
+    """A program while it is compiled: `run` takes it from stage to stage, `module` is what it has become.
+
+    Stages, by what the module is then:
+
+    - "import": the graph as the model says it;
+    - "graph": the same function in the operators and layouts that kernels are made of;
+    - "fused": its regions, each of which becomes one kernel (or several), in the order of execution;
+    - "scheduled": calls of kernels, whose loops are functions of the module;
+    - "planned": each value of the main function has its place in memory (`storage`);
+    - "program": `artifact`, which still has no code and no weights: these are made in the `output` meanwhile.
+
+    The module is that of the caller, and is changed. What it takes for granted, and calls are checked for, is
+    `assumed`. `output` is needed for the last stage alone.
+    """
+
+    def __init__(self, module: Module, setting: Setting, output: Output | None = None) -> None:
+        self.module = module
+        self.setting = setting
+        self.output = output
+        self.stage = _stage_of(module)
+        self.context = setting.context()
+        self.strategies = setting.strategies(self.remarks)
+        self.storage: Storage | None = None
+        self.artifact: Artifact | None = None
+        self._clock = Clock()
+        self._account = Account(module, setting.machine, setting.optional)
+        if self.stage == "fused":
+            self._account.note_regions(module)
+        self._texts: dict[str, KernelText] = {}
+        self._nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
+        self.assumed = assumptions(module)
+        self.context.remarks += remarks_of_import(module)
+
+    @classmethod
+    def resumed(
+        cls, text: str, setting: Setting, constants: Mapping[str, np.ndarray] | None = None, file: str = "<text>"
+    ) -> Self:
+        """From the `text` of a stage before "scheduled", edited or not. `constants` are those whose elements are left
+        out in the text, which are zeros otherwise.
+
+        TextError for what cannot be read, VerifyError for an illegal program, OptionError for one of a later stage.
+        """
+        module = parse_module(text, file=file)
+        if _stage_of(module) == "scheduled":
+            raise OptionError(
+                f"{file} has kernels already, of which nothing says what they were made for",
+                hint="resume from the text of an earlier stage; schedules are edited by schedule=",
+            )
+        for name, array in (constants or {}).items():
+            if name in module.constants:
+                module.constants[name] = array
+        verify_func(module.main, graph_spec(module))
+        return cls(module, setting)
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """What was done and what not, and why, so far."""
+        return self.context.remarks
+
+    def text(self, *, locs: bool = False) -> str:
+        """The module as text, with `locs` ops carry the source node they came from; elements of big constants are left
+        out."""
+        return print_module(self.module, locs=locs)
+
+    def run(self, until: str = "fused") -> Self:
+        """Run the stages that are left up to one. Raises UnsupportedError and what the stages raise."""
+        if until not in STAGES:
+            raise OptionError(f"there is no stage '{until}'", hint=f"stages are {', '.join(STAGES)}")
+        while STAGES.index(self.stage) < STAGES.index(until):
+            self.stage = STAGES[STAGES.index(self.stage) + 1]
+            _STEPS[self.stage](self)
+            self._observed(self.stage)
+        return self
+
+    def _observed(self, name: str) -> None:
+        if self.setting.observe is not None:
+            self.setting.observe(name, self.module)
+
+    # Stages
+
+    def _lower(self) -> None:
+        """All passes of the graph level before fusion. Kernels are told which dims are the same in all calls."""
+        if same := same_dims(self.module.main, self.assumed):
+            self.module.main.attrs["same_dims"] = same
+        self._run_passes(self._passes_before_fusion, 0)
+        link.copy_aliased_outputs(self.module)
+        if self.assumed:  # said by ops that are gone now
+            said = ((a.holds, a.message, a.loc.node, a.loc.op) for a in self.assumed)
+            self.module.main.attrs["assumed"] = tuple(said)
+
+    def _fuse(self) -> None:
+        self._run_passes(self._passes_of_fusion, len(self._passes_before_fusion))
+        self._account.note_regions(self.module)
+        self._clock.lap("graph")
+
+    def _schedule(self) -> None:
+        """Kernels of the regions; where there is an output, their code is begun as soon as each is ready."""
+        setting = self.setting
+        calls = schedule_regions(
+            self.module, setting.machine, self.strategies, self.remarks,
+            self._emit if self.output is not None else None, setting.step("kernels"),
+            optional=setting.optional, edited=setting.edited, numbers=setting.numbers,
+        )  # fmt: skip
+        self._account.note_kernels(self.module, calls)
+
+    def _plan(self) -> None:
+        setting, module = self.setting, self.module
+        setting.optional.run(
+            "concurrent-kernels", lambda: setting.back_end.arrange(module, setting.machine, self.remarks)
+        )
+        self._clock.lap("schedule")
+        inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
+        self.storage = setting.optional.attempt(
+            "share-memory",
+            lambda: assign_storage(module.main, inplace),
+            lambda: assign_storage(module.main, plan=plan_in_order),
+        )
+
+    def _link(self) -> None:
+        """The program, whose code is begun, and the artefact."""
+        options, module, output, storage = self.setting.options, self.module, self.output, self.storage
+        assert output is not None and storage is not None
+        constants = link.lay_out_constants(module, output.weights)
+        self.context.remarks += self.setting.optional.attempt(
+            "memory-budget", lambda: over_budget(module.main, storage.arena.total, output.weights.total), list
+        )
+        self.context.remarks += output.weights.remarks
+        output.weights.remarks.clear()
+        number = next(output.programs)
+        program = link.make_program(
+            module, storage, constants, self._texts, self.assumed,
+            flush_denormals=options.numerics != "strict" and not options.integer_only,
+            suffix=f".{number}" if number else "",
+        )  # fmt: skip
+        text = output.code.program(program)
+        self._clock.lap("emit")
+        output.code.begin(text)
+        self._clock.lap("llvm")
+        report = link.make_report(
+            module, storage, self._nodes, self._clock.laps, self.remarks, options.numerics
+        )
+        self._account.add_to(report, module, self._texts, self.remarks)
+        link.add_integers(report, module)
+        if options.profile:
+            link.add_costs(report, module)
+        target = self.setting.back_end.target(self.setting.machine)
+        self.artifact = link.make_artifact(module, storage, constants, program, text, target, report)
+
+    # Parts of them
+
+    @property
+    def _passes_before_fusion(self) -> list[Pass]:
+        return self.setting.back_end.passes(self.setting.machine, self.setting.options)
+
+    @property
+    def _passes_of_fusion(self) -> list[Pass]:
+        return [Fuse(self.strategies), PlaceViews(), Order()]
+
+    def _run_passes(self, passes: list[Pass], before: int) -> None:
+        """Passes of which there are some `before` these."""
+        total = len(self._passes_before_fusion) + len(self._passes_of_fusion)
+        done = count(before + 1)
+
+        def passed(step: Pass, module: Module) -> None:
+            self.setting.tell("graph", next(done), total)
+            self._observed(step.name)
+
+        check = verify_graph if self.setting.optional.checked else None
+        run_passes(self.module, passes, self.context, verify=check, after=passed)
+
+    def _emit(self, kernel: Func) -> None:
+        """Begin to make the code of a kernel."""
+        assert self.output is not None
+        self._clock.lap("schedule")
+        if self.setting.target is None:  # nobody else knows what its strategies may do
+            verify_func(kernel, self.setting.back_end.spec(self.setting.machine))
+        text = self.output.code.kernel(kernel)
+        self._clock.lap("emit")
+        self._texts[kernel.name] = self.output.submitted(text)
+        self._clock.lap("llvm")
+
+
+_STEPS: dict[str, Callable[[Compilation], None]] = {
+    "graph": Compilation._lower,
+    "fused": Compilation._fuse,
+    "scheduled": Compilation._schedule,
+    "planned": Compilation._plan,
+    "program": Compilation._link,
+}
+STAGES = ("import", *_STEPS)
+
+
+def _stage_of(module: Module) -> str:
+    """The first stage of which this could be the text."""
+    if any(f.level == "loops" for f in module.funcs.values()):
+        return "scheduled"
+    return "fused" if any(op.name == "fused" for op in module.main.body.ops) else "import"
+
+
+def verify_graph(module: Module) -> None:
+    """VerifyError where the main function is no legal graph."""
+    verify_func(module.main, graph_spec(module))
+
+
+def remarks_of_import(module: Module) -> list[Remark]:
+    """What the front end has to say of a model."""
+    kinds: dict[str, RemarkKind] = {"contradictions": "analysis", "warnings": "warning"}
+    attrs = module.main.attrs
+    return [
+        Remark("import", subject, message, kind)
+        for name, kind in kinds.items()
+        for subject, message in attrs.get(name, ())
+    ]
+
+
+class Clock:
+    """Seconds that each stage took; LLVM's are those for which the others waited."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """The time since the last lap was that of a stage."""
+        now = time.perf_counter()
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self._last
+        self._last = now
