@@ -9,10 +9,10 @@ import pytest
 
 from tests.ops.samples import FAMILIES
 from tests.ops.sampling import Sample
-from tilewright.graph.match import ELEMENTWISE
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
+from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import ge
 from tilewright.ir.types import tensor
 from tilewright.ops.contract import matmul
@@ -111,7 +111,7 @@ class TestWhatIsDerived:
 
     def test_elementwise_operators_are_the_scalar_operations(self) -> None:
         found = {name for name in OPERATORS for op in _applications(name) if op.name == name and is_elementwise(op)}
-        assert found == (ELEMENTWISE & OPERATORS.keys()) | {"copy"}
+        assert found == (OPERATORS.keys() & {*SCALAR_OPS, *CONVERSIONS}) | {"copy"}
 
     def test_what_moves_elements(self) -> None:
         moving = {n for n in OPERATORS for op in _applications(n) if op.name == n and traits_of(op).moves}

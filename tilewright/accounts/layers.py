@@ -94,7 +94,7 @@ def _places(region: Op) -> Iterator[Loc]:
 def _adds_products(op: Op) -> bool:
     operator = OPERATORS[op.name]
     if operator.kind == "irregular":
-        return op.name in PRODUCTS
+        return traits_of(op).sums_products
     compute = operator.compute([v.tensor for v in op.operands], op.attrs)
     return compute.combine == "add" and any(o.name == "mul" for o in compute.body.ops)
 

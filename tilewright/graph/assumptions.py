@@ -15,16 +15,17 @@ from typing import Any
 from tilewright.graph.bounds import DimFacts, unproved
 from tilewright.ir.core import Block, Builder, Func, Module, Op
 from tilewright.ir.diag import Loc, UnsupportedError
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import ONE, Sym, eq, ge, le, sym, unbounded
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import input_variables, is_input_value
 from tilewright.ops.define.broadcasting import open_dims
 from tilewright.ops.define.demands import Demand, undecided
+from tilewright.ops.define.pairing import is_elementwise
 
-_READS_WHOLE_AXES = frozenset(SCALAR_OPS) | CONVERSIONS | {"matmul", "matmul_widening"}
-"""Operators that read an axis along one of their own from its start to its end; others may read a part of it."""
+_READS_WHOLE_AXES = frozenset({"matmul", "matmul_widening"})
+"""Operators that, as elementwise ones, read an axis along one of their own from its start to its end; others may read a
+part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,14 @@ def assumptions(module: Module) -> tuple[Assumption, ...]:
 
 def same_dims(main: Func, granted: Iterable[Assumption]) -> tuple[tuple[Sym, Sym], ...]:
     """Dims of the inputs that another one, or a number, can stand for wherever all that is taken for granted holds,
-    each with what stands for it."""
+    each with what stands for it; none where it contradicts itself, as then no call runs the program."""
     dims = {d for arg in main.args if isinstance(arg.type, TensorType) for d in arg.type.shape if d.kind == "var"}
     facts = DimFacts()
+    granted = list(granted)
     for assumption in granted:
         facts.learn(assumption.holds)
+    if any(facts.applied(assumption.holds) == 0 for assumption in granted):
+        return ()
     found = ((dim, sym(value)) for dim, value in facts.values.items() if dim in dims)
     return tuple((dim, value) for dim, value in found if value.is_const or value in dims)
 
@@ -164,7 +168,7 @@ def _of_broadcast(op: Op, types: Sequence[TensorType]) -> Iterator[tuple[Sym, st
     for pair in found:  # an operand of one element at most is not read along an axis
         holds = eq(pair.a, pair.b)
         yield holds, f"{op.name} of {_listed(types)}: it must be that {worded(holds)}"
-    if op.name not in _READS_WHOLE_AXES:
+    if op.name not in _READS_WHOLE_AXES and not is_elementwise(op):
         return
     extents = dict((*computation.axes, *computation.reduce))
     operands = dict(zip(computation.body.args, types, strict=True))

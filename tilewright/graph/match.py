@@ -7,14 +7,10 @@ import numpy as np
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import constant_array
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.define.pairing import is_elementwise
-
-ELEMENTWISE = frozenset(SCALAR_OPS) | CONVERSIONS
-"""Operators that pair elements by NumPy broadcasting."""
 
 SMALL_ELEMENTS = 1 << 16
 """Constants of up to this many elements are looked at element by element."""

@@ -68,6 +68,18 @@ def test_a_logarithm_of_empty_lanes_leaves_the_layout():
     assert changes(full) == ["block_channels", "unblock_channels"]
 
 
+@pytest.mark.parametrize("function", [ew.sqrt, ew.asin, ew.log1p], ids=lambda f: f.name)
+def test_a_function_that_is_no_number_for_the_fill_leaves_the_layout(function):
+    """The fill is -1.5 where data are between 0 and 1: a weight of zero does not take NaN away."""
+
+    def body(x):
+        y = ew.add(ew.mul(ew.sigmoid(conv(x, 12, 3)), 0.5), constant(np.full((12, 1, 1), 1.5, np.float32)))
+        return conv(function(ew.add(ew.max_(y, 0.5), -2.0 if function is not ew.sqrt else -1.5)), 16, 3)
+
+    module = program(body, (1, 8, 12, 12))
+    run(module, BlockChannels(), Canonicalize(), Fold(), target="zen3")
+
+
 def test_a_pointwise_convolution_between_plain_tensors_is_a_product():
     found = layout(lambda x: relu(ew.add(conv(x, 24, 1), weights(24, 1, 1))), (N, 16, H, W))
     assert changes(found) == []

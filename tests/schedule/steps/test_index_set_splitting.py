@@ -18,7 +18,7 @@ from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
-from tilewright.loops.edit import extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.edit import enclosing_loops, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 from tilewright.ops import elementwise as ew
@@ -220,6 +220,25 @@ def test_an_operand_that_is_padded_is_chosen_with_its_condition() -> None:
     (found,) = Model(artifact, threads=1)(a, b)
     padded = np.pad(a, ((0, 0), (1, 1), (0, 0)), constant_values=7.0)
     np.testing.assert_array_equal(found, np.concatenate([padded, b], axis=1))
+
+
+def test_what_is_computed_of_one_operand_is_not_computed_for_the_other() -> None:
+    """Keys of the past, and the rotated ones of new tokens."""
+    past, new = var("p", 0), var("t", 0)
+
+    def body(old: Value, x: Value) -> Value:
+        return view.concat(old, ew.max_(ew.mul(x, 0.5), 0.25), axis=2)
+
+    types = [tensor(dt.f32, (2, 4, n, 16)) for n in (past, new)]
+    for lengths in ((5, 1), (0, 3), (4, 0), (0, 0)):
+        arrays = [data(2, 4, n, 16) for n in lengths]
+        module, _ = oracle.agree(types, body, arrays)
+        (found,) = oracle.run(module, arrays)
+        wanted = np.concatenate([arrays[0], np.maximum(arrays[1] * 0.5, 0.25)], axis=2)
+        np.testing.assert_array_equal(found, wanted)
+    stores = [op for op in kernel_of(module).body.walk() if op.name == "store"]
+    computed = [any(o.name == "max" for o in enclosing_loops(op)[-1].walk()) for op in stores]
+    assert sorted(computed) == [False, True], "the past is copied by a loop that computes nothing"
 
 
 def test_work_that_is_much_code_is_not_repeated_for_each_case() -> None:

@@ -126,7 +126,7 @@ def writes_lines(x: Value) -> bool:
     if op is None or op is x.op or not op.operands:
         return False
     info = classify(op)
-    return info.kind is OpClass.CONTRACTION and info.slides
+    return info.kind is OpClass.CONTRACTION and info.is_sliding_window
 
 
 def _split(op: Op, module: Module) -> None:

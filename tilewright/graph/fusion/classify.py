@@ -34,14 +34,14 @@ class OpInfo:
     is_source: has no operands, so that every reader may compute it again.
     is_alias: its result lies in memory as its operand does.
     is_pointwise: element i of the result depends on the elements i of operands of the same shape.
-    is_index_map: moves elements without computing (and without branches).
+    is_index_map: moves elements without computing (and without selecting).
     is_bijective: a one-to-one map of positions (elementwise, transpose, reshape by splitting axes).
-    turns: an index map whose result has another axis last than the operand.
-    unpacks: an index map that takes the operand's last axis, blocks of another one, back into that axis.
+    changes_last_axis: an index map whose result has another axis last than the operand.
+    unblocks_channels: an index map that takes the operand's last axis, blocks of another one, back into that axis.
     reads_once: every operand element is read at most once.
-    branches: picks among operands by position (concat, pad).
+    selects_by_position: which operand is read, or none, depends on the position (concat, pad).
     is_windowed: a reduction that reads elements several times.
-    slides: a reduction whose windows lie along the axes of an operand, one for each element of the result.
+    is_sliding_window: a reduction whose windows lie along the axes of an operand, one for each element of the result.
     reads_through: a contraction that can read an operand through an index map.
     is_matrix_product: a contraction of rows of the left operand with columns of the right one, or batches of these.
     reads_rows: a matrix product whose left operand has the reduced axis last.
@@ -57,12 +57,12 @@ class OpInfo:
     is_pointwise: bool = False
     is_index_map: bool = False
     is_bijective: bool = False
-    turns: bool = False
-    unpacks: bool = False
+    changes_last_axis: bool = False
+    unblocks_channels: bool = False
     reads_once: bool = False
-    branches: bool = False
+    selects_by_position: bool = False
     is_windowed: bool = False
-    slides: bool = False
+    is_sliding_window: bool = False
     reads_through: bool = False
     is_matrix_product: bool = False
     reads_rows: bool = False
@@ -112,12 +112,12 @@ def _elementwise(operator: Operator, compute: Compute, known: tuple[bool, ...]) 
     ]
     size = product(compute.shape)
     axes = tuple(v for v, _ in compute.axes)
-    branches = any(o.attrs.get("guard") for o in loads)
+    guarded = any(o.attrs.get("guard") for o in loads)
     plain = all(_is_affine(o.attrs["idx"]) for o in loads)
-    copies = not others and len(loads) == 1 and not branches and not known
+    copies = not others and len(loads) == 1 and not guarded and not known
     moves = copies and plain
     covers = [product(o.operands[0].type.shape) == size for o in loads]  # type: ignore[attr-defined]
-    pointwise = plain and not branches and all(_is_identity(o, axes, compute) for o in loads)
+    pointwise = plain and not guarded and all(_is_identity(o, axes, compute) for o in loads)
     return OpInfo(
         OpClass.ELEMENTWISE,
         compute.shape,
@@ -126,10 +126,10 @@ def _elementwise(operator: Operator, compute: Compute, known: tuple[bool, ...]) 
         is_pointwise=pointwise,
         is_index_map=moves,
         is_bijective=pointwise or (moves and all(covers)),
-        turns=moves and _turns(loads[0].attrs["idx"], compute),
-        unpacks=copies and _unpacks(loads[0].attrs["idx"]),
-        reads_once=plain and not branches and all(covers),
-        branches=branches,
+        changes_last_axis=moves and _changes_last_axis(loads[0].attrs["idx"], compute),
+        unblocks_channels=copies and _unblocks_channels(loads[0].attrs["idx"]),
+        reads_once=plain and not guarded and all(covers),
+        selects_by_position=guarded,
         cost=weighted_operations([o.name for o in others]),
     )
 
@@ -155,18 +155,18 @@ def _tiles(compute: Compute) -> OpInfo:
         compute.shape,
         is_tiled=True,
         reads_once=once and not guarded,
-        branches=guarded,
+        selects_by_position=guarded,
         cost=len(compute.body.ops),
     )
 
 
-def _turns(idx: tuple[Sym, ...], compute: Compute) -> bool:
+def _changes_last_axis(idx: tuple[Sym, ...], compute: Compute) -> bool:
     """Whether the last axis of the result counts along another axis of the operand than the last."""
     last = next((v for v, extent in reversed(compute.axes) if extent != 1), None)
     return last is not None and any(last in i.vars for i in idx[:-1])
 
 
-def _unpacks(idx: tuple[Sym, ...]) -> bool:
+def _unblocks_channels(idx: tuple[Sym, ...]) -> bool:
     """Whether the last index counts within blocks of an axis whose blocks an index counts that is not next to it."""
     return bool(idx) and idx[-1].kind == "mod" and any(_counts_blocks(i, idx[-1]) for i in idx[:-2])
 
@@ -204,7 +204,7 @@ def _reduction(compute: Compute) -> OpInfo:
             OpClass.CONTRACTION,
             compute.shape,
             reads_through=not guarded,
-            slides=_slides(loads, compute),
+            is_sliding_window=_is_sliding_window(loads, compute),
             is_matrix_product=found is not None,
             reads_rows=bool(found),
         )
@@ -216,7 +216,7 @@ def _reduction(compute: Compute) -> OpInfo:
         OpClass.REDUCTION,
         compute.shape,
         is_windowed=windowed,
-        slides=_slides(loads, compute),
+        is_sliding_window=_is_sliding_window(loads, compute),
         sums_lines=compute.combine == "add" and len(body) == 2 and _reduces_lines(loads, compute),
     )
 
@@ -244,7 +244,7 @@ def _reduces_lines(loads: list[Op], compute: Compute) -> bool:
     return len(loads) == 1 and flags[-2:] == [True, False] and sum(flags) == 1
 
 
-def _slides(loads: list[Op], compute: Compute) -> bool:
+def _is_sliding_window(loads: list[Op], compute: Compute) -> bool:
     """Whether an operand is read with all axes of the result, and along some of them with a reduced one as well."""
     live = {v for v, extent in compute.axes if extent != 1}
     reduced = {v for v, _ in compute.reduce}

@@ -18,7 +18,7 @@ def epilogue(join: Join) -> Match | NoMatch:
         return NoMatch("the reduction that reads it computes it from the same tensor")
     if product(consumer.domain) != product(producer.domain):
         return NoMatch("it does not have one element for each of the result")
-    if any(facts.info(o).branches or not facts.info(o).is_bijective for o in consumer.ops):
+    if any(facts.info(o).selects_by_position or not facts.info(o).is_bijective for o in consumer.ops):
         return NoMatch(f"{op.name} moves elements in a way that the tile loops cannot follow")
     if any(_moves(o, facts) for o in consumer.ops) and not join.leaves_nothing_else():
         return NoMatch("the tensor is needed in its own layout too")

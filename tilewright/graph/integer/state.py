@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.graph.integer.curves import Curve, numbers_of
 from tilewright.graph.integer.fixed import Fixed, known_numbers
 from tilewright.graph.integer.obstacles import Obstacle
-from tilewright.graph.match import type_of
+from tilewright.graph.match import is_constant, type_of
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Problem
 from tilewright.ir.rewrite import constant_array
@@ -54,8 +54,7 @@ class Numbers:
         """Whether the elements follow from constants."""
         if value in self.known:
             return True
-        op = value.op
-        return op is not None and (op.name == "constant" or (op.name == "full" and type_of(value).is_static))
+        return is_constant(value) and type_of(value).is_static
 
     def array(self, value: Value) -> np.ndarray | None:
         """The elements of what is known; one for all of a `full`."""

@@ -10,15 +10,13 @@ import numpy as np
 
 from tilewright.ir.core import Func, Module, Op
 from tilewright.ir.passes import PassContext
+from tilewright.ops.define.derive_traits import traits_of
 
 COMPARED_BYTES = 1 << 16
 """Constants of up to this many bytes are equal when their bytes are; larger ones when they are one array."""
 
 SAMPLED = 4
 """Elements of a constant that are compared before all are."""
-
-PRODUCTS = frozenset({"matmul", "matmul_widening", "matmul_integer", "conv", "conv_integer", "conv_transpose"})
-"""Ops that remember of which nodes they are when they are merged: reports tell of each."""
 
 IMPURE = frozenset({"return", "yield", "fused"})
 """Ops that are never merged."""
@@ -53,7 +51,7 @@ def merge_duplicates(func: Func, module: Module) -> int:
             continue
         for old, new in zip(op.results, first.results, strict=True):
             old.replace_by(new)
-        if op.name in PRODUCTS:
+        if traits_of(op).sums_products:  # reports tell of each of their nodes
             first.loc = first.loc.joined(op.loc)
         merged += 1
     return merged

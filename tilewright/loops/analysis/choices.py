@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, logical_not
+from tilewright.ir.types import ScalarType
 
 
 class ChoiceTrees:
@@ -64,19 +66,22 @@ def loads_of(last: Op) -> Iterator[tuple[Op, tuple[Sym, ...]]]:
 
 
 def _reads(op: Op) -> bool:
-    return op.name == "load"
+    """Whether what makes a value is a load: nothing else that does has a place."""
+    return "idx" in op.attrs
 
 
-def _selects(op: Op) -> bool:
-    return op.name == "select"
+def selects(op: Op) -> bool:
+    """Whether an op gives one of two values: no other has three operands, of which the first is a flag."""
+    flag = op.operands[0].type if len(op.operands) == 3 else None
+    return isinstance(flag, ScalarType) and flag.dtype is dt.bool_
 
 
 def _chooses(op: Op) -> bool:
     """Whether an op chooses, by a condition on indices, among loads and choices of its block that nobody else reads."""
-    if not _selects(op) or op.operands[0].op is None or "expr" not in op.operands[0].op.attrs:
+    if not selects(op) or op.operands[0].op is None or "expr" not in op.operands[0].op.attrs:
         return False
     return all(
-        v.op is not None and (_reads(v.op) or _selects(v.op)) and v.op.parent is op.parent and len(v.users) == 1
+        v.op is not None and (_reads(v.op) or selects(v.op)) and v.op.parent is op.parent and len(v.users) == 1
         for v in op.operands[1:]
     )
 

@@ -57,7 +57,7 @@ class FusedWindow(Strategy):
     name = "fused_window"
 
     def join(self, join: Join) -> Match | NoMatch | None:
-        if join.info.slides and is_contraction(join.producer):
+        if join.info.is_sliding_window and is_contraction(join.producer):
             reason = _why_apart(join)
             return NoMatch(reason) if reason else Match(join.consumer.domain)
         if join.producer.strategy is self:

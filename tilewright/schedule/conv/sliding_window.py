@@ -63,12 +63,12 @@ class SlidingWindow(Contraction):
     name = "sliding_window"
 
     def claims(self, op: Op, info: OpInfo) -> bool:
-        return info.kind is OpClass.CONTRACTION and info.slides
+        return info.kind is OpClass.CONTRACTION and info.is_sliding_window
 
     def join(self, join: Join) -> Match | NoMatch | None:
         if join.producer.strategy is self and (answer := joins_line_sums(join)) is not None:
             return answer
-        if join.consumer.strategy is self and join.info.slides and is_contraction(join.producer):
+        if join.consumer.strategy is self and join.info.is_sliding_window and is_contraction(join.producer):
             return None  # both in one kernel are a strategy of their own
         return super().join(join)
 

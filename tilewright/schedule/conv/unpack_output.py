@@ -42,7 +42,7 @@ class UnpackOutput(Strategy):
     def join(self, join: Join) -> Match | NoMatch | None:
         if join.producer.strategy is self:
             return NoMatch("the image has left its blocks")
-        if not join.info.unpacks or not is_contraction(join.producer):
+        if not join.info.unblocks_channels or not is_contraction(join.producer):
             return None
         reason = _why_apart(join)
         return NoMatch(reason) if reason else Match(join.consumer.domain)

@@ -43,7 +43,7 @@ from tilewright.schedule.gemm.gemm_axes import GemmAxes
 from tilewright.schedule.gemm.gemm_plan import FEW_TILES, GemmPlan, plan_gemm
 from tilewright.schedule.gemm.loop_order import writes_lines
 from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
-from tilewright.schedule.gemm.panels import pack_columns, pack_constants, prefetch_panels
+from tilewright.schedule.gemm.panels import pack_columns, pack_constants, pack_groups, prefetch_panels
 from tilewright.schedule.gemm.reduction_nest import ReductionNest, copied, one_reduction, reduction_of
 from tilewright.schedule.gemm.register_tile import (
     Nest,
@@ -77,7 +77,7 @@ class Contraction(Strategy):
                 return answer
             return read_through(join)
         if join.producer.strategy is self and is_elementwise(join.consumer):
-            if join.info.is_tiled or join.info.unpacks:  # belongs to other strategies
+            if join.info.is_tiled or join.info.unblocks_channels:  # belongs to other strategies
                 return None
             if _turns_groups(join):
                 return NoMatch("groups of products are added up in lanes along the columns")
@@ -139,7 +139,7 @@ def _leaves_short_lines(join: Join) -> bool:
 
     if any(join.facts.info(o).is_matrix_product and not any(map(is_known, o.operands)) for o in join.producer.ops):
         return False
-    turned = [o.result for o in join.consumer.ops if join.facts.info(o).turns]
+    turned = [o.result for o in join.consumer.ops if join.facts.info(o).changes_last_axis]
     return any(map(is_short, turned)) and not is_short(join.value)
 
 
@@ -382,6 +382,11 @@ def _lay_out(
     if plan.group is None:
         depth = [o for o in add.outer if o not in around and extent_of(o) != 1]
         pack_columns(s, [o.add for o in made], depth, tiled.panel, target)
+    elif tiled.is_one:
+        for sums in made:
+            pack_groups(s, [sums.add], sums.add.outer[-1], target)
+    elif tiled.panel:
+        pack_groups(s, [o.add for o in made], tiled.panel[-1], target)
     return weights
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.cost.elementwise import chunk_of_line
+from tilewright.cost.elementwise import chunk_of_line, lanes_of_turns
 from tilewright.cost.recompute import is_cheap
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
@@ -16,7 +16,14 @@ from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.stages import Lowered
 from tilewright.schedule.maps.opaque import Opaque
-from tilewright.schedule.steps.access import conditional_nest, divisors_in, perfect_nest, stores_in, stride_in
+from tilewright.schedule.steps.access import (
+    conditional_nest,
+    divisors_in,
+    perfect_nest,
+    stores_in,
+    stride_in,
+    turns_in,
+)
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.index_set_splitting import split_cases, split_index_sets
 from tilewright.schedule.steps.parallelize import parallelize_outer, parallelize_pieces
@@ -56,13 +63,13 @@ def is_elementwise(region: Region) -> bool:
 
 def _why_apart(join: Join) -> str:
     """Why one elementwise kernel should not compute what another one reads; "" when it should."""
-    picks = any(join.facts.info(op).branches and len(op.operands) > 1 for op in join.producer.ops)
-    if picks and join.has(lambda info: info.turns, join.consumer):
+    picks = any(join.facts.info(op).selects_by_position and len(op.operands) > 1 for op in join.producer.ops)
+    if picks and join.has(lambda info: info.changes_last_axis, join.consumer):
         return "squares of a transpose go through registers where what they read does not depend on the position"
     if product(join.producer.domain) == product(join.consumer.domain) and join.info.is_pointwise:
         return ""
     only_reader, cheap = join.is_only_reader(), is_cheap(join.facts.cost(join.producer))
-    if join.info.branches:
+    if join.info.selects_by_position:
         return "" if only_reader and cheap else f"every branch of {join.op.name} would compute it"
     if only_reader and (join.info.reads_once or cheap):
         return ""
@@ -166,13 +173,13 @@ def _is_line(loop: Op) -> bool:
 def _chunk(s: Schedule, line: Op) -> None:
     """Give a flat loop an outer one for threads to share."""
     extent = extent_of(line)
-    chunk = chunk_of_line(extent.value if extent.is_const else None)
+    chunk = chunk_of_line(extent.value if extent.is_const else None, turns_in(line))
     if chunk:
         s.split(line, chunk, tail="branch")
 
 
 def _vectorize(s: Schedule, loop: Op, target: Target) -> None:
-    lanes = lanes_for(loop, target)
+    lanes = lanes_of_turns(lanes_for(loop, target), turns_in(loop))
     if lanes < 2 or kind_of(loop) not in ("serial", "parallel"):
         return
     if not _worthwhile(loop):

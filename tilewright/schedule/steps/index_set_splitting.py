@@ -23,13 +23,13 @@ from tilewright.cost.elementwise import (
     runs_are_worth_loops,
 )
 from tilewright.cost.typical import TypicalSizes
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, holds
-from tilewright.loops.analysis.choices import ChoiceTrees, loads_of
+from tilewright.loops.analysis.choices import ChoiceTrees, loads_of, selects
 from tilewright.loops.edit import buffer_type, extent_of, kind_of, loop_var, ranges_at
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
@@ -77,7 +77,7 @@ def split_cases(s: Schedule, nest: Op) -> bool:
     loops = perfect_nest(nest)
     for k, loop in enumerate(loops):
         if kind_of(loop) == "serial" and _is_worth_pieces(loops[k:]):
-            return not _chooses_pointers(loops[k:]) and _split_cases(s, loop)
+            return not _pointer_is_enough(loop, loops[k + 1 :]) and _split_cases(s, loop)
     return False
 
 
@@ -92,8 +92,21 @@ def _is_worth_pieces(nest: Sequence[Op]) -> bool:
         return False
     size = max(buffer_type(op.operands[-1]).dtype.storage.itemsize for op in stores_in(loop))
     (elements,) = TypicalSizes({}).medium([product(map(extent_of, nest))])
-    computed = sum(name not in _PICKING for name in ops)
-    return runs_are_worth_loops(len(decisions) + 1, elements // lanes_of_vector(size, None), computed)
+    return runs_are_worth_loops(len(decisions) + 1, elements // lanes_of_vector(size, None), _computed_on_picked(loop))
+
+
+def _computed_on_picked(loop: Op) -> int:
+    """Operations on what the position in a loop has picked, which all cases have. Those on one operand alone are of its
+    case, such as the rotation of keys that a past is joined with, and loops of their own spare them the others."""
+    v, count = loop_var(loop), 0
+    picked: set[Value] = set()
+    for op in loop.walk():
+        condition = op.operands[0].op if selects(op) else None
+        picks = condition is not None and "expr" in condition.attrs and v in condition.attrs["expr"].vars
+        if picks or not picked.isdisjoint(op.operands):
+            picked.update(op.results)
+            count += op.name not in _PICKING
+    return count
 
 
 def _picks(loop: Op) -> bool:
@@ -101,18 +114,20 @@ def _picks(loop: Op) -> bool:
     return any(op.name == "index" and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
 
 
-def _chooses_pointers(nest: Sequence[Op]) -> bool:
-    """Whether all that the outer one of these loops decides is which of several operands is read, in the same way by
-    the innermost one, of so many elements that a choice in each iteration costs little. Lines are whole vectors: others
-    are better joined to longer ones, which loops of their own allow."""
-    loop, inner = nest[0], nest[1:]
-    line = extent_of(nest[-1])
+def _pointer_is_enough(loop: Op, inner: Sequence[Op]) -> bool:
+    """Whether each iteration of a loop chooses a pointer, behind which the loops inside read enough elements, in lines
+    of whole vectors: others are better joined to longer ones, which loops of their own allow."""
     lanes = lanes_of_vector(max(buffer_type(op.operands[1]).dtype.bytes for op in stores_in(loop)), None)
-    if not inner or not line.is_const or line.value % lanes:
+    if not inner or not extent_of(inner[-1]).is_const or extent_of(inner[-1]).value % lanes:
         return False
-    (elements,) = TypicalSizes({}).medium([product(map(extent_of, inner))])
-    if not pointer_is_worth_choosing(len(_decisions(loop)) + 1, elements):
-        return False
+    elements = product(map(extent_of, inner))
+    few = elements.is_const and not pointer_is_worth_choosing(len(_decisions(loop)) + 1, elements.value)
+    return not few and _chooses_pointers(loop, inner)
+
+
+def _chooses_pointers(loop: Op, inner: Sequence[Op]) -> bool:
+    """Whether all that a loop decides is which of several operands is read, in the same way by the innermost one of the
+    loops inside."""
     v, trees = loop_var(loop), ChoiceTrees()
     stored = {store.operands[1] for store in stores_in(loop)}
     for op in loop.walk():

@@ -117,6 +117,8 @@ class MemoryAccess:
             raw = self._load_strided(buffer, where, lanes, guard, other)
         elif where.general is not None and (starts := self._starts_of_runs(buffer, e, lanes)):
             raw = self._load_interleaved(buffer, starts, lanes, guard, other)
+        elif where.general is not None and (found := self._one_or_run(buffer, e, lanes, guard, other)):
+            raw = found
         else:
             raw = self._gather(buffer, where, lanes, guard, other)
         return from_memory(raw, dtype)
@@ -297,6 +299,26 @@ class MemoryAccess:
             own = replace(guard, lanes=mask)
             runs.append(self._load_run(buffer, start, lanes // len(starts), own, other))
         return interleaved(runs)
+
+    def _one_or_run(
+        self, buffer: Buffer, e: Sym, lanes: int, guard: Guard, other: float | int
+    ) -> Reg | None:
+        """One element for all lanes, or consecutive ones, as a condition says that all lanes share; None where the
+        address is another one."""
+        either = self.indices.either(e)
+        if either is None or buffer.private != 1 or (guard.lanes is not None and not self.masked_memory):
+            return None
+        condition, *addresses = either
+        one, run = (self.indices.affine(address) for address in addresses)
+        flag = self.indices.condition(condition)
+        if run.stride == 0:
+            one, run, flag = run, one, ~flag
+        if one.general is not None or run.general is not None or (one.stride, run.stride) != (0, 1):
+            return None
+        alone, together = (flag, ~flag) if guard.uniform is None else (flag & guard.uniform, ~flag & guard.uniform)
+        single = self._load_one(buffer, one, Guard(alone, guard.lanes), other, lanes)
+        several = self._load_run(buffer, run, lanes, Guard(together, guard.lanes), other)
+        return flag.splat(lanes).select(single.splat(lanes), several)
 
     def _gather(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
         dtype = buffer.type.dtype
