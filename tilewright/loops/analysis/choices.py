@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, logical_not
+from tilewright.ir.types import ScalarType
 
 
 class ChoiceTrees:
@@ -37,7 +39,7 @@ class ChoiceTrees:
                 break
             else:
                 found.append(at)
-                open_ += [v for v in map(defining, at.operands[1:]) if v.name != "load"]
+                open_ += [v for v in map(defining, at.operands[1:]) if not _reads(v)]
         else:
             self._known.update(dict.fromkeys(found, True))
             return True
@@ -52,18 +54,34 @@ def parts_of(last: Op) -> Iterator[tuple[Op, tuple[Sym, ...]]]:
     while open_:
         op, chosen = open_.pop()
         yield op, chosen
-        if op.name != "load":
+        if not _reads(op):
             condition = condition_of(op)
             for value, holds in zip(op.operands[1:], (condition, logical_not(condition)), strict=True):
                 open_.append((defining(value), (*chosen, holds)))
 
 
+def loads_of(last: Op) -> Iterator[tuple[Op, tuple[Sym, ...]]]:
+    """The loads that a choice chooses from, each with the conditions under which it is chosen."""
+    return ((op, chosen) for op, chosen in parts_of(last) if _reads(op))
+
+
+def _reads(op: Op) -> bool:
+    """Whether what makes a value is a load: nothing else that does has a place."""
+    return "idx" in op.attrs
+
+
+def selects(op: Op) -> bool:
+    """Whether an op gives one of two values: no other has three operands, of which the first is a flag."""
+    flag = op.operands[0].type if len(op.operands) == 3 else None
+    return isinstance(flag, ScalarType) and flag.dtype is dt.bool_
+
+
 def _chooses(op: Op) -> bool:
     """Whether an op chooses, by a condition on indices, among loads and choices of its block that nobody else reads."""
-    if op.name != "select" or op.operands[0].op is None or op.operands[0].op.name != "index":
+    if not selects(op) or op.operands[0].op is None or "expr" not in op.operands[0].op.attrs:
         return False
     return all(
-        v.op is not None and v.op.name in ("load", "select") and v.op.parent is op.parent and len(v.users) == 1
+        v.op is not None and (_reads(v.op) or selects(v.op)) and v.op.parent is op.parent and len(v.users) == 1
         for v in op.operands[1:]
     )
 

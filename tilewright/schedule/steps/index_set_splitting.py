@@ -29,7 +29,7 @@ from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, holds
-from tilewright.loops.analysis.choices import ChoiceTrees, parts_of
+from tilewright.loops.analysis.choices import ChoiceTrees, loads_of, selects
 from tilewright.loops.edit import buffer_type, extent_of, kind_of, loop_var, ranges_at
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
@@ -101,8 +101,8 @@ def _computed_on_picked(loop: Op) -> int:
     v, count = loop_var(loop), 0
     picked: set[Value] = set()
     for op in loop.walk():
-        condition = op.operands[0].op if op.name == "select" else None
-        picks = condition is not None and condition.name == "index" and v in condition.attrs["expr"].vars
+        condition = op.operands[0].op if selects(op) else None
+        picks = condition is not None and "expr" in condition.attrs and v in condition.attrs["expr"].vars
         if picks or not picked.isdisjoint(op.operands):
             picked.update(op.results)
             count += op.name not in _PICKING
@@ -115,7 +115,11 @@ def _picks(loop: Op) -> bool:
 
 
 def _pointer_is_enough(loop: Op, inner: Sequence[Op]) -> bool:
-    """Whether each iteration of a loop chooses a pointer, behind which the loops inside read enough elements."""
+    """Whether each iteration of a loop chooses a pointer, behind which the loops inside read enough elements, in lines
+    of whole vectors: others are better joined to longer ones, which loops of their own allow."""
+    lanes = lanes_of_vector(max(buffer_type(op.operands[1]).dtype.bytes for op in stores_in(loop)), None)
+    if not inner or not extent_of(inner[-1]).is_const or extent_of(inner[-1]).value % lanes:
+        return False
     elements = product(map(extent_of, inner))
     few = elements.is_const and not pointer_is_worth_choosing(len(_decisions(loop)) + 1, elements.value)
     return not few and _chooses_pointers(loop, inner)
@@ -124,18 +128,15 @@ def _pointer_is_enough(loop: Op, inner: Sequence[Op]) -> bool:
 def _chooses_pointers(loop: Op, inner: Sequence[Op]) -> bool:
     """Whether all that a loop decides is which of several operands is read, in the same way by the innermost one of the
     loops inside."""
-    if not inner:
-        return False
     v, trees = loop_var(loop), ChoiceTrees()
     stored = {store.operands[1] for store in stores_in(loop)}
     for op in loop.walk():
         if not any(v in c.vars for c in _conditions_of(op)):
             continue
-        readers = [trees.last_of(op)] if op.name == "load" else [*map(trees.last_of, op.result.users)]
-        for last in readers:
+        for last in map(trees.last_of, op.result.users):
             if last is None:
                 return False
-            loads = [part for part, _ in parts_of(last) if part.name == "load"]
+            loads = [load for load, _ in loads_of(last)]
             strides = {stride_in(load, loop_var(inner[-1])) for load in loads}
             if len(strides) > 1 or strides.isdisjoint((sym(0), sym(1))):
                 return False

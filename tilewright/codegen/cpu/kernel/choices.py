@@ -11,7 +11,7 @@ from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, MemoryAccess, fr
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
-from tilewright.loops.analysis.choices import ChoiceTrees, condition_of, defining, parts_of
+from tilewright.loops.analysis.choices import ChoiceTrees, condition_of, defining, loads_of, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ChosenLoads:
     def _pointer(self, last: Op, places: Mapping[Op, _Place], lanes: int, shared: bool) -> str:
         found: dict[Op, str] = {}
         for op in reversed([op for op, _ in parts_of(last)]):
-            if op.name == "load":
+            if op in places:
                 found[op] = self._place(places[op], lanes, shared)
             else:
                 then, otherwise = (found[defining(v)] for v in op.operands[1:])
@@ -91,9 +91,7 @@ class ChosenLoads:
     def _places_of(self, last: Op, lanes: int) -> dict[Op, _Place] | None:
         """The places that a choice chooses from; None where they are not of one form, or differ between lanes."""
         places: dict[Op, _Place] = {}
-        for op, chosen in parts_of(last):
-            if op.name != "load":
-                continue
+        for op, chosen in loads_of(last):
             conditions = {*chosen, *op.attrs.get("guard", ())}
             buffer, address = self._buffers[op.operands[0]], self._address(op)
             if any(self._indices.lanes_of(c) > 1 for c in conditions) or not buffer.fixed:

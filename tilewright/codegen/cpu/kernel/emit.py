@@ -498,12 +498,6 @@ class _Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
-        if op.name == "select":
-            if self.choices.is_inner(op):
-                return
-            if (chosen := self.choices.chosen(op, self.lanes)) is not None:
-                self.values[op.result] = chosen
-                return
         operands = [self.values[v] for v in op.operands]
         lanes = max([x.lanes for x in operands])
         operands = [x if x.lanes == lanes else self.indices.in_all_lanes(x, lanes) for x in operands]
@@ -520,6 +514,14 @@ class _Kernel:
         self._fail_where(zero, Check("ExecutionError", DIVISION_BY_ZERO))
         found = apply_scalar(op.name, operands, dtype)
         self.values[op.result] = zero.select(found.like(0), found)
+
+    def _select(self, op: Op) -> None:
+        if self.choices.is_inner(op):
+            return
+        if (chosen := self.choices.chosen(op, self.lanes)) is not None:
+            self.values[op.result] = chosen
+        else:
+            self._scalar(op)
 
     def _check(self, op: Op) -> None:
         self._fail_where(~self.values[op.operands[0]], Check(op.attrs["kind"], op.attrs["message"]))
@@ -557,6 +559,7 @@ _HANDLERS = {
     "cast": _Kernel._cast,
     "bitcast": _Kernel._bitcast,
     "bind": _Kernel._bind,
+    "select": _Kernel._select,
     "check": _Kernel._check,
     "prefetch": _Kernel._prefetch,
     "lanes_reduce": _Kernel._lanes_reduce,
