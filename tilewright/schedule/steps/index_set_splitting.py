@@ -20,6 +20,7 @@ from tilewright.cost.elementwise import cases_are_worth_loops, lanes_of_vector, 
 from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
@@ -31,8 +32,6 @@ from tilewright.schedule.trace import Schedule
 SHORTEST = 16
 """Iterations from which on a loop is worth its pieces."""
 MOST_PIECES = 6
-_PICKING = frozenset(("for", "load", "index", "select", "store", "const"))
-"""Ops of a body that picks among operands and computes nothing."""
 MULTIPLES = (-1, 0, 1, 2)
 """Multiples of a divisor at which an index may start anew; what does so more often has no long piece."""
 
@@ -86,13 +85,18 @@ def _is_worth_pieces(nest: Sequence[Op]) -> bool:
         return False
     size = max(buffer_type(op.operands[-1]).dtype.storage.itemsize for op in stores_in(loop))
     (elements,) = TypicalSizes({}).medium([product(map(extent_of, nest))])
-    computed = sum(name not in _PICKING for name in ops)
+    computed = sum(name in SCALAR_OPS for name in ops) - len(decisions)  # which select
     return runs_are_worth_loops(len(decisions) + 1, elements // lanes_of_vector(size, None), computed)
 
 
 def _picks(loop: Op) -> bool:
     """Whether the position in a loop decides which of several operands is read."""
-    return any(op.name == "index" and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
+    return any(_is_number(op) and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
+
+
+def _is_number(op: Op) -> bool:
+    """Whether an op makes a scalar of positions, such as the condition of a selection."""
+    return op.name == "index"
 
 
 def _split_cases(s: Schedule, loop: Op) -> bool:
@@ -133,7 +137,7 @@ def _is_between(position: Sym, extent: Sym, ranges: Ranges) -> bool:
 
 
 def _conditions_of(op: Op) -> tuple[Sym, ...]:
-    if op.name == "index":
+    if _is_number(op):
         return (op.attrs["expr"],)
     guard: tuple[Sym, ...] = op.attrs.get("guard", ()) if op.name == "load" else ()
     return guard
