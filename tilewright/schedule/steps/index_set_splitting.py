@@ -25,6 +25,7 @@ from tilewright.cost.elementwise import (
 from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
@@ -37,8 +38,6 @@ from tilewright.schedule.trace import Schedule
 SHORTEST = 16
 """Iterations from which on a loop is worth its pieces."""
 MOST_PIECES = 6
-_PICKING = frozenset(("for", "load", "index", "select", "store", "const"))
-"""Ops of a body that picks among operands and computes nothing."""
 MULTIPLES = (-1, 0, 1, 2)
 """Multiples of a divisor at which an index may start anew; what does so more often has no long piece."""
 
@@ -105,13 +104,18 @@ def _computed_on_picked(loop: Op) -> int:
         picks = condition is not None and "expr" in condition.attrs and v in condition.attrs["expr"].vars
         if picks or not picked.isdisjoint(op.operands):
             picked.update(op.results)
-            count += op.name not in _PICKING
+            count += op.name in SCALAR_OPS and not picks
     return count
 
 
 def _picks(loop: Op) -> bool:
     """Whether the position in a loop decides which of several operands is read."""
-    return any(op.name == "index" and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
+    return any(_is_number(op) and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
+
+
+def _is_number(op: Op) -> bool:
+    """Whether an op makes a scalar of positions, such as the condition of a selection."""
+    return op.name == "index"
 
 
 def _pointer_is_enough(loop: Op, inner: Sequence[Op]) -> bool:
@@ -183,7 +187,7 @@ def _is_between(position: Sym, extent: Sym, ranges: Ranges) -> bool:
 
 
 def _conditions_of(op: Op) -> tuple[Sym, ...]:
-    if op.name == "index":
+    if _is_number(op):
         return (op.attrs["expr"],)
     guard: tuple[Sym, ...] = op.attrs.get("guard", ()) if op.name == "load" else ()
     return guard
