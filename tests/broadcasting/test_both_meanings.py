@@ -310,3 +310,21 @@ def test_the_first_and_the_last_row_need_no_program_more() -> None:
         for t in (0, 1, 2, 7):
             x = data(2, t, 3)
             assert_close(model(x)[0], x - x[:, part])
+
+
+@pytest.mark.parametrize("last", [(7, 40), (1, 40), (40, 1), (1, 1)])
+def test_axes_that_are_stretched_or_not_are_read_in_vectors(last: tuple[int, int]) -> None:
+    """One element for all lanes, or consecutive ones: a flag that all lanes share says which."""
+    shapes = {"x": ["a", "b"], "y": ["c", "d"]}
+    infos = [h.make_tensor_value_info(name, T.FLOAT, shape) for name, shape in shapes.items()]
+    result = h.make_tensor_value_info("z", T.FLOAT, [None, None])
+    graph = h.make_graph([h.make_node("Sub", ["x", "y"], ["z"])], "g", infos, [result])
+    proto = h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
+    texts = stages.programs(proto, "llvm")
+    assert any("stretch" in name for name in texts)
+    assert not any("gather" in text for text in texts.values())
+    x, y = data(last[0], 40), data(1, last[1])
+    for a, b in ((x, y), (y, x), (x[:, :1], y), (x, y[:0])):
+        if 0 in b.shape and a.shape[0] != 1:
+            continue
+        np.testing.assert_array_equal(tilewright.compile(proto)(a, b)[0], a - b)

@@ -106,6 +106,11 @@ CASES = [
     Case("MaxPool", [f32(1, 1, 5, 5)], {"kernel_shape": [2, 2], "strides": [2, 2]}, (), 2),
     Case("AveragePool", [f32(1, 2, 6, 6)], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
     Case("AveragePool", [f32(1, 2, 6, 6)], {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}),
+    Case(
+        "AveragePool",
+        [f32(1, 2, 6, 7)],
+        {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 0, 1, 1], "count_include_pad": 1, "ceil_mode": 1},
+    ),
     Case("GlobalAveragePool", [f32(2, 3, 4, 5)]),
     Case("GlobalMaxPool", [f32(2, 3, 4, 2)]),
     Case("BatchNormalization", [f32(2, 3, 4), f32(3), f32(3), f32(3), np.abs(f32(3))]),
@@ -273,6 +278,13 @@ def test_windows_that_read_beside_their_places(
         for value, array in zip(model.graph.input, (x, offsets, factors), strict=True):
             value.type.tensor_type.shape.dim[1].dim_value = array.shape[1]
     check(model, x, offsets, factors, rtol=1e-4, atol=1e-4)
+
+
+def test_means_that_count_padding_make_no_padded_image() -> None:
+    attrs = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4, "count_include_pad": 1}
+    module = load_onnx(node_model("AveragePool", [f32(1, 4, 9, 9)], attrs))
+    evaluated = [op.name for op in module.main.body.ops]
+    assert "pad" not in evaluated
 
 
 def test_channels_at_the_places_of_a_window_are_read_beside_each_other() -> None:

@@ -8,8 +8,8 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 import tilewright
 from tests.graph.programs import program, weights
-from tilewright.graph.assumptions import assumptions, same_dims, worded
-from tilewright.ir.diag import TypeRuleError
+from tilewright.graph.assumptions import Assumption, assumptions, same_dims, worded
+from tilewright.ir.diag import Loc, TypeRuleError
 from tilewright.ir.sym import Sym, eq, ge, logical_and, logical_or, maximum, minimum, select, var
 from tilewright.ops import contract, norm, reduce, sort, view
 from tilewright.ops import elementwise as ew
@@ -60,6 +60,9 @@ def test_dims_that_must_be_equal_are_the_same() -> None:
     assert {str(dim.subs(same)) for dim in (A, K)} == {"5"}
     assert B not in same, "it is an expression of others, and no dim"
     assert same_dims(program(ew.neg, (A, 2)).main, ()) == ()
+    torn = program(lambda x, y, z: ew.add(ew.add(x, y), z), (A, 5), (3, 5), (B, 5))
+    granted = [Assumption(eq(A, 3), "", Loc()), Assumption(eq(A, 1), "", Loc())]
+    assert same_dims(torn.main, granted) == ()
 
 
 LAST = maximum(0, A - minimum(A, maximum(0, A - 1)))

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.codegen.cpu.kernel.vectorizable import segments
 from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Func, Module, substitute
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
+from tilewright.loops.lanes.vectorizable import segments
 from tilewright.loops.products import AddedProduct, added_products, types_of
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target

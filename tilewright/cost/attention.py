@@ -32,9 +32,9 @@ ELEMENT = 4
 """Bytes of a score, and of a weight."""
 
 
-def is_one_block(rows: int | None) -> bool:
-    """Whether so many rows (None: not known) are one block, for which nothing is packed."""
-    return rows is not None and rows < FEW_ROWS
+def is_one_block(most: int | None) -> bool:
+    """Whether so many rows at most (None: any number) are one block, for which nothing is packed."""
+    return most is not None and most < FEW_ROWS
 
 
 def most_rows(keys: int | None, target: Target) -> int:

@@ -4,7 +4,7 @@ take from where they are. Rates, sizes and shares are the target's; no other fil
 from __future__ import annotations
 
 from functools import lru_cache
-from math import isqrt
+from math import inf, isqrt
 from typing import Literal
 
 from tilewright.target.dots import Dot
@@ -21,6 +21,11 @@ def l2_room(target: Target, use: Use) -> float:
     """Bytes of L2 that data of this use may fill."""
     share: float = getattr(target.calibration.shares, use)
     return share * target.caches.l2
+
+
+def l3_room(target: Target) -> float:
+    """Bytes that stay in the last cache between two readings; all there are, where L2 is the last one."""
+    return target.calibration.shares.kept * target.caches.l3 if target.caches.l3 else inf
 
 
 def source_of(size: float, target: Target) -> Source:

@@ -21,6 +21,12 @@ MOST_LANES = 64
 """Lanes of one vector loop at most."""
 
 
+ODD_TURNS = (3, 5, 6, 7)
+"""Lines of which elements are taken in turns; vectors of any size are whole turns of 2 and 4."""
+
+MOST_PIECES = 2
+"""Vectors of powers of two that take less to load, compute and store some lanes than one under a mask."""
+
 FEWEST_CASES, MOST_CASES = 5, 128
 """Cases that loops of their own are made for whatever their length: all of fewer are looked at for each vector in less
 time than short loops take to begin (four inputs that are joined, Zen 3), and more are much code."""
@@ -43,6 +49,9 @@ OPS_OF_A_CASE = 3
 MOST_COPIED = 2048
 """Ops of the work that is common to all cases, all copies of it together."""
 
+ELEMENTS_OF_A_CASE = 16
+"""Elements that are moved in the time that one more case adds to the choice of a pointer: a cycle for a vector."""
+
 COSTLY_OPERATIONS = 8
 """That a costly one (a polynomial, a division) takes more than an addition."""
 
@@ -52,9 +61,21 @@ def weighted_operations(names: Collection[str]) -> int:
     return len(names) + COSTLY_OPERATIONS * sum(name in COSTLY for name in names)
 
 
-def chunk_of_line(extent: int | None) -> int:
-    """Elements that a thread takes at a time of one line of so many (None: not known); 0 where it takes all."""
-    return CHUNK if extent is None or extent > 2 * CHUNK else 0
+def chunk_of_line(extent: int | None, turns: int = 1) -> int:
+    """Elements that a thread takes at a time of one line of so many (None: not known); 0 where it takes all. They are
+    whole vectors whose lanes come from so many other lines in turns."""
+    return CHUNK - CHUNK % (turns * MOST_LANES) if extent is None or extent > 2 * CHUNK else 0
+
+
+def lanes_of_turns(lanes: int, turns: int) -> int:
+    """Lanes of a vector that takes elements of so many lines in turns: as many of each, so that these lie at the same
+    distances in all vectors, and nothing is divided to find them."""
+    if turns == 1:
+        return lanes
+    each = lanes
+    while each * turns > MOST_LANES:
+        each //= 2
+    return each * turns
 
 
 def cases_are_worth_loops(cases: int, ops: int) -> bool:
@@ -71,9 +92,24 @@ def runs_are_worth_loops(operands: int, vectors: int, computed: int) -> bool:
     return computed <= MOST_COMPUTED and picked > apart
 
 
+def pointer_is_worth_choosing(cases: int, elements: int) -> bool:
+    """Whether so many elements are read behind a pointer, which is chosen among so many, that the choice costs little
+    beside them, and loops for each case are not worth their code."""
+    return elements >= ELEMENTS_OF_A_CASE * cases
+
+
 def lanes_of_vector(element: int, extent: int | None) -> int:
     """Lanes of a vector loop of elements of so many bytes; fewer for short loops."""
     return _fewer(VECTOR_BYTES // element, 1, extent)
+
+
+def lanes_of_short_line(element: int, extent: int | None, has_polynomials: bool) -> int:
+    """Lanes of the one masked vector that computes a whole line of elements of so many bytes, where this takes less
+    than vectors of just the lanes that there are, of which each computes its polynomials; 0 where there is none."""
+    if extent is None or extent.bit_count() <= (1 if has_polynomials else MOST_PIECES):
+        return 0
+    lanes = 1 << extent.bit_length()
+    return lanes if lanes <= VECTOR_BYTES // element else 0
 
 
 def lanes_of_polynomials(lanes: int, element: int, extent: int | None, target: Target) -> int:

@@ -63,11 +63,14 @@ def assumptions(module: Module) -> tuple[Assumption, ...]:
 
 def same_dims(main: Func, granted: Iterable[Assumption]) -> tuple[tuple[Sym, Sym], ...]:
     """Dims of the inputs that another one, or a number, can stand for wherever all that is taken for granted holds,
-    each with what stands for it."""
+    each with what stands for it; none where it contradicts itself, as then no call runs the program."""
     dims = {d for arg in main.args if isinstance(arg.type, TensorType) for d in arg.type.shape if d.kind == "var"}
     facts = DimFacts()
+    granted = list(granted)
     for assumption in granted:
         facts.learn(assumption.holds)
+    if any(facts.applied(assumption.holds) == 0 for assumption in granted):
+        return ()
     found = ((dim, sym(value)) for dim, value in facts.values.items() if dim in dims)
     return tuple((dim, value) for dim, value in found if value.is_const or value in dims)
 

@@ -15,7 +15,7 @@ from tilewright.ops.elementwise import abs_, cast, div, mul, pow_
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
 from tilewright.ops.shape import Dim, require_equal_dim, require_space
 from tilewright.ops.source import full, sym_tensor
-from tilewright.ops.view import pad, shape_of
+from tilewright.ops.view import shape_of
 from tilewright.ops.window import Window
 
 
@@ -101,19 +101,19 @@ def average_pool(
     before = tuple(sym(p) for p in pads_begin) or (sym(0),) * len(space)
     after = tuple(sym(p) for p in pads_end) or (sym(0),) * len(space)
     beyond = tuple(sym(p) for p in overhang) or (sym(0),) * len(space)
-    wide, nothing = widened(x), (sym(0),) * 2
-    if include_pad and any(p != 0 for p in (*before, *after)):
-        wide = pad(wide, before=(*nothing, *before), after=(*nothing, *after))
-        before = after = (sym(0),) * len(space)
-    after = tuple(a + b for a, b in zip(after, beyond, strict=True))
+    wide = widened(x)
     attrs = {"kernel": tuple(kernel), "strides": tuple(strides), "dilations": tuple(dilations)}
-    attrs |= {"pads_begin": before, "pads_end": after}
-    total = sum_pool(wide, **attrs)
-    if all(p == 0 for p in (*before, *after)):
+    ends = {"pads_begin": before, "pads_end": tuple(a + b for a, b in zip(after, beyond, strict=True))}
+    total = sum_pool(wide, **attrs, **ends)
+    counted = shape[2:]
+    if include_pad:
+        counted = tuple(b + d + a for b, d, a in zip(before, counted, after, strict=True))
+        ends = {"pads_begin": (sym(0),) * len(space), "pads_end": beyond}
+    if all(p == 0 for pads in ends.values() for p in pads):
         count = _number(product(sym(k) for k in kernel), wide)
     else:
-        ones = full(value=1.0, dtype=dtype_of(wide), shape=(sym(1), sym(1), *shape_of(wide)[2:]))
-        count = sum_pool(ones, **attrs)
+        ones = full(value=1.0, dtype=dtype_of(wide), shape=(sym(1), sym(1), *counted))
+        count = sum_pool(ones, **attrs, **ends)
     assert len(shape) > 2
     return as_dtype(div(total, count), dtype_of(x))
 

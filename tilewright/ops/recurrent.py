@@ -101,6 +101,10 @@ def _require_vector(vector: TensorType, count: Sym, name: str) -> None:
     require_equal_dim(vector.shape[0], count, f"the size of the {name} and what it is added to")
 
 
+PAIR = 2
+"""Entries of the groups of batches that turn out to be smaller than the usual group."""
+
+
 @dataclass(frozen=True)
 class _Group:
     """Batch entries `start`, `start + 1`, ... that go through time together, and their states in scratch memory."""
@@ -130,14 +134,17 @@ def _groups(
     t: ScalarBuilder, entries: int, line: int, first: Sequence[Array], last: Sequence[Array]
 ) -> Iterator[_Group]:
     """Loops over groups of so many entries with their states, from `first` and to `last`: one or, of unknown batches,
-    one for those that have so many and one of single entries for the others."""
+    one for those that have so many, one of pairs for those of fewer, and one for single entries."""
     batch = last[0].shape[0]
     if batch.is_const or entries == 1:
         yield from _groups_of(t, min(entries, max(1, batch.value)) if batch.is_const else 1, line, first, last)
         return
     with t.when(le(entries, batch)):
         yield from _groups_of(t, entries, line, first, last)
-    with t.when(lt(batch, entries)):
+    if entries > PAIR:
+        with t.when(le(PAIR, batch), lt(batch, entries)):
+            yield from _groups_of(t, PAIR, line, first, last)
+    with t.when(lt(batch, min(entries, PAIR))):
         yield from _groups_of(t, 1, line, first, last)
 
 

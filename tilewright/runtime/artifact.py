@@ -235,6 +235,11 @@ class Artifact:
     def __repr__(self) -> str:
         return f"<tilewright artefact {self.signature} for {self.target.cpu}>"
 
+    def of_parts(self) -> Artifact:
+        """The program without its variants, called with the parts of complex numbers."""
+        inputs, outputs = (tuple(info.parts for info in infos) for infos in (self.inputs, self.outputs))
+        return replace(self, variants=(), broadcasting=None, inputs=inputs, outputs=outputs)
+
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the artefact to a file, whole or not at all; ArtifactError when that fails.
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -40,7 +39,7 @@ from tilewright.runtime.threads import check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.values.node_arg import NodeArg
-from tilewright.runtime.values.outputs import positions, views_of
+from tilewright.runtime.values.outputs import no_memory, positions, views_of
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
@@ -267,7 +266,7 @@ class Model:
             _, number = self._run_staged(loaded, values, shapes, number)
             artifact = loaded.artifact.programs[number]
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
-            every = _runner(artifact, [run for run, _ in counted], None)
+            every = staged.run.runner(artifact.program, [run for run, _ in counted], None)
             seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
         else:
             context = self._new_context()
@@ -378,8 +377,8 @@ class Model:
             parts.append(_Part(of, self._wanted_threads, self._executor, _beside=beside))
             return parts[-1]
 
-        own = [tuple(map(part, p.parts if p.program is not None else [_of_floats(p)])) for p in programs]
-        runs = [_runner(p, of, _native_steps(p, of)) for p, of in zip(programs, own, strict=True)]
+        own = [tuple(map(part, p.parts if p.program is not None else [p.of_parts()])) for p in programs]
+        runs = [staged.run.runner(p.program, of, _native_steps(p, of)) for p, of in zip(programs, own, strict=True)]
         return _Staged(artifact, tuple(own), tuple(runs))
 
     def _open(self) -> _Native | _Staged:
@@ -447,22 +446,13 @@ class Model:
     def _staged_values(self, args: tuple[Any, ...]) -> tuple[list[Any], tuple[Shape, ...], int]:
         """The inputs as steps take them, their shapes, and the number of the program for these."""
         if self._takes_tensors:  # the usual way is short, as small models take microseconds
-            arrays = self._arrays(args)
+            arrays = staged.host_values.as_arrays(args, self.inputs, self._input_dtypes)
             shapes = tuple([array.shape for array in arrays])
             return arrays, shapes, self._guard(shapes)
         values = [staged.host_values.as_value(value, info) for value, info in zip(args, self.inputs, strict=True)]
         infos = zip(values, self.inputs, strict=True)
         shapes = tuple([value.shape if info.kind == "tensor" else () for value, info in infos])
         return staged.host_values.as_parts(values, self.inputs), shapes, self._guard(shapes)
-
-    def _arrays(self, args: tuple[Any, ...]) -> list[np.ndarray]:
-        """The inputs of a model that takes nothing but tensors."""
-        arrays = []
-        for value, dtype, info in zip(args, self._input_dtypes, self.inputs, strict=True):
-            if type(value) is not np.ndarray or value.dtype is not dtype or not value.flags.carray:
-                value = as_array(value, info, dtype)
-            arrays.append(value)
-        return arrays
 
     def _call(self, context: Context, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[np.ndarray, ...]:
         arrays = []
@@ -480,7 +470,7 @@ class Model:
             try:
                 results = context.results.make(out_data)
             except (MemoryError, ValueError, OverflowError) as error:
-                raise self._no_memory(context) from error
+                raise no_memory(context.results.shapes, self.outputs) from error
         else:
             results = list(out) if isinstance(out, tuple | list) else []
             views = views_of(out, self.outputs, context.results.shapes, arrays)
@@ -533,20 +523,6 @@ class Model:
                 )
         return shapes
 
-    def _no_memory(self, context: Context) -> ExecutionError:
-        """The error for outputs that cannot be allocated, naming the largest."""
-        shape, dtype, name = max(
-            (
-                (shape, dtype, info.name)
-                for (shape, dtype), info in zip(context.results.shapes, self.outputs, strict=True)
-            ),
-            key=lambda result: math.prod(result[0]) * result[1].itemsize,
-        )
-        return ExecutionError(
-            f"no memory for output '{name}': {dtype}{list(shape)}",
-            hint="use smaller inputs (batch, sequence length), or a machine with more memory",
-        )
-
     def _failure(self, program: Planned, code: int, shapes: tuple[Shape, ...]) -> Exception:
         errors = program.linked.artifact.errors
         given = ", ".join(
@@ -585,21 +561,6 @@ class _Part(Model):
             except InputError as error:
                 return error
         return self._failure(self._new_context().current, code, tuple(shapes))
-
-
-def _of_floats(artifact: Artifact) -> Artifact:
-    """A program without variants, called with parts of complex numbers."""
-    inputs, outputs = (tuple(info.parts for info in infos) for infos in (artifact.inputs, artifact.outputs))
-    return replace(artifact, variants=(), broadcasting=None, inputs=inputs, outputs=outputs)
-
-
-def _runner(
-    artifact: Artifact, parts: Sequence[staged.run.Part], native: staged.native.NativeSteps | None
-) -> Callable[[Sequence[Any], float | None], tuple[Any, ...]]:
-    """Runs a program of a staged model, which may be in one part."""
-    if artifact.program is not None:
-        return staged.run.StagedRun(artifact.program, parts, native)
-    return lambda values, _: parts[0](tuple(values))
 
 
 def _native_steps(artifact: Artifact, parts: Sequence[_Part]) -> staged.native.NativeSteps | None:

@@ -76,7 +76,7 @@ def drawn(rng: np.random.Generator) -> tuple[str, tuple[int, ...], dict[str, Any
 def test_windows_of_any_size(monkeypatch: pytest.MonkeyPatch, doubling: bool, fresh_seed: int) -> None:
     """Clipped to what they can read, and grown by doubling wherever that is possible."""
     if doubling:
-        monkeypatch.setattr(windows, "WORTH", 0)
+        monkeypatch.setattr(windows, "LEAST_SAVING", 0)
         monkeypatch.setattr(windows, "PASS", 0)
     rng = np.random.default_rng(fresh_seed)
     operator, shape, attrs = drawn(rng)

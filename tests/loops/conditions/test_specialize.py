@@ -75,6 +75,21 @@ def test_a_product_of_dims_is_long_when_all_of_them_are() -> None:
     assert not specialize_less(kernel(), kernel_info(func).specialized_for)
 
 
+def test_dims_for_which_loops_that_never_run_divide_by_zero_are_not_narrowed() -> None:
+    text = """
+kernel @k(x: &f32[4, n], y: &f32[4*((n + 3) // 4)]) dims(n) with {outputs=1} {
+  for i in 0..4*((n + 3) // 4) {
+    y[i] = x[i // ((n + 3) // 4), i % ((n + 3) // 4)]
+  }
+  return
+}
+"""
+    func = kernel(text)
+    assert not specialize_less(func, {"n": 1})
+    assert print_func(func) == print_func(kernel(text))
+    assert specialize_less(func, {"n": 2})
+
+
 def test_values_below_zero_are_not_specialised_for() -> None:
     func = kernel()
     axis = var("axis", None, -1)

@@ -21,6 +21,7 @@ from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, loop_var, loops_in
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -167,6 +168,24 @@ def test_the_loops_compute_attention(case: Case, target: str) -> None:
 def test_native_code_computes_attention(case: Case, threads: int) -> None:
     (found,) = native(built(case), threads)(*case.arrays)
     np.testing.assert_allclose(found, wanted(case), rtol=2e-5, atol=2e-6)
+
+
+def test_few_of_an_unknown_number_of_rows_are_no_block_of_many() -> None:
+    """The one new token of a decoder with a past costs one row."""
+    case = next(c for c in CASES if c.name == "unknown lengths")
+    module = built(case)
+    oracle.scheduled(module)
+    kernel = module.funcs["k0_attention"]
+    text = " ".join(kernel_info(kernel).schedule)
+    assert "specialize(" in text and "otherwise" in text
+    few = [op for op in kernel.body.ops if op.name == "if"][-1]
+    sums = [buffer_type(op.result) for op in few.walk() if op.name == "alloc" and buffer_type(op.result).space == "reg"]
+    assert sums and all(b.shape[-2] == 1 for b in sums if b.rank > 1), "each row is a register tile of its own"
+    for rows in (1, 2, 7, 8, 9, 40):
+        q, k, v, mask = data(2, 3, rows, 16), data(2, 3, 35, 16), data(2, 3, 35, 16), data(2, 1, 1, 35)
+        (found,) = oracle.run(module, (q, k, v, mask))
+        wanted = masked_reference(*(a.astype(np.float64) for a in (q, k, v, mask)))
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
 
 
 def test_only_the_scores_of_a_block_are_kept() -> None:

@@ -12,8 +12,8 @@ import pytest
 from tests.schedule import scheduling as oracle
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_module
-from tilewright.cost.gemm.cache_blocking import Blocks, candidate_blocks, footprint
-from tilewright.cost.gemm.cost_model import Choice, candidates, choose, cycles
+from tilewright.cost.gemm.cache_blocking import Blocks, candidate_blocks, count, footprint
+from tilewright.cost.gemm.cost_model import Choice, Decision, candidates, choose, cycles
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
@@ -31,7 +31,7 @@ from tilewright.loops.edit import (
     loops_in,
 )
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.ops import contract, quant
+from tilewright.ops import blocked, contract, quant
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
@@ -108,6 +108,37 @@ def test_rows_are_copied_in_runs_that_divide_a_piece() -> None:
 
 def test_no_blocks_where_none_fits() -> None:
     assert candidate_blocks(LARGE, TILE, machine(4 << 10), 2) == []
+
+
+BATCH = GemmShape(
+    rows=3136, columns=16, depth=448, lanes=16, lines=8, stride=64, outer_depth=28, exact_columns=True, packed=True
+)  # fmt: skip
+"""A convolution with windows of one point over images of 56x56, a batch of eight."""
+
+
+def test_blocks_are_parts_of_lines_where_no_whole_line_fits() -> None:
+    tile, target = Tile(6, 4, 16), machine(1 << 20)
+    found = candidate_blocks(BATCH, tile, target, 2)
+    assert found and all(b.rows < BATCH.rows for b in found)
+    assert count(BATCH, tile, found[0]) == 8 * count(replace(BATCH, lines=1), tile, found[0])
+    short = candidate_blocks(replace(BATCH, rows=49), tile, target, 2)
+    assert short and all(b.rows % 49 == 0 for b in short)
+
+
+def test_a_batch_is_computed_as_its_images_are() -> None:
+    target = replace(parse_target("zen5"), caches=Caches(48 << 10, 1 << 20, 32 << 20), cores=1)
+    batch, image = (choose(s, target) for s in (BATCH, replace(BATCH, lines=1)))
+    assert batch.decision.blocks is not None and batch.decision == image.decision
+
+
+def test_rows_that_do_not_stay_in_l3_are_read_once() -> None:
+    tile = Tile(6, 4, 16)
+    both = [Decision(tile, columns_outside=outside) for outside in (True, False)]
+    outside, inside = (cycles(BATCH, d, machine(1 << 20)) for d in both)  # 45 MB of rows, 32 MB of L3
+    assert inside < outside
+    few = replace(BATCH, lines=2)
+    outside, inside = (cycles(few, d, machine(1 << 20)) for d in both)
+    assert inside >= outside
 
 
 Body = Callable[..., Value]
@@ -215,6 +246,28 @@ def test_a_deep_layer_is_blocked_packed_prefetched_and_parallel() -> None:
     assert kind_of(loops_in(kernel.body)[0]) == "parallel"
     assert list(kernel_info(kernel).packed) == [1]
     assert any(op.name == "prefetch" for op in kernel.body.walk())
+
+
+@pytest.mark.usefixtures("blocks_wanted")
+@pytest.mark.parametrize("positions", [667, 672])
+def test_each_image_of_a_batch_is_cut_into_blocks(positions: int) -> None:
+    weights, x = data(16 * 16, 8 * 16, 1), data(3, 8, positions, 16)
+    middle = replace(SMALL, l2=256 << 10)  # an image is larger, a part of one is not
+    target = replace(host_target(), caches=middle, cores=2)
+
+    def module() -> Module:
+        return oracle.build(
+            [tensor(dt.f32, x.shape)], lambda v: blocked.conv_blocked(v, constant(weights), block=16)
+        )
+
+    scheduled = module()
+    Compilation(scheduled, Setting.of(Options(), target)).run("scheduled")
+    (kernel,) = (f for f in scheduled.funcs.values() if f.level == "loops")
+    assert is_blocked(kernel)
+    (found,) = Model(compile_module(module(), Options(), target), 2)(x)
+    lines = x.astype(np.float64).transpose(0, 1, 3, 2).reshape(3, 128, positions)
+    exact = np.einsum("oc,ncp->nop", weights[:, :, 0], lines).reshape(3, 16, 16, positions)
+    np.testing.assert_allclose(found, exact.transpose(0, 1, 3, 2), rtol=1e-5, atol=1e-5 * np.abs(exact).max())
 
 
 def test_a_layer_whose_rows_fit_is_not_blocked() -> None:

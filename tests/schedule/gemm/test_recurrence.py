@@ -311,7 +311,7 @@ def test_states_that_fill_no_groups_are_multiplied_one_by_one() -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "gru linear", "rnn"])
 def test_batches_of_unknown_size_go_through_time_in_groups_where_they_can(name: str) -> None:
-    """Weights that were read serve four entries at once; of fewer, each goes alone."""
+    """Weights that were read serve four entries at once, of fewer two; a single one goes alone."""
     hidden = 10
     gates = {"lstm": 4, "gru": 3, "gru linear": 3, "rnn": 1}[name]
     weights, bias = constant_array(gates, hidden, hidden), constant_array(hidden)
@@ -331,9 +331,9 @@ def test_batches_of_unknown_size_go_through_time_in_groups_where_they_can(name: 
     oracle.scheduled(source, "zen3")
     (kernel,) = [f for f in source.funcs.values() if f.level == "loops"]
     shapes = {tuple(d.value for d in buffer_type(o.result).shape)[:2] for o in kernel.body.walk() if o.name == "alloc"}
-    assert {4, 1} <= {shape[0] for shape in shapes if len(shape) == 2}
+    assert {4, 2, 1} <= {shape[0] for shape in shapes if len(shape) == 2}
     model = Model(compile_module(oracle.build(types, body), Options(), host_target()), 2)
-    for size in (0, 1, 3, 4, 9):
+    for size in (0, 1, 2, 3, 4, 9):
         x, h = constant_array(STEPS, size, gates * hidden), constant_array(size, hidden)
         (wanted,) = oracle.expected(module, [x, h])
         (found,) = model(x, h)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 
 from tests.schedule import scheduling as oracle
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.compiler import compile_module
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value
+from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
-from tilewright.loops.edit import extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.edit import enclosing_loops, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 from tilewright.ops import elementwise as ew
@@ -169,6 +172,73 @@ def test_operands_of_unknown_sizes_are_copied_each_by_a_loop() -> None:
     (found,) = oracle.run(module, arrays)
     np.testing.assert_array_equal(found, np.concatenate(arrays, axis=1))
     assert not any(op.name == "select" for op in kernel_of(module).body.walk())
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("sizes", [(3, 2), (1, 2, 3), (4, 0, 1, 2, 5, 3, 1)])
+def test_long_operands_are_read_behind_a_pointer(sizes: tuple[int, ...], axis: int) -> None:
+    """A loop over operands that hold many elements each stays one loop, and its threads share it."""
+    shapes = [(*(2, 3)[:axis], n, *(2, 3)[axis:], 4, 64) for n in sizes]
+    arrays = [data(*shape) + 1000 * k for k, shape in enumerate(shapes)]
+    types = [tensor(dt.f32, shape) for shape in shapes]
+
+    def body(*xs: Value) -> Value:
+        return ew.mul(view.concat(*xs, axis=axis), 2.0)
+
+    module, _ = oracle.agree(types, body, arrays)
+    kernel = kernel_of(module)
+    assert sum(is_loop(op) for op in kernel.body.ops) == 1
+    text = kernel_ir(kernel, host_target()).text.split(".task(")[0]
+    assert len(re.findall(r"= load <", text)) == 1, "one vector is read, whatever the number of operands"
+    assert "tw_other" not in text, "what is chosen needs no condition"
+    artifact = compile_module(oracle.build(types, body), Options(threads=2), host_target())
+    (found,) = Model(artifact, threads=2)(*arrays)
+    np.testing.assert_array_equal(found, 2 * np.concatenate(arrays, axis))
+
+
+@pytest.mark.parametrize("dtype", [dt.f16, dt.i8, dt.bool_])
+def test_chosen_elements_are_of_any_type(dtype: DType) -> None:
+    numpy_type = np.bool_ if dtype is dt.bool_ else dtype.storage
+    arrays = [(data(2, n, 37) % (k + 5)).astype(numpy_type) for k, n in enumerate((3, 1, 2))]
+    types = [tensor(dtype, a.shape) for a in arrays]
+    artifact = compile_module(
+        oracle.build(types, lambda *xs: view.concat(*xs, axis=1)), Options(threads=1), host_target()
+    )
+    (found,) = Model(artifact, threads=1)(*arrays)
+    np.testing.assert_array_equal(found, np.concatenate(arrays, axis=1))
+
+
+def test_an_operand_that_is_padded_is_chosen_with_its_condition() -> None:
+    a, b = data(2, 3, 40), data(2, 5, 40)
+    types = [tensor(dt.f32, a.shape), tensor(dt.f32, b.shape)]
+
+    def body(x: Value, y: Value) -> Value:
+        padded = view.pad(x, before=(0, 1, 0), after=(0, 1, 0), value=7.0)
+        return view.concat(padded, y, axis=1)
+
+    artifact = compile_module(oracle.build(types, body), Options(threads=1), host_target())
+    (found,) = Model(artifact, threads=1)(a, b)
+    padded = np.pad(a, ((0, 0), (1, 1), (0, 0)), constant_values=7.0)
+    np.testing.assert_array_equal(found, np.concatenate([padded, b], axis=1))
+
+
+def test_what_is_computed_of_one_operand_is_not_computed_for_the_other() -> None:
+    """Keys of the past, and the rotated ones of new tokens."""
+    past, new = var("p", 0), var("t", 0)
+
+    def body(old: Value, x: Value) -> Value:
+        return view.concat(old, ew.max_(ew.mul(x, 0.5), 0.25), axis=2)
+
+    types = [tensor(dt.f32, (2, 4, n, 16)) for n in (past, new)]
+    for lengths in ((5, 1), (0, 3), (4, 0), (0, 0)):
+        arrays = [data(2, 4, n, 16) for n in lengths]
+        module, _ = oracle.agree(types, body, arrays)
+        (found,) = oracle.run(module, arrays)
+        wanted = np.concatenate([arrays[0], np.maximum(arrays[1] * 0.5, 0.25)], axis=2)
+        np.testing.assert_array_equal(found, wanted)
+    stores = [op for op in kernel_of(module).body.walk() if op.name == "store"]
+    computed = [any(o.name == "max" for o in enclosing_loops(op)[-1].walk()) for op in stores]
+    assert sorted(computed) == [False, True], "the past is copied by a loop that computes nothing"
 
 
 def test_work_that_is_much_code_is_not_repeated_for_each_case() -> None:

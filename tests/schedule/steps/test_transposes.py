@@ -43,6 +43,8 @@ CASES: list[tuple[str, tuple[int, ...], Body]] = [
     ("batches, and work on them", (3, 33, 17), scaled),
     ("channels last", (2, 24, 5, 7), transposed(0, 2, 3, 1)),
     ("channels first", (2, 5, 7, 24), transposed(0, 3, 1, 2)),
+    ("few channels last", (1, 3, 60, 70), transposed(0, 2, 3, 1)),
+    ("few channels last, five", (2, 5, 7, 9), transposed(0, 2, 3, 1)),
     ("pairs apart", (3, 20, 40, 2), transposed(0, 3, 2, 1)),
     ("pairs together", (3, 2, 37, 20), transposed(0, 3, 2, 1)),
     ("into blocks", (1, 32, 7, 7), lambda x: blocked.block_channels(x, block=16)),
@@ -86,13 +88,25 @@ def test_native_code_agrees(shape: tuple[int, ...], body: Body, dtype: DType) ->
 
 
 @pytest.mark.parametrize("target", ["zen3", "cascadelake"])
-@pytest.mark.parametrize(("shape", "body"), [c[1:] for c in CASES if c[0] != "short axes"])
+@pytest.mark.parametrize(("shape", "body"), [c[1:] for c in CASES if c[0] != "short axes" and "few" not in c[0]])
 def test_no_element_is_moved_alone(shape: tuple[int, ...], body: Body, target: str) -> None:
     machine = parse_target(target)
     kernel = kernel_for(shape, body, target)
     text = assembly(kernel_ir(kernel, machine).text, machine)
     body_text = text[: text.index(".task:")]
     assert not re.findall(r"gather|scatter|insertps|extractps|pinsr|vmovss|(?:%rsp)", body_text)
+
+
+@pytest.mark.parametrize("dtype", [dt.f32, dt.f64, dt.f16, dt.i8], ids=lambda d: d.name)
+def test_vectors_hold_whole_turns_of_three_channels(dtype: DType) -> None:
+    """Then no position is divided, and no chunk of a thread begins within a turn."""
+    kernel = kernel_for((1, 3, 112, 112), transposed(0, 2, 3, 1), "cascadelake", dtype)
+    vectors = [loop for loop in loops_in(kernel.body) if kind_of(loop) == "vector"]
+    assert vectors and all(extent_of(loop).value % 3 == 0 for loop in vectors)
+    (load,) = {address_of(op) for loop in vectors[:1] for op in loop.walk() if op.name == "load"}
+    lane = loop_var(vectors[0])
+    others = load.subs({lane: 0})
+    assert "//" not in str(others) and "%" not in str(others)
 
 
 def test_a_square_costs_as_many_shuffles_as_registers_times_their_bits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,24 @@ def test_polynomials_run_in_four_interleaved_registers(target: str, wanted: int)
 @pytest.mark.parametrize("size", [1, 31, 65, 100, 4100, 9001, 16384 + 88])
 def test_what_polynomials_leave_over_is_computed(size: int, target: str) -> None:
     map_kernel(ew.exp, size, target)  # which compares with the graph
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "wanted"),
+    [
+        (ew.exp, 3, [4]), (ew.exp, 7, [8]), (ew.exp, 8, [8]), (ew.exp, 10, [16]), (ew.neg, 7, [8]),
+        (ew.neg, 10, [8, 2]), (ew.neg, 13, [16]),
+    ],
+)  # fmt: skip
+def test_short_lines_of_many_pieces_are_one_masked_vector(op: Any, size: int, wanted: list[int]) -> None:
+    def body(x: Value, y: Value) -> Value:
+        return op(ew.sub(x, y))
+
+    shapes = [(2, 40, size), (2, 1, size)]
+    arrays = [RNG.standard_normal(shape).astype(np.float32) for shape in shapes]
+    module, _ = oracle.agree([tensor(dt.f32, shape) for shape in shapes], body, arrays, "cascadelake")
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert lanes(kernel) == wanted
 
 
 @pytest.mark.parametrize("body", [ew.neg, ew.exp, ew.sqrt], ids=["neg", "exp", "sqrt"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from tilewright.cost.core import divisors, l2_room
@@ -25,7 +26,8 @@ EVEN = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Extents of a block: `rows`; `columns`, in column tiles; `depth`, steps of the outermost reduction axis."""
+    """Extents of a block: `rows`, of whole lines or of a part of one; `columns`, in column tiles; `depth`, steps of the
+    outermost reduction axis."""
 
     rows: int
     columns: int
@@ -45,15 +47,42 @@ def candidate_blocks(shape: GemmShape, tile: Tile, target: Target, most: int) ->
     widths = {-(-columns // n) for n in _parts(shape.columns * tile.lanes, target)}
     if shape.exact_columns:
         widths = {n for n in widths if columns % n == 0}
-    whole = [Blocks(r, n, shape.outer_depth) for r in heights for n in widths if r >= least]
-    whole = [b for b in whole if count(shape, tile, b) > 1]
-    whole.sort(key=lambda b: (unevenness(shape, tile, b, target) > EVEN, -b.rows * b.columns, -b.rows))
+
+    def of(heights: Iterable[int]) -> list[Blocks]:
+        whole = [Blocks(r, n, shape.outer_depth) for r in heights for n in widths if r >= least]
+        whole = [b for b in whole if count(shape, tile, b) > 1]
+        whole.sort(key=lambda b: (unevenness(shape, tile, b, target) > EVEN, -b.rows * b.columns, -b.rows))
+        return whole
+
+    whole, parts = of(heights), of(_parts_of_lines(shape, tile, target))
     room = l2_room(target, "block")
     found: list[Blocks] = []
     for depth in _pieces(shape):
-        fitting = (b for b in whole if footprint(shape, tile, b.rows, b.columns, depth) <= room)
-        found += [Blocks(b.rows, b.columns, depth) for b in islice(fitting, most)]
+        for each in (whole, parts):
+            fitting = (b for b in each if footprint(shape, tile, b.rows, b.columns, depth) <= room)
+            some = [Blocks(b.rows, b.columns, depth) for b in islice(fitting, most)]
+            found += some
+            if some:
+                break
     return found
+
+
+def _parts_of_lines(shape: GemmShape, tile: Tile, target: Target) -> set[int]:
+    """Rows of blocks within a line, for lines that do not fit L2 whole: those of an operation on whole images that are
+    a batch."""
+    assert shape.rows is not None
+    if shape.lines == 1:
+        return set()
+    heights = {-(-shape.rows // n // tile.rows) * tile.rows for n in _parts(shape.rows, target)}
+    return {r for r in heights if r < shape.rows}
+
+
+def as_blocks_see(shape: GemmShape, blocks: Blocks) -> GemmShape:
+    """The shape without lines where blocks are parts of them: each line is a contraction of its own."""
+    assert shape.rows is not None
+    if blocks.rows >= shape.rows:
+        return shape
+    return replace(shape, lines=1, around=shape.around * shape.lines)
 
 
 def may_be_cut(shape: GemmShape, tile: Tile) -> bool:
@@ -73,6 +102,7 @@ def footprint(shape: GemmShape, tile: Tile, rows: int, columns: int, depth: int)
 
 def count(shape: GemmShape, tile: Tile, blocks: Blocks) -> int:
     """Blocks in all, which threads share."""
+    shape = as_blocks_see(shape, blocks)
     assert shape.rows is not None and shape.columns is not None
     columns = -(-shape.columns // tile.columns)
     return shape.around * -(-shape.rows * shape.lines // blocks.rows) * -(-columns // blocks.columns)

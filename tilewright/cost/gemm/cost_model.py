@@ -14,8 +14,14 @@ from functools import lru_cache
 from itertools import takewhile
 from math import gcd
 
-from tilewright.cost.core import l2_room, millions
-from tilewright.cost.gemm.cache_blocking import Blocks, candidate_blocks, may_be_cut, unevenness
+from tilewright.cost.core import l2_room, l3_room, millions
+from tilewright.cost.gemm.cache_blocking import (
+    Blocks,
+    as_blocks_see,
+    candidate_blocks,
+    may_be_cut,
+    unevenness,
+)
 from tilewright.cost.gemm.panels import MOST_ROWS_OF_STREAMS, streams_of
 from tilewright.cost.gemm.register_tile import (
     GemmShape,
@@ -172,6 +178,9 @@ def count(shape: GemmShape, decision: Decision, target: Target) -> Counts:
         column_tiles = -(-columns // tile.columns)
         kept = shape.around * shape.lines * rows * column_tiles * tile.columns * tile.lanes * element
         from_l3 += max(0.0, far[2] - kept)
+    # rows that do not stay in L3 until they are read for the next columns
+    again = max(0.0, _read(loops.nest, first, l3_room(target))[0] - all_rows)
+    from_l3 = max(0.0, from_l3 - again)
     memory = all_columns / speed.memory if shape.packed else 0.0
     if _reads_once(shape, tile) and _lacks_streams(tile, element, target):
         memory *= target.calibration.exposed.one_stream
@@ -180,7 +189,7 @@ def count(shape: GemmShape, decision: Decision, target: Target) -> Counts:
         load=loops.loads / target.pipes.loads,
         l2=(near[0] + near[1]) / speed.l2,
         l3=from_l3 / speed.l3,
-        memory=memory,
+        memory=memory + again / speed.memory,
         late=memory if panel > l2_room(target, "panel") and loops.uses_panels_again else 0,
         passes=loops.passes,
         copied=loops.copied,
@@ -245,6 +254,7 @@ def _tiles_of(extent: int, size: int, small: int, last: int = 0) -> list[tuple[i
 
 def _cut_loops(shape: GemmShape, tile: Tile, blocks: Blocks, target: Target) -> _Loops:
     """Of blocks. Rows that are left over in a line have a tile of their own."""
+    shape = as_blocks_see(shape, blocks)
     assert shape.rows is not None and shape.columns is not None and shape.depth is not None
     registers = tile.columns * registers_per_vector(tile.lanes, shape.element, target)
     pieces, depth = shape.outer_depth // blocks.depth, blocks.depth * (shape.depth // shape.outer_depth)

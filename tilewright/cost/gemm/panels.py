@@ -35,6 +35,10 @@ better."""
 WINDOWS = 2
 """Reads of an element for a row that make up for loading it from L2."""
 
+RUN_LINES = 4
+"""Cache lines of a row that a copy reads together at least: of single lines of rows that lie apart each is waited for
+(Zen 5, bytes of 1024 x 1024: 140 us by lines, 30 by fours)."""
+
 APART_LINES = 4
 """Cache lines from which on rows of a result are written as long runs."""
 
@@ -100,6 +104,13 @@ def _leaves_l1(columns: ColumnReads, target: Target) -> bool:
     sets = caches.l1_sets // shared * min(lines, shared)
     held = target.calibration.shares.near * caches.l1d / LINE_BYTES
     return held * sets / caches.l1_sets < columns.steps * lines <= held
+
+
+def panels_of_a_copy(panels: int, panel: int, run: int, target: Target) -> int:
+    """How many of so many panels, of `panel` bytes each, are copied at a time, where one takes `run` bytes of each row
+    of the operand: a divisor of their number."""
+    fit = min(-(-RUN_LINES * LINE_BYTES // run), int(l2_room(target, "block")) // max(1, panel))
+    return max((n for n in range(1, min(fit, panels) + 1) if panels % n == 0), default=1)
 
 
 def is_prefetched(panels: int, target: Target) -> bool:

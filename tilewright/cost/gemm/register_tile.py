@@ -38,14 +38,15 @@ class GemmShape:
     `element` bytes) and `depth` (all steps of the reduction); None where only known at run time.
 
     There are `lines` of so many rows, as in an image, and all of it is done `around` times, `repeats` of which have
-    columns of their own. An element of the rows' operand is used by `windows` steps and rows on average; there, rows
-    lie `stride` bytes apart (0: not evenly), and `run` elements of one row together (0: the rows themselves do).
-    `outer_depth` is the extent of the outermost reduction axis, which blocks may cut. With `exact_columns` tiles of
-    blocks must divide the columns; with `packed` they are constants, with `part` a part of such: where no tile divides
-    them, they could not be packed ahead of time. A `transposed` result is contiguous in its rows, and is transposed
-    from the sums of blocks. `splits_rows` and `splits_columns` say that the last ones have smaller tiles, as their
-    number is not known: of half the rows, and of one vector. With `along_depth` both operands lie in memory along the
-    depth, so that lanes may run along it. `uncut` says why no blocks can be made, if so.
+    columns of their own. An element of the rows' operand is used by `windows` steps and rows on average; there,
+    rows lie `stride` bytes apart (0: not evenly), and `run` elements of one row together (0: the rows themselves
+    do). `outer_depth` is the extent of the outermost reduction axis, which blocks may cut. With `exact_columns`
+    tiles of blocks must divide the columns; with `packed` they are constants, with `part` a part of such, or bytes
+    of the call that are copied in groups: where no tile divides them, they could not be packed ahead of time, or
+    not without conditions. A `transposed` result is contiguous in its rows, and is transposed from the sums of
+    blocks. `splits_rows` and `splits_columns` say that the last ones have smaller tiles, as their number is not
+    known: of half the rows, and of one vector. With `along_depth` both operands lie in memory along the depth, so
+    that lanes may run along it. `uncut` says why no blocks can be made, if so.
     """
 
     rows: int | None

@@ -29,12 +29,12 @@ from tilewright.graph.quantised.dequantized import (
     MOVE_RULES,
     PRODUCTS,
     as_number,
-    shifted,
     sums_of_integers,
     whole_parameters,
     without_a_sign,
 )
 from tilewright.graph.quantised.exact_division import divide_by_known_scale
+from tilewright.graph.quantised.products_of_the_call import as_bytes, product_of_the_call
 from tilewright.graph.quantised.recurrent_products import states_in_groups
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.duplicates import merge_duplicates
@@ -165,6 +165,8 @@ def multiply_in_groups(
     """The sums in the dtypes of one of the target's `dots`, and what zero points add to them."""
     _, right, _, right_zero = op.operands
     array, zeros = constant_array(right, ctx.module), constant_array(right_zero, ctx.module)
+    if op.name == "matmul_integer" and not is_constant(right):
+        return product_of_the_call(dots[0], op, ctx)
     if array is None or zeros is None:
         return NoMatch("the right operand and its zero points are not known when compiling")
     centred = array.astype(np.int32) - zeros.astype(np.int32)
@@ -207,7 +209,7 @@ def _product(
         right_shift = np.zeros((), np.int32)
     else:
         right_shift = HALF * (dtype_of(right) is dt.u8) - zeros.astype(np.int32)
-    bytes_, shift = _as_bytes(left, dot.left)
+    bytes_, shift = as_bytes(left, dot.left)
     sums = matmul_widening(bytes_, _constant(centred - right_shift, dot.right), sums=dt.i32)
     if shift or uniform_number(left_zero, ctx.module) != 0:
         zero = ew.add(ew.cast(left_zero, dtype=dt.i32), shift)
@@ -223,7 +225,7 @@ def _convolution(dot: Dot, target: Target, op: Op, centred: np.ndarray, ctx: Rew
     attrs: dict[str, Any] = dict(op.attrs)
     if dot.left is dt.i16:
         return conv(_centred(x, x_zero), _constant(centred, dot.right), sums=dt.i32, **attrs)
-    bytes_, shift = _as_bytes(x, dot.left)
+    bytes_, shift = as_bytes(x, dot.left)
     number = uniform_number(x_zero, ctx.module)
     filters, more = centred, _taps_to_whole_groups(dot, target, op, centred)
     if more or (_pads(op) and (number is None or int(number) + shift != 0)):
@@ -258,14 +260,6 @@ def _padded(x: Value, attrs: Mapping[str, Any], zero: Value | int, shift: int, m
     inside = full(value=True, dtype=dt.bool_, shape=(1, 1, *shape[2:]))
     is_data = pad(inside, before=before, after=after)
     return ew.select(is_data, pad(x, before=before, after=after), moved)
-
-
-def _as_bytes(x: Value, dtype: DType) -> tuple[Value, int]:
-    """x moved into the range of a byte `dtype`, and by how much."""
-    if dtype_of(x) is dtype:
-        return x, 0
-    shift = HALF if dtype is dt.u8 else -HALF
-    return shifted(x, dtype, shift), shift
 
 
 def _constant(array: np.ndarray, dtype: DType) -> Value:

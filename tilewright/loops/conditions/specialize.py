@@ -47,12 +47,16 @@ def specialize(func: Func, extent: Sym, least: int) -> Func:
 
 
 def specialize_less(func: Func, least_values: Mapping[str, int]) -> bool:
-    """Narrow the one dim of `least_values` to less than that. False for several dims: nothing is known of any."""
+    """Narrow the one dim of `least_values` to less than that. False for several dims, as nothing is known of any, and
+    where loops that never run for so small dims would divide by zero."""
     if len(least_values) != 1:
         return False
     ((name, least),) = least_values.items()
     (dim,) = (d for d in func.dims if d.name == name)
-    _narrow(func, {dim: var(name, dim.bounds[0], least - 1)})
+    narrowed = {dim: var(name, dim.bounds[0], least - 1)}
+    if _divides_by_zero(func, narrowed):
+        return False
+    _narrow(func, narrowed)
     return True
 
 
@@ -114,6 +118,16 @@ def _narrow(func: Func, mapping: Mapping[Sym, Sym]) -> None:
     substitute_in(func.body, mapping)
     func.dims = substitute(func.dims, mapping)
     func.info = replace(kernel_info(func), work=substitute(kernel_info(func).work, mapping))
+
+
+def _divides_by_zero(func: Func, mapping: Mapping[Sym, Sym]) -> bool:
+    try:
+        for op in func.body.walk():
+            for attr in op.attrs.values():
+                substitute(attr, mapping)
+    except ZeroDivisionError:
+        return True
+    return False
 
 
 def _with_dims(type: BufferType, mapping: Mapping[Sym, Sym]) -> BufferType:

@@ -21,6 +21,16 @@ def as_value(value: Any, info: TensorInfo) -> Any:
     return _READERS[info.kind](value, info)
 
 
+def as_arrays(args: Sequence[Any], infos: Sequence[TensorInfo], dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
+    """The values of inputs that all are tensors, each as `as_array` makes it."""
+    arrays = []
+    for value, info, dtype in zip(args, infos, dtypes, strict=True):
+        if type(value) is not np.ndarray or value.dtype is not dtype or not value.flags.carray:
+            value = as_array(value, info, dtype)
+        arrays.append(value)
+    return arrays
+
+
 def _tensor(value: Any, info: TensorInfo) -> np.ndarray:
     return _strings(value, info) if info.dtype == "string" else as_array(value, info, numpy_dtype(info.dtype))
 

@@ -113,6 +113,15 @@ class StagedRun:
             values[number] = value
 
 
+def runner(
+    program: StagedProgram | None, parts: Sequence[Part], native: NativeSteps | None
+) -> Callable[[Sequence[Any], float | None], tuple[Any, ...]]:
+    """Runs a program of a staged model, which may be in one part."""
+    if program is not None:
+        return StagedRun(program, parts, native)
+    return lambda values, _: parts[0](tuple(values))
+
+
 class _Deadline:
     """When a call must have ended."""
 

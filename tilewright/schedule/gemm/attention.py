@@ -19,7 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.cost.attention import is_one_block, most_rows, rows_of_block, rows_of_chunk, tile_of_products
+from tilewright.cost.attention import (
+    FEW_ROWS,
+    is_one_block,
+    most_rows,
+    rows_of_block,
+    rows_of_chunk,
+    tile_of_products,
+)
 from tilewright.cost.gemm.register_tile import Tile
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import the_contraction
@@ -75,6 +82,7 @@ class Attention(Strategy):
     """
 
     name = label = "attention"
+    in_steps = True
 
     def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
         values = facts.region(op)
@@ -173,7 +181,7 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     """
     form = _form_of(s, lowered)
     row = form.row
-    if row is None or is_one_block(known(extent_of(row))):
+    if row is None or _are_few(s, form, row):
         copies, nests = _one_block(s, form, target)
     else:
         copies, nests = _blocks(s, form, row, target)
@@ -187,6 +195,17 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
         if innermost is not None and innermost.parent is not None and not _holds_loops(innermost):
             vectorize_inner(s, innermost, target)
     s.simplify()
+
+
+def _are_few(s: Schedule, form: _Form, row: Op) -> bool:
+    """Whether all rows of a head are one block. Of an unknown number they may be few or many, such as the tokens of a
+    decoder: few have a kernel of their own, as a block of the usual size would be computed for one of them."""
+    rows = extent_of(row)
+    if is_one_block(rows.bounds[1]):
+        return rows.is_const or bool(form.batch)
+    if not rows.is_const and form.batch:
+        s.at_least(rows, FEW_ROWS, of_few=True)
+    return False
 
 
 def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op, Op], list[Nest]]:
@@ -226,7 +245,7 @@ def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], 
     else:
         whole = s.split(loops[0], _constant(extent_of(loops[0])))
         home, loops[0] = whole.outer, whole.inner
-    rows = 1 if form.row is None else _constant(extent_of(form.row))
+    rows = 1 if form.row is None else known(extent_of(form.row)) or 1
     depth = known(extent_of(form.values.reduce[0]))
     tile = tile_of_products(rows, known(extent_of(form.column)), depth, target)
     row_axes = [] if form.row is None else [form.row_axis]

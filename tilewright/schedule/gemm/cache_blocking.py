@@ -72,7 +72,8 @@ def tile_in_blocks(s: Schedule, plan: GemmPlan, target: Target) -> None:
 
 
 def _block_loops(s: Schedule, plan: GemmPlan) -> tuple[list[Op], list[Op]]:
-    """Split rows and columns into blocks: the loops over blocks, and those within one, vector last."""
+    """Split rows and columns into blocks: the loops over blocks, and those within one, vector last. Blocks of less than
+    a line are of one line each."""
     axes, tile, blocks = plan.axes, plan.decision.tile, plan.decision.blocks
     line, row, block, vector = axes.line, axes.row, axes.block, axes.vector
     assert blocks is not None and row is not None
@@ -81,11 +82,12 @@ def _block_loops(s: Schedule, plan: GemmPlan) -> tuple[list[Op], list[Op]]:
         over_columns, block = tile_loop(s, block, columns)
     else:
         over_columns, vector = tile_loop(s, vector, columns * tile.lanes)
-    if line is not None:
+    outer = [o for o in axes.outer if o is not line]
+    if line is not None and blocks.rows >= extent_of(row).value:
         over_rows, line = tile_loop(s, line, blocks.rows // extent_of(row).value, "overlap")
     else:
         over_rows, row = tile_loop(s, row, blocks.rows, "overlap")
-    outer = [o for o in axes.outer if o is not axes.line]
+        outer, line = axes.outer, None
     return [*outer, *over_columns, *over_rows], [o for o in (line, row, block, vector) if o is not None]
 
 

@@ -43,7 +43,7 @@ from tilewright.schedule.gemm.gemm_axes import GemmAxes
 from tilewright.schedule.gemm.gemm_plan import FEW_TILES, GemmPlan, plan_gemm
 from tilewright.schedule.gemm.loop_order import writes_lines
 from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
-from tilewright.schedule.gemm.panels import pack_columns, pack_constants, prefetch_panels
+from tilewright.schedule.gemm.panels import pack_columns, pack_constants, pack_groups, prefetch_panels
 from tilewright.schedule.gemm.reduction_nest import ReductionNest, copied, one_reduction, reduction_of
 from tilewright.schedule.gemm.register_tile import (
     Nest,
@@ -382,6 +382,11 @@ def _lay_out(
     if plan.group is None:
         depth = [o for o in add.outer if o not in around and extent_of(o) != 1]
         pack_columns(s, [o.add for o in made], depth, tiled.panel, target)
+    elif tiled.is_one:
+        for sums in made:
+            pack_groups(s, [sums.add], sums.add.outer[-1], target)
+    elif tiled.panel:
+        pack_groups(s, [o.add for o in made], tiled.panel[-1], target)
     return weights
 
 

@@ -61,8 +61,8 @@ def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], t
     """The loop over a group of products that one instruction adds up, split off the innermost reduction of more than
     one element.
 
-    Columns must be constants: they are packed by groups. They may have fewer bytes than the instruction takes. None
-    where no instruction serves; why is then noted as missed.
+    Columns are packed by groups if they are constants, and copied by groups if both operands are of the call. They may
+    have fewer bytes than the instruction takes. None where no instruction serves; why is then noted as missed.
     """
     stage, columns = axes.sums.stage, axes.columns
     dtype = buffer_type(stage.buffer).dtype
@@ -81,8 +81,10 @@ def group_of_products(s: Schedule, axes: GemmAxes, constants: Sequence[Value], t
     reason = ""
     if dot is None:
         reason = f"the target adds no groups of products of {found[0]} and {found[1]}"
-    elif column.operands[0] not in constants:
+    elif column.operands[0] not in constants and row.operands[0] in constants:
         reason = "the columns are not known when compiling, so they are not packed by groups"
+    elif column.operands[0] not in constants and "guard" in column.attrs:
+        reason = "the columns are not known when compiling, and have conditions"
     elif stride_in(row, loop_var(inner)) != 1:
         reason = "the elements of a group lie apart in a row"
     elif extent_of(inner) % dot.group != 0:

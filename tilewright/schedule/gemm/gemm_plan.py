@@ -59,6 +59,8 @@ def plan_gemm(
         many = rows_that_pay_copies(shape, target)
         if many:
             s.at_least(extent_of(axes.row), many)
+    if group is not None and not shape.packed:
+        shape = replace(shape, part=True, uncut="groups of the call are copied by panels of the whole depth")
     if weights:
         shape = replace(shape, uncut="weights are dequantised by panels of the whole depth")
     if group is None and (transposed or decision is None):

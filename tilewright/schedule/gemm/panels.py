@@ -11,6 +11,7 @@ from tilewright.cost.gemm.panels import (
     copies_columns,
     is_far,
     is_prefetched,
+    panels_of_a_copy,
     prefetch_distance,
     run_between_requests,
 )
@@ -157,6 +158,29 @@ def _through_squares(s: Schedule, fill: list[Op], target: Target) -> bool:
         return False
     schedule_squares(s, fill, *axes, side, target)
     return True
+
+
+def pack_groups(s: Schedule, nests: Sequence[Nest], home: Op, target: Target) -> None:
+    """Copy columns of the call at the start of each iteration of `home` into panels in which the elements of a group of
+    products lie together."""
+    for columns in _columns_of(nests):
+        if columns.operand in constants_of(s.func):
+            continue
+        width = iterations_of(o for o in nests[0].tile if stride_in(columns.loads[0], loop_var(o)) != 0) or 1
+        with s.noting("columns not copied in groups"):
+            together = _panels_together(columns, nests[0], width, home, target) if columns.stride == 1 else 1
+            around = s.split(home, together).outer if together > 1 else home
+            _pack_groups(s, columns, nests[0], together * width, around)
+
+
+def _panels_together(columns: _Columns, nest: Nest, width: int, home: Op, target: Target) -> int:
+    """How many panels, which iterations of `home` read, are copied at a time as one that is as wide."""
+    run = width * element_bytes(columns.operand)
+    depth = iterations_of([*(o for o in nest.outer if o not in enclosing_loops(home)), *nest.group])
+    panels = known(extent_of(home))
+    if panels is None or depth is None or stride_in(columns.loads[0], loop_var(home)) != width:
+        return 1
+    return panels_of_a_copy(panels, run * depth, run, target)
 
 
 def _pack_groups(s: Schedule, columns: _Columns, nest: Nest, width: int, home: Op) -> None:

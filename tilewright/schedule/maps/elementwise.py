@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.cost.elementwise import chunk_of_line
+from tilewright.cost.elementwise import chunk_of_line, lanes_of_turns
 from tilewright.cost.recompute import is_cheap
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
@@ -16,7 +16,14 @@ from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.stages import Lowered
 from tilewright.schedule.maps.opaque import Opaque
-from tilewright.schedule.steps.access import conditional_nest, divisors_in, perfect_nest, stores_in, stride_in
+from tilewright.schedule.steps.access import (
+    conditional_nest,
+    divisors_in,
+    perfect_nest,
+    stores_in,
+    stride_in,
+    turns_in,
+)
 from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.index_set_splitting import split_cases, split_index_sets
 from tilewright.schedule.steps.parallelize import parallelize_outer, parallelize_pieces
@@ -166,13 +173,13 @@ def _is_line(loop: Op) -> bool:
 def _chunk(s: Schedule, line: Op) -> None:
     """Give a flat loop an outer one for threads to share."""
     extent = extent_of(line)
-    chunk = chunk_of_line(extent.value if extent.is_const else None)
+    chunk = chunk_of_line(extent.value if extent.is_const else None, turns_in(line))
     if chunk:
         s.split(line, chunk, tail="branch")
 
 
 def _vectorize(s: Schedule, loop: Op, target: Target) -> None:
-    lanes = lanes_for(loop, target)
+    lanes = lanes_of_turns(lanes_for(loop, target), turns_in(loop))
     if lanes < 2 or kind_of(loop) not in ("serial", "parallel"):
         return
     if not _worthwhile(loop):

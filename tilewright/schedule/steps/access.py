@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilewright.cost.elementwise import ODD_TURNS
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.symbolic.arith import factors_of
@@ -94,6 +95,19 @@ def known(extent: Sym) -> int | None:
 def iterations_of(loops: Iterable[Op]) -> int | None:
     """Of all these loops together; None where that is not known."""
     return known(product(extent_of(o) for o in loops))
+
+
+def turns_in(loop: Op) -> int:
+    """Of how many lines the elements are that a load takes in turns while the loop goes on, where these are no power of
+    two; else 1."""
+    v = loop_var(loop)
+    for load in loads_in(loop):
+        address = address_of(load)
+        if stride_of(address, v) is None:
+            found = [n for n in ODD_TURNS if address.subs({v: v + n}) - address == 1]
+            if found:
+                return found[0]
+    return 1
 
 
 def divisors_in(nest: Op, loop: Op) -> set[int]:

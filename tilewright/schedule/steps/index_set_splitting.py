@@ -16,14 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tilewright.cost.elementwise import cases_are_worth_loops, lanes_of_vector, runs_are_worth_loops
+from tilewright.cost.elementwise import (
+    cases_are_worth_loops,
+    lanes_of_vector,
+    pointer_is_worth_choosing,
+    runs_are_worth_loops,
+)
 from tilewright.cost.typical import TypicalSizes
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, ceildiv, ge0, sym
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, holds
+from tilewright.loops.analysis.choices import ChoiceTrees, parts_of
 from tilewright.loops.edit import buffer_type, extent_of, kind_of, loop_var, ranges_at
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
@@ -67,11 +73,11 @@ def split_index_sets(s: Schedule, loop: Op) -> bool:
 
 def split_cases(s: Schedule, nest: Op) -> bool:
     """Split a loop of a nest where conditions of many cases change, so that each case is a loop of its own; whether
-    anything was split."""
+    anything was split. Where it is enough to choose a pointer in each iteration, the loop stays whole."""
     loops = perfect_nest(nest)
     for k, loop in enumerate(loops):
         if kind_of(loop) == "serial" and _is_worth_pieces(loops[k:]):
-            return _split_cases(s, loop)
+            return not _pointer_is_enough(loop, loops[k + 1 :]) and _split_cases(s, loop)
     return False
 
 
@@ -86,13 +92,56 @@ def _is_worth_pieces(nest: Sequence[Op]) -> bool:
         return False
     size = max(buffer_type(op.operands[-1]).dtype.storage.itemsize for op in stores_in(loop))
     (elements,) = TypicalSizes({}).medium([product(map(extent_of, nest))])
-    computed = sum(name not in _PICKING for name in ops)
-    return runs_are_worth_loops(len(decisions) + 1, elements // lanes_of_vector(size, None), computed)
+    return runs_are_worth_loops(len(decisions) + 1, elements // lanes_of_vector(size, None), _computed_on_picked(loop))
+
+
+def _computed_on_picked(loop: Op) -> int:
+    """Operations on what the position in a loop has picked, which all cases have. Those on one operand alone are of its
+    case, such as the rotation of keys that a past is joined with, and loops of their own spare them the others."""
+    v, count = loop_var(loop), 0
+    picked: set[Value] = set()
+    for op in loop.walk():
+        condition = op.operands[0].op if op.name == "select" else None
+        picks = condition is not None and condition.name == "index" and v in condition.attrs["expr"].vars
+        if picks or not picked.isdisjoint(op.operands):
+            picked.update(op.results)
+            count += op.name not in _PICKING
+    return count
 
 
 def _picks(loop: Op) -> bool:
     """Whether the position in a loop decides which of several operands is read."""
     return any(op.name == "index" and loop_var(loop) in op.attrs["expr"].vars for op in loop.walk())
+
+
+def _pointer_is_enough(loop: Op, inner: Sequence[Op]) -> bool:
+    """Whether each iteration of a loop chooses a pointer, behind which the loops inside read enough elements."""
+    elements = product(map(extent_of, inner))
+    few = elements.is_const and not pointer_is_worth_choosing(len(_decisions(loop)) + 1, elements.value)
+    return not few and _chooses_pointers(loop, inner)
+
+
+def _chooses_pointers(loop: Op, inner: Sequence[Op]) -> bool:
+    """Whether all that a loop decides is which of several operands is read, in the same way by the innermost one of the
+    loops inside."""
+    if not inner:
+        return False
+    v, trees = loop_var(loop), ChoiceTrees()
+    stored = {store.operands[1] for store in stores_in(loop)}
+    for op in loop.walk():
+        if not any(v in c.vars for c in _conditions_of(op)):
+            continue
+        readers = [trees.last_of(op)] if op.name == "load" else [*map(trees.last_of, op.result.users)]
+        for last in readers:
+            if last is None:
+                return False
+            loads = [part for part, _ in parts_of(last) if part.name == "load"]
+            strides = {stride_in(load, loop_var(inner[-1])) for load in loads}
+            if len(strides) > 1 or strides.isdisjoint((sym(0), sym(1))):
+                return False
+            if any(load.operands[0].op is not None or load.operands[0] in stored for load in loads):
+                return False
+    return True
 
 
 def _split_cases(s: Schedule, loop: Op) -> bool:

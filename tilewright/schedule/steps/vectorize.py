@@ -8,7 +8,13 @@ latency of one addition is hidden behind the others.
 
 from __future__ import annotations
 
-from tilewright.cost.elementwise import lanes_of_polynomials, lanes_of_sum, lanes_of_vector
+from tilewright.cost.elementwise import (
+    MOST_PIECES,
+    lanes_of_polynomials,
+    lanes_of_short_line,
+    lanes_of_sum,
+    lanes_of_vector,
+)
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import ONE
@@ -80,6 +86,10 @@ def vectorize_inner(s: Schedule, loop: Op, target: Target, interleaved: int = 1)
 def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
     """Vectors of `lanes` elements (of more where polynomials are computed), and the remainder in one vector more.
     ScheduleError where lanes may meet."""
+    masked = lanes_of_short_line(_widest(loop), known(extent_of(loop)), _has_polynomial(loop))
+    if masked and target.masked_memory:
+        s.vectorize(loop, masked, tail="guard")
+        return
     wide = _polynomial_lanes(loop, lanes, target)
     if wide > lanes:
         left = s.vectorize(loop, wide, tail="peel").tail
@@ -100,8 +110,7 @@ def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
 def _vectorize_remainder(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
     """One vector of just the lanes that are left, which code generation makes of powers of two; one masked vector
     where that would be many pieces."""
-    pieces = extent_of(loop).value.bit_count()
-    if pieces > 2 and target.masked_memory:
+    if extent_of(loop).value.bit_count() > MOST_PIECES and target.masked_memory:
         s.vectorize(loop, lanes, tail="guard")
     else:
         s.vectorize(loop)

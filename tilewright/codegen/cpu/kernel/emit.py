@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
+from tilewright.codegen.cpu.kernel.choices import ChosenLoads
 from tilewright.codegen.cpu.kernel.convert import clamped, convert, half_as_float, half_of, reinterpret
 from tilewright.codegen.cpu.kernel.dots import groups_of, instruction_for, joined, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
@@ -17,7 +18,6 @@ from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
 from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, MemoryAccess, from_memory, stored_as
 from tilewright.codegen.cpu.kernel.scalars import apply_scalar, finite_quotient, horizontal
 from tilewright.codegen.cpu.kernel.text import Reg, Text
-from tilewright.codegen.cpu.kernel.vectorizable import segments, why_serial
 from tilewright.codegen.cpu.program.parallel_tasks import fork, task_ir
 from tilewright.codegen.program import Check, KernelText
 from tilewright.ir import dtype as dt
@@ -31,6 +31,7 @@ from tilewright.loops.analysis.whole_numbers import Limited, has_finite_quotient
 from tilewright.loops.edit import address_of, enclosing_loops, holds_parallel, loop_var, ranges_at
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.dot import products_of
+from tilewright.loops.lanes.vectorizable import segments, why_serial
 from tilewright.loops.spec import parallel_extent, versions_of
 from tilewright.loops.storage.inplace import copied
 from tilewright.target.target import REGISTERS, Target
@@ -69,6 +70,7 @@ class _Kernel:
         self.values: dict[Value, Reg] = {}
         self.buffers: dict[Value, Buffer] = {}
         self.addresses: dict[Op, Sym] = {}
+        self.choices = ChosenLoads(self.indices, self.memory, self.buffers, self._address)
         self.vectorizable: dict[Op, bool] = {}
         self.lanes = 1
         self.mask: Reg | None = None
@@ -407,6 +409,8 @@ class _Kernel:
         return found
 
     def _load(self, op: Op) -> None:
+        if self.choices.begin(op, self.lanes, masked=self.mask is not None):
+            return
         (source,) = op.operands
         buffer = self.buffers[source]
         guard = self._guard(op)
@@ -494,6 +498,12 @@ class _Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
+        if op.name == "select":
+            if self.choices.is_inner(op):
+                return
+            if (chosen := self.choices.chosen(op, self.lanes)) is not None:
+                self.values[op.result] = chosen
+                return
         operands = [self.values[v] for v in op.operands]
         lanes = max([x.lanes for x in operands])
         operands = [x if x.lanes == lanes else self.indices.in_all_lanes(x, lanes) for x in operands]

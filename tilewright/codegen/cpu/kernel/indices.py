@@ -6,7 +6,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
@@ -16,7 +16,7 @@ from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import ONE, Sym
+from tilewright.ir.sym import ONE, Sym, rebuild
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.symbolic.reach import LARGEST_INTEGER
 
@@ -502,6 +502,15 @@ class Indices:
                 general = base if general is None else self.add(general, base)
         return constant, stride, general
 
+    def either(self, e: Sym) -> tuple[Sym, Sym, Sym] | None:
+        """A condition that all lanes share, and what `e` is where it holds and where it does not, if that alone decides
+        how it moves over the lanes: the position along an axis that may have one element."""
+        picks = [p for p in _selections(e) if self.lanes_of(p) > 1]
+        if len(picks) != 1 or self.lanes_of(picks[0].args[0]) > 1:
+            return None
+        condition, then, otherwise = picks[0].args
+        return condition, _replaced(e, picks[0], then), _replaced(e, picks[0], otherwise)
+
     def interleaved(self, e: Sym, lanes: int) -> list[Sym]:
         """The expressions of lanes 0 to n - 1 where every n-th lane from each of these on is larger by 1, for the
         smallest such n of 2 and 4; [] where there is none."""
@@ -553,3 +562,17 @@ def _are_alike(a: Number | Iota, b: Number | Iota) -> bool:
 
 def _lanes(x: Number) -> int:
     return 1 if isinstance(x, int) else x.lanes
+
+
+@lru_cache(maxsize=1 << 10)
+def _selections(e: Sym) -> tuple[Sym, ...]:
+    """The selections in an expression that are in no other one."""
+    if e.kind == "select":
+        return (e,)
+    return tuple(dict.fromkeys(found for arg in e.args for found in _selections(arg)))
+
+
+def _replaced(e: Sym, part: Sym, by: Sym) -> Sym:
+    if e is part:
+        return by
+    return rebuild(e, tuple([_replaced(arg, part, by) for arg in e.args])) if e.args else e

@@ -90,7 +90,7 @@ class MemoryAccess:
         """The elements at address `e`, `other` where the guard does not hold; one lane when all read the
         same."""
         dtype = buffer.type.dtype
-        byte = self._byte_of_table(buffer, e)
+        byte = self.byte_of_table(buffer, e)
         if byte is not None and self.byte_table is not None:
             found = looked_up(self.byte_table, buffer.pointer, stored_as(dtype), byte)
             return self._chosen(found, guard, dtype, other)
@@ -117,11 +117,13 @@ class MemoryAccess:
             raw = self._load_strided(buffer, where, lanes, guard, other)
         elif where.general is not None and (starts := self._starts_of_runs(buffer, e, lanes)):
             raw = self._load_interleaved(buffer, starts, lanes, guard, other)
+        elif where.general is not None and (found := self._one_or_run(buffer, e, lanes, guard, other)):
+            raw = found
         else:
             raw = self._gather(buffer, where, lanes, guard, other)
         return from_memory(raw, dtype)
 
-    def _byte_of_table(self, buffer: Buffer, e: Sym) -> Reg | None:
+    def byte_of_table(self, buffer: Buffer, e: Sym) -> Reg | None:
         """The byte that is the address, where it reaches all of the buffer, which then has 256 bytes."""
         byte = self.indices.byte(e)
         type = buffer.type
@@ -157,7 +159,7 @@ class MemoryAccess:
     def prefetch(self, buffer: Buffer, e: Sym, *, nearest: bool) -> None:
         """Prefetch the cache line of address `e`, into the `nearest` cache (L1) or L2."""
         where = self.address(buffer, e)
-        pointer = self._pointer(buffer, where.constant, where.uniform)
+        pointer = self.pointer(buffer, where.constant, where.uniform)
         locality = 3 if nearest else 2
         self.text.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 {locality}, i32 1)")
 
@@ -168,7 +170,7 @@ class MemoryAccess:
         dtype = buffer.type.dtype
         count = lanes if where.stride == 1 else 1
         found = from_memory(
-            self._plain_load(self._pointer(buffer, where.constant, 0), dtype, count), dtype
+            self.plain_load(self.pointer(buffer, where.constant, 0), dtype, count), dtype
         )
         return self._chosen(found, guard, dtype, other)
 
@@ -179,7 +181,7 @@ class MemoryAccess:
         column = where.constant % where.stride % lanes
         first = where.constant - column
         rows = [
-            self._plain_load(self._pointer(buffer, first + k * where.stride, 0), dtype, lanes)
+            self.plain_load(self.pointer(buffer, first + k * where.stride, 0), dtype, lanes)
             for k in range(lanes)
         ]
         return from_memory(transposed_column(rows, column, dtype.bytes), dtype)
@@ -196,15 +198,15 @@ class MemoryAccess:
     def _load_one(self, buffer: Buffer, where: Affine, guard: Guard, other: float | int, lanes: int) -> Reg:
         """One element for all lanes. Where no lane wants it, memory is not touched."""
         dtype = buffer.type.dtype
-        pointer = self._pointer(buffer, where.constant, where.uniform)
+        pointer = self.pointer(buffer, where.constant, where.uniform)
         if guard.lanes is None:
-            return self._plain_load(self._guarded(pointer, guard, dtype, other, 1), dtype, 1)
+            return self.plain_load(self.guarded(pointer, guard, dtype, other, 1), dtype, 1)
         mask = guard.lanes
         wanted = any_lane(mask)
         if guard.uniform is not None:
             wanted = wanted & guard.uniform
-        pointer = self._guarded(pointer, Guard(wanted), dtype, other, 1)
-        one = self._plain_load(pointer, dtype, 1).splat(lanes)
+        pointer = self.guarded(pointer, Guard(wanted), dtype, other, 1)
+        one = self.plain_load(pointer, dtype, 1).splat(lanes)
         return mask.select(one, self._other(dtype, other, lanes))
 
     def _load_run(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
@@ -212,9 +214,9 @@ class MemoryAccess:
         dtype = buffer.type.dtype
         forward = where.stride == 1
         start = where.constant if forward else where.constant - (lanes - 1)
-        pointer = self._guarded(self._pointer(buffer, start, where.uniform), guard, dtype, other, lanes)
+        pointer = self.guarded(self.pointer(buffer, start, where.uniform), guard, dtype, other, lanes)
         if guard.lanes is None:
-            found = self._plain_load(pointer, dtype, lanes)
+            found = self.plain_load(pointer, dtype, lanes)
         else:
             mask = guard.lanes if forward else _reversed(guard.lanes)
             found = self._masked_load(pointer, dtype, mask, other)
@@ -243,8 +245,8 @@ class MemoryAccess:
         stride = where.stride
         last = stride * (lanes - 1)
         starts = [min(k * lanes, last - (lanes - 1)) for k in range(stride)]
-        base = self._guarded(
-            self._pointer(buffer, where.constant, where.uniform), guard, dtype, other, stride * lanes
+        base = self.guarded(
+            self.pointer(buffer, where.constant, where.uniform), guard, dtype, other, stride * lanes
         )
         parts = [
             self._load_part(self._offset(base, dtype, start), dtype, lanes, start, stride, guard.lanes, other)
@@ -275,7 +277,7 @@ class MemoryAccess:
         """The vector from element `start` on, of which every `stride`-th element of all is wanted, by lanes that are on
         in the mask; `other` elsewhere."""
         if mask is None:
-            return self._plain_load(pointer, dtype, lanes)
+            return self.plain_load(pointer, dtype, lanes)
         none = mask.like(False)
         picks = [at // stride if at % stride == 0 else lanes for at in range(start, start + lanes)]
         return self._masked_load(pointer, dtype, mask.shuffled(none, picks), other)
@@ -298,10 +300,30 @@ class MemoryAccess:
             runs.append(self._load_run(buffer, start, lanes // len(starts), own, other))
         return interleaved(runs)
 
+    def _one_or_run(
+        self, buffer: Buffer, e: Sym, lanes: int, guard: Guard, other: float | int
+    ) -> Reg | None:
+        """One element for all lanes, or consecutive ones, as a condition says that all lanes share; None where the
+        address is another one."""
+        either = self.indices.either(e)
+        if either is None or buffer.private != 1 or (guard.lanes is not None and not self.masked_memory):
+            return None
+        condition, *addresses = either
+        one, run = (self.indices.affine(address) for address in addresses)
+        flag = self.indices.condition(condition)
+        if run.stride == 0:
+            one, run, flag = run, one, ~flag
+        if one.general is not None or run.general is not None or (one.stride, run.stride) != (0, 1):
+            return None
+        alone, together = (flag, ~flag) if guard.uniform is None else (flag & guard.uniform, ~flag & guard.uniform)
+        single = self._load_one(buffer, one, Guard(alone, guard.lanes), other, lanes)
+        several = self._load_run(buffer, run, lanes, Guard(together, guard.lanes), other)
+        return flag.splat(lanes).select(single.splat(lanes), several)
+
     def _gather(self, buffer: Buffer, where: Affine, lanes: int, guard: Guard, other: float | int) -> Reg:
         dtype = buffer.type.dtype
         element = memory_type(dtype)
-        base = self._guarded(self._pointer(buffer, where.constant, where.uniform), guard, dtype, other, 1)
+        base = self.guarded(self.pointer(buffer, where.constant, where.uniform), guard, dtype, other, 1)
         steps: Number = self._lane_offsets(where, lanes)
         if guard.uniform is not None:
             steps = self.indices.choose(guard.uniform, steps, self.indices.in_lanes(0, lanes))
@@ -329,7 +351,7 @@ class MemoryAccess:
         if where.general is None and where.stride == 0:
             if value.lanes > 1 or guard.lanes is not None:
                 raise InternalError("a vector loop writes one element from several lanes")
-            pointer = self._pointer(buffer, where.constant, where.uniform)
+            pointer = self.pointer(buffer, where.constant, where.uniform)
             self.text.line(f"store {_to_memory(value).typed}, ptr {pointer}, align {dtype.bytes}")
             return
         wide = _to_memory(value.splat(lanes))
@@ -337,7 +359,7 @@ class MemoryAccess:
             self._store_run(buffer, where, wide, guard, past)
             return
         element = memory_type(dtype)
-        base = self._pointer(buffer, where.constant, where.uniform)
+        base = self.pointer(buffer, where.constant, where.uniform)
         pointers = self._lane_pointers(base, element, self._lane_offsets(where, lanes), lanes)
         mask = guard.lanes or self.text.constant(dt.bool_, True, lanes)
         self.text.line(
@@ -349,7 +371,7 @@ class MemoryAccess:
         dtype = buffer.type.dtype
         forward = where.stride == 1
         start = where.constant if forward else where.constant - (value.lanes - 1)
-        pointer = self._pointer(buffer, start, where.uniform)
+        pointer = self.pointer(buffer, start, where.uniform)
         value = value if forward else _reversed(value)
         if guard.lanes is None:
             parts = [(self._offset(pointer, dtype, n), p) for n, p in self._register_parts(buffer, value)]
@@ -419,27 +441,30 @@ class MemoryAccess:
             for first in range(0, value.lanes, count)
         ]
 
-    def _plain_load(self, pointer: str, dtype: DType, lanes: int) -> Reg:
+    def plain_load(self, pointer: str, dtype: DType, lanes: int) -> Reg:
+        """Consecutive elements, as they lie in memory."""
         return self.text.reg(
             stored_as(dtype),
             lanes,
             f"load {vector(memory_type(dtype), lanes)}, ptr {pointer}, align {dtype.bytes}",
         )
 
-    def _pointer(self, buffer: Buffer, constant: int, uniform: Number) -> str:
-        base = buffer.pointer
-        if isinstance(uniform, Reg):
-            key = ("pointer", base, uniform.name)
-            found = self.indices.cached(key)
-            if found is None:
-                found = self.text.emit(
-                    f"getelementptr {memory_type(buffer.type.dtype)}, ptr {base}, i64 {uniform.name}"
-                )
-                self.indices.remember_here(key, found)
-            base = str(found)
-        else:
-            constant += uniform
-        return self._offset(base, buffer.type.dtype, constant)
+    def pointer(self, buffer: Buffer, constant: int, uniform: Number) -> str:
+        """To the element that is so far from the first of a buffer."""
+        if isinstance(uniform, int):
+            return self._offset(buffer.pointer, buffer.type.dtype, constant + uniform)
+        return self._offset(self.moved(buffer.pointer, buffer.type.dtype, uniform), buffer.type.dtype, constant)
+
+    def moved(self, base: str, dtype: DType, uniform: Number) -> str:
+        """The pointer to the element that is so far from that of `base`."""
+        if isinstance(uniform, int):
+            return self._offset(base, dtype, uniform)
+        key = ("pointer", base, uniform.name)
+        found = self.indices.cached(key)
+        if found is None:
+            found = self.text.emit(f"getelementptr {memory_type(dtype)}, ptr {base}, i64 {uniform.name}")
+            self.indices.remember_here(key, found)
+        return str(found)
 
     def _offset(self, base: str, dtype: DType, constant: int) -> str:
         if constant == 0:
@@ -461,7 +486,7 @@ class MemoryAccess:
             f"getelementptr {element}, ptr {base}, <{lanes} x i64> {self.indices.in_lanes(steps, lanes).name}"
         )
 
-    def _guarded(self, pointer: str, guard: Guard, dtype: DType, other: float | int, count: int) -> str:
+    def guarded(self, pointer: str, guard: Guard, dtype: DType, other: float | int, count: int) -> str:
         """The pointer, or one to `count` elements `other` where the uniform guard does not hold: no
         branch."""
         if guard.uniform is None:
