@@ -73,7 +73,7 @@ def expand_of_expand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
 def broadcast_built_in(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """Elementwise operators broadcast by themselves: an `expand` before them is needless, and so is the shape
     of a `full`."""
-    if len(op.operands) < 2 or not any(map(_unexpanded, op.operands)) or not is_elementwise(op):
+    if len(op.operands) < 2 or not any(map(_is_expanded, op.operands)) or not is_elementwise(op):
         return None
     found = list(op.operands)
     for k, operand in enumerate(op.operands):
@@ -88,10 +88,14 @@ def broadcast_built_in(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     return None if found == list(op.operands) else OPERATORS[op.name](*found, **op.attrs)
 
 
+def _is_expanded(value: Value) -> bool:
+    return defining(value, "expand", "full") is not None and bool(shape_of(value))
+
+
 def _unexpanded(value: Value) -> Value | None:
     """A value with fewer elements that broadcasts to the same."""
     source = defining(value, "expand", "full")
-    if source is None or not shape_of(value):
+    if source is None or not _is_expanded(value):
         return None
     if source.name == "expand":
         return source.operands[0]
