@@ -20,8 +20,8 @@ HELD = {
     "accounts": 5, "checks": 1, "codegen": 6, "graph": 132, "ir": 10, "loops": 34, "memory": 5, "schedule": 13,
 }  # fmt: skip
 """How many tests of names of operators each room has at most: what is left is a strategy or a rewrite about that one
-operator. Lower a number when there are fewer; a new test asks for a trait instead. The rooms `ir`, `loops` and `codegen` know no
-operators: the names that they test are those of scalar operations, the ops of their level."""
+operator. Lower a number when there are fewer; a new test asks for a trait instead. The rooms `ir`, `loops` and
+`codegen` know no operators: the names that they test are those of scalar operations, the ops of their level."""
 
 
 def names_tested(tree: ast.AST, tables: set[str]) -> Iterator[int]:
