@@ -130,3 +130,22 @@ def test_short_sums_read_copies_in_whole_vectors(depth: int) -> None:
     module, _ = oracle.agree([tensor(dt.f32, a.shape), tensor(dt.f32, b.shape)], turned, [a, b], "x86-64-v4")
     (step,) = (s for s in kernel_info(only_kernel(module)).schedule if s.startswith("pack("))
     assert "factors=((), ())" in step
+
+
+def test_rows_that_are_a_batch_of_unknown_size() -> None:
+    """One row for each entry, in tiles of entries and those that are left."""
+    module = oracle.build([tensor(dt.f32, (M, sym(1), K)), tensor(dt.f32, (M, N, K))], turned)
+    model = Model(compile_module(module, Options(), parse_target("host")), 1)
+    for batch, depth, columns in product((0, 1, 4, 6), (1, 3, 17), (1, 5, 20)):
+        a, b = normal(batch, 1, depth), normal(batch, columns, depth)
+        wanted = a.astype(np.float64) @ b.astype(np.float64).transpose(0, 2, 1)
+        np.testing.assert_allclose(model(a, b)[0], wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_column_that_is_shorter_than_a_vector() -> None:
+    """Nothing behind the rows is read: LLVM took masked loads for whole ones in the first sum of the remainder."""
+    module = oracle.build([tensor(dt.f32, (sym(3), K)), tensor(dt.f32, (K, sym(1)))], matmul)
+    model = Model(compile_module(module, Options(), parse_target("host")), 1)
+    for depth in (0, 1, 4, 15, 16, 20):
+        a, b = normal(3, depth), normal(depth, 1)
+        np.testing.assert_allclose(model(a, b)[0], a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)

@@ -100,11 +100,11 @@ def _tile_sums(s: Schedule, axes: GemmAxes, nest: Nest, tile: Tile, target: Targ
     stage = axes.sums.stage
     made = s.compute_at(stage.buffer, nest.outer[-1], space="scratch", guard="loads")
     (depth,) = (made.copies[o] for o in stage.reduce if extent_of(o) != 1)
-    loops = [made.copies[o] for o in stage.axes]
-    tiled = [loops[axis] for axis in axes.tile]
+    tiled = [made.copies[stage.axes[axis]] for axis in axes.tile]
     for loop in tiled:
         s.clamp(loop)
-    outer = [o for o in loops if o not in tiled]
+    others = (o for axis, o in enumerate(stage.axes) if axis not in axes.tile)
+    outer = [made.copies[o] for o in others if o in made.copies]  # those of one iteration are gone after a nest before
     sizes = [tile.rows, tile.columns][-len(tiled) :]
     tiles = [_in_tiles(s, loop, size) for loop, size in zip(tiled, sizes, strict=True)]
     s.reorder(*outer, *(o for over, _ in reversed(tiles) for o in over), *(o for _, o in tiles))

@@ -16,7 +16,7 @@ from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
 from tilewright.codegen.cpu.kernel.integers import safe_divisor
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
 from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, MemoryAccess, from_memory, stored_as
-from tilewright.codegen.cpu.kernel.scalars import apply_scalar, finite_quotient, horizontal
+from tilewright.codegen.cpu.kernel.scalars import apply_scalar, finite_quotient, horizontal, masked_sum
 from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.codegen.cpu.program.parallel_tasks import fork, task_ir
 from tilewright.codegen.program import Check, KernelText
@@ -505,6 +505,9 @@ class _Kernel:
         if op.name == "quotient" and has_finite_quotient(op):
             self.values[op.result] = finite_quotient(*operands)
             return
+        if self.mask is not None and op.name == "add" and dtype.is_float and self._is_kept_in_registers(op):
+            self.values[op.result] = masked_sum(*operands)
+            return
         divides = op.name in ("div", "rem", "mod") and operands[0].dtype.is_int
         if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
             self.values[op.result] = apply_scalar(op.name, operands, dtype)
@@ -514,6 +517,11 @@ class _Kernel:
         self._fail_where(zero, Check("ExecutionError", DIVISION_BY_ZERO))
         found = apply_scalar(op.name, operands, dtype)
         self.values[op.result] = zero.select(found.like(0), found)
+
+    def _is_kept_in_registers(self, add: Op) -> bool:
+        """Whether a sum is one of an array in registers, to which more is added."""
+        stores = [user for user in add.result.users if user.name == "store"]
+        return any(self.buffers[store.operands[1]].type.space == REGISTERS.name for store in stores)
 
     def _select(self, op: Op) -> None:
         if self.choices.is_inner(op):

@@ -174,6 +174,15 @@ _BITWISE: dict[str, Emit] = {
 }
 
 
+def masked_sum(total: Reg, x: Reg) -> Reg:
+    """total + x, of which some lanes are not wanted; x where `total` is known to be 0, even if x is -0.
+
+    Without that freedom the first sum of products under a mask is a fused multiply-add that zeroes the other lanes.
+    LLVM 22 folds a masked load into it, and may take it out again as a load of whole vectors, beyond the buffer.
+    """
+    return total.op("fadd nsz contract", x)
+
+
 def _quotient(x: Reg, divisor: Reg, inverse: Reg) -> Reg:
     """x / divisor as a division rounds it; where there is no end, there is no error to take off."""
     exact = finite_quotient(x, divisor, inverse)
