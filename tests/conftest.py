@@ -14,6 +14,7 @@ from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
 from tilewright.ir.text import parse_module, print_module
+from tilewright.ops.define.operator import DEFINITIONS
 from tilewright.schedule.sharing import kernels
 from tilewright.schedule.steps.pace import slow_kernel
 from tilewright.target.target import Target
@@ -87,6 +88,15 @@ def all_is_checked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tilewright.compiler.is_checked", lambda options: True)
         yield
+
+
+@pytest.fixture(autouse=True)
+def definitions_end_with_the_test() -> Iterator[None]:
+    """Operators that a test defines are forgotten: else later tests would compile with them and cache nothing, as the
+    digest of what a test closes over cannot be told."""
+    count = len(DEFINITIONS.outside)
+    yield
+    del DEFINITIONS.outside[count:]
 
 
 @pytest.fixture(autouse=True)

@@ -141,11 +141,14 @@ def _groups(
         return
     with t.when(le(entries, batch)):
         yield from _groups_of(t, entries, line, first, last)
-    if entries > PAIR:
-        with t.when(le(PAIR, batch), lt(batch, entries)):
+    with t.when(lt(batch, entries)):
+        if entries <= PAIR:
+            yield from _groups_of(t, 1, line, first, last)
+            return
+        with t.when(le(PAIR, batch)):
             yield from _groups_of(t, PAIR, line, first, last)
-    with t.when(lt(batch, min(entries, PAIR))):
-        yield from _groups_of(t, 1, line, first, last)
+        with t.when(lt(batch, PAIR)):
+            yield from _groups_of(t, 1, line, first, last)
 
 
 def _groups_of(

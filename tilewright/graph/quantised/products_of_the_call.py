@@ -40,6 +40,8 @@ def product_of_the_call(dot: Dot, op: Op, ctx: RewriteContext) -> Value | NoMatc
         sums = ew.sub(sums, ew.mul(b_zero, _summed(a, len(shapes[0]) - 1)))
     if a_zero is not None and b_zero is not None:
         sums = ew.add(sums, ew.mul(ew.mul(a_zero, b_zero), depth.value))
+    if sums.type != op.result.type:  # a dim of the columns has another name in their zero points
+        return NoMatch(f"the sums are {sums.type}, and not {op.result.type}")
     return sums
 
 
