@@ -4,11 +4,11 @@ their code and weights in one artefact. Read it from top to bottom."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tilewright import link
 from tilewright.back_end import CpuCode, faults_of_plugins
@@ -136,6 +136,18 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
             raise ModelError(what, hint="report it to the authors of the plugin") from e
         what = f"the front end '{front_end.name}' failed: {type(e).__name__}: {e}"
         raise InternalError(what, hint="please report this with the model") from e
+
+
+def import_graph(model: Any, session: Session | None = None) -> Module:
+    """The graph of a model, for tools that change it: it means all that the model means. Raises as `import_request`."""
+    request, session = Request.of(model, None, None), Session.of(session)
+    module = import_request(request, session)
+    both = broadcasting_module(module, request, session)
+    if both is not None:
+        with suppress(UnsupportedError):  # dims that must be equal are refused in other calls
+            return both()
+        del module.main.attrs["open_dims"]
+    return module
 
 
 def frequent_modules(

@@ -371,10 +371,11 @@ def candidates(shape: GemmShape, target: Target) -> list[Decision]:
 
 
 def assumed(shape: GemmShape, columns: int = LARGE) -> GemmShape:
-    """The contraction with a large extent in place of each that is not known, or with so many `columns`."""
+    """The contraction with a large extent in place of each that is not known, or with so many `columns`; of few rows
+    with as many as these may be."""
     return replace(
         shape,
-        rows=shape.rows or LARGE,
+        rows=shape.rows or shape.few_rows or LARGE,
         columns=shape.columns or columns,
         depth=shape.depth or LARGE,
         outer_depth=shape.outer_depth if shape.depth else LARGE,
