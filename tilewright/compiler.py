@@ -14,7 +14,7 @@ from tilewright import link
 from tilewright.back_end import CpuCode, faults_of_plugins
 from tilewright.compilation import Clock, Compilation, Output, Setting, remarks_of_import, split, verify_graph
 from tilewright.frontends.built_in import FRONT_ENDS
-from tilewright.frontends.frequent import shapes_with
+from tilewright.frontends.inputs import shapes_with
 from tilewright.ir.core import Module
 from tilewright.ir.diag import (
     InternalError,

@@ -40,7 +40,7 @@ def convert(
 
     What is written is the graph as the model says it: no optimisation is done. Inputs, outputs, layers and values keep
     their names, dims that are symbolic theirs, and quantised values are QuantizeLinear and DequantizeLinear. `opset` is
-    the version of the operator set, from 14 on, by default 23. With `external_data` weights lie beside the model, in
+    the version of the operator set, from 14 on, by default 21. With `external_data` weights lie beside the model, in
     `output` with .data behind it; by default where the model would have 2 GB or more. `output` may be neither the model
     itself nor a file of another kind, unless `force` is true. An error leaves what was there before.
 

@@ -19,8 +19,9 @@ OLDEST_OPSET = 14
 """The first version of the operator set in which a shape can say that a size is 0."""
 
 OPSETS = range(OLDEST_OPSET, NEWEST_OPSET + 1)
-DEFAULT_OPSET = 23
-"""A version that ONNX Runtime takes since 1.23: blocks of 4 bits (21), RMSNormalization (23)."""
+DEFAULT_OPSET = 21
+"""The last version of which ONNX Runtime 1.32 has all operators that are written here (of those that are new in 22 and
+23 it lacks some, such as RandomUniform and RoiAlign). It has blocks of 4 bits, which 20 has not."""
 
 
 def write_onnx(
