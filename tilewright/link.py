@@ -41,10 +41,13 @@ from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.storage.packing import PackedArray
-from tilewright.memory.storage import Place, Storage, needs_copy
+from tilewright.memory.storage import Place, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.view import copy
+from tilewright.program.places import UNSHARED, arena_of, places_of
+from tilewright.program.split import PLACE
+from tilewright.program.steps import Staged
 from tilewright.runtime.arena import ALIGNMENT, address_of, aligned_bytes, flat_bytes, release_free_memory
 from tilewright.runtime.artifact import (
     Artifact,
@@ -58,7 +61,6 @@ from tilewright.runtime.artifact import (
 )
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.values.dtypes import numpy_dtype
-from tilewright.staging.split import PLACE, Staged
 
 
 class Lent:
@@ -239,7 +241,6 @@ def lay_out_constants(module: Module, weights: Weights) -> Constants:
 
 def make_program(
     module: Module,
-    storage: Storage,
     constants: Constants,
     kernels: dict[str, KernelText],
     assumed: Sequence[Assumption] = (),
@@ -248,17 +249,17 @@ def make_program(
 ) -> Program:
     """The calls of the main function with the addresses of their buffers; what is assumed is checked before. The
     suffix tells the program from others of the same artefact."""
-    main = module.main
+    main, places = module.main, places_of(module.main)
     order: list[KernelCall | ConcurrentCalls] = []
     calls = [op for op in main.body.ops if op.name == "call"]
     for concurrent, together in groupby(calls, lambda op: op.attrs.get("concurrent", op)):
-        steps = [_step(op, module, storage, constants, kernels) for op in together]
+        steps = [_step(op, module, places, constants, kernels) for op in together]
         order += [ConcurrentCalls(tuple(steps))] if isinstance(concurrent, int) else steps
     return Program(
         ranks=tuple(a.tensor.rank for a in main.args),
         outputs=tuple(v.tensor.shape for v in main.returns),
         order=tuple(order),
-        arena=storage.arena.total,
+        arena=arena_of(main),
         dims=_dims(main, assumed),
         conditions=tuple(
             Condition(a.holds, Check("InputError", f"{a.message}{_place(a.loc)}")) for a in assumed
@@ -269,10 +270,10 @@ def make_program(
 
 
 def _step(
-    call: Op, module: Module, storage: Storage, constants: Constants, kernels: dict[str, KernelText]
+    call: Op, module: Module, places: Mapping[Value, Place], constants: Constants, kernels: dict[str, KernelText]
 ) -> KernelCall:
     kernel = module.funcs[call.attrs["kernel"]]
-    buffers = [_buffer(storage.places[v], constants) for v in (*call.operands, *call.results)]
+    buffers = [_buffer(places[v], constants) for v in (*call.operands, *call.results)]
     return kernel_step(kernel, kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
 
 
@@ -318,7 +319,6 @@ def _variables_used(main: Func) -> set[Sym]:
 
 def make_artifact(
     module: Module,
-    storage: Storage,
     constants: Constants,
     program: Program,
     text: ProgramText,
@@ -402,7 +402,7 @@ def make_staged(
         parts=tuple(parts),
         producer=f"tilewright {tilewright.__version__}",
         report=report,
-        assumed=_assumed_by(parts, [part.main.attrs.get(PLACE, "") for part in staged.parts]),
+        assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in module.funcs.values() if f.level == "graph"]),
     )
 
 
@@ -445,7 +445,6 @@ _DENORMALS = {
 
 def make_report(
     module: Module,
-    storage: Storage,
     nodes: int,
     laps: dict[str, float],
     remarks: Sequence[Remark],
@@ -453,14 +452,13 @@ def make_report(
 ) -> dict[str, Any]:
     """What `Model.report` tells: kernels, bytes, times, and why things were not done."""
     calls = [op for op in module.main.body.ops if op.name == "call"]
-    arena = storage.arena
     return {
         "nodes": nodes,
         "numerics": f"{numerics}: {_DENORMALS[numerics]}",
         "kernels": len(calls),
         "distinct kernels": sum(f.level == "loops" for f in module.funcs.values()),
-        "arena": str(arena.total),
-        "intermediates without sharing": str(arena.unshared),
+        "arena": str(arena_of(module.main)),
+        "intermediates without sharing": str(module.main.attrs[UNSHARED]),
         "compile ms": {stage: round(1000 * seconds, 1) for stage, seconds in laps.items()},
         "calls": [_describe_call(op, module) for op in calls],
         "remarks": [r.record() for r in remarks],

@@ -32,6 +32,14 @@ model_argument = click.argument("model", type=click.Path(path_type=Path))
 threads_option = click.option(
     "--threads", type=click.IntRange(min=1), help="Threads that run the model  [default: all it may use]"
 )
+constant_option = click.option(
+    "--constant", "constants", multiple=True, metavar="NAME=VALUE",
+    help="Bind an input to a number, a list such as 1,2,3 or [[1,2],[3,4]], or FILE.npy; or inputs to all tensors of a "
+    "FILE.safetensors.",
+)  # fmt: skip
+shape_option = click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME=DIMS", help="Fix dims of an input: x=1,3,n,n."
+)
 
 
 def compile_options(command: F) -> F:
@@ -49,10 +57,8 @@ def compile_options(command: F) -> F:
 def model_options(command: F) -> F:
     """The options that say what becomes of the graph."""
     for decorate in (
-        click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE",
-                     help="Bind an input to a number, a list such as 1,2,3 or [[1,2],[3,4]], or FILE.npy; or inputs to "
-                     "all tensors of a FILE.safetensors."),
-        click.option("--shape", "shapes", multiple=True, metavar="NAME=DIMS", help="Fix dims of an input: x=1,3,n,n."),
+        constant_option,
+        shape_option,
         click.option("--frequent", multiple=True, metavar="NAME=SIZE,...",
                      help="Sizes of dims that calls often have, which get a program of their own; or FILE.json, as "
                      "`tilewright run --sizes-seen` writes it."),
@@ -92,6 +98,13 @@ def compile_fields(
         "schedule": schedule,
         "frequent": read_frequent(frequent),
         "cache": not no_cache,
+        **named_inputs(shapes, constants),
+    }
+
+
+def named_inputs(shapes: Sequence[str], constants: Sequence[str]) -> dict[str, Any]:
+    """The keywords for `--shape` and `--constant`."""
+    return {
         "shapes": unique("--shape", map(_shape, shapes)),
         "constants": unique("--constant", chain.from_iterable(map(_bound, constants))),
     }

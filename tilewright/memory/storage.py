@@ -36,6 +36,10 @@ class Place:
     offset: Sym = sym(0)
     constant: str = ""
 
+    def beyond(self, bytes: Sym) -> Place:
+        """So many bytes behind this place."""
+        return replace(self, offset=self.offset + bytes)
+
 
 @dataclass(frozen=True)
 class Storage:
@@ -120,7 +124,7 @@ class _Assignment:
             base = self.fixed.get(at.root)
             if base is None:
                 base = Place("arena", offset=arena.offsets[chosen[homes.get(at.root, at.root)].key])
-            places[value] = replace(base, offset=base.offset + at.offset)
+            places[value] = base.beyond(at.offset)
         return Storage(places, arena, self._overwritten_inputs())
 
     def _overwritten_inputs(self) -> tuple[tuple[int, int], ...]:

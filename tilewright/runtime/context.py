@@ -46,7 +46,7 @@ class Linked:
 
 class Planned:
     """A program in a context: its arguments, and what is known for the last shapes. `needs` are bytes of the arena and
-    of each thread's scratch memory."""
+    of each thread's scratch memory, `planned` the numbers that native code gave for shapes and data."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class Planned:
         self.results = Results()
         self.shapes: tuple[Shape, ...] | None = None
         self.needs = (0, 0)
+        self.planned: tuple[int, ...] = ()
         plan = artifact.static_plan
         values = plan.dims if plan else ()
         self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
