@@ -58,6 +58,8 @@ class OnnxWriter:
         self.opset = opset
         self.scope = OnnxScope()
         self.problems = Problems("ONNX cannot express all of the model")
+        self.needed = opset
+        """The first version of the operator set that has all that was asked for."""
         self.is_composed = False
         """Whether what is written now is part of another operator, and not what a model says by itself."""
         self._names = Names(taken)
@@ -120,8 +122,14 @@ class OnnxWriter:
         if dtype not in element_types(self.opset):
             later = next((v for v in range(self.opset, NEWEST_OPSET + 1) if dtype in element_types(v)), None)
             hint = "" if later is None else f"version {later} of the operator set has it: opset={later} (--opset)"
+            self.has(later or self.opset)
             raise NoFormError(f"version {self.opset} of the operator set has no element type {dtype}", hint)
         return ELEM_TYPES[dtype]
+
+    def has(self, version: int) -> bool:
+        """Whether this version of the operator set has what came with another one, which is noted as needed."""
+        self.needed = max(self.needed, version)
+        return self.opset >= version
 
     def takes(self, onnx_name: str, *values: Value) -> bool:
         """Whether this version of the operator set has the ONNX operator for first operands of these types."""

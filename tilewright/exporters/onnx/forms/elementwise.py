@@ -90,7 +90,7 @@ def cast_to_power(w: OnnxWriter, op: Op) -> str:
 
 @form("bitcast")
 def bitcast(w: OnnxWriter, op: Op) -> str:
-    if w.opset < BITS_AS_THEY_ARE:
+    if not w.has(BITS_AS_THEY_ARE):
         raise NoFormError(
             f"version {w.opset} of the operator set cannot take bits of {op.operands[0].tensor.dtype} for "
             f"{op.attrs['dtype']}",
