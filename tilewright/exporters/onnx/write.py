@@ -10,6 +10,7 @@ from onnx import helper
 
 import tilewright
 from tilewright.exporters.onnx.file import OnnxWeights, save_model
+from tilewright.exporters.onnx.scope import Names
 from tilewright.exporters.onnx.writer import OnnxWriter
 from tilewright.frontends.onnx.schema import NEWEST_OPSET
 from tilewright.ir.core import Module
@@ -90,7 +91,9 @@ def _written(module: Module, opset: int) -> tuple[onnx.GraphProto, OnnxWriter]:
     """The graph of the main function, and what wrote it; the module is as it was."""
     func = module.main
     inputs = tuple(func.attrs.get("inputs", [v.name for v in func.args]))
-    outputs = tuple(func.attrs.get("outputs", [f"output_{k}" for k in range(len(func.returns))]))
+    wanted = func.attrs.get("outputs", [f"output_{k}" for k in range(len(func.returns))])
+    names = Names(inputs)
+    outputs = tuple(map(names.fresh, wanted))  # a variable of TFLite is an input and an output of one name
     before = set(module.constants)
     writer = OnnxWriter(module, opset, [*inputs, *outputs])
     try:
@@ -121,6 +124,8 @@ def _said(module: Module) -> dict[str, str]:
         found["tilewright.complex_outputs"] = ", ".join(attrs["complex_outputs"])
     if attrs.get("assumed"):
         found["tilewright.assumed"] = "; ".join(dict.fromkeys(str(condition) for condition, *_ in attrs["assumed"]))
+    if attrs.get("open_dims"):
+        found["tilewright.dims_taken_for_equal"] = "; ".join(f"{a} and {b}" for a, b in attrs["open_dims"])
     if attrs.get("warnings"):
         found["tilewright.warnings"] = "; ".join(f"{subject}: {message}" for subject, message in attrs["warnings"])
     return found
