@@ -37,7 +37,7 @@ def run(proto: onnx.ModelProto, feeds: Feeds) -> Sequence[np.ndarray]:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(feeds))
+    return session.run(None, {name: np.asarray(array) for name, array in feeds.items()})
 
 
 def agree(proto: onnx.ModelProto, *feeds: Feeds, opset: int | None = None, rtol: float = 1e-5) -> onnx.ModelProto:

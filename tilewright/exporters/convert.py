@@ -35,9 +35,9 @@ def convert(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
     force: bool = False,
-) -> Path:
+) -> tuple[Path, ...]:
     """Write a model (whatever `tilewright.compile` takes, with the same arguments) as a standard ONNX model to the file
-    `output`, whose name ends in .onnx, and give its path.
+    `output`, whose name ends in .onnx, and give the files that were written, that one first.
 
     What is written is the graph as the model says it: no optimisation is done. Inputs, outputs, layers and values keep
     their names, dims that are symbolic theirs, and quantised values are QuantizeLinear and DequantizeLinear. `opset` is
@@ -57,8 +57,7 @@ def convert(
     given = [request.model] if isinstance(request.model, Path) else []
     check_replaced(path, "an ONNX model", OnnxFrontEnd().accepts, sources=given, force=force)
     check_file(path)
-    write_onnx(graph_to_convert(request, session), path, opset=opset, external_data=external_data)
-    return path
+    return write_onnx(graph_to_convert(request, session), path, opset=opset, external_data=external_data)
 
 
 def _checked_path(output: object) -> Path:

@@ -33,8 +33,9 @@ def write_onnx(
     opset: int | None = None,
     external_data: bool | None = None,
     metadata: Mapping[str, str] | None = None,
-) -> None:
-    """Write the main function of a module of the graph level as a standard ONNX model to `path`, whole or not at all.
+) -> tuple[Path, ...]:
+    """Write the main function of a module of the graph level as a standard ONNX model to `path`, whole or not at all,
+    and give the files that were written, the model first.
 
     The module is that of a front end, or what passes made of it, as long as its operators are those of a model: not
     blocked ones, nor regions. It is not changed. Inputs and outputs have the names in `main.attrs["inputs"]` and
@@ -52,7 +53,7 @@ def write_onnx(
     another opset; ArtifactError where the file cannot be written.
     """
     model, weights = to_onnx(module, opset=opset, metadata=metadata)
-    save_model(model, weights, Path(path), external_data)
+    return save_model(model, weights, Path(path), external_data)
 
 
 def onnx_model(

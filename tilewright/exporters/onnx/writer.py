@@ -301,7 +301,7 @@ class OnnxWriter:
         result = op.result.type
         if not isinstance(result, TensorType) or not result.is_static or result.size.value > MOST_FOLDED:
             return None
-        if not all(v.op is not None and v.op.name == "constant" for v in op.operands[:1]):
+        if self.name(op.operands[0]) not in self.constants.arrays:
             return None
         source = op.operands[0].tensor
         if len(op.operands) > 1 or result.size.value > source.size.value or not traits_of(op).moves_one:
