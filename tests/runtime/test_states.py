@@ -7,6 +7,7 @@ import itertools
 import os
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -406,3 +407,16 @@ def test_wrong_names_values_and_files(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("mine")
     with pytest.raises(ArtifactError, match="there is a file that is not a file of states"):
         model.save_states(tmp_path / "text")
+
+
+def test_artefacts_whose_states_cannot_be() -> None:
+    artifact = compiled(source(SUMS), states={"h": "hn"}).artifact
+    (state,) = artifact.states
+    beyond = replace(artifact, states=(replace(state, initial=1 << 40),))
+    with pytest.raises(ArtifactError, match="the first value of state 'h' is not in the artefact"):
+        tilewright.load(beyond.to_bytes())
+    text = artifact.to_bytes()
+    assert tilewright.load(text).states == artifact.states
+    for wrong in ({"way": "somehow"}, {"info": replace(state.info, shape=("n", 8))}):
+        with pytest.raises(ValueError, match="there is no state"):
+            replace(state, **wrong)

@@ -38,9 +38,9 @@ def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> Non
     pairs = [(name, output) for name, (output, _, _) in declared.items()] if wanted is True else list(wanted or ())
     left = [name for name in declared if name not in dict(pairs)]
     if left and module.main.attrs.get(MUST_KEEP):
-        names = ", ".join(f"'{declared[name][2]}'" for name in left)
+        written = ", ".join(f"'{declared[name][2]}'" for name in left)
         raise UnsupportedError(
-            f"the module writes to its {names}",
+            f"the module writes to its {written}",
             hint="states=True lets the model keep them from call to call; or return the new value, or call .eval() on "
             "the module",
         )
