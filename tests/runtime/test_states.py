@@ -333,6 +333,32 @@ def test_a_forked_process_goes_on_by_itself() -> None:
     assert model.state("h").tolist() == [1, 1, 1]
 
 
+def test_trimming_and_closing_wait_for_nobody() -> None:
+    """Not even for a call of another thread, which ends as usual."""
+    model = tilewright.compile(source(SWAPPED), cache=False, threads=1, states={"h": "hn"})
+    x = floats(1, 40)
+    model(x)
+    before = model.state("h")
+    for end in (model.trim, model.close):
+        entered, ended = threading.Event(), threading.Event()
+
+        def call(entered: threading.Event = entered, ended: threading.Event = ended) -> None:
+            model._states.begin()
+            entered.set()
+            ended.wait(60)
+            model._states.end()
+
+        other = threading.Thread(target=call)
+        other.start()
+        entered.wait(60)
+        end()
+        ended.set()
+        other.join()
+        np.testing.assert_array_equal(model.state("h"), before)
+    with pytest.raises(ExecutionError, match="closed"):
+        model(x)
+
+
 def test_they_are_told_of() -> None:
     model = compiled(source(SUMS), states={"h": "hn"})
     assert str(model.artifact.states[0]) == "h: float32[1, 8] = hn"
