@@ -127,6 +127,40 @@ WRONG = {
       return z""",
         "call: 'old' of state 'h' is read here",
     ),
+    "one of two states": (
+        """
+      g = state() {name="g"} : state f32[4]
+      some = branch(c) : f32[4] () {
+        one = read(g) : f32[4]
+        yield one
+      } () {
+        other = read(h) : f32[4]
+        yield other
+      }
+      update(g, x)
+      return some""",
+        "return: 'some' of state 'g' or 'h' is read here, and line 11 has",
+    ),
+    "a loop without a trip": (
+        """
+      old = read(h) : f32[4]
+      y = loop(n, c, old) {states=1, row_shapes=()} : f32[4] (i: i64[], go: bool[], a: f32[4]) {
+        yield go, x
+      }
+      update(h, x)
+      return y""",
+        "return: 'y' of state 'h' is read here, and line 7 has",
+    ),
+    "handed on over two trips": (
+        """
+      y, z = loop(n, c, x, x) {states=2, row_shapes=()} : f32[4], f32[4] (i: i64[], go: bool[], a: f32[4], b: f32[4]) {
+        old = read(h) : f32[4]
+        yield go, old, a
+      }
+      update(h, x)
+      return z""",
+        "return: 'z' of state 'h' is read here, and line 7 has",
+    ),
     "read before a loop that updates": (
         """
       old = read(h) : f32[4]

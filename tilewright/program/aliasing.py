@@ -12,7 +12,7 @@ when no reader can tell that nothing was copied:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tilewright.ir.core import Block, Func, Op, Value
@@ -50,12 +50,15 @@ class _Touched:
 
 
 class _Accesses:
-    """One walk over a program: of which state each value is the memory, and the updates so far."""
+    """One walk over a program: of which states each value may be the memory, and the updates so far."""
 
     def __init__(self, func: Func) -> None:
         self.func = func
-        self.state_of: dict[Value, Value] = {}
+        self.states: dict[Value, frozenset[Value]] = {}
         self.stale: dict[Value, Op] = {}
+
+    def states_of(self, value: Value) -> frozenset[Value]:
+        return self.states.get(value, frozenset())
 
     def block(self, block: Block) -> _Touched:
         touched = _Touched()
@@ -70,9 +73,12 @@ class _Accesses:
         for value in op.operands:
             if (update := self.stale.get(value)) is not None:
                 self.fail(value, op, update, "read", "it no longer holds what was read before this update")
-        found = _Touched({s: op for v in op.operands if (s := self.state_of.get(v)) is not None})
+        for value in op.results:  # in the next trip of a loop it is another one
+            self.stale.pop(value, None)
+        held = frozenset[Value]().union(*map(self.states_of, op.operands))
+        found = _Touched(dict.fromkeys(held, op))
         if op.name == "read":
-            self.state_of[op.result] = op.operands[0]
+            self.states[op.result] = frozenset(op.operands)
             found.any[op.operands[0]] = op
         elif op.name == "update":
             found.any[op.operands[0]] = op
@@ -82,12 +88,12 @@ class _Accesses:
             self.branch(op, found)
         elif op.name == LOOP:
             self.loop(op, found)
-        elif op.name != "call" and found.any:  # views, and what the host may hand on
-            self.state_of |= dict.fromkeys(op.results, next(iter(found.any)))
+        elif op.name != "call" and held:  # views, and what the host may hand on
+            self.states |= dict.fromkeys(op.results, held)
         return found
 
     def outdate(self, state: Value, update: Op) -> None:
-        self.stale |= {v: update for v, s in self.state_of.items() if s is state and v not in self.stale}
+        self.stale |= {v: update for v, states in self.states.items() if state in states and v not in self.stale}
 
     def branch(self, op: Op, found: _Touched) -> None:
         before = dict(self.stale)
@@ -108,25 +114,35 @@ class _Accesses:
             found.add(way)
 
     def loop(self, op: Op, found: _Touched) -> None:
+        """The body, again as long as there is something new in what a trip hands to the next one."""
         (block,) = op.blocks
-        before = dict(self.state_of)
+        before = dict(self.states)
         self.yielded(block.args[2:], op.operands[2:])
-        inner = self.block(block)
-        final = block.ops[-1]
+        while True:
+            known = list(map(self.states_of, block.args))
+            inner = self.block(block)
+            self.check_trips(block, inner, before)
+            self.yielded(block.args[2:], block.ops[-1].operands[1:])
+            if known == list(map(self.states_of, block.args)):
+                break
+        self.yielded(op.results, op.operands[2:])  # where there is no trip
+        self.yielded(op.results, block.ops[-1].operands[1:])
+        found.add(inner)
+
+    def check_trips(self, block: Block, inner: _Touched, before: Mapping[Value, frozenset[Value]]) -> None:
+        """Nothing that a trip reads of a state is older than the last update by the trip before."""
         for state, updates in inner.updates.items():
             for reader, value in _reads_within(block):
-                is_older = before.get(value) is state or (value in block.args and self.state_of.get(value) is state)
-                if is_older or (reader is final and self.state_of.get(value) is state):
+                is_older = state in before.get(value, ()) or value in block.args or reader is block.ops[-1]
+                if is_older and state in self.states_of(value):
                     why = "the next trip would read what this one has written"
                     self.fail(value, reader, updates[0], "read in a loop", why)
-        self.yielded(op.results, final.operands[1:])
-        found.add(inner)
 
     def yielded(self, results: Iterable[Value], operands: Iterable[Value]) -> None:
         """What is handed on is the same memory."""
         for result, value in zip(results, operands, strict=False):
-            if value in self.state_of:
-                self.state_of[result] = self.state_of[value]
+            if held := self.states_of(value):
+                self.states[result] = self.states_of(result) | held
 
     def one_writer(self, state: Value, updates: list[Op]) -> None:
         *before, last = updates
@@ -137,8 +153,8 @@ class _Accesses:
     def fail(self, value: Value, op: Op, other: Op, what: str, why: str) -> None:
         number, line = line_of(self.func, other)
         name = f"'{value.name}'" if value.name else "a value"
-        state = self.state_of.get(value)
-        whose = f" of state '{state.name}'" if state is not None else ""
+        names = " or ".join(f"'{state.name}'" for state in sorted(self.states_of(value), key=lambda state: state.name))
+        whose = f" of state {names}" if names else ""
         raise _Broken(f"{name}{whose} is {what} here, and line {number} has `{line}`: {why}", op)
 
 
