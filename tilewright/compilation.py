@@ -310,7 +310,7 @@ class Compilation:
             self.setting.tell("graph", next(done), total)
             self._observed(step.name)
 
-        check = verify_graph if self.setting.optional.checked else None
+        check = verify_graph if self.setting.optional.verified else None
         run_passes(self.module, passes, self.context, verify=check, after=passed)
 
     def _emit(self, kernel: Func) -> None:
