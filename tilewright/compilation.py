@@ -24,7 +24,7 @@ from tilewright.graph.assumptions import assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import Remark, RemarkKind, VerifyError
+from tilewright.ir.diag import Remark, RemarkKind, UnsupportedError, VerifyError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.text import parse_module, print_module
@@ -42,6 +42,7 @@ from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.places import annotate, arena_of, broken_plan, is_planned
 from tilewright.program.spec import LEVEL, program_spec
 from tilewright.program.split import SplitGraph, parts_of
+from tilewright.program.states import introduce_states, pair_states
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules
@@ -261,6 +262,7 @@ class Compilation:
             optional=setting.optional, edited=setting.edited, numbers=setting.numbers,
         )  # fmt: skip
         self.module.main.level = LEVEL
+        introduce_states(self.module.main)
         self._account.note_kernels(self.module, calls)
 
     def _plan(self) -> None:
@@ -287,6 +289,12 @@ class Compilation:
             if kernel.level == "loops" and kernel.name not in self._texts:
                 self._emit(kernel)
         constants = link.lay_out_constants(module, output.weights)
+        states = link.make_states(module, output.weights)
+        if states and self.setting.target is None:
+            raise UnsupportedError(
+                f"the machine '{self.setting.machine.name}' keeps no states from call to call",
+                hint="compile without states=, and hand on outputs to the next call",
+            )
         self.context.remarks += self.setting.optional.attempt(
             "memory-budget", lambda: over_budget(module.main, arena_of(module.main), output.weights.total), list
         )
@@ -308,7 +316,7 @@ class Compilation:
         if options.profile:
             link.add_costs(report, module)
         target = self.setting.back_end.target(self.setting.machine)
-        self.artifact = link.make_artifact(module, constants, program, text, target, report)
+        self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)
 
     # Parts of them
 
@@ -380,8 +388,11 @@ def verify_program(module: Module, kernels: Spec | None = None) -> None:
 def split(module: Module, setting: Setting) -> tuple[Module, ...]:
     """The parts of a module whose main function becomes a program where one part cannot compute it all; each is
     compiled by itself. Without the step that does this, the module itself."""
+    pair_states(module, setting.options.states)
     setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
     parts = parts_of(module)
+    if module.main.level == LEVEL:
+        introduce_states(module.main)
     if setting.optional.checked and module.main.level == LEVEL:
         verify_program(module)
         for part in parts:

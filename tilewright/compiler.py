@@ -273,7 +273,8 @@ def _compile_staged(module: Module, setting: Setting, output: Output) -> Artifac
         output.code.begin_steps(staged.program, link.value_forms(staged), forms)
     target = setting.back_end.target(setting.machine)
     numerics = setting.options.numerics
-    artifact = link.make_staged(module, staged, compiled, target, numerics)
+    states = link.make_states(module, output.weights)
+    artifact = link.make_staged(module, staged, compiled, target, numerics, states)
     artifact.report["remarks"] += [remark.record() for remark in remarks_of_import(module)]
     return artifact
 

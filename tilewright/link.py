@@ -44,16 +44,21 @@ from tilewright.loops.storage.packing import PackedArray
 from tilewright.memory.storage import Place, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.define.binding import input_variables
+from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
-from tilewright.program.places import UNSHARED, arena_of, places_of
+from tilewright.program.places import UNSHARED, arena_of, is_planned, places_of
+from tilewright.program.spec import READ
 from tilewright.program.split import PLACE
+from tilewright.program.states import STATES, states_of
 from tilewright.program.steps import Staged
+from tilewright.program.uses import dims_of
 from tilewright.runtime.arena import ALIGNMENT, address_of, aligned_bytes, flat_bytes, release_free_memory
 from tilewright.runtime.artifact import (
     Artifact,
     ConstantInfo,
     Failure,
     LentArray,
+    StateInfo,
     StaticPlan,
     TargetInfo,
     TensorInfo,
@@ -273,11 +278,15 @@ def _step(
     call: Op, module: Module, places: Mapping[Value, Place], constants: Constants, kernels: dict[str, KernelText]
 ) -> KernelCall:
     kernel = module.funcs[call.attrs["kernel"]]
-    buffers = [_buffer(places[v], constants) for v in (*call.operands, *call.results)]
+    buffers = [_buffer(places[v], constants, module.main) for v in (*call.operands, *call.results)]
     return kernel_step(kernel, kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
 
 
-def _buffer(place: Place, constants: Constants) -> BufferRef:
+def _buffer(place: Place, constants: Constants, main: Func) -> BufferRef:
+    if place.base == "state":  # states are behind the inputs, and what takes their place behind the outputs
+        return BufferRef("input", len(main.args) + place.index, place.offset)
+    if place.base == "next":
+        return BufferRef("output", len(main.returns) + place.index, place.offset)
     if place.base == "constant":
         info = constants.by_name[place.constant]
         if info.is_lent:
@@ -303,6 +312,13 @@ def _dims(main: Func, assumed: Sequence[Assumption]) -> tuple[Dim, ...]:
         for i, v in enumerate(symbols.flat if symbols is not None else ()):
             if v in used or unbounded(v) in used:
                 found.setdefault(v, Dim(v, InputElement(k, i, arg.tensor.dtype)))
+    numbers = {state.result: len(main.args) + k for k, (state, _) in enumerate(states_of(main))}
+    for op in (op for op in main.body.ops if op.name == MEASURE):  # of a state
+        (read,) = (v.op for v in op.operands)
+        assert read is not None and read.name == READ
+        for i, v in enumerate(op.attrs["variables"]):
+            if v in used or unbounded(v) in used:
+                found.setdefault(v, Dim(v, InputElement(numbers[read.operands[0]], i, read.result.tensor.dtype)))
     return tuple(found.values())
 
 
@@ -313,7 +329,7 @@ def _variables_used(main: Func) -> set[Sym]:
         for d in op.attrs.get("dims", ()):
             used |= d.vars
         for v in op.results:
-            used |= {x for d in v.tensor.shape for x in d.vars}
+            used.update(dims_of(v))
     return used
 
 
@@ -351,6 +367,26 @@ def make_artifact(
     )
 
 
+def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:
+    """The states of a program, in order, whose first values go to the weights."""
+    main = module.main
+    places = places_of(main) if is_planned(main) else {}
+    outputs = {name: output for name, output, _ in main.attrs.get(STATES, ())}
+    found = []
+    for state, update in states_of(main):
+        name = state.attrs["name"]
+        initial = -1
+        if "initial" in state.attrs:
+            array = np.array(module.constants.take(state.attrs["initial"]))
+            if array.tobytes().strip(b"\0"):
+                initial, _ = weights.place(array, name)
+        (info,) = _infos([name], [update.operands[1]], main.attrs.get("complex_inputs", ()))
+        place = places.get(update.operands[1])
+        way = "handed on" if place is None else "in place" if place.base == "state" else "swapped"
+        found.append(StateInfo(info, outputs[name], way, initial))
+    return tuple(found)
+
+
 def value_forms(staged: Staged) -> dict[int, ValueForm]:
     """What native steps must know of the values that they have slots for."""
     found = {}
@@ -374,7 +410,12 @@ def part_form(part: Artifact, overwrites: tuple[tuple[int, int], ...]) -> PartFo
 
 
 def make_staged(
-    module: Module, staged: Staged, parts: Sequence[Artifact], target: TargetInfo, numerics: str
+    module: Module,
+    staged: Staged,
+    parts: Sequence[Artifact],
+    target: TargetInfo,
+    numerics: str,
+    states: tuple[StateInfo, ...] = (),
 ) -> Artifact:
     """The artefact of a graph that was split into parts."""
     main, program = module.main, staged.program
@@ -400,6 +441,7 @@ def make_staged(
         objects=(),
         program=program,
         parts=tuple(parts),
+        states=states,
         producer=f"tilewright {tilewright.__version__}",
         report=report,
         assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in module.funcs.values() if f.level == "graph"]),

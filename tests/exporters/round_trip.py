@@ -8,15 +8,15 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from tilewright.exporters.onnx.whole import whole_composites
-from tilewright.exporters.onnx.write import DEFAULT_OPSET, onnx_model
-from tilewright.frontends.onnx.load import load_onnx
-from tilewright.ops.define.operator import staying_whole
+from tilewright.exporters.convert import graph_to_convert
+from tilewright.exporters.onnx.write import onnx_model
+from tilewright.options import Request
+from tilewright.session import Session
 
 Feeds = Mapping[str, np.ndarray]
 
 
-def parsed(text: str, opset: int = DEFAULT_OPSET, **initializers: np.ndarray) -> onnx.ModelProto:
+def parsed(text: str, opset: int = 21, **initializers: np.ndarray) -> onnx.ModelProto:
     """A model from the text of its graph."""
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
     for name, array in initializers.items():
@@ -24,10 +24,9 @@ def parsed(text: str, opset: int = DEFAULT_OPSET, **initializers: np.ndarray) ->
     return proto
 
 
-def converted(proto: onnx.ModelProto, opset: int = DEFAULT_OPSET) -> onnx.ModelProto:
+def converted(proto: onnx.ModelProto, opset: int | None = None) -> onnx.ModelProto:
     """The model read and written again; it is what the checker of the onnx package accepts."""
-    with staying_whole(whole_composites()):
-        module = load_onnx(proto)
+    module = graph_to_convert(Request.of(proto, None, None), Session())
     written = onnx_model(module, opset=opset)
     onnx.checker.check_model(written, full_check=True)
     return written
@@ -38,10 +37,10 @@ def run(proto: onnx.ModelProto, feeds: Feeds) -> Sequence[np.ndarray]:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(feeds))
+    return session.run(None, {name: np.asarray(array) for name, array in feeds.items()})
 
 
-def agree(proto: onnx.ModelProto, *feeds: Feeds, opset: int = DEFAULT_OPSET, rtol: float = 1e-5) -> onnx.ModelProto:
+def agree(proto: onnx.ModelProto, *feeds: Feeds, opset: int | None = None, rtol: float = 1e-5) -> onnx.ModelProto:
     """Write the model again, and have ONNX Runtime give for it what it gives for the model; gives what was written."""
     written = converted(proto, opset)
     for given in feeds:

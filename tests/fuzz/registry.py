@@ -18,6 +18,7 @@ Fuzzer = Callable[[int], Tried]
 FUZZERS = {
     "attributes": ("tests.fuzz.attributes", "fuzz"),
     "broadcasts": ("tests.fuzz.broadcasts", "fuzz"),
+    "convert": ("tests.random_models.converted", "fuzz"),
     "graph": ("tests.graph.fuzz", "fuzz"),
     "guards": ("tests.fuzz.guards", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),
@@ -29,6 +30,8 @@ FUZZERS = {
     "torch_broadcasts": ("tests.fuzz.torch_broadcasts", "fuzz"),
     "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),
     "sizes": ("tests.fuzz.sizes", "fuzz"),
+    "aliasing": ("tests.fuzz.aliasing", "fuzz"),
+    "states": ("tests.fuzz.states", "fuzz"),
     "torch": ("tests.torch.fuzz", "fuzz"),
 }
 

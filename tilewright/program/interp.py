@@ -26,10 +26,14 @@ Memory = dict[str, np.ndarray]
 """What states hold, by name."""
 
 
-def run_program(module: Module, inputs: Sequence[Any], states: Memory | None = None) -> list[Any]:
+def run_program(
+    module: Module, inputs: Sequence[Any], states: Memory | None = None, *, aliased: bool = False
+) -> list[Any]:
     """The results of the main function, a program; `states`, which are zeros where they are not there, are changed as
-    it says. In a planned program values lie where the plan has them, in memory that is garbage at first."""
-    run = _Run(module, {} if states is None else states)
+    it says. In a planned program values lie where the plan has them, in memory that is garbage at first. What is read
+    of a state is a copy, or with `aliased` the memory of the state, as in native code: for a program that obeys the
+    rules (`aliasing.py`) that makes no difference."""
+    run = _Run(module, {} if states is None else states, aliased)
     for value, array in zip(module.main.args, inputs, strict=True):
         run.define(value, array)
     run.block(module.main.body)
@@ -37,8 +41,9 @@ def run_program(module: Module, inputs: Sequence[Any], states: Memory | None = N
 
 
 class _Run:
-    def __init__(self, module: Module, states: Memory) -> None:
+    def __init__(self, module: Module, states: Memory, aliased: bool) -> None:
         self.module = module
+        self.aliased = aliased
         self.states = states
         self.values: dict[Value, Any] = {}
         self.sizes: dict[str, int] = {}
@@ -91,12 +96,17 @@ class _Run:
                 zeros = np.zeros([d.value for d in type.shape], type.dtype.storage)
                 return (self.states.setdefault(op.attrs["name"], zeros),)
             case _ if op.name == READ:
-                return (operands[0].copy(),)
+                return (operands[0] if self.aliased else operands[0].copy(),)
             case _ if op.name == UPDATE:
                 self.update(op, *operands)
                 return ()
             case "reshape" | "slice" | "concat" if self.places:
                 return self.view(op, operands)
+            case "reshape" if self.aliased:
+                return (operands[0].reshape(self.shape_of(op.result)),)
+            case "slice" if self.aliased:
+                parts = zip(op.attrs["starts"], self.shape_of(op.result), op.attrs["steps"], strict=True)
+                return (operands[0][tuple(slice(i, i + n * step, step) for i, n, step in parts)],)
         return evaluate_op(op, operands, self.sizes, self.module)
 
     def value_of(self, expression: Sym) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.sym import Sym
+from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.memory.storage import Place, Storage
 from tilewright.memory.views import bytes_of, part_offsets, slice_offset
@@ -40,8 +41,14 @@ def is_planned(main: Func) -> bool:
 def places_of(main: Func) -> dict[Value, Place]:
     """The places of all values of a planned program of kernels."""
     found = {a: Place("input", k) for k, a in enumerate(main.args)}
+    states = 0
     for op in main.body.ops:
         match op.name:
+            case "state":
+                found[op.result] = Place("state", states)
+                states += 1
+            case "read":
+                found[op.result] = found[op.operands[0]]
             case "constant":
                 found[op.result] = Place("constant", constant=op.attrs["name"])
             case "call":
@@ -61,6 +68,7 @@ def broken_plan(module: Module) -> tuple[str, Op] | None:
     last: dict[Value, int] = {}
     for n, op in enumerate(main.body.ops):
         last |= dict.fromkeys((*op.operands, *op.results), n)
+    last |= {v: -1 for v in last if isinstance(v.type, BufferType)}  # a state itself; what is read of it counts
     live: dict[Value, None] = {}
     for n, op in enumerate(main.body.ops):
         if op.name != "call":

@@ -1,4 +1,5 @@
-"""A program as the data that the runtime keeps of it: values have numbers, and sizes are read from values."""
+"""A program as the data that the runtime keeps of it: values have numbers, sizes are read from values, and states are
+the last inputs and outputs."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from tilewright.ir.types import TensorType, Type
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
 from tilewright.program.lifetimes import with_frees
 from tilewright.program.native_steps import with_native_steps
+from tilewright.program.spec import READ, STATE, UPDATE
+from tilewright.program.states import states_of
 from tilewright.runtime.staged.program import (
     CallHost,
     RowType,
@@ -36,9 +39,11 @@ def staged_program(module: Module) -> Staged:
     main = module.main
     parts = [func for func in module.funcs.values() if func.level == "graph"]
     made = _Steps({part.name: k for k, part in enumerate(parts)})
-    inputs = tuple(map(made.number, main.args))
+    states = states_of(main)
+    read = {op.operands[0]: op.result for op in main.body.ops if op.name == READ}
+    inputs = tuple(map(made.number, (*main.args, *(read[state.result] for state, _ in states))))
     steps = made.block(main.body, {})
-    outputs = tuple(map(made.number, main.returns))
+    outputs = tuple(map(made.number, (*main.returns, *(update.operands[1] for _, update in states))))
     program = StagedProgram(len(made.numbers), inputs, outputs, with_frees(steps, outputs))
     types = {number: value.type for value, number in made.numbers.items()}
     ranks = [sum(arg.tensor.rank for arg in part.args) for part in parts]
@@ -74,7 +79,7 @@ class _Steps:
                 number = self.number(op.operands[0])
                 for k, v in enumerate(op.attrs["variables"]):
                     sizes.setdefault(v, Size(number, k, element=True))
-            else:
+            elif op.name not in (STATE, READ, UPDATE):
                 steps.append(self.step(op, sizes))
             for value in op.results:
                 self.measured(value, sizes)

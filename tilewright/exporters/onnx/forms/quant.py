@@ -72,7 +72,7 @@ def dequantize_linear(w: OnnxWriter, op: Op) -> str | None:
 
 def _is_expressible(w: OnnxWriter, dtype: DType, of: DType) -> bool:
     since = _SINCE.get(dtype)
-    return since is not None and w.opset >= since and (of is dt.f32 or w.opset >= OTHER_SCALES)
+    return since is not None and w.has(since) and (of is dt.f32 or w.has(OTHER_SCALES))
 
 
 def _attrs(layout: ScaleLayout) -> dict[str, int | None]:
@@ -113,12 +113,10 @@ def _layout(w: OnnxWriter, shape: Sequence[Sym], v: Value) -> ScaleLayout | None
     axes = [axis for axis, d in enumerate(own) if d != 1]
     if not axes:
         return ScaleLayout()
-    if len(axes) == 1 and own[axes[0]] == shape[axes[0]]:
-        elements = w.known(v)
-        if elements is None or w.opset < BLOCKS or _block(elements.reshape(-1), 0) == 1:
-            return ScaleLayout(axes[0])
-    elements = w.known(v) if w.opset >= BLOCKS else None
-    if elements is None or v.tensor.rank != len(shape) or tuple(own) != tuple(shape):
+    if len(axes) == 1 and own[axes[0]] == shape[axes[0]] and len(shape) > 1:
+        return ScaleLayout(axes[0])
+    elements = w.known(v)
+    if elements is None or tuple(own) != tuple(shape) or v.tensor.rank != len(shape) or not w.has(BLOCKS):
         return ScaleLayout(axes[0]) if len(axes) == 1 and own[axes[0]] == shape[axes[0]] else None
     blocks = {axis: _block(elements, axis) for axis in range(len(shape))}
     axis = max(blocks, key=lambda a: blocks[a])
