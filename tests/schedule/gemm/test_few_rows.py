@@ -4,6 +4,7 @@ of columns that one tile of rows reads."""
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -17,6 +18,7 @@ from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops.contract import matmul
+from tilewright.ops.define import constant
 from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
@@ -76,3 +78,35 @@ def test_any_sizes(which: str) -> None:
         )
         (found,) = model(a, b)
         np.testing.assert_allclose(found, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-4)
+
+
+WEIGHTS = RNG.standard_normal((96, 512)).astype(np.float32)
+
+
+def test_few_rows_of_a_layer_are_one_tile() -> None:
+    """Its weights are read once: each version for fewer rows than a tile has has a tile for all of them, and a single
+    row one of its own."""
+    module = oracle.build([tensor(dt.f32, (M, 96))], lambda x: matmul(x, constant(WEIGHTS)))
+    oracle.scheduled(module, "x86-64-v4")
+    steps = [line.strip() for line in kernel_info(only_kernel(module)).schedule]
+    versions = [n for n, step in enumerate(steps) if step == "otherwise {"]
+    least = [int(re.findall(r"least=(\d+)", step)[0]) for step in steps if step.startswith("specialize(")]
+    assert len(versions) >= 3 and least[-1] == 2 and len(least) == len(versions)
+    for begin, most in zip(versions, least, strict=True):
+        (rows,) = re.findall(
+            r"^split\(t, factor=(\d+)(?:, tail=\"(\w+)\")?\)", "\n".join(steps[begin:]), re.M
+        )[:1]
+        assert rows == (str(most - 1), "")
+
+
+@pytest.mark.parametrize("rows", range(20))
+def test_results_of_each_version(rows: int) -> None:
+    x = RNG.standard_normal((rows, 96), np.float32)
+    (found,) = layer()(x)
+    np.testing.assert_allclose(found, x.astype(np.float64) @ WEIGHTS, rtol=1e-4, atol=1e-4)
+
+
+@lru_cache
+def layer() -> Model:
+    module = oracle.build([tensor(dt.f32, (M, 96))], lambda x: matmul(x, constant(WEIGHTS)))
+    return Model(compile_module(module, Options(), parse_target("host")), 1)

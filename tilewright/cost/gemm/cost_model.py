@@ -375,7 +375,7 @@ def assumed(shape: GemmShape, columns: int = LARGE) -> GemmShape:
     with as many as these may be."""
     return replace(
         shape,
-        rows=shape.rows or shape.few_rows or LARGE,
+        rows=shape.rows or min(shape.few_rows or LARGE, LARGE),
         columns=shape.columns or columns,
         depth=shape.depth or LARGE,
         outer_depth=shape.outer_depth if shape.depth else LARGE,

@@ -36,7 +36,7 @@ class Tile:
 class GemmShape:
     """What decides the schedule of a contraction: extents of `rows`, `columns` (vectors of `lanes` elements of
     `element` bytes) and `depth` (all steps of the reduction); None where only known at run time. Rows of unknown number
-    count as `few_rows` where they are no more than a tile or two.
+    count as `few_rows` where there are no more.
 
     There are `lines` of so many rows, as in an image, and all of it is done `around` times, `repeats` of which have
     columns of their own. An element of the rows' operand is used by `windows` steps and rows on average; there,
@@ -97,6 +97,16 @@ def cycles_per_step(rows: int, columns: int, target: Target) -> float:
         CHAIN_SLACK * pipes.latency,
         instructions / pipes.issue,
     )
+
+
+def least_rows_of_one_tile(tile: Tile, element: int, target: Target) -> int:
+    """From how many rows on a tile of several is to compute all rows of an unknown number: where less than half of it
+    is in use a smaller one is faster, but for a tile that takes hardly longer than one row. That one has a kernel of
+    its own, as calls often have one."""
+    columns = tile.columns * registers_per_vector(tile.lanes, element, target)
+    alone = cycles_per_step(1, columns, target)
+    free = max(n for n in range(1, tile.rows + 1) if n == 1 or cycles_per_step(n, columns, target) <= alone)
+    return 2 if tile.rows <= free + 1 else tile.rows // 2 + 1
 
 
 LOOP_INSTRUCTIONS = 3

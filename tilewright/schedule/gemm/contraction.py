@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tilewright.cost.data_movement import leaves_lanes_idle
 from tilewright.cost.gemm.cost_model import Decision
-from tilewright.cost.gemm.register_tile import Tile, rows_of_remainder
+from tilewright.cost.gemm.register_tile import Tile, least_rows_of_one_tile, rows_of_remainder
 from tilewright.cost.parallel import columns_suffice
 from tilewright.cost.recompute import is_cheap
 from tilewright.graph.fusion.classify import OpClass, OpInfo
@@ -41,7 +41,6 @@ from tilewright.schedule.gemm.dequantize import (
 )
 from tilewright.schedule.gemm.gemm_axes import GemmAxes
 from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
-from tilewright.schedule.gemm.gemm_shape import FEW_TILES
 from tilewright.schedule.gemm.loop_order import writes_lines
 from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
 from tilewright.schedule.gemm.panels import pack_columns, pack_constants, pack_groups, prefetch_panels
@@ -253,7 +252,7 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
     remainder = _rows_of_remainder(s, axes, tile, target)
     by_lines = not remainder and writes_lines(s, axes, target)
     is_one = _is_one_tile(axes, tile)
-    rows, row = _row_tiles(s, axes.row, tile.rows, remainder)
+    rows, row = _row_tiles(s, plan, remainder, target)
     if not remainder and _may_leave_columns(axes, tile):
         return _tiles_of_any_columns(s, axes, rows, row, plan.decision)
     alone = not remainder and not any(o.attrs.get("overlap") for o in rows)  # rows, too, would overlap
@@ -320,12 +319,20 @@ def _rows_of_remainder(s: Schedule, axes: GemmAxes, tile: Tile, target: Target) 
     if row is None or not remainder or extent_of(row).is_const:
         return 0
     most = extent_of(row).bounds[1]
-    if most is not None and most <= FEW_TILES * tile.rows:
+    if most is not None and most <= tile.rows:
         return 0
     if not _needs_no_rows_to_share(axes, tile, target):
         s.missed.append("no smaller tiles for the last rows: threads need tiles of rows to share")
         return 0
-    return remainder if s.at_least(extent_of(row), remainder, of_few=True) else 0
+    extent = extent_of(row)
+    low = extent.bounds[0] or 0
+    least = remainder if low >= remainder or len(extent.vars) > 1 or _reads_columns_again(axes) else tile.rows
+    return remainder if s.at_least(extent, least, of_few=True) else 0
+
+
+def _reads_columns_again(axes: GemmAxes) -> bool:
+    """Whether loops around the rows read the same columns, as the lines of an image do."""
+    return any(extent_of(o) != 1 and not axes.sums.moving(o) & axes.columns for o in axes.outer)
 
 
 def _needs_no_rows_to_share(axes: GemmAxes, tile: Tile, target: Target) -> bool:
@@ -338,14 +345,20 @@ def _needs_no_rows_to_share(axes: GemmAxes, tile: Tile, target: Target) -> bool:
     return columns.is_const and columns_suffice(columns.value // width, target)
 
 
-def _row_tiles(s: Schedule, row: Op | None, size: int, remainder: int) -> tuple[list[Op], list[Op]]:
+def _row_tiles(s: Schedule, plan: GemmPlan, remainder: int, target: Target) -> tuple[list[Op], list[Op]]:
     """The loop over tiles of rows and the one within, if there are such; rows that get tiles of two sizes are not split
     yet."""
+    row, tile = plan.axes.row, plan.decision.tile
     if row is None:
         return [], []
     if remainder:
         return [row], []
-    whole = size > 1 and extent_of(row) != size and s.at_least(extent_of(row), size, of_few=True)
+    extent, size = extent_of(row), tile.rows
+    whole = False
+    if size > 1 and not extent.is_const and _is_one_tile(plan.axes, tile):
+        s.at_least(extent, least_rows_of_one_tile(tile, plan.shape.element, target), of_few=True)
+    elif size > 1 and extent != size:
+        whole = s.at_least(extent, size, of_few=True)
     around, row = tile_loop(s, row, size, "overlap" if whole else "guard")
     return around, [row]
 
@@ -384,6 +397,7 @@ def _lay_out(
         for w, paired in zip(plan.weights, pairs, strict=True)
     ]
     read_once = tiled.is_one and all(extent_of(o) == 1 for o in plan.axes.outer)
+    read_once = read_once and plan.shape.rows is not None  # kernels for other rows read constants in the same order
     stream = None
     if read_once and plan.shape.packed and plan.group is None and not plan.weights:
         stream = cut_in_streams(s, add.tile, tile, plan.shape.element, target)

@@ -98,6 +98,6 @@ def _chosen(s: Schedule, shape: GemmShape, target: Target) -> Decision:
 
 
 def _for_its_rows(tile: Tile, axes: GemmAxes) -> Tile:
-    """The tile with fewer rows where there may be so few that they would be a tile or two."""
+    """The tile with fewer rows where there may be so few that one tile is all."""
     few = few_rows_of(axes)
     return tile if few is None else replace(tile, rows=min(tile.rows, few))

@@ -16,10 +16,6 @@ from tilewright.schedule.gemm.gemm_axes import GemmAxes
 from tilewright.schedule.steps.access import element_bytes, iterations_of, known, stride_in
 from tilewright.target.target import VECTOR_BYTES
 
-FEW_TILES = 2
-"""Register tiles that the rows make at most where their number is not known but small: each row too many costs
-time."""
-
 
 def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = (), group: int = 1) -> GemmShape:
     """The extents of a contraction, and how its operands lie in memory; `constants` can be packed when compiling. A
@@ -66,10 +62,9 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = (), group: int = 1) 
 
 
 def few_rows_of(axes: GemmAxes) -> int | None:
-    """The rows of a tile, where their number is not known but small: `FEW_TILES` of them are all rows."""
+    """How many rows there are at most, where their number is not known but small."""
     rows = None if axes.row is None else extent_of(axes.row)
-    most = None if rows is None or rows.is_const else rows.bounds[1]
-    return None if most is None else -(-most // FEW_TILES)
+    return None if rows is None or rows.is_const else rows.bounds[1]
 
 
 def transposed_shape(axes: GemmAxes, constants: Sequence[Value]) -> GemmShape:
