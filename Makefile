@@ -39,7 +39,7 @@ dist:
 
 # Made again when the dependencies change; the package itself is installed in place.
 .venv-demo/installed: EXTRA = demo
-.venv-lint/installed: EXTRA = dev
+.venv-lint/installed: EXTRA = lint
 .venv-docs/installed: EXTRA = cli
 .venv-%/installed: pyproject.toml
 	@echo "installing into $(@D) ..."

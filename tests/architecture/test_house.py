@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "graph": {"ir", "ops", "target", "cost"},
     "loops": {"ir", "ops", "target", "cost"},
     "schedule": {"ir", "ops", "loops", "target", "cost", "graph"},
-    "staging": {"ir", "ops", "runtime"},
+    "program": {"ir", "loops", "memory", "ops", "runtime"},
     "memory": {"ir"},
     "codegen": {"ir", "loops", "runtime", "target"},
     "asm": {"ir", "target"},
@@ -49,7 +49,7 @@ ROOMS |= {
     "stages": ALL,
     "checks": {
         "compilation", "compiler", "cost", "graph", "ir", "loops", "memory", "ops", "options", "runtime", "schedule",
-        "session", "staging", "target",
+        "program", "session", "target",
     },
     "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},

@@ -9,14 +9,14 @@ import onnx
 import onnxruntime as ort
 
 from tilewright.exporters.onnx.whole import whole_composites
-from tilewright.exporters.onnx.write import DEFAULT_OPSET, onnx_model
+from tilewright.exporters.onnx.write import onnx_model
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ops.define.operator import staying_whole
 
 Feeds = Mapping[str, np.ndarray]
 
 
-def parsed(text: str, opset: int = DEFAULT_OPSET, **initializers: np.ndarray) -> onnx.ModelProto:
+def parsed(text: str, opset: int = 21, **initializers: np.ndarray) -> onnx.ModelProto:
     """A model from the text of its graph."""
     proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
     for name, array in initializers.items():
@@ -24,7 +24,7 @@ def parsed(text: str, opset: int = DEFAULT_OPSET, **initializers: np.ndarray) ->
     return proto
 
 
-def converted(proto: onnx.ModelProto, opset: int = DEFAULT_OPSET) -> onnx.ModelProto:
+def converted(proto: onnx.ModelProto, opset: int | None = None) -> onnx.ModelProto:
     """The model read and written again; it is what the checker of the onnx package accepts."""
     with staying_whole(whole_composites()):
         module = load_onnx(proto)
@@ -41,7 +41,7 @@ def run(proto: onnx.ModelProto, feeds: Feeds) -> Sequence[np.ndarray]:
     return session.run(None, dict(feeds))
 
 
-def agree(proto: onnx.ModelProto, *feeds: Feeds, opset: int = DEFAULT_OPSET, rtol: float = 1e-5) -> onnx.ModelProto:
+def agree(proto: onnx.ModelProto, *feeds: Feeds, opset: int | None = None, rtol: float = 1e-5) -> onnx.ModelProto:
     """Write the model again, and have ONNX Runtime give for it what it gives for the model; gives what was written."""
     written = converted(proto, opset)
     for given in feeds:

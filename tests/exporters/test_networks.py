@@ -120,3 +120,8 @@ def test_constants_are_kept_once(transformer: onnx.ModelProto) -> None:
     assert len(names) == len(set(names))
     arrays = [onnx.numpy_helper.to_array(t).tobytes() for t in written.graph.initializer]
     assert len(arrays) == len(set(arrays))
+
+
+def test_a_convolution_keeps_its_bias_and_an_activation_its_limits(cnn: onnx.ModelProto) -> None:
+    kinds = operators(agree(cnn))
+    assert kinds.count("Conv") == 2 and kinds.count("Add") == 2 and "Max" not in kinds

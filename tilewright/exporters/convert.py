@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.api import with_examples
 from tilewright.compiler import import_request
 from tilewright.exporters.onnx.whole import whole_composites
-from tilewright.exporters.onnx.write import DEFAULT_OPSET, check_opset, write_onnx
+from tilewright.exporters.onnx.write import check_opset, write_onnx
 from tilewright.frontends.onnx import OnnxFrontEnd
 from tilewright.ir.core import Module
 from tilewright.ir.diag import UnsupportedError
@@ -40,14 +40,14 @@ def convert(
 
     What is written is the graph as the model says it: no optimisation is done. Inputs, outputs, layers and values keep
     their names, dims that are symbolic theirs, and quantised values are QuantizeLinear and DequantizeLinear. `opset` is
-    the version of the operator set, from 14 on, by default 23. With `external_data` weights lie beside the model, in
-    `output` with .data behind it; by default where the model would have 2 GB or more. `output` may be neither the model
-    itself nor a file of another kind, unless `force` is true. An error leaves what was there before.
+    the version of the operator set, from 14 on, by default 20, or the first later one that has the model's types. With
+    `external_data` weights lie beside the model, in `output` with .data behind it; by default where the model would
+    have 2 GB or more. `output` may be neither the model itself nor a file of another kind, unless `force` is true. An
+    error leaves what was there before.
 
     Raises as `compile` does, UnsupportedError with all that ONNX cannot express, OptionError, ArtifactError.
     """
     path = _checked_path(output)
-    opset = DEFAULT_OPSET if opset is None else opset
     check_opset(opset)
     if not isinstance(external_data, bool | None):
         raise OptionError(f"external_data={external_data!r:.80} is not allowed: give True, False or None")

@@ -26,7 +26,8 @@ Examples:
   tilewright convert large.pt2 -o large.onnx --external-data
 
 \b
-Versions of the operator set: {OPSETS[0]} to {OPSETS[-1]}, by default {DEFAULT_OPSET}.
+Versions of the operator set: {OPSETS[0]} to {OPSETS[-1]}, by default {DEFAULT_OPSET}, or the first later one that the
+model needs.
 """
 
 
@@ -51,7 +52,7 @@ def command(
     )  # fmt: skip
     written = [path, *([data] if (data := path.with_name(f"{path.name}.data")).exists() and external_data else [])]
     if as_json:
-        print_json({"output": str(path), "bytes": path.stat().st_size, "opset": opset or DEFAULT_OPSET})
+        print_json({"output": str(path), "bytes": path.stat().st_size, "files": [str(file) for file in written]})
         return
     for file in written:
         SafeConsole(soft_wrap=True).print(f"{file}: {bytes_text(file.stat().st_size)}", markup=False)

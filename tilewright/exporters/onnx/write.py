@@ -19,15 +19,17 @@ OLDEST_OPSET = 14
 """The first version of the operator set in which a shape can say that a size is 0."""
 
 OPSETS = range(OLDEST_OPSET, NEWEST_OPSET + 1)
-DEFAULT_OPSET = 23
-"""A version that ONNX Runtime takes since 1.23: blocks of 4 bits (21), RMSNormalization (23)."""
+DEFAULT_OPSET = 20
+"""Where nothing needs a later one, as integers of 4 bits do (21). Of 20 ONNX Runtime has all operators that are written
+here; of later ones it lacks some (RandomUniform and RoiAlign of 22), and ONNX Runtime 1.32 refuses int8 networks of 21
+in which values are transposed."""
 
 
 def write_onnx(
     module: Module,
     path: str | Path,
     *,
-    opset: int = DEFAULT_OPSET,
+    opset: int | None = None,
     external_data: bool | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
@@ -40,7 +42,8 @@ def write_onnx(
     for a tensor, along an axis, or for blocks, whichever their shapes (or, of blocks, their constant elements) say;
     constants of i8, u8, i4 and so on are stored as they are.
 
-    `opset` is the version of the operator set, one of `OPSETS`. With `external_data` weights lie in a file beside the
+    `opset` is the version of the operator set, one of `OPSETS`; by default `DEFAULT_OPSET`, or the first later one that
+    has the element types and the layouts of scales. With `external_data` weights lie in a file beside the
     model, whose name has `.data` at its end; by default where the model would have 2 GB or more. `metadata` are further
     properties of the model.
 
@@ -52,7 +55,7 @@ def write_onnx(
 
 
 def onnx_model(
-    module: Module, *, opset: int = DEFAULT_OPSET, metadata: Mapping[str, str] | None = None
+    module: Module, *, opset: int | None = None, metadata: Mapping[str, str] | None = None
 ) -> onnx.ModelProto:
     """The same in memory, with its weights in it."""
     model, weights = to_onnx(module, opset=opset, metadata=metadata)
@@ -61,26 +64,20 @@ def onnx_model(
 
 
 def to_onnx(
-    module: Module, *, opset: int = DEFAULT_OPSET, metadata: Mapping[str, str] | None = None
+    module: Module, *, opset: int | None = None, metadata: Mapping[str, str] | None = None
 ) -> tuple[onnx.ModelProto, OnnxWeights]:
     """The model without its constants, and these, as `write_onnx` says."""
     check_opset(opset)
-    func = module.main
-    inputs = tuple(func.attrs.get("inputs", [v.name for v in func.args]))
-    outputs = tuple(func.attrs.get("outputs", [f"output_{k}" for k in range(len(func.returns))]))
-    before = set(module.constants)
-    writer = OnnxWriter(module, opset, [*inputs, *outputs])
-    try:
-        graph = writer.main(func, inputs, outputs)
-        writer.problems.raise_if_any()
-        weights = OnnxWeights.of(graph, writer.constants)
-    finally:
-        for name in set(module.constants) - before:  # those of bodies that were written out
-            del module.constants[name]
+    graph, writer = _written(module, DEFAULT_OPSET if opset is None else opset)
+    while opset is None and writer.needed > writer.opset:
+        graph, writer = _written(module, writer.needed)
+    writer.problems.raise_if_any()
+    weights = OnnxWeights.of(graph, writer.constants)
+    version = helper.make_opsetid("", writer.opset)
     model = helper.make_model(
         graph,
-        opset_imports=[helper.make_opsetid("", opset)],
-        ir_version=helper.find_min_ir_version_for([helper.make_opsetid("", opset)]),
+        opset_imports=[version],
+        ir_version=helper.find_min_ir_version_for([version]),
         producer_name="tilewright",
         producer_version=tilewright.__version__,
     )
@@ -89,13 +86,29 @@ def to_onnx(
     return model, weights
 
 
+def _written(module: Module, opset: int) -> tuple[onnx.GraphProto, OnnxWriter]:
+    """The graph of the main function, and what wrote it; the module is as it was."""
+    func = module.main
+    inputs = tuple(func.attrs.get("inputs", [v.name for v in func.args]))
+    outputs = tuple(func.attrs.get("outputs", [f"output_{k}" for k in range(len(func.returns))]))
+    before = set(module.constants)
+    writer = OnnxWriter(module, opset, [*inputs, *outputs])
+    try:
+        return writer.main(func, inputs, outputs), writer
+    finally:
+        for name in set(module.constants) - before:  # those of bodies that were written out
+            del module.constants[name]
+
+
 def check_opset(opset: object) -> None:
     """OptionError for what is no version of the operator set that can be written."""
+    if opset is None:
+        return
     if isinstance(opset, bool) or not isinstance(opset, int) or opset not in OPSETS:
         raise OptionError(
             f"opset={opset!r:.40} is not allowed: versions of the operator set that are written are {OPSETS[0]} to "
             f"{OPSETS[-1]}",
-            hint=f"leave it out to have {DEFAULT_OPSET}",
+            hint=f"leave it out to have {DEFAULT_OPSET}, or the first later one that the model needs",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from tilewright.exporters.onnx.bodies import in_operators
 from tilewright.exporters.onnx.forms.registry import NoFormError, forms_of, rewrites_of
 from tilewright.exporters.onnx.scope import Names, OnnxConstants, OnnxScope
 from tilewright.frontends.errors import shown
-from tilewright.frontends.onnx.schema import attributes_of, check_types, schema_of
+from tilewright.frontends.onnx.schema import NEWEST_OPSET, attributes_of, check_types, schema_of
 from tilewright.frontends.onnx.tensors import ELEM_TYPES
+from tilewright.frontends.onnx.types import onnx_type
 from tilewright.frontends.problems import Problems
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
@@ -40,6 +41,15 @@ WAY_OUT = (
 )
 
 
+@cache
+def element_types(opset: int) -> frozenset[DType]:
+    """The types that tensors of a version of the operator set may have."""
+    schema = schema_of("Identity", opset, "")
+    assert schema is not None
+    allowed = {text for constraint in schema.type_constraints for text in constraint.allowed_type_strs}
+    return frozenset(dtype for dtype in ELEM_TYPES if onnx_type(TensorType(dtype, ())) in allowed)
+
+
 class OnnxWriter:
     """Writes the functions of a module as graphs of one version of the operator set of ONNX. What has no form is left
     to `problems`, with the place in the model."""
@@ -48,6 +58,8 @@ class OnnxWriter:
         self.opset = opset
         self.scope = OnnxScope()
         self.problems = Problems("ONNX cannot express all of the model")
+        self.needed = opset
+        """The first version of the operator set that has all that was asked for."""
         self.is_composed = False
         """Whether what is written now is part of another operator, and not what a model says by itself."""
         self._names = Names(taken)
@@ -106,11 +118,29 @@ class OnnxWriter:
         return sizes.size(self, sym(d))
 
     def code(self, dtype: DType) -> int:
-        """The number that ONNX gives an element type; NoFormError for one that it has not."""
-        found = ELEM_TYPES.get(dtype)
-        if found is None:
-            raise NoFormError(f"ONNX has no element type {dtype}")
-        return found
+        """The number that ONNX gives an element type; NoFormError for one that this version does not have."""
+        if dtype not in element_types(self.opset):
+            later = next((v for v in range(self.opset, NEWEST_OPSET + 1) if dtype in element_types(v)), None)
+            hint = "" if later is None else f"version {later} of the operator set has it: opset={later} (--opset)"
+            self.has(later or self.opset)
+            raise NoFormError(f"version {self.opset} of the operator set has no element type {dtype}", hint)
+        return ELEM_TYPES[dtype]
+
+    def has(self, version: int) -> bool:
+        """Whether this version of the operator set has what came with another one, which is noted as needed."""
+        self.needed = max(self.needed, version)
+        return self.opset >= version
+
+    def takes(self, onnx_name: str, *values: Value) -> bool:
+        """Whether this version of the operator set has the ONNX operator for first operands of these types."""
+        schema = schema_of(onnx_name, self.opset, "")
+        if schema is None or schema.deprecated:
+            return False
+        try:
+            check_types([v.type for v in values], schema)
+        except ModelError:
+            return False
+        return True
 
     def known(self, value: Value) -> np.ndarray | None:
         """The elements of a value that follow from constants alone."""
@@ -159,9 +189,7 @@ class OnnxWriter:
                 given[theirs] = value
             elif exact_items({name: value}) != exact_items({name: operator.defaults.get(name)}):
                 return None
-        try:
-            check_types([v.type for v in op.operands], schema)
-        except ModelError:
+        if not self.takes(onnx_name, *op.operands):
             return None
         names = self.several(onnx_name, len(op.results), *map(self.name, op.operands), **given)
         return names if len(names) > 1 else names[0]
@@ -192,7 +220,10 @@ class OnnxWriter:
         declared = []
         for arg, given in zip(func.args, inputs, strict=True):
             self.scope.values[arg] = given
-            declared.append(self._declared(given, arg.type))
+            try:
+                declared.append(self._declared(given, arg.type))
+            except NoFormError as error:
+                self._problem("input", f"graph input '{shown(given)}'", error)
             self._declare(arg, given)
         for arg, given in zip(func.args, inputs, strict=True):
             variables = input_variables(arg)
@@ -298,7 +329,7 @@ class OnnxWriter:
                 self.scope.types[self.name(result)] = self._declared(self.name(result), result.type)
         for node in self.scope.nodes[start:]:
             is_last = node is self.scope.nodes[-1]
-            node.name = node.name or self._node_names.fresh(own if is_last else f"{own}/{node.op_type}")
+            node.name = node.name or (own if is_last else f"{own}/{node.op_type}")
 
     def _rename(self, start: int, names: dict[str, str]) -> None:
         """Give other names to what nodes from `start` on give."""
@@ -329,11 +360,11 @@ class OnnxWriter:
     def _note(self, op: Op, error: NoFormError) -> None:
         listed = ", ".join(f"'{shown(v.name)}'" for v in op.results if v.name)
         label = str(self._loc) if self._loc.node or self._loc.op else f"operator {op.name}"
-        self.problems.add(
-            op.name if op.name != "host" else str(op.attrs.get("function")),
-            f"{label}, which gives {listed}" if listed else label,
-            UnsupportedError(error.reason, hint=error.hint or WAY_OUT),
-        )
+        name = op.name if op.name != "host" else str(op.attrs.get("function"))
+        self._problem(name, f"{label}, which gives {listed}" if listed else label, error)
+
+    def _problem(self, name: str, label: str, error: NoFormError) -> None:
+        self.problems.add(name, label, UnsupportedError(error.reason, hint=error.hint or WAY_OUT))
 
     # Graphs
 
@@ -370,15 +401,22 @@ class OnnxWriter:
                 self._rename(0, {name: target})
             elif exactly or not is_own:
                 new = target if exactly else self._names.fresh(target)
-                node_name = self._node_names.fresh(new)
-                self.scope.nodes.append(helper.make_node("Identity", [name], [new], name=node_name))
+                self.scope.nodes.append(helper.make_node("Identity", [name], [new], name=new))
             given.append(target if exactly else name if is_own else new)
-        return [self._declared(name, value.type) for name, value in zip(given, values, strict=True)]
+        found = []
+        for name, value in zip(given, values, strict=True):
+            try:
+                found.append(self._declared(name, value.type))
+            except NoFormError as error:
+                self._problem("output", f"result '{shown(name)}'", error)
+        return found
 
     def _graph(
         self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
     ) -> onnx.GraphProto:
         told = {info.name for info in (*inputs, *outputs)}
         nodes = self.scope.live_nodes(info.name for info in outputs)
+        for node in nodes:
+            node.name = self._node_names.fresh(node.name or f"{name}/{node.op_type}")
         types = [self.scope.types[n] for node in nodes for n in node.output if n in self.scope.types and n not in told]
         return helper.make_graph(nodes, name, inputs, outputs, value_info=types)

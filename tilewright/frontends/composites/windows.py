@@ -42,8 +42,10 @@ def same_pads(size: Sym, kernel: Sym, stride: int, dilation: int, upper: bool) -
 
 def rounded_up(window: WindowAttributes, space: Sequence[Sym]) -> WindowAttributes:
     """ceil_mode: as many positions as begin inside of the input or its padding at the begin."""
-    axes = zip(space, window.strides, window.pads_begin, window.pads_end, strict=True)
-    ends = [_rounded_up(size, window.reach(k), *rest) for k, (size, *rest) in enumerate(axes)]
+    ends = [
+        _rounded_up(size, window.reach(k), window.strides[k], window.pads_begin[k], window.pads_end[k])
+        for k, size in enumerate(space)
+    ]
     return replace(window, pads_end=tuple(ends))
 
 

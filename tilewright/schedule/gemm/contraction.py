@@ -66,7 +66,7 @@ class Contraction(Strategy):
     """One contraction with the index maps through which it reads its operands, and elementwise work on its result."""
 
     name = "contraction"
-    in_steps = True
+    respecialize_remainder = True
 
     def claims(self, op: Op, info: OpInfo) -> bool:
         return info.kind is OpClass.CONTRACTION

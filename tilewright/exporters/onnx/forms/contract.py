@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.exporters.onnx.forms.registry import form, rewritten
 from tilewright.exporters.onnx.forms.view import padded
-from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv as conv_operator
 from tilewright.ops.contract import matmul as matmul_operator
-from tilewright.ops.view import transpose
+from tilewright.ops.view import reshape, transpose
 
 if TYPE_CHECKING:
     from tilewright.exporters.onnx.writer import OnnxWriter
@@ -24,10 +23,9 @@ def matmul(w: OnnxWriter, op: Op) -> str | None:
     """MatMul; of two matrices of which one is transposed, Gemm."""
     a, b = op.operands
     ways = op.attrs["transpose_a"], op.attrs["transpose_b"]
-    dtype = a.tensor.dtype
-    if dtype.kind == "bool" or (dtype.is_int and dtype.bits < 32) or (dtype.is_float and dtype.bits < 16):
+    if not w.takes("MatMul", a, b):
         return None
-    if any(ways) and a.tensor.rank == b.tensor.rank == 2 and dtype.is_float:
+    if any(ways) and a.tensor.rank == b.tensor.rank == 2 and a.tensor.dtype.is_float:
         return w.node("Gemm", w.name(a), w.name(b), transA=int(ways[0]) or None, transB=int(ways[1]) or None)
     return w.node("MatMul", *[_turned(w, v, way) for v, way in zip((a, b), ways, strict=True)])
 
@@ -97,15 +95,46 @@ def with_plain_pads(
     return moved, (sym(0),) * space, (sym(0),) * space
 
 
+@form("add")
+def convolution_with_bias(w: OnnxWriter, op: Op) -> str | None:
+    """A convolution and a number for each channel of what it gives, which nothing else reads."""
+    sums, bias = op.operands
+    write = _CONVOLUTIONS.get(sums.op.name) if sums.op is not None else None
+    if sums.op is None or write is None or len(sums.users) > 1 or sums.tensor.shape != op.result.tensor.shape:
+        return None
+    channels, *others = bias.tensor.shape[-(sums.tensor.rank - 1) :]
+    if bias.tensor.rank != sums.tensor.rank - 1 or channels != sums.tensor.shape[1] or any(d != 1 for d in others):
+        return None
+    return write(w, sums.op, bias)
+
+
+def _vector(w: OnnxWriter, bias: Value | None) -> tuple[str, ...]:
+    """The bias of channels as a vector."""
+    if bias is None:
+        return ()
+    source = bias.op.operands[0] if bias.op is not None and bias.op.name == "reshape" else bias
+    if source.tensor.rank == 1:
+        return (w.name(source),)
+    elements = w.known(bias)
+    if elements is not None:
+        return (w.constant(elements.reshape(-1), bias.name),)
+    return w.composed(lambda: reshape(bias, shape=bias.tensor.shape[:1]))
+
+
 @form("conv")
 def conv(w: OnnxWriter, op: Op) -> str | None:
+    return _conv(w, op)
+
+
+def _conv(w: OnnxWriter, op: Op, bias: Value | None = None) -> str | None:
     x, filters = op.operands
-    if op.attrs["sums"] is not None or not x.tensor.dtype.is_float or x.tensor.dtype.bits < 16:
+    if op.attrs["sums"] is not None or not w.takes("Conv", *op.operands):
         return None
     data, begin, end = with_plain_pads(w, op, w.name(x))
     groups = op.attrs["groups"]
     attrs = window(op, x.tensor.rank - 2, begin, end) | {"group": groups if groups != 1 else None}
-    return w.node("Conv", data, w.name(filters), kernel_shape=_kernel(filters.tensor.shape[2:]), **attrs)
+    names = data, w.name(filters), *_vector(w, bias)
+    return w.node("Conv", *names, kernel_shape=_kernel(filters.tensor.shape[2:]), **attrs)
 
 
 def _kernel(shape: Sequence[Sym]) -> list[int] | None:
@@ -122,25 +151,30 @@ def conv_of_mixed_types(op: Op) -> Value | None:
 
 @form("conv_transpose")
 def conv_transpose(w: OnnxWriter, op: Op) -> str | None:
+    return _conv_transpose(w, op)
+
+
+def _conv_transpose(w: OnnxWriter, op: Op, bias: Value | None = None) -> str | None:
     x, filters = op.operands
     space = x.tensor.rank - 2
     begin, end = pads_of(op, space)
     extra = tuple(map(sym, op.attrs["output_padding"])) or (sym(0),) * space
     strides = tuple(op.attrs["strides"]) or (1,) * space
-    if not all(p.is_const and p.value >= 0 for p in (*begin, *end, *extra)) or not x.tensor.dtype.is_float:
+    if not all(p.is_const and p.value >= 0 for p in (*begin, *end, *extra)):
         return None
-    if any(more.value >= stride for more, stride in zip(extra, strides, strict=True)):
+    is_short = all(more.value < stride for more, stride in zip(extra, strides, strict=True))
+    if not is_short or not w.takes("ConvTranspose", *op.operands):
         return None
     groups = op.attrs["groups"]
     attrs = window(op, space, begin, end) | {"group": groups if groups != 1 else None}
     attrs["output_padding"] = [p.value for p in extra] if any(p != 0 for p in extra) else None
-    return w.node("ConvTranspose", w.name(x), w.name(filters), kernel_shape=_kernel(filters.tensor.shape[2:]), **attrs)
+    names = w.name(x), w.name(filters), *_vector(w, bias)
+    return w.node("ConvTranspose", *names, kernel_shape=_kernel(filters.tensor.shape[2:]), **attrs)
 
 
-_POOLED = {
-    "MaxPool": {dt.f16, dt.f32, dt.f64, dt.i8, dt.u8},
-    "AveragePool": {dt.f16, dt.f32, dt.f64},
-}
+_CONVOLUTIONS = {"conv": _conv, "conv_transpose": _conv_transpose}
+
+
 DILATED_MEANS = 19
 """The operator set from which on AveragePool has dilations."""
 
@@ -154,7 +188,7 @@ def _kernel_of(op: Op) -> list[int] | None:
 def max_pool(w: OnnxWriter, op: Op) -> str | None:
     (x,), kernel = op.operands, _kernel_of(op)
     dtype = x.tensor.dtype
-    if kernel is None or dtype not in _POOLED["MaxPool"] or any(k < 1 for k in kernel):
+    if kernel is None or not w.takes("MaxPool", x) or any(k < 1 for k in kernel):
         return None
     least = float("-inf") if dtype.is_float else 0 if dtype.kind == "uint" else -128
     data, begin, end = with_plain_pads(w, op, w.name(x), least, tuple(map(sym, kernel)))
@@ -178,7 +212,7 @@ def sum_pool(w: OnnxWriter, op: Op) -> str | None:
 
 def _has_means(w: OnnxWriter, op: Op, kernel: Sequence[int]) -> bool:
     dilations = set(op.attrs["dilations"]) or {1}
-    is_known = op.operands[0].tensor.dtype in _POOLED["AveragePool"] and all(k >= 1 for k in kernel)
+    is_known = w.takes("AveragePool", *op.operands) and all(k >= 1 for k in kernel)
     return is_known and (dilations == {1} or w.opset >= DILATED_MEANS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tilewright.exporters.onnx.forms.registry import direct, form, rewritten
+from tilewright.exporters.onnx.forms.registry import NoFormError, direct, form, rewritten
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
@@ -27,23 +27,76 @@ def relu_as_maximum(w: OnnxWriter, op: Op) -> str | None:
     return w.node("Relu", w.name(x)) if op.result.tensor.shape == x.tensor.shape else None
 
 
+@form("min")
+def clip_as_extremes(w: OnnxWriter, op: Op) -> str | None:
+    """Clip, where both limits are numbers."""
+    limited, high = op.operands
+    if limited.op is None or limited.op.name != "max" or not _is_number(high):
+        return None
+    x, low = limited.op.operands
+    if not _is_number(low) or x.tensor.shape != op.result.tensor.shape or not w.takes("Clip", x, low, high):
+        return None
+    return w.node("Clip", *map(w.name, (x, low, high)))
+
+
+def _is_number(v: Value) -> bool:
+    return v.op is not None and v.op.name in ("full", "constant") and not v.tensor.rank
+
+
 direct("max", "Max", 12)
 direct("min", "Min", 12)
 direct("pow", "Pow", 12)
 direct("is_inf", "IsInf", 10)
-direct("bitcast", "BitCast", 26)
 
 
 @form("cast")
-def cast(w: OnnxWriter, op: Op) -> str | None:
-    """Cast; a float that becomes an integer within another operator is limited to its numbers, as ours is."""
+def cast(w: OnnxWriter, op: Op) -> str:
+    """Cast; a float that becomes an integer is limited to its numbers, as ours is. Of what is itself a conversion in
+    the model that is left to those who read it, as the standard does."""
     (x,), dtype = op.operands, op.attrs["dtype"]
-    if x.tensor.dtype == dtype:
+    source = x.tensor.dtype
+    if source == dtype:
         return w.name(x)
-    w.code(dtype)
-    if w.is_composed and x.tensor.dtype.is_float and dtype.is_int and dtype.bits < 32:
-        return w.node("Cast", _limited(w, x, dtype), to=w.code(dtype))
+    code = w.code(dtype)
+    if source.is_float and dtype.is_int and dtype.bits < 32 and op.loc.op not in _CONVERSIONS:
+        return w.node("Cast", _limited(w, x, dtype), to=code)
+    if dtype.is_float and dtype.bits <= 8 and w.opset >= 19:  # what is too large becomes infinite, or NaN
+        return w.node("Cast", w.name(x), to=code, saturate=0 if dtype is not dt.f8e8m0 else None)
+    return w.node("Cast", w.name(x), to=code)
+
+
+_CONVERSIONS = frozenset({"Cast", "CastLike"})
+
+
+@form("bitcast")
+def bitcast_of_integers(w: OnnxWriter, op: Op) -> str | None:
+    """Integers of one length as others: a conversion keeps their bits."""
+    (x,), dtype = op.operands, op.attrs["dtype"]
+    if w.opset >= BITS_AS_THEY_ARE or not (x.tensor.dtype.is_int and dtype.is_int):
+        return None
     return w.node("Cast", w.name(x), to=w.code(dtype))
+
+
+BITS_AS_THEY_ARE = 26
+"""The operator set from which on there is BitCast."""
+
+
+@form("cast_to_power")
+def cast_to_power(w: OnnxWriter, op: Op) -> str:
+    (x,) = op.operands
+    saturate = None if op.attrs["saturate"] else 0
+    return w.node("Cast", w.name(x), to=w.code(dt.f8e8m0), round_mode=op.attrs["mode"], saturate=saturate)
+
+
+@form("bitcast")
+def bitcast(w: OnnxWriter, op: Op) -> str:
+    if not w.has(BITS_AS_THEY_ARE):
+        raise NoFormError(
+            f"version {w.opset} of the operator set cannot take bits of {op.operands[0].tensor.dtype} for "
+            f"{op.attrs['dtype']}",
+            f"version {BITS_AS_THEY_ARE} can: opset={BITS_AS_THEY_ARE} (--opset)",
+        )
+    return w.node("BitCast", w.name(op.operands[0]), to=w.code(op.attrs["dtype"]))
 
 
 def _limited(w: OnnxWriter, x: Value, dtype: DType) -> str:
@@ -143,6 +196,9 @@ def shift(w: OnnxWriter, op: Op) -> str | None:
         return None
     count, width = w.name(b), w.number(dtype.bits - 1, dtype)
     direction = "LEFT" if op.name == "shl" else "RIGHT"
+    known = w.known(b)
+    if op.loc.op == "BitShift" or (known is not None and (known < dtype.bits).all()):
+        return w.node("BitShift", w.name(a), count, direction=direction)
     most = w.node("Min", count, width)
     shifted = w.node("BitShift", w.name(a), most, direction=direction)
     return w.node("Where", w.node("Greater", count, width), w.number(0, dtype), shifted)

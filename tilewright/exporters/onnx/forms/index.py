@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.exporters.onnx.forms.registry import direct, form, rewritten
@@ -11,6 +12,9 @@ from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.index import gather
+from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.view import reshape, shape_of, transpose
 
 if TYPE_CHECKING:
     from tilewright.exporters.onnx.writer import OnnxWriter
@@ -42,8 +46,11 @@ def triangle(w: OnnxWriter, op: Op) -> str:
 
 
 @form("one_hot")
-def one_hot(w: OnnxWriter, op: Op) -> str:
+def one_hot(w: OnnxWriter, op: Op) -> str | None:
+    """OneHot, for the types that engines have it for: others are compared."""
     indices, values = op.operands
+    if indices.tensor.dtype is not dt.i64 or values.tensor.dtype not in (dt.f32, dt.i64):
+        return None
     return w.node("OneHot", w.name(indices), w.size(sym(op.attrs["depth"])), w.name(values), axis=op.attrs["axis"])
 
 
@@ -75,6 +82,56 @@ def grid_sample(w: OnnxWriter, op: Op) -> str | None:
         "GridSample", w.name(x), w.name(grid), mode=op.attrs["mode"], padding_mode=op.attrs["padding"],
         align_corners=int(op.attrs["align_corners"]),
     )  # fmt: skip
+
+
+@rewritten("grid_sample_rows")
+def grid_sample_rows(op: Op) -> Value:
+    """With channels in front, as ONNX has them."""
+    x, grid = op.operands
+    rank = x.tensor.rank
+    sampled = OPERATORS["grid_sample"](transpose(x, perm=(0, rank - 1, *range(1, rank - 1))), grid, **op.attrs)
+    return transpose(sampled, perm=(0, *range(2, rank), 1))
+
+
+@form("kept_boxes")
+def kept_boxes(w: OnnxWriter, op: Op) -> tuple[str, ...] | None:
+    """NonMaxSuppression gives one row (batch, class, box) after the other: they are put beside each other."""
+    if w.opset < 16 or not w.takes("NonMaxSuppression", *op.operands[:2]):
+        return None
+    boxes, scores, overlap, threshold = map(w.name, op.operands)
+    batch, classes, _ = op.operands[1].tensor.shape
+    limit = sym(op.attrs["limit"])
+    chosen = w.node(
+        "NonMaxSuppression", boxes, scores, w.size(limit), overlap, threshold,
+        center_point_box=1 if op.attrs["centred"] else None,
+    )  # fmt: skip
+    of_batch, of_class, box = (w.node("Gather", chosen, w.number(k, dt.i64), axis=1) for k in range(3))
+    row = w.node("Add", w.node("Mul", of_batch, w.size(classes)), of_class)
+    index = w.node("Unsqueeze", row, w.ints([1]))
+    count = w.node("Shape", row)
+    ones = w.node("Expand", w.number(1, dt.i64), count)
+    none = w.node("Expand", w.number(0, dt.i64), w.dims([batch * classes]))
+    counts = w.node("ScatterND", none, index, ones, reduction="add")
+    starts = w.node("CumSum", counts, w.number(0, dt.i64), exclusive=1)
+    end = w.node("Reshape", count, w.ints([]))
+    place = w.node("Sub", w.node("Range", w.number(0, dt.i64), end, w.number(1, dt.i64)), w.node("Gather", starts, row))
+    empty = w.node("Expand", w.number(0, dt.i64), w.dims([batch * classes, limit]))
+    where = w.node("Concat", index, w.node("Unsqueeze", place, w.ints([1])), axis=1)
+    return w.node("ScatterND", empty, where, box), counts
+
+
+@rewritten("joined_rows")
+def joined_rows(op: Op) -> Sequence[Value]:
+    """The row of a result is the number of rows that end before it."""
+    values, ends = op.operands
+    rows, width = shape_of(values)
+    count = sym(op.attrs["count"])
+    place = iota(shape=(count,), axis=0)
+    are_before = ew.le(reshape(ends, shape=(1, rows)), reshape(place, shape=(count, 1)))
+    row = reduce_sum(ew.cast(are_before, dtype=dt.i64), axes=(1,), keepdims=False)
+    begin = ew.select(ew.gt(row, 0), gather(ends, ew.max_(ew.sub(row, 1), 0)), full(value=0, dtype=dt.i64, shape=()))
+    flat = ew.add(ew.mul(row, sym_tensor(values=(width,), scalar=True)), ew.sub(place, begin))
+    return gather(reshape(values, shape=(rows * width,)), flat), row
 
 
 @form("roi_align")

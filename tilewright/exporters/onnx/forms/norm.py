@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 @form("softmax", "log_softmax")
 def softmax(w: OnnxWriter, op: Op) -> str | None:
     (x,), name = op.operands, {"softmax": "Softmax", "log_softmax": "LogSoftmax"}[op.name]
-    return w.node(name, w.name(x), axis=op.attrs["axis"]) if x.tensor.dtype.bits >= 16 else None
+    return w.node(name, w.name(x), axis=op.attrs["axis"]) if w.takes(name, x) else None
 
 
 @form("layer_norm")
 def layer_norm(w: OnnxWriter, op: Op) -> str | None:
     """LayerNormalization, which has scales for all elements that are standardised together."""
     x, *others = op.operands
-    if w.opset < 17 or not _are_alike(x, others, op.attrs["axis"]):
+    if not w.takes("LayerNormalization", *op.operands) or not _are_alike(x, others, op.attrs["axis"]):
         return None
     return w.node("LayerNormalization", w.name(x), *map(w.name, others), **_attrs(op))
 
@@ -30,7 +30,7 @@ def layer_norm(w: OnnxWriter, op: Op) -> str | None:
 @form("rms_norm")
 def rms_norm(w: OnnxWriter, op: Op) -> str | None:
     x, scale = op.operands
-    if w.opset < 23 or not _are_alike(x, [scale], op.attrs["axis"]):
+    if not w.takes("RMSNormalization", *op.operands) or not _are_alike(x, [scale], op.attrs["axis"]):
         return None
     return w.node("RMSNormalization", w.name(x), w.name(scale), **_attrs(op))
 
@@ -51,9 +51,7 @@ def batch_norm(w: OnnxWriter, op: Op) -> str | None:
     if x.tensor.rank < 2 or any(v.tensor.shape != (x.tensor.shape[1],) for v in vectors):
         return None
     scale, bias, mean, variance = (v.tensor.dtype for v in vectors)
-    if w.opset < 15 and any(d != x.tensor.dtype for d in (scale, bias, mean, variance)):
-        return None
-    if scale != bias or mean != variance:
+    if not w.takes("BatchNormalization", *op.operands) or scale != bias or mean != variance:
         return None
     return w.node("BatchNormalization", *map(w.name, op.operands), epsilon=op.attrs["epsilon"])
 

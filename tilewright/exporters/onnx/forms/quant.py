@@ -72,7 +72,7 @@ def dequantize_linear(w: OnnxWriter, op: Op) -> str | None:
 
 def _is_expressible(w: OnnxWriter, dtype: DType, of: DType) -> bool:
     since = _SINCE.get(dtype)
-    return since is not None and w.opset >= since and (of is dt.f32 or w.opset >= OTHER_SCALES)
+    return since is not None and w.has(since) and (of is dt.f32 or w.has(OTHER_SCALES))
 
 
 def _attrs(layout: ScaleLayout) -> dict[str, int | None]:
@@ -113,12 +113,10 @@ def _layout(w: OnnxWriter, shape: Sequence[Sym], v: Value) -> ScaleLayout | None
     axes = [axis for axis, d in enumerate(own) if d != 1]
     if not axes:
         return ScaleLayout()
-    if len(axes) == 1 and own[axes[0]] == shape[axes[0]]:
-        elements = w.known(v)
-        if elements is None or w.opset < BLOCKS or _block(elements.reshape(-1), 0) == 1:
-            return ScaleLayout(axes[0])
-    elements = w.known(v) if w.opset >= BLOCKS else None
-    if elements is None or v.tensor.rank != len(shape) or tuple(own) != tuple(shape):
+    if len(axes) == 1 and own[axes[0]] == shape[axes[0]] and len(shape) > 1:
+        return ScaleLayout(axes[0])
+    elements = w.known(v)
+    if elements is None or tuple(own) != tuple(shape) or v.tensor.rank != len(shape) or not w.has(BLOCKS):
         return ScaleLayout(axes[0]) if len(axes) == 1 and own[axes[0]] == shape[axes[0]] else None
     blocks = {axis: _block(elements, axis) for axis in range(len(shape))}
     axis = max(blocks, key=lambda a: blocks[a])
@@ -139,6 +137,7 @@ def _block(elements: np.ndarray, axis: int) -> int:
 def _laid_out(w: OnnxWriter, shape: Sequence[Sym], v: Value, layout: ScaleLayout, dtype: DType) -> str:
     """Numbers as ONNX has them, in a dtype."""
     elements = w.known(v)
+    v = _as_given(v, layout)
     if elements is not None:
         hint = v.name or f"{v.op.operands[0].name if v.op is not None and v.op.operands else ''}"
         return w.constant(_pressed(elements, layout).astype(dtype.storage), hint)
@@ -148,6 +147,13 @@ def _laid_out(w: OnnxWriter, shape: Sequence[Sym], v: Value, layout: ScaleLayout
     elif layout.axis is not None and v.tensor.rank != 1:
         name = reshaped(w, name, v.tensor.shape, (shape[layout.axis],))
     return name if v.tensor.dtype == dtype else w.node("Cast", name, to=w.code(dtype))
+
+
+def _as_given(v: Value, layout: ScaleLayout) -> Value:
+    """The vector (or number) that is laid out so that it broadcasts."""
+    source = v.op.operands[0] if v.op is not None and v.op.name == "reshape" else None
+    most = 0 if layout.axis is None else 1
+    return source if source is not None and source.tensor.rank <= 1 and v.tensor.rank > most else v
 
 
 def _pressed(elements: np.ndarray, layout: ScaleLayout) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.exporters.onnx.forms.registry import form, rewritten
@@ -21,7 +22,6 @@ _NAMES = {
     "reduce_logsumexp": "ReduceLogSumExp", "reduce_sum_square": "ReduceSumSquare",
 }  # fmt: skip
 
-_BYTES = frozenset({"reduce_min", "reduce_max"})
 AXES_AS_DATA = 18
 """The operator set from which on all reductions take their axes as data; that of sums does from 13 on."""
 
@@ -29,14 +29,10 @@ AXES_AS_DATA = 18
 @form(*_NAMES)
 def reduction(w: OnnxWriter, op: Op) -> str | None:
     (x,) = op.operands
-    dtype, axes = x.tensor.dtype, [a % max(x.tensor.rank, 1) for a in op.attrs["axes"]]
-    are_wide = (dtype.is_float and dtype.bits >= 16) or (dtype.is_int and dtype.bits >= 32)
-    if not are_wide and not (op.name in _BYTES and dtype in (dt.i8, dt.u8)):
-        return None
-    if not axes or (op.attrs.get("least_count", 0) and not _are_some(op)):
+    name, axes = _NAMES[op.name], [a % max(x.tensor.rank, 1) for a in op.attrs["axes"]]
+    if not w.takes(name, x) or not axes or (op.attrs.get("least_count", 0) and not _are_some(op)):
         return None
     keepdims = None if op.attrs["keepdims"] else 0
-    name = _NAMES[op.name]
     if w.opset >= AXES_AS_DATA or name == "ReduceSum":
         return w.node(name, w.name(x), w.ints(axes), keepdims=keepdims)
     return w.node(name, w.name(x), axes=axes, keepdims=keepdims)
@@ -67,26 +63,31 @@ def in_wide_numbers(op: Op) -> Value | None:
 @form("argmax", "argmin")
 def position_of_extreme(w: OnnxWriter, op: Op) -> str | None:
     (x,) = op.operands
-    if x.tensor.dtype.kind == "bool" or x.tensor.dtype.bits < 8:
+    name = {"argmax": "ArgMax", "argmin": "ArgMin"}[op.name]
+    if not w.takes(name, x):
         return None
     return w.node(
-        {"argmax": "ArgMax", "argmin": "ArgMin"}[op.name], w.name(x), axis=op.attrs["axis"],
+        name, w.name(x), axis=op.attrs["axis"],
         keepdims=None if op.attrs["keepdims"] else 0, select_last_index=1 if op.attrs["last"] else None,
     )  # fmt: skip
 
 
 @form("topk")
-def topk(w: OnnxWriter, op: Op) -> tuple[str, ...]:
+def topk(w: OnnxWriter, op: Op) -> tuple[str, ...] | None:
     (x,) = op.operands
+    if not w.takes("TopK", x):
+        return None
     largest = None if op.attrs["largest"] else 0
     return w.several("TopK", 2, w.name(x), w.size(sym(op.attrs["k"])), axis=op.attrs["axis"], largest=largest)
 
 
-@form("running")
-def running(w: OnnxWriter, op: Op) -> str | None:
-    """CumSum along the middle one of three axes."""
-    (x,), dtype = op.operands, op.result.tensor.dtype
-    if op.attrs["combine"] != "add" or dtype.bits < 32:
+@rewritten("topk")
+def topk_in_wide_numbers(op: Op) -> Sequence[Value] | None:
+    """Short floats, and bools, in f32 or integers, in which their order is the same."""
+    (x,) = op.operands
+    dtype = x.tensor.dtype
+    wide = dt.f32 if dtype.is_float and dtype.bits < 32 else dt.i32 if dtype.bits < 32 else None
+    if wide is None:
         return None
-    flags = {name: 1 if op.attrs[name] else None for name in ("exclusive", "reverse")}
-    return w.node("CumSum", w.name(x), w.number(1, dt.i64), **flags)
+    values, places = OPERATORS["topk"](ew.cast(x, dtype=wide), **op.attrs)
+    return ew.cast(values, dtype=dtype), places

@@ -41,6 +41,10 @@ def branch(w: OnnxWriter, op: Op) -> tuple[str, ...]:
 
 @form("loop")
 def loop(w: OnnxWriter, op: Op) -> tuple[str, ...]:
+    states, given = op.operands[2:], op.blocks[0].ops[-1].operands[1:]
+    for before, after in zip(states, given, strict=False):
+        if getattr(before.type, "kind", "") != getattr(after.type, "kind", ""):
+            raise NoFormError(f"a loop of ONNX does not carry {before.type} into a trip, and {after.type} out of it")
     body = w.block(op.blocks[0], f"{w.label}/body")
     return w.several("Loop", len(op.results), *map(w.name, op.operands), body=body)
 
