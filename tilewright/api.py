@@ -13,7 +13,7 @@ from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import InternalError, OptionError, PerformanceWarning, short_name
-from tilewright.runtime.report import Report
+from tilewright.runtime.report import remarks_of_kinds
 from tilewright.session import Session
 
 
@@ -100,7 +100,7 @@ def compile_artifact(
 def tell_of_failures(artifact: Artifact, options: Options) -> None:
     """One PerformanceWarning with what failed when an artefact was made, and what else its users should know; with
     `options.strict` what failed is an InternalError."""
-    remarks = [r for r in Report(artifact.report).remarks if r["kind"] in ("failed", "warning")]
+    remarks = remarks_of_kinds(artifact.report, "failed", "warning")
     failed = [r for r in remarks if r["kind"] == "failed"]
     if failed and options.strict:
         told = "; ".join(f"{r['stage']}: {r['subject']}: {r['message']}" for r in failed[:MOST_TOLD])

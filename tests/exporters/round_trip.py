@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from tilewright.exporters.onnx.whole import whole_composites
+from tilewright.exporters.convert import graph_to_convert
 from tilewright.exporters.onnx.write import onnx_model
-from tilewright.frontends.onnx.load import load_onnx
-from tilewright.ops.define.operator import staying_whole
+from tilewright.options import Request
+from tilewright.session import Session
 
 Feeds = Mapping[str, np.ndarray]
 
@@ -26,8 +26,7 @@ def parsed(text: str, opset: int = 21, **initializers: np.ndarray) -> onnx.Model
 
 def converted(proto: onnx.ModelProto, opset: int | None = None) -> onnx.ModelProto:
     """The model read and written again; it is what the checker of the onnx package accepts."""
-    with staying_whole(whole_composites()):
-        module = load_onnx(proto)
+    module = graph_to_convert(Request.of(proto, None, None), Session())
     written = onnx_model(module, opset=opset)
     onnx.checker.check_model(written, full_check=True)
     return written
@@ -38,7 +37,7 @@ def run(proto: onnx.ModelProto, feeds: Feeds) -> Sequence[np.ndarray]:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, dict(feeds))
+    return session.run(None, {name: np.asarray(array) for name, array in feeds.items()})
 
 
 def agree(proto: onnx.ModelProto, *feeds: Feeds, opset: int | None = None, rtol: float = 1e-5) -> onnx.ModelProto:

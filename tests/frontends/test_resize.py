@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 import tilewright
 from tests.frontends.helpers import info
 from tests.random_models.isolated import evaluated
+from tilewright.stages import programs
 
 
 def resized(
@@ -48,6 +49,7 @@ def image(name: str) -> np.ndarray:
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "tf_crop_and_resize")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("is_symbolic", [False, True])
 @pytest.mark.parametrize(("name", "mode"), list(itertools.product(("uint8", "int8", "int32"), COORDINATES)))
 def test_linear_integers_are_those_of_the_engine(name: str, mode: str, is_symbolic: bool) -> None:
@@ -109,3 +111,36 @@ def test_an_axis_that_stays_is_copied() -> None:
     attributes = {"mode": "linear", "coordinate_transformation_mode": "tf_half_pixel_for_nn"}
     found, wanted = resized(x, sizes=[5, 22], is_symbolic=True, opset=11, **attributes)
     np.testing.assert_array_equal(found, wanted)
+
+
+def kernels(sizes: list[int]) -> list[str]:
+    """Kernels for a nearest Resize of [2, 3, 24, 40], with what they read."""
+    constants = {"roi": np.zeros(0, np.float32), "scales": np.zeros(0, np.float32), "sizes": np.array([2, 3, *sizes])}
+    graph = helper.make_graph(
+        [helper.make_node("Resize", ["x", *constants], ["y"], mode="nearest", nearest_mode="floor",
+                          coordinate_transformation_mode="asymmetric")], "resize",
+        [info("x", [2, 3, 24, 40])], [info("y", [2, 3, *sizes])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    options = tilewright.Options(threads=1, target="zen4")
+    return [*programs(model.SerializeToString(), "loops", options=options).values()]
+
+
+def test_places_that_are_equally_far_apart_are_a_slice() -> None:
+    (kernel,) = kernels([12, 20])
+    assert "_slice" in kernel and "bind" not in kernel
+
+
+def test_both_axes_of_an_image_that_shrinks_are_read_at_once() -> None:
+    (kernel,) = kernels([17, 31])
+    assert "f32[6, 24, 40]" in kernel
+    assert "check" not in kernel  # known places need no look
+    assert "0..16 vector" in kernel  # positions are as wide as elements
+
+
+def test_an_axis_that_grows_much_comes_last() -> None:
+    """Elements of few lines are gathered, and these lines are copied."""
+    columns, rows = kernels([230, 31])
+    assert "y: &f32[1, 144, 31]" in columns or "y: &f32[144, 31]" in columns
+    assert "bind" in rows and "230, 31]" in rows

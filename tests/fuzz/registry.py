@@ -18,6 +18,7 @@ Fuzzer = Callable[[int], Tried]
 FUZZERS = {
     "attributes": ("tests.fuzz.attributes", "fuzz"),
     "broadcasts": ("tests.fuzz.broadcasts", "fuzz"),
+    "convert": ("tests.random_models.converted", "fuzz"),
     "graph": ("tests.graph.fuzz", "fuzz"),
     "guards": ("tests.fuzz.guards", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),

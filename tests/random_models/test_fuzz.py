@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.registry import run_seed
 
-FIXED, FRESH = 30, 20
+FIXED, FRESH = 30, 12
 
 
 @pytest.mark.parametrize("seed", range(FIXED))
@@ -17,3 +17,13 @@ def test_fixed_models(seed: int) -> None:
 @pytest.mark.fresh_seeds(FRESH)
 def test_fresh_models(fresh_seed: int) -> None:
     run_seed("onnx", fresh_seed)
+
+
+@pytest.mark.parametrize("seed", range(FIXED // 2))
+def test_fixed_models_that_are_converted(seed: int) -> None:
+    run_seed("convert", seed)
+
+
+@pytest.mark.fresh_seeds(FRESH)
+def test_fresh_models_that_are_converted(fresh_seed: int) -> None:
+    run_seed("convert", fresh_seed)

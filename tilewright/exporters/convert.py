@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tilewright.api import with_examples
-from tilewright.compiler import import_request
+from tilewright.compiler import broadcasting_module, import_request
 from tilewright.exporters.onnx.whole import whole_composites
 from tilewright.exporters.onnx.write import check_opset, write_onnx
 from tilewright.frontends.onnx import OnnxFrontEnd
@@ -34,9 +35,9 @@ def convert(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
     force: bool = False,
-) -> Path:
+) -> tuple[Path, ...]:
     """Write a model (whatever `tilewright.compile` takes, with the same arguments) as a standard ONNX model to the file
-    `output`, whose name ends in .onnx, and give its path.
+    `output`, whose name ends in .onnx, and give the files that were written, that one first.
 
     What is written is the graph as the model says it: no optimisation is done. Inputs, outputs, layers and values keep
     their names, dims that are symbolic theirs, and quantised values are QuantizeLinear and DequantizeLinear. `opset` is
@@ -56,8 +57,7 @@ def convert(
     given = [request.model] if isinstance(request.model, Path) else []
     check_replaced(path, "an ONNX model", OnnxFrontEnd().accepts, sources=given, force=force)
     check_file(path)
-    write_onnx(_graph_of(request, session), path, opset=opset, external_data=external_data)
-    return path
+    return write_onnx(graph_to_convert(request, session), path, opset=opset, external_data=external_data)
 
 
 def _checked_path(output: object) -> Path:
@@ -69,11 +69,20 @@ def _checked_path(output: object) -> Path:
     return path
 
 
-def _graph_of(request: Request, session: Session) -> Module:
-    """The graph as the model says it, in the operators that ONNX has for it, where sizes can be followed through
-    these."""
+def graph_to_convert(request: Request, session: Session) -> Module:
+    """The graph as the model says it: in the operators that ONNX has for it, where sizes can be followed through these,
+    and with both meanings of dims that may be equal, or of which one may be 1."""
     try:
         with staying_whole(whole_composites()):
-            return import_request(request, session)
+            return _imported(request, session)
     except UnsupportedError:
-        return import_request(request, session)
+        return _imported(request, session)
+
+
+def _imported(request: Request, session: Session) -> Module:
+    module = import_request(request, session)
+    broadcasting = broadcasting_module(module, request, session)
+    if broadcasting is not None:
+        with suppress(UnsupportedError):
+            return broadcasting()
+    return module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tilewright.runtime.errors import ExecutionError as ExecutionError
@@ -68,7 +68,9 @@ class Remark:
 
     def record(self) -> dict[str, str]:
         """Its fields by name, for the report; `Remark(**record)` is the remark."""
-        return asdict(self)
+        return {
+            "stage": self.stage, "subject": self.subject, "message": self.message, "kind": self.kind,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         return printable(f"[{self.stage}] {self.subject}: {_PREFIXES.get(self.kind, '')}{self.message}")

@@ -229,9 +229,8 @@ class _Reader:
         """An object of a class that is written in Python: its attributes and its class."""
         kind = type(value)
         if _is_library(kind.__module__) and dataclasses.is_dataclass(value):
-            return self._all(
-                [kind, {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}]
-            )
+            given = [f.name for f in dataclasses.fields(value) if f.init]  # others are what it has found out of them
+            return self._all([kind, {name: getattr(value, name, None) for name in given}])
         classes = kind.__mro__[:-1]
         if any(_is_library(c.__module__) or c.__module__ in sys.stdlib_module_names for c in classes):
             raise Unreadable(f"an object of the class {kind.__qualname__}")

@@ -139,12 +139,14 @@ class _Driver:
         for candidate in candidates:
             found = self.outcome(candidate, op)
             new = self.scratch.ops
-            self.scratch.ops = []
+            if new:
+                self.scratch.ops = []
             if found is None or isinstance(found, NoMatch):
                 for unused in reversed(new):
                     unused.drop()
                 if found is None:
-                    self.refused.pop((op, candidate.name), None)
+                    if self.refused:
+                        self.refused.pop((op, candidate.name), None)
                 else:
                     self.refused[op, candidate.name] = found.reason
                 continue

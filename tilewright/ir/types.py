@@ -42,6 +42,18 @@ class ShapedType(Type):
 class TensorType(ShapedType):
     """A value of the graph level."""
 
+    _hash: int | None = field(default=None, init=False, repr=False, compare=False)  # once asked for
+
+    def __hash__(self) -> int:
+        # types are in the key of all that is remembered of operators, which passes ask for again and again
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash((self.dtype, self.shape)))
+        assert self._hash is not None
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[TensorType], tuple[DType, tuple[Sym, ...]]]:
+        return TensorType, (self.dtype, self.shape)  # another process has other hashes
+
     @property
     def is_static(self) -> bool:
         return all(d.is_const for d in self.shape)

@@ -47,14 +47,15 @@ def repeat_elements(x: Value, *, axis: int, count: int) -> Value:
 
 @op
 def weighted_gather(x: Value, indices: Value, weights: Value, *, axis: int) -> Value:
-    """Along `axis`, the sum over t of x[indices[:, t]] * weights[:, t] (both [size, taps])."""
+    """Along `axis`, the sum over t of x[indices[:, t]] * weights[:, t] (both [size, taps]); all indices are known to
+    lie in 0..size of the axis."""
     a = checked_axis(axis, len(shape_of(x)))
     size, taps = shape_of(indices)
     wide = as_dtype(x, dtype_of(weights))
     lanes = tuple(size if k == a else sym(1) for k in range(len(shape_of(x))))
     total: Value | None = None
     for t in range(taps.value):
-        term = ew.mul(gather(wide, column(indices, t), axis=a), reshape(column(weights, t), shape=lanes))
+        term = ew.mul(gather(wide, column(indices, t), axis=a, in_range=True), reshape(column(weights, t), shape=lanes))
         total = term if total is None else ew.add(total, term)
     assert total is not None
     return as_dtype(total, dtype_of(x))
@@ -73,7 +74,7 @@ def resample(x: Value, axis: int, indices: np.ndarray, weights: np.ndarray) -> V
     shape = shape_of(x)
     wide = dt.f64 if dtype_of(x) == dt.f64 else dt.f32
     if indices.shape[1] <= MAX_GATHERED_TAPS or not shape[axis].is_const:
-        taken = constant(indices.astype(np.int64), "taps")
+        taken = known_places(indices, "taps")
         return weighted_gather(x, taken, constant(weights.astype(wide.storage), "weights"), axis=axis)
     matrix = np.zeros((len(indices), shape[axis].value))
     np.add.at(matrix, (np.arange(len(indices))[:, None], indices), weights)
@@ -82,6 +83,12 @@ def resample(x: Value, axis: int, indices: np.ndarray, weights: np.ndarray) -> V
     rows = transpose(as_dtype(x, wide), perm=order)
     result = matmul(rows, constant(matrix.T.astype(wide.storage).copy(), "weights"))
     return as_dtype(transpose(result, perm=back), dtype_of(x))
+
+
+def known_places(places: np.ndarray, name: str) -> Value:
+    """Positions as a constant of the narrower type where that holds them, of which vectors have more."""
+    narrow = places.size == 0 or places.max() <= np.iinfo(np.int32).max
+    return constant(places.astype(np.int32 if narrow else np.int64), name)
 
 
 def size_scalar(d: Sym, dtype: dt.DType) -> Value:
@@ -99,8 +106,8 @@ def linear_along(x: Value, coordinates: Value, *, axis: int) -> Value:
     share = ew.cast(ew.sub(coordinates, below), dtype=wide)
     lanes = tuple(shape_of(coordinates)[0] if k == a else sym(1) for k in range(len(shape)))
     first = ew.cast(below, dtype=dt.i64)
-    low = gather(as_dtype(x, wide), clamped(first, shape[a]), axis=a)
-    high = gather(as_dtype(x, wide), clamped(ew.add(first, 1), shape[a]), axis=a)
+    low = gather(as_dtype(x, wide), clamped(first, shape[a]), axis=a, in_range=True)
+    high = gather(as_dtype(x, wide), clamped(ew.add(first, 1), shape[a]), axis=a, in_range=True)
     weight = reshape(share, shape=lanes)
     return as_dtype(ew.add(low, ew.mul(ew.sub(high, low), weight)), dtype_of(x))
 
@@ -114,7 +121,7 @@ def clamped(positions: Value, size: Sym) -> Value:
 def nearest_along(x: Value, positions: Value, *, axis: int) -> Value:
     """Along `axis`, the elements at integer `positions`; beyond the ends the last element."""
     a = checked_axis(axis, len(shape_of(x)))
-    return gather(x, clamped(ew.cast(positions, dtype=dt.i64), shape_of(x)[a]), axis=a)
+    return gather(x, clamped(ew.cast(positions, dtype=dt.i64), shape_of(x)[a]), axis=a, in_range=True)
 
 
 def counter(size: Dim) -> Value:

@@ -39,6 +39,11 @@ def checked_position(t: ScalarBuilder, raw: Scalar, size: Sym) -> Sym:
     )
 
 
+def known_position(t: ScalarBuilder, raw: Scalar, size: Sym) -> Sym:
+    """An index that is known to lie in 0..size as a variable."""
+    return t.bind(raw.cast(dt.i64), "at", 0, size.value - 1 if size.is_const and size.value > 0 else None)
+
+
 def _not_empty(positions: Sequence[Sym], sizes: Sequence[Sym]) -> list[Sym]:
     """Conditions that keep a load out of axes that may turn out empty."""
     return [s.lt(p, d) for p, d in zip(positions, sizes, strict=True) if not (d.bounds[0] or 0) > 0]
@@ -64,14 +69,16 @@ def within(x: Array, *, low: Dim, high: Dim, what: str) -> Compute:
 
 
 @primitive
-def gather(x: Array, indices: Array, *, axis: int = 0) -> Compute:
-    """Slices of x along `axis`: the shape of `indices` takes the place of that axis (NumPy's take)."""
+def gather(x: Array, indices: Array, *, axis: int = 0, in_range: bool = False) -> Compute:
+    """Slices of x along `axis`: the shape of `indices` takes the place of that axis (NumPy's take). `in_range` says
+    that all indices are known to lie in 0..size of the axis, so that none is looked at."""
     a = checked_axis(axis, x.rank)
     _require_index_dtype(indices)
     end = a + indices.rank
+    position = known_position if in_range else checked_position
 
     def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
-        at = checked_position(t, indices[tuple(i[a:end])], x.shape[a])
+        at = position(t, indices[tuple(i[a:end])], x.shape[a])
         return x.load((*i[:a], at, *i[end:]), _not_empty([at], [x.shape[a]]))
 
     return compute([x, indices], [*x.shape[:a], *indices.shape, *x.shape[a + 1 :]], body, dtype=x.dtype)

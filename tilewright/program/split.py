@@ -123,7 +123,8 @@ class _Split:
         for level in range(-1, last + 2):  # the last part has but conditions on what the host gave, if there are any
             here = [op for op in levels if levels[op] == level]
             native = [op for op in here if op.name not in STAGED]
-            later = [op for op in levels if op not in native and (levels[op] > level or op.name in STAGED)]
+            ours = set(native)
+            later = [op for op in levels if op not in ours and (levels[op] > level or op.name in STAGED)]
             assumed = self.conditions(block, levels, level)
             if native or assumed:
                 self.call(native, [*later, final], assumed, block, made)

@@ -34,7 +34,7 @@ class Report:
         for name, value in ((short_name(name), value) for name, value in self.data.items()):
             if name == "remarks":
                 lines.append(f"{name}: {len(self.remarks)}")
-                failed = [r for r in self.remarks if r["kind"] in ("failed", "warning")]
+                failed = remarks_of_kinds(self.data, "failed", "warning")
                 lines += [f"  {r['kind']}: {r['stage']}: {r['subject']}: {r['message']}" for r in failed]
             elif _is_table(value):
                 lines += ["", f"{name}:", *_table(value)]
@@ -73,6 +73,13 @@ def _html(name: str, value: Any) -> str:
 
 def _is_table(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(v, Mapping) for v in value)
+
+
+def remarks_of_kinds(data: Mapping[str, Any], *kinds: str) -> list[dict[str, str]]:
+    """The remarks of a report's data that are of these kinds, of thousands that are not."""
+    found = data.get("remarks")
+    own = [r for r in found if isinstance(r, Mapping)] if isinstance(found, list | tuple) else []
+    return [_remark(r) for r in own if r.get("kind") in kinds]
 
 
 def _remark(remark: Any) -> dict[str, str]:

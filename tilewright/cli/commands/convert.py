@@ -46,13 +46,13 @@ def command(
     shapes: Sequence[str], as_json: bool, force: bool,
 ) -> None:  # fmt: skip
     need_source(model, "convert")
-    path = convert(
+    written = convert(
         model, output or model.with_suffix(".onnx"), opset=opset, external_data=external_data, force=force,
         **named_inputs(shapes, constants),
     )  # fmt: skip
-    written = [path, *([data] if (data := path.with_name(f"{path.name}.data")).exists() and external_data else [])]
+    sizes = {str(file): file.stat().st_size for file in written}
     if as_json:
-        print_json({"output": str(path), "bytes": path.stat().st_size, "files": [str(file) for file in written]})
+        print_json({"output": str(written[0]), "bytes": sizes})
         return
-    for file in written:
-        SafeConsole(soft_wrap=True).print(f"{file}: {bytes_text(file.stat().st_size)}", markup=False)
+    for file, size in sizes.items():
+        SafeConsole(soft_wrap=True).print(f"{file}: {bytes_text(size)}", markup=False)

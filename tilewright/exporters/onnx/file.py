@@ -70,13 +70,14 @@ def _raw(array: np.ndarray) -> memoryview | bytes:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def save_model(model: onnx.ModelProto, weights: OnnxWeights, path: Path, external_data: bool | None = None) -> None:
+def save_model(
+    model: onnx.ModelProto, weights: OnnxWeights, path: Path, external_data: bool | None = None
+) -> tuple[Path, ...]:
     """Write the model with its constants, whole or not at all: within it, or with `external_data` (None: where it
-    would have 2 GB or more) in a file beside it."""
+    would have 2 GB or more) in a file beside it. Gives the files, the model first."""
     size = weights.bytes + model.ByteSize()
     if external_data or (external_data is None and size > MOST_BYTES):
-        _save_beside(model, weights, path)
-        return
+        return path, _save_beside(model, weights, path)
     if size > MOST_BYTES:
         raise ArtifactError(
             f"cannot write {path}: a file of ONNX holds less than 2 GB, and the model has {size:,} bytes",
@@ -84,9 +85,10 @@ def save_model(model: onnx.ModelProto, weights: OnnxWeights, path: Path, externa
         )
     with replacing(path) as file:
         _write_whole(model, weights, file)
+    return (path,)
 
 
-def _save_beside(model: onnx.ModelProto, weights: OnnxWeights, path: Path) -> None:
+def _save_beside(model: onnx.ModelProto, weights: OnnxWeights, path: Path) -> Path:
     path = Path(os.path.realpath(path))
     data = path.with_name(path.name + SUFFIX)
     proto = onnx.ModelProto()
@@ -100,6 +102,7 @@ def _save_beside(model: onnx.ModelProto, weights: OnnxWeights, path: Path) -> No
         file.flush()
         with contextlib.suppress(OSError):  # a model that is replaced would find other weights in its file
             path.unlink(missing_ok=True)
+    return data
 
 
 def _write_whole(model: onnx.ModelProto, weights: OnnxWeights, file: BinaryIO) -> None:

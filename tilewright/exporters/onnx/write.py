@@ -10,6 +10,7 @@ from onnx import helper
 
 import tilewright
 from tilewright.exporters.onnx.file import OnnxWeights, save_model
+from tilewright.exporters.onnx.scope import Names
 from tilewright.exporters.onnx.writer import OnnxWriter
 from tilewright.frontends.onnx.schema import NEWEST_OPSET
 from tilewright.ir.core import Module
@@ -32,8 +33,9 @@ def write_onnx(
     opset: int | None = None,
     external_data: bool | None = None,
     metadata: Mapping[str, str] | None = None,
-) -> None:
-    """Write the main function of a module of the graph level as a standard ONNX model to `path`, whole or not at all.
+) -> tuple[Path, ...]:
+    """Write the main function of a module of the graph level as a standard ONNX model to `path`, whole or not at all,
+    and give the files that were written, the model first.
 
     The module is that of a front end, or what passes made of it, as long as its operators are those of a model: not
     blocked ones, nor regions. It is not changed. Inputs and outputs have the names in `main.attrs["inputs"]` and
@@ -51,7 +53,7 @@ def write_onnx(
     another opset; ArtifactError where the file cannot be written.
     """
     model, weights = to_onnx(module, opset=opset, metadata=metadata)
-    save_model(model, weights, Path(path), external_data)
+    return save_model(model, weights, Path(path), external_data)
 
 
 def onnx_model(
@@ -90,7 +92,9 @@ def _written(module: Module, opset: int) -> tuple[onnx.GraphProto, OnnxWriter]:
     """The graph of the main function, and what wrote it; the module is as it was."""
     func = module.main
     inputs = tuple(func.attrs.get("inputs", [v.name for v in func.args]))
-    outputs = tuple(func.attrs.get("outputs", [f"output_{k}" for k in range(len(func.returns))]))
+    wanted = func.attrs.get("outputs", [f"output_{k}" for k in range(len(func.returns))])
+    names = Names(inputs)
+    outputs = tuple(map(names.fresh, wanted))  # a variable of TFLite is an input and an output of one name
     before = set(module.constants)
     writer = OnnxWriter(module, opset, [*inputs, *outputs])
     try:
@@ -121,6 +125,8 @@ def _said(module: Module) -> dict[str, str]:
         found["tilewright.complex_outputs"] = ", ".join(attrs["complex_outputs"])
     if attrs.get("assumed"):
         found["tilewright.assumed"] = "; ".join(dict.fromkeys(str(condition) for condition, *_ in attrs["assumed"]))
+    if attrs.get("open_dims"):
+        found["tilewright.dims_taken_for_equal"] = "; ".join(f"{a} and {b}" for a, b in attrs["open_dims"])
     if attrs.get("warnings"):
         found["tilewright.warnings"] = "; ".join(f"{subject}: {message}" for subject, message in attrs["warnings"])
     return found

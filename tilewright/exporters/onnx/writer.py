@@ -25,7 +25,7 @@ from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import HostType, TensorType, Type
+from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.ops.define import OPERATORS, Operator
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.derive_traits import traits_of
@@ -71,6 +71,7 @@ class OnnxWriter:
         self._loc = Loc()
         self._base = ""
         self._around: list[object] = []
+        self._has_open_dims = bool(module.main.attrs.get("open_dims"))
 
     # What forms call
 
@@ -234,9 +235,6 @@ class OnnxWriter:
         return self._graph(func.name, declared, self._outputs(func.returns, outputs, exactly=True))
 
     def _write(self, op: Op) -> None:
-        if op.name == "constant":
-            self._write_constant(op)
-            return
         loc, base = self._loc, self._base
         if op.loc.node or op.loc.op:
             self._loc = op.loc
@@ -245,6 +243,9 @@ class OnnxWriter:
             self._base = hint or self._loc.node or self._loc.value or op.name
         start = len(self.scope.nodes)
         try:
+            for result in op.results:
+                if isinstance(result.type, TensorType):
+                    self.code(result.type.dtype)
             names = self._results_of(op)
         except NoFormError as error:
             self._note(op, error)
@@ -252,14 +253,10 @@ class OnnxWriter:
         self._bind(op, names, start)
         self._loc, self._base = loc, base
 
-    def _write_constant(self, op: Op) -> None:
-        key = op.attrs["name"]
-        if key not in self._initializers:
-            self._initializers[key] = self.constants.add(self._module.constants[key], key)
-        self.scope.values[op.result] = self._initializers[key]
-
     def _results_of(self, op: Op) -> Sequence[str]:
         """The names of what nodes give that say the operator."""
+        if op.name == "constant":
+            return [self._initializer(op.attrs["name"])]
         folded = self._folded(op)
         if folded is not None:
             return [folded]
@@ -276,6 +273,12 @@ class OnnxWriter:
                 if names is not None:
                     return [names] if isinstance(names, str) else names
         return self._by_others(op, operator)
+
+    def _initializer(self, key: str) -> str:
+        """The name of a constant of the module."""
+        if key not in self._initializers:
+            self._initializers[key] = self.constants.add(self._module.constants[key], key)
+        return self._initializers[key]
 
     def _by_others(self, op: Op, operator: Operator) -> Sequence[str]:
         """An operator by others: those that say it here, those that it is composed of, or those of its body."""
@@ -298,7 +301,7 @@ class OnnxWriter:
         result = op.result.type
         if not isinstance(result, TensorType) or not result.is_static or result.size.value > MOST_FOLDED:
             return None
-        if not all(v.op is not None and v.op.name == "constant" for v in op.operands[:1]):
+        if self.name(op.operands[0]) not in self.constants.arrays:
             return None
         source = op.operands[0].tensor
         if len(op.operands) > 1 or result.size.value > source.size.value or not traits_of(op).moves_one:
@@ -324,9 +327,10 @@ class OnnxWriter:
     def _tell(self, op: Op, start: int) -> None:
         """Types of what an operator of the model gives, and names of its nodes."""
         own = self._loc.node or (op.results[0].name if op.results else "") or op.name
-        for result in op.results:
+        made = {name for node in self.scope.nodes[start:] for name in node.output}
+        for result in (v for v in op.results if self.name(v) in made):
             with suppress(NoFormError):
-                self.scope.types[self.name(result)] = self._declared(self.name(result), result.type)
+                self.scope.types[self.name(result)] = self._declared(self.name(result), self._certain(result.type))
         for node in self.scope.nodes[start:]:
             is_last = node is self.scope.nodes[-1]
             node.name = node.name or (own if is_last else f"{own}/{node.op_type}")
@@ -373,12 +377,18 @@ class OnnxWriter:
         if isinstance(value.type, TensorType):
             sizes.declare_dims(self, name, value.type.shape)
 
+    def _certain(self, type: Type) -> Type:
+        """The type without dims that are others in calls which broadcast what the graph takes for equal."""
+        if not self._has_open_dims or not isinstance(type, TensorType) or type.is_static:
+            return type
+        return TensorType(type.dtype, tuple(d if d.is_const else ANY_DIM for d in type.shape))
+
     def _declared(self, name: str, type: Type) -> onnx.ValueInfoProto:
         return helper.make_value_info(name, self.type(type))
 
     def type(self, type: Type) -> onnx.TypeProto:
         if isinstance(type, TensorType):
-            shape = [d.value if d.is_const else str(d) for d in type.shape]
+            shape = [d.value if d.is_const else None if d is ANY_DIM else str(d) for d in type.shape]
             return helper.make_tensor_type_proto(self.code(type.dtype), shape)
         assert isinstance(type, HostType)
         if type.kind == "tensor" and type.dtype is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from tilewright.cost.elementwise import weighted_operations
+from tilewright.cost.elementwise import COSTLY_OPERATIONS, weighted_operations
 from tilewright.graph.match import is_constant, shape_of
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym
@@ -130,8 +131,14 @@ def _elementwise(operator: Operator, compute: Compute, known: tuple[bool, ...]) 
         unblocks_channels=copies and _unblocks_channels(loads[0].attrs["idx"]),
         reads_once=plain and not guarded and all(covers),
         selects_by_position=guarded,
-        cost=weighted_operations([o.name for o in others]),
+        cost=weighted_operations([o.name for o in others]) + COSTLY_OPERATIONS * _picked(compute, loads),
     )
+
+
+def _picked(compute: Compute, loads: Sequence[Op]) -> int:
+    """How many loads read the elements of a line that data tell, which vectors gather one by one."""
+    bound = {o.attrs["var"] for o in compute.body.ops if o.name == "bind"}
+    return sum(not bound.isdisjoint(last.vars) for o in loads for last in o.attrs["idx"][-1:])
 
 
 def _loads_of_tensors(compute: Compute, known: tuple[bool, ...]) -> list[Op]:

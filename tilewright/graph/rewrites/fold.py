@@ -63,7 +63,7 @@ class Fold:
         narrow = dequantizing_casts(module, ctx)
         readers = Counter(op.attrs["name"] for f in module.funcs.values() for op in f.body.walk() if _is_stored(op))
         for op in body.ops:
-            found = None if op in narrow else self._survived(op, module, ctx)
+            found = self._survived(op, module, ctx) if _is_of_constants(op) and op not in narrow else None
             if found is None:
                 ops.append(op)
                 continue
@@ -92,13 +92,7 @@ class Fold:
 
     def _evaluate(self, op: Op, module: Module, ctx: PassContext) -> tuple[np.ndarray, ...] | None:
         """The values of the results, or None where they are not known or should not be stored."""
-        if op.name == "full" or op.name not in OPERATORS or op.blocks or not traits_of(op).is_pure:
-            return None
-        if op.name == "dequantize_linear":  # integers are multiplied as they are; others are folded when written out
-            return None
-        if not all(map(is_constant, op.operands)) or any(
-            type_of(v).dtype.kind == "string" for v in op.results
-        ):
+        if not traits_of(op).is_pure or any(type_of(v).dtype.kind == "string" for v in op.results):
             return None
         refusal = self._refusal(op)
         if refusal:
@@ -140,6 +134,14 @@ class Fold:
             computation = operator.compute(operands, op.attrs)
             work = product(e for _, e in (*computation.axes, *computation.reduce)).value
         return "" if work <= self.max_work else "evaluating it would take too long"
+
+
+def _is_of_constants(op: Op) -> bool:
+    """Whether an operator reads nothing but constants. Integers to be dequantized are multiplied as they are; others
+    are folded when the operator is written out."""
+    if op.name in ("full", "dequantize_linear") or op.name not in OPERATORS or op.blocks:
+        return False
+    return all(map(is_constant, op.operands))
 
 
 def _is_stored(op: Op) -> bool:

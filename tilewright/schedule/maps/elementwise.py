@@ -12,6 +12,7 @@ from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.sym import Sym, le
 from tilewright.ir.types import product
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loop_var
 from tilewright.loops.stages import Lowered
@@ -71,9 +72,15 @@ def _why_apart(join: Join) -> str:
     only_reader, cheap = join.is_only_reader(), is_cheap(join.facts.cost(join.producer))
     if join.info.selects_by_position:
         return "" if only_reader and cheap else f"every branch of {join.op.name} would compute it"
-    if only_reader and (join.info.reads_once or cheap):
+    if only_reader and (join.info.reads_once or cheap or _is_no_larger(join.consumer.domain, join.producer.domain)):
         return ""
     return "its elements would be computed several times"
+
+
+def _is_no_larger(domain: Sequence[Sym], other: Sequence[Sym]) -> bool:
+    """Whether it is known that a domain has no more elements than another one."""
+    holds = le(product(domain), product(other))
+    return holds.is_const and bool(holds.value)
 
 
 def schedule_maps(s: Schedule, lowered: Lowered, target: Target) -> None:

@@ -15,11 +15,11 @@ from tilewright.cost.elementwise import (
     lanes_of_sum,
     lanes_of_vector,
 )
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import ONE
 from tilewright.ir.types import ScalarType
-from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, kind_of, loop_var, vars_read
 from tilewright.schedule.steps.access import known, stores_in, stride_in
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
 from tilewright.schedule.trace import Schedule
@@ -65,9 +65,32 @@ def _has_polynomial(loop: Op) -> bool:
 
 
 def _widest(loop: Op) -> int:
-    """Bytes of the widest element that the loop computes with."""
-    types = [v.type for op in loop.walk() for v in op.results]
+    """Bytes of the widest element that lanes of the loop compute with: not of what they share, nor of a position that
+    is read from a narrower type."""
+    types = [v.type for op in _in_lanes(loop) if not _is_widened_position(op) for v in op.results]
+    if not any(isinstance(t, ScalarType) for t in types):
+        types = [v.type for op in loop.walk() for v in op.results]
     return max((t.dtype.bytes for t in types if isinstance(t, ScalarType)), default=4)
+
+
+def _in_lanes(loop: Op) -> list[Op]:
+    """Ops of a loop that give something else in each iteration, perhaps."""
+    changes = {store.operands[1] for store in stores_in(loop)}  # memory
+    values: set[Value] = set()
+    variables = {loop_var(loop)}
+    found = []
+    for op in body_of(loop).walk():
+        if changes.isdisjoint(op.operands) and values.isdisjoint(op.operands) and variables.isdisjoint(vars_read([op])):
+            continue
+        found.append(op)
+        values.update(op.results)
+        if op.name == "bind":
+            variables.add(op.attrs["var"])
+    return found
+
+
+def _is_widened_position(op: Op) -> bool:
+    return op.name == "cast" and all(user.name == "bind" for user in op.result.users)
 
 
 def vectorize_inner(s: Schedule, loop: Op, target: Target, interleaved: int = 1) -> None:

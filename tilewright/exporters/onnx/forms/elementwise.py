@@ -170,7 +170,8 @@ def atan2(op: Op) -> Value:
     a, b = op.operands
     pi = 3.141592653589793
     is_flat = ew.eq(b, 0.0)
-    sign = ew.select(ew.lt(a, 0.0), full(value=-1.0, dtype=a.tensor.dtype, shape=()), _one(a))
+    is_negative = ew.or_(ew.lt(a, 0.0), ew.lt(ew.div(_one(a), a), 0.0))  # of -0 as well
+    sign = ew.select(is_negative, full(value=-1.0, dtype=a.tensor.dtype, shape=()), _one(a))
     angle = ew.atan(ew.div(a, ew.select(is_flat, _one(b), b)))
     behind = ew.select(ew.lt(b, 0.0), ew.add(angle, ew.mul(sign, pi)), angle)
     upright = ew.select(ew.eq(a, 0.0), a, ew.mul(sign, pi / 2))

@@ -9,12 +9,13 @@ from tilewright.exporters.onnx.forms.registry import direct, form, rewritten
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import sym
+from tilewright.ir.types import product, row_major
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import reshape, shape_of, transpose
+from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
 
 if TYPE_CHECKING:
     from tilewright.exporters.onnx.writer import OnnxWriter
@@ -30,6 +31,28 @@ def with_wide_indices(op: Op) -> Value | None:
         return None
     found: Value = OPERATORS[op.name](x, ew.cast(indices, dtype=dt.i64), *others, **op.attrs)
     return found
+
+
+@rewritten("scatter_nd")
+def scatter_what_lies_inside(op: Op) -> Value | None:
+    """What lies outside is put behind the elements, and left out then."""
+    x, indices, updates = op.operands
+    if not op.attrs["drop"]:
+        return None
+    depth = indices.tensor.shape[-1].value
+    outer, inner = x.tensor.shape[:depth], x.tensor.shape[depth:]
+    total = product(outer)
+    places = ew.cast(indices, dtype=dt.i64)
+    sizes, steps = (sym_tensor(values=tuple(v)) for v in (outer, row_major(outer)))
+    are_inside = ew.and_(ew.ge(places, 0), ew.lt(places, sizes))
+    inside = ew.eq(reduce_sum(ew.cast(are_inside, dtype=dt.i64), axes=(-1,)), depth)
+    flat = reduce_sum(ew.mul(places, steps), axes=(-1,))
+    flat = ew.select(inside, flat, sym_tensor(values=(total,), scalar=True))
+    spare = full(value=0, dtype=x.tensor.dtype, shape=(1, *inner))
+    rows = concat(reshape(x, shape=(total, *inner)), spare, axis=0)
+    found = OPERATORS[op.name](rows, flat, updates, reduction=op.attrs["reduction"])
+    kept = slice_(found, starts=(0,) * (len(inner) + 1), sizes=(total, *inner))
+    return reshape(kept, shape=x.tensor.shape)
 
 
 @form("within")

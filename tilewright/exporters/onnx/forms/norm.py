@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.exporters.onnx.forms.registry import form
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
+from tilewright.ops.define import OPERATORS
 
 if TYPE_CHECKING:
     from tilewright.exporters.onnx.writer import OnnxWriter
@@ -63,3 +66,19 @@ def group_norm(w: OnnxWriter, op: Op) -> str | None:
         return None
     names = map(w.name, op.operands)
     return w.node("GroupNormalization", *names, num_groups=op.attrs["groups"], epsilon=op.attrs["epsilon"])
+
+
+@form("mean_variance_norm")
+def mean_variance_norm(w: OnnxWriter, op: Op) -> Sequence[str] | None:
+    """The standard's own definition, which engines take, is one of float32."""
+    if op.result.tensor.dtype is dt.f32:
+        return None
+    return w.composed(lambda: OPERATORS[op.name].expand(op.operands, op.attrs))
+
+
+@form("local_response_norm")
+def local_response_norm(w: OnnxWriter, op: Op) -> Sequence[str] | None:
+    """Of an even number of channels engines take others: it is said by sums of these."""
+    if op.attrs["size"] % 2:
+        return None
+    return w.composed(lambda: OPERATORS[op.name].expand(op.operands, op.attrs))

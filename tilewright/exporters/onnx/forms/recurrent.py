@@ -115,7 +115,9 @@ def running(w: OnnxWriter, op: Op) -> str | None:
         return None
     if combine == "add":
         return w.node("CumSum", w.name(x), w.number(1, dt.i64), **flags) if w.takes("CumSum", x) else None
-    before, _, after = x.tensor.shape
+    before, size, after = x.tensor.shape
+    if before == 0 or size == 0 or after == 0:
+        return w.name(x)
     state = TensorType(x.tensor.dtype, (before, after))
     block = Block([state, state], ["total", "next"])
     with Builder(block, Module()) as builder:

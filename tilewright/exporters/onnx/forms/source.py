@@ -63,7 +63,7 @@ def random(w: OnnxWriter, op: Op) -> str:
     seed = None if key is None else float((int(key.reshape(-1)[0]) + op.attrs["stream"]) % (1 << 23))
     shape, code = tuple(map(sym, op.attrs["shape"])), w.code(op.attrs["dtype"])
     name = "RandomUniform" if op.name == "random_uniform" else "RandomNormal"
-    if all(d.is_const for d in shape):
+    if shape and all(d.is_const for d in shape):
         return w.node(name, shape=[d.value for d in shape], dtype=code, seed=seed)
     zeros = w.node("Expand", w.number(0, op.attrs["dtype"]), w.dims(shape))
     return w.node(f"{name}Like", zeros, dtype=code, seed=seed)

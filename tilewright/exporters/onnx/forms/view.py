@@ -12,6 +12,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym, lt, sym
 from tilewright.ir.types import product
+from tilewright.ops.define import OPERATORS
 
 if TYPE_CHECKING:
     from tilewright.exporters.onnx.writer import OnnxWriter
@@ -80,6 +81,13 @@ def _ones_among(few: Sequence[Sym], many: Sequence[Sym]) -> list[int] | None:
 def _is_never_empty(shape: Sequence[Sym], left_out: Sequence[int]) -> bool:
     others = product(d for k, d in enumerate(shape) if k not in left_out)
     return (others.bounds[0] or 0) > 0
+
+
+@form("stretch")
+def stretch(w: OnnxWriter, op: Op) -> str | None:
+    """Operators that broadcast do so by themselves."""
+    broadcast = all(user.name != "expand" and OPERATORS[user.name].targets is not None for user in op.result.users)
+    return w.name(op.operands[0]) if op.result.users and broadcast else None
 
 
 @form("expand", "stretch")

@@ -28,7 +28,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.define.floats import mantissa
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import dtype_of, reduce_sum
-from tilewright.ops.view import expand, reshape, shape_of, transpose
+from tilewright.ops.view import expand, reshape, shape_of, slice_, transpose
 
 
 def resized(x: Value, plans: Sequence[ResizedAxis], how: Resizing) -> Value:
@@ -50,9 +50,19 @@ def resized(x: Value, plans: Sequence[ResizedAxis], how: Resizing) -> Value:
 
 
 def _resized_along_all(x: Value, plans: Sequence[ResizedAxis], how: Resizing) -> Value:
-    for plan in plans:
+    """Axes that grow come last: fewer elements are gathered along the others. So do those before the last one that stay
+    as they are: along it single elements are gathered, and along these whole lines."""
+    last = len(shape_of(x)) - 1
+    for plan in sorted(plans, key=lambda p: (_growth(p), p.axis != last)):
         x = resized_along(x, plan, how)
     return x
+
+
+def _growth(plan: ResizedAxis) -> float:
+    """How many times as long an axis becomes, as far as that is known; 1 where it is not."""
+    if plan.old.is_const and plan.new.is_const:
+        return plan.new.value / max(plan.old.value, 1)
+    return plan.scale if isinstance(plan.scale, float) else 1.0
 
 
 def resized_along(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
@@ -102,10 +112,22 @@ def _with_known_sizes(x: Value, plan: ResizedAxis, how: Resizing) -> Value:
     at = known_positions(plan, how)
     if how.mode == "nearest":
         places = np.clip(nearest_known(at, plan, how), 0, old - 1).astype(np.int64)
-        result = image.nearest_along(x, constant(places, "places"), axis=plan.axis)
+        result = _taken(x, places, plan.axis)
     else:
         result = image.resample(x, plan.axis, *_taps(at, old, plan, how))
     return with_extrapolation(result, plan, how)
+
+
+def _taken(x: Value, places: np.ndarray, axis: int) -> Value:
+    """The elements at known places along an axis, which are a slice where these are equally far apart."""
+    steps = np.unique(np.diff(places))
+    if len(steps) != 1 or steps[0] < 1:
+        return gather(x, image.known_places(places, "places"), axis=axis, in_range=True)
+    shape = shape_of(x)
+    starts, strides = ([given if k == axis else other for k in range(len(shape))] for given, other in
+                       ((int(places[0]), 0), (int(steps[0]), 1)))  # fmt: skip
+    sizes = tuple(len(places) if k == axis else d for k, d in enumerate(shape))
+    return slice_(x, starts=tuple(starts), sizes=sizes, steps=tuple(strides))
 
 
 def _taps(at: np.ndarray, old: int, plan: ResizedAxis, how: Resizing) -> tuple[np.ndarray, np.ndarray]:
@@ -172,7 +194,7 @@ def _weighted_by_all(x: Value, at: Value, plan: ResizedAxis, how: Resizing) -> V
     width = plan.old + reach * 2
     places = ew.sub(image.counter(width), image.size_scalar(sym(reach), dt.f64))
     weights = _symbolic_weights(reshape(places, shape=(1, width)), at, scale, plan, how)
-    wide = gather(x, image.clamped(ew.cast(places, dtype=dt.i64), plan.old), axis=plan.axis)
+    wide = gather(x, image.clamped(ew.cast(places, dtype=dt.i64), plan.old), axis=plan.axis, in_range=True)
     rank = len(shape_of(x))
     order = (*[k for k in range(rank) if k != plan.axis], plan.axis)
     weights = _in_accuracy_of(x, weights)

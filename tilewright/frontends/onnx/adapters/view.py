@@ -53,7 +53,7 @@ def slice_along(node: Node) -> Value:
         up, down = slice_bounds(begin, end, 1, size), slice_bounds(begin, end, -1, size)
         length = s.select(s.lt(step, 0), s.ceildiv(down[1], s.maximum(-step, 1)), s.ceildiv(up[1], s.maximum(step, 1)))
         start = s.select(s.lt(step, 0), down[0], up[0])
-        x = gather(x, _progression(start, step, length), axis=k)
+        x = gather(x, _progression(start, step, length), axis=k, in_range=True)
         count[k] = length
     unchanged = zip(count, shape_of(x), first, stride, strict=True)
     if all(c == d and f == 0 and k == 1 for c, d, f, k in unchanged):
