@@ -52,13 +52,22 @@ def class_entries(name: str, cls: type) -> Iterator[str]:
     if fields:
         head += f"\nFields: {', '.join(f'`{f.name}: {f.type}`' for f in fields)}.\n"
     yield head
-    for member, value in vars(cls).items():
+    for member, value in _own(cls).items():
         if f"{name}.{member}" in INTERNAL or (member.startswith("_") and member != "__call__"):
             continue
         if isinstance(value, property):
             yield f"#### `{name}.{member}`\n\n{text(value)}\n"
         elif isinstance(value, FunctionType | classmethod):
             yield entry("####", f"{name}.{member}", getattr(cls, member))
+
+
+def _own(cls: type) -> dict[str, Any]:
+    """The members of a class, and those of its bases that have no entry of their own."""
+    found = dict(vars(cls))
+    for base in cls.__mro__[1:-1]:
+        if base.__name__ not in tilewright.__all__ and base.__module__.startswith("tilewright."):
+            found |= {name: value for name, value in vars(base).items() if name not in found}
+    return found
 
 
 def entry(heading: str, name: str, function: Callable[..., Any]) -> str:

@@ -18,7 +18,10 @@ from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Module
 from tilewright.ir.diag import TextError, VerifyError
 from tilewright.link import Weights
+from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
+from tilewright.program.interp import run_program
+from tilewright.program.places import is_planned
 from tilewright.runtime import Model
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.stages import programs
@@ -44,11 +47,12 @@ def test_it_stops_at_each_stage() -> None:
     for stage in STAGES[:-1]:
         assert ran.run(stage).stage == stage
         levels = {f.level for f in ran.module.funcs.values()}
-        seen.append((sorted(levels), any(op.name == "fused" for op in ran.module.main.body.ops), ran.storage is None))
-    graph, kernels = ["graph"], ["graph", "loops"]
+        main = ran.module.main
+        seen.append((sorted(levels), any(op.name == "fused" for op in main.body.ops), is_planned(main)))
+    graph, kernels = ["graph"], ["loops", "program"]
     assert seen == [
-        (graph, False, True), (graph, False, True), (graph, True, True),
-        (kernels, False, True), (kernels, False, False),
+        (graph, False, False), (graph, False, False), (graph, True, False),
+        (kernels, False, False), (kernels, False, True),
     ]  # fmt: skip
     assert ran.run("fused").stage == "planned"  # what is done stays done
 
@@ -125,9 +129,43 @@ def test_wrong_texts_are_errors(change, error: type[Exception], message: str) ->
         Compilation.resumed(change(text), SETTING)
 
 
-def test_the_text_of_kernels_is_none_to_resume_from() -> None:
-    with pytest.raises(OptionError, match="has kernels already"):
-        Compilation.resumed(compilation().run("scheduled").text(), SETTING)
+@pytest.mark.parametrize("stage", ["scheduled", "planned"])
+def test_a_program_goes_on_from_its_text(stage: str) -> None:
+    """Kernels and places with it: the artefact computes what the graph does."""
+    ran = compilation().run(stage)
+    arrays = {name: np.array(ran.module.constants[name]) for name in ran.module.constants}
+    x = np.random.default_rng(0).standard_normal((5, 64)).astype(np.float32)
+    expected = evaluate_func(load_onnx(models.mlp()).main, load_onnx(models.mlp()), [x])
+    with CPU.code(host_target(), Options()) as code:
+        weights = Weights()
+        again = Compilation.resumed(ran.text(), SETTING, arrays, output=Output(code, weights))
+        assert again.stage == stage and again.text() == ran.text()
+        np.testing.assert_allclose(run_program(again.module, [x]), expected, rtol=1e-5)
+        artifact = again.run("program").artifact
+        assert artifact is not None
+        artifact = artifact.sharing(tuple(code.objects()), *weights.blocks())
+    np.testing.assert_allclose(Model(artifact, 1)(x), expected, rtol=1e-5)
+
+
+@pytest.mark.without_room_for_zones
+def test_a_plan_that_overwrites_what_is_needed_is_refused() -> None:
+    shapes = {"x": (4, 64)}
+    ran = Compilation(load_onnx(models.mlp(), shapes=shapes), Setting.of(Options(), host_target())).run("planned")
+    text = ran.text()
+    wrong = text.replace('Place{base="output"}', 'Place{base="arena", offset=`64`}', 1)
+    assert wrong != text
+    with pytest.raises(VerifyError, match="writes 'y' over 'hidden', which is still needed"):
+        Compilation.resumed(wrong, SETTING)
+
+
+def test_a_program_of_parts_is_no_single_compilation() -> None:
+    text = """
+    program @main(x: f32[2]) -> (f32[2]) { y = call(x) {part="part0", sizes=()} : f32[2]
+      return y }
+    func @part0(x: f32[2]) -> (f32[2]) { y = exp(x) : f32[2]
+      return y }"""
+    with pytest.raises(OptionError, match="'<text>' calls parts, which are compiled one by one"):
+        Compilation.resumed(text, SETTING)
 
 
 def test_unknown_stages_are_errors() -> None:

@@ -200,7 +200,7 @@ def remarks_on_memory(patch: pytest.MonkeyPatch) -> None:
 
 
 def splitting_into_parts(patch: pytest.MonkeyPatch) -> None:
-    raising(patch, compiler, "split", lambda *_: True)
+    raising(patch, compilation.SplitGraph, "run", lambda *_: True)
 
 
 def concurrent(patch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tilewright.comparison.diff import diff as diff
     from tilewright.comparison.errors import Difference as Difference
     from tilewright.comparison.errors import LayerDifference as LayerDifference
+    from tilewright.exporters.convert import convert as convert
     from tilewright.ir.diag import InternalError as InternalError
     from tilewright.ir.diag import ModelError as ModelError
     from tilewright.ir.diag import ScheduleError as ScheduleError
@@ -77,6 +78,7 @@ _HOMES = {
     "UnsupportedError": "tilewright.ir.diag",
     "check": "tilewright.checks.model",
     "compile": "tilewright.api",
+    "convert": "tilewright.exporters.convert",
     "diff": "tilewright.comparison.diff",
     "load": "tilewright.runtime",
     "quantize": "tilewright.quantization.quantize",

@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self, cast
 
 from tilewright.asm.floats import check_known, floating_point_instructions
 from tilewright.codegen.cpu.assemble import Effort, ObjectMaker, Unit
+from tilewright.codegen.cpu.families import Families
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.pool_platform import check_platform
@@ -156,11 +157,13 @@ class CpuCode(ObjectMaker):
         self.profile = options.profile
         self.keeps_denormals = options.numerics == "strict"
         self.integer_only = options.integer_only
+        self.families = Families()
 
     def kernel(self, func: Func) -> KernelText:
         return kernel_ir(
-            func, self.machine, keeps_denormals=self.keeps_denormals, has_floats=not self.integer_only
-        )
+            func, self.machine, keeps_denormals=self.keeps_denormals, has_floats=not self.integer_only,
+            families=self.families,
+        )  # fmt: skip
 
     def program(self, program: Program) -> ProgramText:
         return program_ir(program, self.machine, profile=self.profile)

@@ -24,20 +24,25 @@ from tilewright.graph.assumptions import assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import Remark, RemarkKind
+from tilewright.ir.diag import Remark, RemarkKind, UnsupportedError, VerifyError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.text import parse_module, print_module
-from tilewright.ir.verify import verify_func
-from tilewright.loops.kernel_info import kernel_info
+from tilewright.ir.verify import Spec, verify_func
+from tilewright.loops.kernel_info import KernelInfo, kernel_info
+from tilewright.loops.storage.packing import Packing
 from tilewright.memory.budget import over_budget
 from tilewright.memory.order import Order
 from tilewright.memory.place_views import PlaceViews
 from tilewright.memory.plan import plan_in_order
-from tilewright.memory.storage import Storage, assign_storage
+from tilewright.memory.storage import Place, assign_storage
 from tilewright.ops.define.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress
 from tilewright.plugins import NO_PLUGINS, Plugins
+from tilewright.program.places import annotate, arena_of, broken_plan, is_planned
+from tilewright.program.spec import LEVEL, program_spec
+from tilewright.program.split import SplitGraph, parts_of
+from tilewright.program.states import introduce_states, pair_states
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules
@@ -150,8 +155,8 @@ class Compilation:
     - "import": the graph as the model says it;
     - "graph": the same function in the operators and layouts that kernels are made of;
     - "fused": its regions, each of which becomes one kernel (or several), in the order of execution;
-    - "scheduled": calls of kernels, whose loops are functions of the module;
-    - "planned": each value of the main function has its place in memory (`storage`);
+    - "scheduled": a program: calls of kernels, whose loops are functions of the module;
+    - "planned": each value of the program has its place in memory, which its text shows;
     - "program": `artifact`, which still has no code and no weights: these are made in the `output` meanwhile.
 
     The module is that of the caller, and is changed. What it takes for granted, and calls are checked for, is
@@ -165,7 +170,6 @@ class Compilation:
         self.stage = _stage_of(module)
         self.context = setting.context()
         self.strategies = setting.strategies(self.remarks)
-        self.storage: Storage | None = None
         self.artifact: Artifact | None = None
         self._clock = Clock()
         self._account = Account(module, setting.machine, setting.optional)
@@ -178,24 +182,35 @@ class Compilation:
 
     @classmethod
     def resumed(
-        cls, text: str, setting: Setting, constants: Mapping[str, np.ndarray] | None = None, file: str = "<text>"
+        cls,
+        text: str,
+        setting: Setting,
+        constants: Mapping[str, np.ndarray] | None = None,
+        file: str = "<text>",
+        output: Output | None = None,
     ) -> Self:
-        """From the `text` of a stage before "scheduled", edited or not. `constants` are those whose elements are left
-        out in the text, which are zeros otherwise.
+        """From the `text` of a stage, edited or not. `constants` are those whose elements are left out in the text,
+        which are zeros otherwise. Of kernels the text does not say which layers they compute, so that reports of such
+        a program have none.
 
-        TextError for what cannot be read, VerifyError for an illegal program, OptionError for one of a later stage.
+        TextError for what cannot be read, VerifyError for an illegal program.
         """
-        module = parse_module(text, file=file)
-        if _stage_of(module) == "scheduled":
-            raise OptionError(
-                f"{file} has kernels already, of which nothing says what they were made for",
-                hint="resume from the text of an earlier stage; schedules are edited by schedule=",
-            )
+        module = parse_module(
+            text, file=file, records={"Packing": Packing, "Place": Place}, infos={"loops": KernelInfo}
+        )
         for name, array in (constants or {}).items():
             if name in module.constants:
                 module.constants[name] = array
-        verify_func(module.main, graph_spec(module))
-        return cls(module, setting)
+        if module.main.level == LEVEL:
+            verify_program(module, setting.back_end.spec(setting.machine))
+            if parts_of(module):
+                raise OptionError(
+                    f"the program of '{file}' calls parts, which are compiled one by one",
+                    hint="resume from the text of a part",
+                )
+        else:
+            verify_graph(module)
+        return cls(module, setting, output)
 
     @property
     def remarks(self) -> list[Remark]:
@@ -246,6 +261,8 @@ class Compilation:
             self._emit if self.output is not None else None, setting.step("kernels"),
             optional=setting.optional, edited=setting.edited, numbers=setting.numbers,
         )  # fmt: skip
+        self.module.main.level = LEVEL
+        introduce_states(self.module.main)
         self._account.note_kernels(self.module, calls)
 
     def _plan(self) -> None:
@@ -255,25 +272,37 @@ class Compilation:
         )
         self._clock.lap("schedule")
         inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
-        self.storage = setting.optional.attempt(
+        storage = setting.optional.attempt(
             "share-memory",
             lambda: assign_storage(module.main, inplace),
             lambda: assign_storage(module.main, plan=plan_in_order),
         )
+        annotate(module.main, storage)
+        if setting.optional.verified:
+            verify_program(module)
 
     def _link(self) -> None:
         """The program, whose code is begun, and the artefact."""
-        options, module, output, storage = self.setting.options, self.module, self.output, self.storage
-        assert output is not None and storage is not None
+        options, module, output = self.setting.options, self.module, self.output
+        assert output is not None
+        for kernel in module.funcs.values():  # of a program that was read
+            if kernel.level == "loops" and kernel.name not in self._texts:
+                self._emit(kernel)
         constants = link.lay_out_constants(module, output.weights)
+        states = link.make_states(module, output.weights)
+        if states and self.setting.target is None:
+            raise UnsupportedError(
+                f"the machine '{self.setting.machine.name}' keeps no states from call to call",
+                hint="compile without states=, and hand on outputs to the next call",
+            )
         self.context.remarks += self.setting.optional.attempt(
-            "memory-budget", lambda: over_budget(module.main, storage.arena.total, output.weights.total), list
+            "memory-budget", lambda: over_budget(module.main, arena_of(module.main), output.weights.total), list
         )
         self.context.remarks += output.weights.remarks
         output.weights.remarks.clear()
         number = next(output.programs)
         program = link.make_program(
-            module, storage, constants, self._texts, self.assumed,
+            module, constants, self._texts, self.assumed,
             flush_denormals=options.numerics != "strict" and not options.integer_only,
             suffix=f".{number}" if number else "",
         )  # fmt: skip
@@ -281,15 +310,13 @@ class Compilation:
         self._clock.lap("emit")
         output.code.begin(text)
         self._clock.lap("llvm")
-        report = link.make_report(
-            module, storage, self._nodes, self._clock.laps, self.remarks, options.numerics
-        )
+        report = link.make_report(module, self._nodes, self._clock.laps, self.remarks, options.numerics)
         self._account.add_to(report, module, self._texts, self.remarks)
         link.add_integers(report, module)
         if options.profile:
             link.add_costs(report, module)
         target = self.setting.back_end.target(self.setting.machine)
-        self.artifact = link.make_artifact(module, storage, constants, program, text, target, report)
+        self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)
 
     # Parts of them
 
@@ -337,14 +364,40 @@ STAGES = ("import", *_STEPS)
 
 def _stage_of(module: Module) -> str:
     """The first stage of which this could be the text."""
-    if any(f.level == "loops" for f in module.funcs.values()):
-        return "scheduled"
+    if module.main.level == LEVEL:
+        return "planned" if is_planned(module.main) else "scheduled"
     return "fused" if any(op.name == "fused" for op in module.main.body.ops) else "import"
 
 
 def verify_graph(module: Module) -> None:
     """VerifyError where the main function is no legal graph."""
     verify_func(module.main, graph_spec(module))
+
+
+def verify_program(module: Module, kernels: Spec | None = None) -> None:
+    """VerifyError where the main function is no legal program, or is planned so that it overwrites what it needs; with
+    the Spec of `kernels` also where a kernel is illegal."""
+    verify_func(module.main, program_spec(module))
+    for func in module.funcs.values():
+        if func.level == "loops" and kernels is not None:
+            verify_func(func, kernels)
+    if is_planned(module.main) and (wrong := broken_plan(module)) is not None:
+        raise VerifyError(wrong[0], where=f"@main, {wrong[1].loc}")
+
+
+def split(module: Module, setting: Setting) -> tuple[Module, ...]:
+    """The parts of a module whose main function becomes a program where one part cannot compute it all; each is
+    compiled by itself. Without the step that does this, the module itself."""
+    pair_states(module, setting.options.states)
+    setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
+    parts = parts_of(module)
+    if module.main.level == LEVEL:
+        introduce_states(module.main)
+    if setting.optional.verified and module.main.level == LEVEL:
+        verify_program(module)
+        for part in parts:
+            verify_graph(part)
+    return parts
 
 
 def remarks_of_import(module: Module) -> list[Remark]:

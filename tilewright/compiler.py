@@ -4,17 +4,17 @@ their code and weights in one artefact. Read it from top to bottom."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tilewright import link
 from tilewright.back_end import CpuCode, faults_of_plugins
-from tilewright.compilation import Clock, Compilation, Output, Setting, remarks_of_import, verify_graph
+from tilewright.compilation import Clock, Compilation, Output, Setting, remarks_of_import, split, verify_graph
 from tilewright.frontends.built_in import FRONT_ENDS
-from tilewright.frontends.frequent import shapes_with
+from tilewright.frontends.inputs import shapes_with
 from tilewright.ir.core import Module
 from tilewright.ir.diag import (
     InternalError,
@@ -27,16 +27,16 @@ from tilewright.ir.diag import (
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
 from tilewright.ir.process_settings import rare_collections, short_turns
 from tilewright.ir.types import TensorType
-from tilewright.memory.storage import Storage
 from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
+from tilewright.program.places import OVERWRITES
+from tilewright.program.steps import staged_program
 from tilewright.runtime import Artifact
 from tilewright.runtime.artifact import sizes_text
 from tilewright.runtime.errors import ExecutionError
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
-from tilewright.staging.split import split
 from tilewright.target.host import usable_cores
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
@@ -142,6 +142,18 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
             raise ModelError(what, hint="report it to the authors of the plugin") from e
         what = f"the front end '{front_end.name}' failed: {type(e).__name__}: {e}"
         raise InternalError(what, hint="please report this with the model") from e
+
+
+def import_graph(model: Any, session: Session | None = None) -> Module:
+    """The graph of a model, for tools that change it: it means all that the model means. Raises as `import_request`."""
+    request, session = Request.of(model, None, None), Session.of(session)
+    module = import_request(request, session)
+    both = broadcasting_module(module, request, session)
+    if both is not None:
+        with suppress(UnsupportedError):  # dims that must be equal are refused in other calls
+            return both()
+        del module.main.attrs["open_dims"]
+    return module
 
 
 def frequent_modules(
@@ -251,34 +263,33 @@ def _with_broadcasting(
 
 
 def _compile_staged(module: Module, setting: Setting, output: Output) -> Artifact:
-    """A graph in one piece or, where sizes depend on data, in parts that the host calls one after the other."""
-    staged = setting.optional.attempt("staging", lambda: split(module), lambda: None)
-    if staged is None:
-        return _compile_program(module, setting, output)[0]
+    """A graph in one piece or, where sizes depend on data, a program of parts that are compiled by themselves."""
+    parts = split(module, setting)
+    if parts == (module,):
+        return _compile_program(module, setting, output)
     if setting.options.integer_only:
         raise UnsupportedError(
             "the model cannot be computed by integers only: sizes of its tensors depend on data",
             hint="give the inputs that they depend on as constants",
         )
-    for part in staged.parts:
-        if setting.optional.verified:
-            verify_graph(part)
-    compiled = [_compile_program(part, setting, output) for part in staged.parts]
-    parts = [part for part, _ in compiled]
+    staged = staged_program(module)
+    compiled = [_compile_program(part, setting, output) for part in parts]
     if isinstance(output.code, CpuCode) and staged.program.slots:
-        forms = [link.part_form(part, storage.overwrites) for part, storage in compiled]
+        forms = [link.part_form(made, part.main.attrs[OVERWRITES]) for made, part in zip(compiled, parts, strict=True)]
         output.code.begin_steps(staged.program, link.value_forms(staged), forms)
     target = setting.back_end.target(setting.machine)
-    artifact = link.make_staged(module, staged, parts, target, setting.options.numerics)
+    numerics = setting.options.numerics
+    states = link.make_states(module, output.weights)
+    artifact = link.make_staged(module, staged, compiled, target, numerics, states)
     artifact.report["remarks"] += [remark.record() for remark in remarks_of_import(module)]
     return artifact
 
 
-def _compile_program(module: Module, setting: Setting, output: Output) -> tuple[Artifact, Storage]:
-    """One program of native code, and where its values lie. The artefact has no code and no weights yet."""
+def _compile_program(module: Module, setting: Setting, output: Output) -> Artifact:
+    """One program of native code. The artefact has no code and no weights yet."""
     done = Compilation(module, setting, output).run("program")
-    assert done.artifact is not None and done.storage is not None
-    return done.artifact, done.storage
+    assert done.artifact is not None
+    return done.artifact
 
 
 def edited_schedules(options: Options) -> EditedSchedules | None:

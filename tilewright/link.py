@@ -41,16 +41,24 @@ from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.storage.packing import PackedArray
-from tilewright.memory.storage import Place, Storage, needs_copy
+from tilewright.memory.storage import Place, needs_copy
 from tilewright.memory.views import bytes_of
 from tilewright.ops.define.binding import input_variables
+from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
+from tilewright.program.places import UNSHARED, arena_of, is_planned, places_of
+from tilewright.program.spec import READ
+from tilewright.program.split import PLACE
+from tilewright.program.states import STATES, states_of
+from tilewright.program.steps import Staged
+from tilewright.program.uses import dims_of
 from tilewright.runtime.arena import ALIGNMENT, address_of, aligned_bytes, flat_bytes, release_free_memory
 from tilewright.runtime.artifact import (
     Artifact,
     ConstantInfo,
     Failure,
     LentArray,
+    StateInfo,
     StaticPlan,
     TargetInfo,
     TensorInfo,
@@ -58,7 +66,6 @@ from tilewright.runtime.artifact import (
 )
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.values.dtypes import numpy_dtype
-from tilewright.staging.split import PLACE, Staged
 
 
 class Lent:
@@ -239,7 +246,6 @@ def lay_out_constants(module: Module, weights: Weights) -> Constants:
 
 def make_program(
     module: Module,
-    storage: Storage,
     constants: Constants,
     kernels: dict[str, KernelText],
     assumed: Sequence[Assumption] = (),
@@ -248,17 +254,17 @@ def make_program(
 ) -> Program:
     """The calls of the main function with the addresses of their buffers; what is assumed is checked before. The
     suffix tells the program from others of the same artefact."""
-    main = module.main
+    main, places = module.main, places_of(module.main)
     order: list[KernelCall | ConcurrentCalls] = []
     calls = [op for op in main.body.ops if op.name == "call"]
     for concurrent, together in groupby(calls, lambda op: op.attrs.get("concurrent", op)):
-        steps = [_step(op, module, storage, constants, kernels) for op in together]
+        steps = [_step(op, module, places, constants, kernels) for op in together]
         order += [ConcurrentCalls(tuple(steps))] if isinstance(concurrent, int) else steps
     return Program(
         ranks=tuple(a.tensor.rank for a in main.args),
         outputs=tuple(v.tensor.shape for v in main.returns),
         order=tuple(order),
-        arena=storage.arena.total,
+        arena=arena_of(main),
         dims=_dims(main, assumed),
         conditions=tuple(
             Condition(a.holds, Check("InputError", f"{a.message}{_place(a.loc)}")) for a in assumed
@@ -269,14 +275,18 @@ def make_program(
 
 
 def _step(
-    call: Op, module: Module, storage: Storage, constants: Constants, kernels: dict[str, KernelText]
+    call: Op, module: Module, places: Mapping[Value, Place], constants: Constants, kernels: dict[str, KernelText]
 ) -> KernelCall:
     kernel = module.funcs[call.attrs["kernel"]]
-    buffers = [_buffer(storage.places[v], constants) for v in (*call.operands, *call.results)]
+    buffers = [_buffer(places[v], constants, module.main) for v in (*call.operands, *call.results)]
     return kernel_step(kernel, kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
 
 
-def _buffer(place: Place, constants: Constants) -> BufferRef:
+def _buffer(place: Place, constants: Constants, main: Func) -> BufferRef:
+    if place.base == "state":  # states are behind the inputs, and what takes their place behind the outputs
+        return BufferRef("input", len(main.args) + place.index, place.offset)
+    if place.base == "next":
+        return BufferRef("output", len(main.returns) + place.index, place.offset)
     if place.base == "constant":
         info = constants.by_name[place.constant]
         if info.is_lent:
@@ -302,6 +312,13 @@ def _dims(main: Func, assumed: Sequence[Assumption]) -> tuple[Dim, ...]:
         for i, v in enumerate(symbols.flat if symbols is not None else ()):
             if v in used or unbounded(v) in used:
                 found.setdefault(v, Dim(v, InputElement(k, i, arg.tensor.dtype)))
+    numbers = {state.result: len(main.args) + k for k, (state, _) in enumerate(states_of(main))}
+    for op in (op for op in main.body.ops if op.name == MEASURE):  # of a state
+        (read,) = (v.op for v in op.operands)
+        assert read is not None and read.name == READ
+        for i, v in enumerate(op.attrs["variables"]):
+            if v in used or unbounded(v) in used:
+                found.setdefault(v, Dim(v, InputElement(numbers[read.operands[0]], i, read.result.tensor.dtype)))
     return tuple(found.values())
 
 
@@ -312,13 +329,12 @@ def _variables_used(main: Func) -> set[Sym]:
         for d in op.attrs.get("dims", ()):
             used |= d.vars
         for v in op.results:
-            used |= {x for d in v.tensor.shape for x in d.vars}
+            used.update(dims_of(v))
     return used
 
 
 def make_artifact(
     module: Module,
-    storage: Storage,
     constants: Constants,
     program: Program,
     text: ProgramText,
@@ -351,6 +367,26 @@ def make_artifact(
     )
 
 
+def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:
+    """The states of a program, in order, whose first values go to the weights."""
+    main = module.main
+    places = places_of(main) if is_planned(main) else {}
+    outputs = {name: output for name, output, _ in main.attrs.get(STATES, ())}
+    found = []
+    for state, update in states_of(main):
+        name = state.attrs["name"]
+        initial = -1
+        if "initial" in state.attrs:
+            array = np.array(module.constants.take(state.attrs["initial"]))
+            if array.tobytes().strip(b"\0"):
+                initial, _ = weights.place(array, name)
+        (info,) = _infos([name], [update.operands[1]], main.attrs.get("complex_inputs", ()))
+        place = places.get(update.operands[1])
+        way = "handed on" if place is None else "in place" if place.base == "state" else "swapped"
+        found.append(StateInfo(info, outputs[name], way, initial))
+    return tuple(found)
+
+
 def value_forms(staged: Staged) -> dict[int, ValueForm]:
     """What native steps must know of the values that they have slots for."""
     found = {}
@@ -374,7 +410,12 @@ def part_form(part: Artifact, overwrites: tuple[tuple[int, int], ...]) -> PartFo
 
 
 def make_staged(
-    module: Module, staged: Staged, parts: Sequence[Artifact], target: TargetInfo, numerics: str
+    module: Module,
+    staged: Staged,
+    parts: Sequence[Artifact],
+    target: TargetInfo,
+    numerics: str,
+    states: tuple[StateInfo, ...] = (),
 ) -> Artifact:
     """The artefact of a graph that was split into parts."""
     main, program = module.main, staged.program
@@ -400,9 +441,10 @@ def make_staged(
         objects=(),
         program=program,
         parts=tuple(parts),
+        states=states,
         producer=f"tilewright {tilewright.__version__}",
         report=report,
-        assumed=_assumed_by(parts, [part.main.attrs.get(PLACE, "") for part in staged.parts]),
+        assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in module.funcs.values() if f.level == "graph"]),
     )
 
 
@@ -445,7 +487,6 @@ _DENORMALS = {
 
 def make_report(
     module: Module,
-    storage: Storage,
     nodes: int,
     laps: dict[str, float],
     remarks: Sequence[Remark],
@@ -453,14 +494,13 @@ def make_report(
 ) -> dict[str, Any]:
     """What `Model.report` tells: kernels, bytes, times, and why things were not done."""
     calls = [op for op in module.main.body.ops if op.name == "call"]
-    arena = storage.arena
     return {
         "nodes": nodes,
         "numerics": f"{numerics}: {_DENORMALS[numerics]}",
         "kernels": len(calls),
         "distinct kernels": sum(f.level == "loops" for f in module.funcs.values()),
-        "arena": str(arena.total),
-        "intermediates without sharing": str(arena.unshared),
+        "arena": str(arena_of(module.main)),
+        "intermediates without sharing": str(module.main.attrs[UNSHARED]),
         "compile ms": {stage: round(1000 * seconds, 1) for stage, seconds in laps.items()},
         "calls": [_describe_call(op, module) for op in calls],
         "remarks": [r.record() for r in remarks],

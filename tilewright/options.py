@@ -124,6 +124,11 @@ class Options:
         each there is a variant of the program, which is as fast as one compiled for these sizes alone; dims that a dict
         does not name stay symbolic. A call with such sizes runs the variant, of several the one with the most sizes,
         and all others the general program. Each variant takes about as long to compile as a model of fixed shapes.
+    states: what the model keeps from one call to the next: a dict of names of inputs to the names of the outputs that
+        they become, such as {"h": "hn"}, or True for the variables that the model declares (TFLite). They are no
+        inputs and outputs of the compiled model, begin as zeros (variables as the file says), and are of fixed sizes.
+        `Model.state` and `Model.set_state` look at and change them, `Model.reset` begins anew. Calls of such a model
+        from several threads run one after the other.
     """
 
     threads: int | None = None
@@ -138,6 +143,7 @@ class Options:
     integer_only: bool = False
     share_weights: bool = False
     strict: bool = False
+    states: tuple[tuple[str, str], ...] | bool = ()
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -150,6 +156,12 @@ class Options:
             )
         object.__setattr__(self, "schedule", ScheduleFile.of(self.schedule))
         object.__setattr__(self, "frequent", _frequent(self.frequent))
+        object.__setattr__(self, "states", _states(self.states))
+        if self.states and self.integer_only:
+            raise OptionError(
+                "integer_only=True keeps no states: their integers stand for other numbers when they come and go",
+                hint="compile without states=, and hand on outputs to the next call",
+            )
         for name in ("cache", "profile", "verify", "integer_only", "share_weights", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
@@ -173,7 +185,25 @@ class Options:
         schedule = f";schedule={self.schedule.text}" if self.schedule else ""
         frequent = f";frequent={[sorted(sizes.items()) for sizes in self.frequent]}" if self.frequent else ""
         integers = ";integer_only" if self.integer_only else ""
-        return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}"
+        states = f";states={self.states!r}" if self.states else ""
+        return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}{states}"
+
+
+def _states(given: object) -> tuple[tuple[str, str], ...] | bool:
+    """Pairs of names, or True."""
+    if given is None or given is False:
+        return ()
+    if given is True:
+        return True
+    pairs = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(pairs, tuple) or not all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(name, str) for name in pair) for pair in pairs
+    ):
+        raise OptionError(
+            f"states={given!r:.80} is not allowed: give a dict of names of inputs to names of outputs, or True",
+            hint='such as states={"h": "hn"}',
+        )
+    return pairs
 
 
 def _frequent(given: object) -> tuple[FrequentSizes, ...]:

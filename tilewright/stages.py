@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.asm.listing import annotated
 from tilewright.codegen.cpu.assemble import assembly
-from tilewright.compilation import Compilation, Setting
+from tilewright.compilation import Compilation, Setting, split
 from tilewright.compiler import (
     broadcasting_module,
     compile_with_fallbacks,
@@ -23,14 +23,14 @@ from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.text import print_func, print_module
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
+from tilewright.program.spec import LEVEL
 from tilewright.runtime.artifact import sizes_text
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules, print_schedule
 from tilewright.session import Session
-from tilewright.staging.split import split
 from tilewright.target.target import Target
 
-LEVELS = ("import", "graph", "schedule", "loops", "llvm", "asm")
+LEVELS = ("import", "graph", "program", "schedule", "loops", "llvm", "asm")
 
 
 def programs(
@@ -44,9 +44,9 @@ def programs(
     session: Session | None = None,
     progress: OnProgress | None = None,
 ) -> dict[str, str]:
-    """Texts by name of function: of the graph ("main"), or of the kernels whose names begin with `kernel`. Where the
-    host runs a model part by part, the names begin with that of the part, such as "part0.main", and in variants with
-    the frequent sizes, such as "batch=1: main"; those of the program for dims that are 1 with "broadcasting: ".
+    """Texts by name of function: of the graph or the program ("main"), or of the kernels whose names begin with
+    `kernel`. Where sizes depend on data, the names begin with that of the part, such as "part0.main", and in variants
+    with the frequent sizes, such as "batch=1: main"; those of the program for dims that are 1 with "broadcasting: ".
 
     Each call compiles up to the level, with the arguments of `tilewright.compile`; of the `session` only the
     plugins are used.
@@ -65,19 +65,23 @@ def programs(
     def texts(module: Module, optional: OptionalSteps, told: OnProgress | None) -> dict[str, str]:
         frequent = frequent_modules(module, request, options, session, told)
         broadcasting = broadcasting_module(module, request, session, told)
-        parts = _parts("", module)
-        for sizes, load in frequent:
-            parts |= _parts(f"{sizes_text(sizes)}: ", load())
-        if broadcasting is not None:
-            parts |= _parts("broadcasting: ", broadcasting())
         edited = edited_schedules(options) or EditedSchedules()
         setting = Setting.of(
             options, machine, session.loaded_plugins, optional=optional, progress=told, edited=edited
         )
+        wholes = {"": module} | {f"{sizes_text(sizes)}: ": load() for sizes, load in frequent}
+        if broadcasting is not None:
+            wholes["broadcasting: "] = broadcasting()
+        parts: dict[str, Module] = {}
+        for prefix, whole in wholes.items():
+            parts |= _parts(prefix, whole, setting)
+        found = {f"{p}main": print_func(w.main) for p, w in wholes.items() if w.main.level == LEVEL}
         for part in parts.values():
-            Compilation(part, setting).run("fused" if level == "graph" else "scheduled")
+            Compilation(part, setting).run(_STAGE_OF.get(level, "scheduled"))
         if level == "graph":
             return {f"{name}{part.main.name}": print_module(part) for name, part in parts.items()}
+        if level == "program":
+            return found | {f"{name}{part.main.name}": print_func(part.main) for name, part in parts.items()}
         edited.check_all_used()
         made = ((name, f) for name, part in parts.items() for f in part.funcs.values() if f.level == "loops")
         kernels = _chosen({f"{name}{f.name}": f for name, f in made}, kernel)
@@ -89,12 +93,16 @@ def programs(
     return compile_with_fallbacks(request, session, options, progress, texts)
 
 
-def _parts(prefix: str, module: Module) -> dict[str, Module]:
+_STAGE_OF = {"graph": "fused", "program": "planned"}
+"""The stages whose texts are shown; kernels are shown as they are scheduled."""
+
+
+def _parts(prefix: str, module: Module, setting: Setting) -> dict[str, Module]:
     """The parts of a module, by what the names of their functions begin with."""
-    staged = split(module)
-    if staged is None:
+    parts = split(module, setting)
+    if parts == (module,):
         return {prefix: module}
-    return {f"{prefix}part{k}.": part for k, part in enumerate(staged.parts)}
+    return {f"{prefix}part{k}.": part for k, part in enumerate(parts)}
 
 
 def _chosen(kernels: dict[str, Func], prefix: str | None) -> dict[str, Func]:

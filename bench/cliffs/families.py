@@ -41,6 +41,13 @@ USUAL = {
 """Fields of configurations of listed models: the usual width, and few layers, which are all alike."""
 TOKENS, SAMPLES, EDGE = 128, 16000, 224
 LEAST_ID, MOST_ID = 3, 999
+SETTLING_BATCH = 8
+"""Images, among them those of the case, of which batch normalisations get their statistics: of two, a norm behind a
+pool divides by the difference of two values, and rounding errors become as large as the result."""
+
+NEAR_ZERO, AWAKE = 1e-3, 0.1
+"""Parameters that training begins near zero (scales of layers, classifiers, biases of attention) hide what stands
+before them from every comparison; they get the second deviation."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +87,9 @@ def export(package: str, rng: random.Random, path: Path) -> tuple[str, dict[str,
     return name, _arrays(inputs)
 
 
-def export_listed(architecture: Architecture, path: Path) -> dict[str, np.ndarray]:
-    """Write an architecture to a file: its inputs, of the sizes that it was made for. Weights and inputs are those of
-    its name. ValueError says why it cannot be made or exported."""
+def export_listed(architecture: Architecture, path: Path) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """Write an architecture to a file: its inputs, of the sizes that it was made for, and what PyTorch computes of
+    them in float64. Weights and inputs are those of its name. ValueError says why it cannot be made or exported."""
     with _as_value_errors(architecture.name):
         torch = importlib.import_module("torch")
         torch.manual_seed(zlib.crc32(architecture.name.encode()))
@@ -92,7 +99,7 @@ def export_listed(architecture: Architecture, path: Path) -> dict[str, np.ndarra
             _by_trace(torch, model, inputs, path)
         except Exception:  # whatever it raises
             _by_export(torch, model, inputs, path)
-    return _arrays(inputs)
+        return _arrays(inputs), [_exact(torch, model, inputs)]
 
 
 @contextlib.contextmanager
@@ -124,6 +131,14 @@ def _by_trace(torch: Any, model: Any, inputs: Mapping[str, Any], path: Path) -> 
         )  # fmt: skip
 
 
+def _exact(torch: Any, model: Any, inputs: Mapping[str, Any]) -> np.ndarray:
+    """The result in float64. The parameters of the model become so."""
+    wide = [value.double() if value.is_floating_point() else value for value in inputs.values()]
+    with torch.no_grad():
+        result: np.ndarray = model.eval().double()(*wide).numpy()
+    return result
+
+
 def _arrays(inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {key: value.numpy() for key, value in inputs.items()}
 
@@ -144,9 +159,18 @@ def _listed_of_timm(architecture: Architecture, torch: Any) -> tuple[Any, dict[s
     timm = importlib.import_module("timm")
     blueprint = importlib.import_module("bench.zoo.blueprint")
     model = timm.create_model(architecture.name, **architecture.options)
-    shape = model.default_cfg["input_size"]
-    blueprint.settle_batch_norms(model, torch.randn(2, *shape))
-    return model, {"x": torch.randn(architecture.batch, *shape)}
+    _wake(torch, model)
+    images = torch.randn(max(SETTLING_BATCH, architecture.batch), *model.default_cfg["input_size"])
+    blueprint.settle_batch_norms(model, images)
+    return model, {"x": images[: architecture.batch]}
+
+
+def _wake(torch: Any, model: Any) -> None:
+    """Give parameters that are near zero a deviation, except the biases of layers, which hide nothing."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not name.endswith("bias") and float(parameter.detach().abs().max()) < NEAR_ZERO:
+                parameter.normal_(0.0, AWAKE)
 
 
 def _drawn_of_transformers(rng: random.Random, torch: Any) -> tuple[str, Any, dict[str, Any]]:

@@ -24,7 +24,7 @@ LIMITS = {
         "MOST_PEELED": "length of code",
     },
     "schedule/gemm/dequantize.py": {"MOST_UNROLLED": "length of code", "PAIR": "elements of a byte"},
-    "schedule/gemm/gemm_plan.py": {"FEW_TILES": "tiles of a few rows, by number"},
+    "schedule/gemm/gemm_shape.py": {"FEW_TILES": "tiles of a few rows, by number"},
     "schedule/gemm/panels.py": {"LONGEST_STRIDE": "what code generation has loads for"},
     "schedule/steps/blocked_summation.py": dict.fromkeys(("PART", "LEAST_PART", "LONGEST_PART"), "digits of a sum"),
     "schedule/steps/index_set_splitting.py": {

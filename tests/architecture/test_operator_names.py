@@ -13,8 +13,8 @@ from tilewright.ops.define import OPERATORS
 
 PACKAGE = Path(tilewright.__file__).parent
 
-HOME = {"ops", "frontends"}
-"""Where operators are defined, and named by translations."""
+HOME = {"ops", "frontends", "exporters"}
+"""Where operators are defined, and named by translations from and to other formats."""
 
 HELD = {
     "accounts": 5, "checks": 1, "codegen": 6, "graph": 132, "ir": 10, "loops": 34, "memory": 5, "schedule": 13,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -177,14 +180,14 @@ def test_architectures_are_exported_once_and_left_out_where_they_cannot_be(
     pytest.importorskip("onnxruntime")
     exported: list[str] = []
 
-    def export(architecture: Architecture, path: Path) -> dict[str, np.ndarray]:
+    def export(architecture: Architecture, path: Path) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         exported.append(architecture.name)
         if architecture.name == "broken":
             path.write_text("a part of it")
             raise ValueError("no such network")
         made = draft(architecture.name)
         onnx.save(made.model([made.node("Relu", made.input(2, 3))], unknown=False), path)
-        return made.inputs
+        return made.inputs, [np.maximum(array, 0) for array in made.inputs.values()]
 
     monkeypatch.setattr(architectures, "export_listed", export)
     listed = [Architecture("timm", name) for name in ("first", "broken")]
@@ -194,6 +197,59 @@ def test_architectures_are_exported_once_and_left_out_where_they_cannot_be(
     assert exported == ["first", "broken", "broken"]
     assert "timm_broken_b1: left out, no such network" in capsys.readouterr().out
     assert list(tmp_path.glob("*.onnx")) == [case.model]
+
+
+def test_what_stands_before_parameters_near_zero_is_seen_in_the_result() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Branch(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            self.scale = torch.nn.Parameter(torch.full((4,), 1e-6))
+            torch.nn.init.zeros_(self.inner.bias)
+
+        def forward(self, x: Any) -> Any:
+            return x + self.scale * self.outer(self.inner(x))
+
+    torch.manual_seed(0)
+    model = Branch()
+    kept = model.outer.weight.detach().clone()
+    families._wake(torch, model)
+    assert float(model.scale.detach().abs().max()) > families.NEAR_ZERO
+    assert not model.inner.bias.any() and torch.equal(model.outer.weight, kept)
+
+
+def test_references_of_architectures_are_those_of_float64() -> None:
+    torch = pytest.importorskip("torch")
+    model, x = torch.nn.Linear(300, 3), torch.linspace(-1, 1, 600).reshape(2, 300)
+    weight, bias = (p.detach().numpy().astype(np.float64) for p in (model.weight, model.bias))
+    exact = families._exact(torch, model, {"x": x})
+    assert exact.dtype == np.float64
+    np.testing.assert_allclose(exact, x.numpy().astype(np.float64) @ weight.T + bias, rtol=1e-12)
+
+
+def test_inputs_are_among_the_images_of_which_norms_have_their_statistics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Pooled(torch.nn.Sequential):  # type: ignore[misc]
+        default_cfg: ClassVar = {"input_size": (3, 4, 4)}
+
+    def create(name: str) -> Any:
+        pool = (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.BatchNorm1d(3))
+        return Pooled(torch.nn.Conv2d(3, 3, 3), *pool)
+
+    timm = SimpleNamespace(create_model=create)
+    monkeypatch.setitem(sys.modules, "timm", timm)  # type: ignore[arg-type]
+    for batch in (1, 8, 11):
+        torch.manual_seed(batch)
+        model, inputs = families._listed_of_timm(Architecture("timm", "pooled", batch), torch)
+        assert inputs["x"].shape[0] == batch
+        with torch.no_grad():
+            result = model.eval()(inputs["x"])
+        assert float(result.abs().max()) < 1.25 * families.SETTLING_BATCH**0.5 + 0.15
 
 
 @pytest.mark.parametrize("form", narrow.FORMS)

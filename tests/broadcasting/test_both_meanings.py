@@ -301,6 +301,27 @@ def test_einsum(equation: str) -> None:
         assert_close(model(x, y)[0], np.einsum(equation, x, y, optimize=False))
 
 
+POSITIONS = """<ir_version: 9, opset_import: ["" : 18]>
+g (float[t, 64] x) => (float[p, q] z) <float[64, 64] w, int64[1] zero = {0}, int64[1] one = {1}> {
+    shape = Shape <end = 1> (x)
+    first = Slice (w, zero, shape, zero)
+    sum = Add (x, first)
+    z = Add (sum, first)
+}"""
+
+
+def test_dims_of_which_none_is_1_where_they_differ_need_no_program_more() -> None:
+    source = onnx.parser.parse_model(POSITIONS)
+    source.graph.initializer.append(onnx.numpy_helper.from_array(W, "w"))
+    model = tilewright.compile(source, cache=False, verify=True)
+    assert len(model.artifact.programs) == 1
+    for t in (0, 1, 2, 63, 64):
+        x = data(t, 64)
+        assert_close(model(x)[0], x + 2 * W[:t])
+    with pytest.raises(InputError, match=r"it must be that"):
+        model(data(65, 64))
+
+
 def test_the_first_and_the_last_row_need_no_program_more() -> None:
     for begin, end, part in ((0, 1, slice(0, 1)), (-1, 2**63 - 1, slice(-1, None))):
         names = {"s": np.array([begin]), "e": np.array([end]), "k": np.array([1])}

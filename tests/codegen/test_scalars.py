@@ -377,3 +377,41 @@ def test_vectors_of_quotients_are_computed_by_floats_where_there_may_be_any() ->
     assert "sdiv" not in kernel_ir(func, target).text
     without = kernel_ir(func, target, has_floats=False).text
     assert "sdiv <16 x i32>" in without and "fdiv" not in without
+
+
+def long_quotients(dtype: DType) -> tuple[np.ndarray, np.ndarray]:
+    """Multiples of divisors and their neighbours: vectors of numbers that float64 holds, beside others, and mixed."""
+    info, rng, x, y = np.iinfo(dtype.storage), np.random.default_rng(dtype.bits), [], []
+    for bits in (20, 50, 51, 52, 53, 54, 62):
+        for _ in range(160):
+            divisor = int(rng.integers(1, 2 ** int(rng.integers(1, bits))))
+            whole = divisor * int(rng.integers(0, 2**bits) // divisor)
+            signs = rng.choice((-1, 1), 2) if info.min else (1, 1)
+            x.append(int(signs[0]) * max(whole + int(rng.integers(-1, 2)), 0))
+            y.append(int(signs[1]) * divisor)
+    ends = [info.min, info.min + 1, info.max, info.max - 1, 1, 2, 3, 2**51 - 1, 2**51, 2**51 + 1]
+    pairs = [(a, b) for a in (*ends, 0) for b in ends if b and (a, b) != (info.min, -1)]
+    pairs += [(5, 2)] * (-len(pairs) % 16)
+    found = zip(*pairs, strict=True)
+    return tuple(np.array([*near, *far], dtype.storage) for near, far in zip((x, y), found, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [dt.i64, dt.u64], ids=str)
+@pytest.mark.parametrize("name", ["div", "rem", "mod"])
+def test_vectors_of_long_quotients_are_exact(name: str, dtype: DType) -> None:
+    x, y = long_quotients(dtype)
+    out = np.zeros_like(x)
+    _, error = run_kernel(quotient_kernel(name, dtype, len(x)), [x, y, out])
+    assert error == 0
+    expected = []
+    for a, b in zip(x.tolist(), y.tolist(), strict=True):
+        whole = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        expected.append({"div": whole, "rem": a - whole * b, "mod": a % b}[name])
+    assert out.tolist() == expected
+
+
+def test_vectors_of_long_quotients_are_computed_by_floats_where_all_are_near_zero() -> None:
+    func, target = quotient_kernel("div", dt.i64, 64), parse_target("zen3")
+    text = kernel_ir(func, target).text
+    assert "fdiv" in text and "sdiv" in text  # the latter for lanes beyond 2^51
+    assert "fdiv" not in kernel_ir(func, target, has_floats=False).text

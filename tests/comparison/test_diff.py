@@ -136,16 +136,22 @@ def test_tensors_of_other_shapes_are_no_pairs(network: onnx.ModelProto) -> None:
     assert found.layers[-1].layer == "head" and found.layers[-1].own is not None
 
 
+def with_input(name: str, width: int = 8) -> onnx.ModelProto:
+    other = residual()
+    other.graph.input[0].name = other.graph.node[0].input[0] = name
+    other.graph.input[0].type.tensor_type.shape.dim[3].dim_value = width
+    return other
+
+
+def test_inputs_of_other_names_are_paired_by_their_order(network: onnx.ModelProto) -> None:
+    found = compared(network, with_input("image"))
+    assert found.worst is None and len(found.layers) == len(network.graph.node)
+
+
 def test_models_of_other_inputs_are_refused(network: onnx.ModelProto) -> None:
-    other = residual()
-    other.graph.input[0].name = "image"
-    other.graph.node[0].input[0] = "image"
-    with pytest.raises(tilewright.InputError, match=r"different inputs: .* has x: float\[1, 3, 8, 8\], .* has image:"):
-        compared(network, other)
-    other = residual()
-    other.graph.input[0].type.tensor_type.shape.dim[3].dim_value = 9
-    with pytest.raises(tilewright.InputError, match=r"different inputs: .* has x: float\[1, 3, 8, 9\]"):
-        compared(network, other)
+    said = r"different inputs: .* has x: f32\[1, 3, 8, 8\], .* has image: f32\[1, 3, 8, 9\]"
+    with pytest.raises(tilewright.InputError, match=said):
+        compared(network, with_input("image", 9))
 
 
 def test_models_without_a_common_tensor_are_refused(network: onnx.ModelProto) -> None:

@@ -6,6 +6,7 @@ Each is translated once with symbolic dims, and once for each input with all dim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 import onnx
@@ -15,7 +16,9 @@ from onnx import TensorProto, helper
 from tests.frontends.helpers import model_of, run
 from tests.frontends.test_control import graph
 from tests.frontends.test_sizes import Graph, f32, info, session, sizes
+from tilewright.frontends.composites.windows import WindowAttributes, rounded_up
 from tilewright.frontends.onnx.load import load_onnx
+from tilewright.ir.sym import Sym, sym, var
 from tilewright.ops.define.staged import MEASURE
 
 rng = np.random.default_rng(15)
@@ -177,6 +180,35 @@ def test_pools_that_round_up() -> None:
     y = g("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
     z = g("AveragePool", y, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
     agrees(g.model({"x": ["b", 2, "h", "w"]}, z, opset=19), [(1, 2, 9, 10), (2, 2, 12, 11), (1, 2, 16, 15)])
+
+
+def test_sizes_behind_pools_that_round_up_stay_short() -> None:
+    """Three of SqueezeNet's: proofs of each access contain these sizes."""
+    g, y = Graph(), "x"
+    for _ in range(3):
+        y = g("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
+    model = g.model({"x": ["b", 2, "h", "w"]}, y)
+    (out,) = load_onnx(model).main.body.ops[-1].operands
+    assert [str(d) for d in out.tensor.shape] == ["b", "2", "h // 8", "w // 8"]
+    agrees(model, [(1, 2, h, w) for h, w in ((15, 16), (17, 33), (24, 41), (31, 50))])
+
+
+@pytest.mark.parametrize("begin", [0, 1, 2])
+@pytest.mark.parametrize("end", [0, 1, 2])
+def test_a_position_counts_if_it_begins_inside(begin: int, end: int) -> None:
+    """Window, stride and dilation of all kinds, over sizes that are quotients themselves: one after the other."""
+    n = var("n")
+    of_sizes: list[tuple[Sym, Callable[[int], int]]] = [(n, lambda k: k), ((n + 3) // 4, lambda k: (k + 3) // 4)]
+    for (size, actual), kernel, dilation, stride in product(of_sizes, range(3, 6), (1, 2), range(1, 5)):
+        reach = (kernel - 1) * dilation + 1
+        asked = WindowAttributes((sym(kernel),), (stride,), (sym(begin),), (sym(end),), (dilation,))
+        (pads,) = rounded_up(asked, (size,)).pads_end
+        for k in range(4 * reach):
+            length = actual(k)
+            starts = [p for p in range(0, length + begin, stride) if p < length + begin + end - reach + stride]
+            positions = (length + begin + pads.subs({n: k}).value - reach) // stride + 1
+            if length + begin + end >= reach:
+                assert positions == len(starts)
 
 
 def test_expand_with_minus_one() -> None:

@@ -29,6 +29,8 @@ FUZZERS = {
     "torch_broadcasts": ("tests.fuzz.torch_broadcasts", "fuzz"),
     "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),
     "sizes": ("tests.fuzz.sizes", "fuzz"),
+    "aliasing": ("tests.fuzz.aliasing", "fuzz"),
+    "states": ("tests.fuzz.states", "fuzz"),
     "torch": ("tests.torch.fuzz", "fuzz"),
 }
 

@@ -62,7 +62,7 @@ CASES = [
     ("constant @c: i32[1] = [1.5]", 1, 23, "1.5 is not an element of i32"),
     ("constant @c: f32[n]", 1, 14, "the type of a constant is a dtype with constant dims"),
     ("constant @c: f32[1]\nconstant @c: f32[1]", 2, 1, "constant @c is defined already"),
-    ("function @f()", 1, 1, "expected 'constant', 'func' or 'kernel', found 'function'"),
+    ("function @f()", 1, 1, "expected 'constant', 'func', 'program' or 'kernel', found 'function'"),
     ("func @f(", 1, 9, "expected the name of an argument, found the end of the text"),
     ("func f()", 1, 6, "expected '@', found 'f'"),
     (

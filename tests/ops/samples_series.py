@@ -26,7 +26,7 @@ def copies() -> Iterator[Sample]:
 
 def totals() -> Iterator[Sample]:
     for dtype in (*FLOATS, np.dtype(np.int32), np.dtype(np.int64)):
-        for shape in ((2, 5, 3), (9, 4, 1), (2, 0, 3)):
+        for shape in ((2, 5, 3), (9, 4, 1), (2, 0, 3), (2, 1, 3)):
             x = normal(shape, dtype)
             small = (wide(x) / 4 + 1).astype(dtype)  # products stay in range
             for exclusive in (False, True):
@@ -164,6 +164,14 @@ def orders() -> Iterator[Sample]:
         for k in (3, 12, 100, 150):  # in registers, picked and sorted, and all sorted
             how = {"axis": 1, "k": k, "largest": k != 12}
             yield sample("topk", [x], lambda x=x, k=k: _sorted(x, 1, k, k != 12), note=str(k), **how)
+        for n, k in ((40, 12), (40, 40), (1, 1)):  # by their ranks
+            short = x[:, :n].copy()
+            short[1, n // 2 :] = np.iinfo(dtype).min if dtype.kind == "i" else -np.inf
+            yield sample("topk", [short], lambda x=short, k=k: _sorted(x, 1, k, True), note=f"{k} of {n}", axis=1, k=k)
+        columns = x[None].transpose(0, 2, 1).repeat(5, 2)
+        for k in (1, 4):  # in lanes
+            how = {"axis": 1, "k": k, "largest": k == 4}
+            yield sample("topk", [columns], lambda x=columns, k=k: _sorted(x, 1, k, k == 4), note=f"columns {k}", **how)
         long = normal((2, 700), dtype)
         long[0, 40:] = np.iinfo(dtype).min if dtype.kind == "i" else -np.inf  # what comes last of all, among those kept
         long[1, 600:] = long[1].max()

@@ -24,6 +24,7 @@ from tilewright.ops import contract, reduce, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
+from tilewright.program.places import annotate
 from tilewright.runtime import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
@@ -139,17 +140,17 @@ def native(module: Module, threads: int, target: Target | None = None) -> Model:
     target = target or host_target()
     Fuse(STRATEGIES).run(module, PassContext(target))
     schedule_regions(module, target, STRATEGIES, [])
-    storage = assign_storage(module.main)
+    annotate(module.main, assign_storage(module.main))
     weights = link.Weights()
     constants = link.lay_out_constants(module, weights)
     with CPU.code(target, Options(compile_threads=1)) as code:
         kernels = {name: code.kernel(f) for name, f in module.funcs.items() if f.level == "loops"}
-        program = link.make_program(module, storage, constants, kernels)
+        program = link.make_program(module, constants, kernels)
         text = code.program(program)
         for part in (*kernels.values(), text):
             code.begin(part)
         objects = code.objects()
-    made = link.make_artifact(module, storage, constants, program, text, CPU.target(target), {})
+    made = link.make_artifact(module, constants, program, text, CPU.target(target), {})
     return Model(made.sharing(tuple(objects), *weights.blocks()), threads)
 
 

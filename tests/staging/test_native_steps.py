@@ -414,3 +414,62 @@ def test_inputs_are_looked_at_in_each_call() -> None:
         frozen.flags.writeable = False
         (given,) = model(frozen, z, yes)
         assert given.flags.writeable and not np.shares_memory(given, frozen)
+
+
+def test_values_of_a_call_are_let_go_of_with_its_memory() -> None:
+    """A call leaves its values in their blocks for the next one; who frees the frame frees these as well."""
+    model = compiled("g (float[n] x) => (int64[1, k] y) { y = NonZero (x) }")
+    model(np.ones(5, np.float32))
+    code, order = native_of(model).code, []
+    clear, free = code.clear, code.free
+    code.clear = lambda address: (order.append("clear"), clear(address))
+    code.free = lambda address: (order.append("free"), free(address))
+    model.trim()
+    assert order == ["clear", "free"]
+    assert model(np.ones(3, np.float32))[0].tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("ends", ["(y, y2)", "(y2, y)"])
+def test_a_program_of_one_step_gives_its_outputs_in_their_order(ends: str) -> None:
+    """And takes its inputs in any."""
+    first, second = ends.strip("()").split(", ")
+    types = {"y": "int64[1, k] y", "y2": "float[m] y2"}
+    graph = f"""g (float[n] x, bool[n] c) => ({types[first]}, {types[second]}) {{
+        y2 = Compress <axis = 0> (x, c)
+        y = NonZero (x)
+    }}"""
+    model = compiled(graph)
+    assert model._loaded.runs[0]._whole is not None
+    x, c = np.array([0, 1, 2, 0], np.float32), np.array([True, False, True, False])
+    expected = {"y": [[1, 2]], "y2": [0, 2]}
+    assert [r.tolist() for r in model(x, c)] == [expected[first], expected[second]]
+
+
+def test_one_value_that_is_two_outputs_is_two_arrays() -> None:
+    model = compiled("g (float[n] x) => (int64[1, k] y, int64[1, k] z) { y = NonZero (x) \n z = Identity (y) }")
+    y, z = model(np.ones(3, np.float32))
+    y[:] = 7
+    assert z.tolist() == [[0, 1, 2]]
+
+
+def test_a_call_after_one_that_failed() -> None:
+    graph = """g (float[n] x, float[m] z, bool[n] c) => (float[k] y) {
+        chosen = Compress <axis = 0> (x, c)
+        y = Add (chosen, z)
+    }"""
+    model = compiled(graph)
+    x, z = np.arange(4, dtype=np.float32), np.ones(2, np.float32)
+    assert model(x, z, np.array([True, False, False, True]))[0].tolist() == [1, 4]
+    with pytest.raises(tilewright.TilewrightError):
+        model(x, z, np.array([True, False, True, True]))
+    assert model(x, z, np.array([False, True, True, False]))[0].tolist() == [2, 3]
+
+
+def test_sizes_that_data_ask_for_again_and_others() -> None:
+    """Sizes are computed in each call; where they are those of the call before, nothing else is."""
+    model = compiled("g (float[n] x, int64[1] more) => (float[n, k] y) { \n"
+                     "one = Constant <value_ints = [1]> () \n wide = Unsqueeze (x, one) \n"
+                     "shape = Concat <axis = 0> (one, more) \n y = Expand (wide, shape) }")  # fmt: skip
+    for n, more in [(2, 3), (2, 3), (2, 4), (5, 4), (5, 4), (5, 0), (2, 3)]:
+        (y,) = model(np.arange(n, dtype=np.float32), np.array([more]))
+        assert y.tolist() == [[float(k)] * more for k in range(n)]

@@ -159,27 +159,36 @@ def zoned_context(zones: Zones) -> type[Context]:
             artifact, shapes = program.linked.artifact, program.shapes
             assert shapes is not None
             buffers.begin()
+            states = [state.info for state in artifact.states]
+            fixed: list[Shape] = [tuple(int(d) for d in info.shape) for info in states]
             inputs = buffers.tensors("input", artifact.inputs, shapes)
+            held = buffers.tensors("state", states, fixed)
             outputs = buffers.tensors(
                 "output", artifact.outputs, [shape for shape, _ in program.results.shapes]
             )
-            for buffer, address in zip(inputs, self.in_data, strict=True):
+            following = buffers.tensors("next state", states, fixed)
+            read, written = [*inputs, *held], [*outputs, *following]
+            for buffer, address in zip(read, self.in_data, strict=True):
                 buffer.copy_from(address or 0)
-            tables = [(ctypes.c_void_p * len(of))(*[b.address for b in of]) for of in (inputs, outputs)]
+            tables = [(ctypes.c_void_p * len(of))(*[b.address for b in of]) for of in (read, written)]
             words = (ctypes.c_void_p * 7).from_buffer_copy(program.arguments)
             words[_INPUTS], words[_OUTPUTS] = map(ctypes.addressof, tables)
             if 0 < program.linked.constants.nbytes <= MOST_COPIED:
                 words[_CONSTANTS] = zones.constants(program.linked).address
             words[_ARENA], words[_SCRATCH] = self._own_memory(program)
-            for buffer in buffers.used[len(inputs) :]:
+            for buffer in buffers.used[len(read) :]:
                 if buffer.nbytes <= MOST_POISONED:
                     buffer.fill()
             code = self._native_run(ctypes.addressof(words))
-            for buffer, address in zip(outputs, self.out_data, strict=True):
-                buffer.copy_to(address or 0)
+            in_place = {held[k] for k, state in enumerate(artifact.states) if state.way == "in place"}
+            for buffer, address in zip(written, self.out_data, strict=True):
+                if address:
+                    buffer.copy_to(address)
             findings = [*zones.memory.findings(), *buffers.stores_beside()]
-            for buffer, address in zip(inputs, self.in_data, strict=True):
-                if buffer.differs_from(address or 0):
+            for buffer, address in zip(read, self.in_data, strict=True):
+                if buffer in in_place:
+                    buffer.copy_to(address or 0)
+                elif buffer.differs_from(address or 0):
                     findings.append(Finding(f"{buffer.name} ({buffer.nbytes} bytes): a store to an input"))
             zones.report(findings, _called(artifact, shapes))
             return code

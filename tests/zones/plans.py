@@ -17,15 +17,20 @@ import numpy as np
 
 from tests.zones.calls import REPORT, Zones
 from tests.zones.pages import PAGE
-from tilewright import link
+from tilewright import compilation, link
 from tilewright.codegen.program import Program
+from tilewright.ir.core import Func, Module
 from tilewright.ir.sym import Sym, sym
 from tilewright.memory import plan
 from tilewright.memory.plan import ArenaPlan, Lifetime
+from tilewright.memory.storage import Storage
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.artifact import Artifact
 
 _ALIGNMENT = plan.ALIGNMENT
+
+_ATTRIBUTE = "guard_zones"
+"""Of a main function: where the zones are."""
 
 
 class _Apart(dict[int, Sym]):
@@ -106,16 +111,28 @@ def zeroed_bytes(nbytes: int) -> np.ndarray:
     return found
 
 
+def zoned_places(zones: Zones) -> Callable[[Func, Storage], None]:
+    """`annotate`, which also notes in the main function where the zones of the arena are, as texts of offsets and
+    sizes."""
+    annotate = compilation.annotate
+
+    def annotate_with_zones(main: Func, storage: Storage) -> None:
+        annotate(main, storage)
+        offsets = storage.arena.offsets
+        if zones.has_room and isinstance(offsets, _Apart):
+            main.attrs[_ATTRIBUTE] = tuple((str(offsets[k]), str(offsets.sizes[k])) for k in offsets)
+
+    return annotate_with_zones
+
+
 def zoned_artifact(zones: Zones) -> Callable[..., Artifact]:
-    """`make_artifact` with a report that tells where the zones are, as texts of offsets and sizes."""
+    """`make_artifact` with a report that tells where the zones are."""
     make_artifact = link.make_artifact
 
-    def artifact_with_zones(*given: Any) -> Artifact:
-        artifact: Artifact = make_artifact(*given)
-        _, storage, _, program, *_ = given
+    def artifact_with_zones(module: Module, constants: link.Constants, program: Program, *given: Any) -> Artifact:
+        artifact: Artifact = make_artifact(module, constants, program, *given)
         if zones.has_room:
-            offsets = storage.arena.offsets
-            tensors = [(str(offsets[k]), str(offsets.sizes[k])) for k in offsets] if isinstance(offsets, _Apart) else []
+            tensors = list(module.main.attrs.get(_ATTRIBUTE, ()))
             artifact.report[REPORT] = {"arena": tensors, "scratch": str(_exact_scratch(program))}
         return artifact
 

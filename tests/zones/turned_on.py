@@ -38,6 +38,7 @@ def guard_zones() -> Iterator[None]:
             patch.setattr("tilewright.codegen.program.Program.scratch", plans.zoned_scratch(here))
             patch.setattr("tilewright.link.Weights.place", plans.zoned_place(here))
             patch.setattr("tilewright.link.aligned_bytes", plans.zeroed_bytes)
+            patch.setattr("tilewright.compilation.annotate", plans.zoned_places(here))
             patch.setattr("tilewright.link.make_artifact", plans.zoned_artifact(here))
         yield
 

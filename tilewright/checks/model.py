@@ -20,7 +20,7 @@ from tilewright.checks.result import (
     Time,
 )
 from tilewright.checks.work import OperatorCounts, bytes_of, total
-from tilewright.compilation import Compilation, Setting
+from tilewright.compilation import Compilation, Setting, split
 from tilewright.compiler import compile_with_fallbacks, frequent_modules
 from tilewright.graph.assumptions import Assumption
 from tilewright.graph.rewrites.dead import drop_dead
@@ -34,12 +34,12 @@ from tilewright.memory.plan import typical
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
 from tilewright.options import OnProgress, Options, Request
+from tilewright.program.split import PLACE
 from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.threads import available_cpus
 from tilewright.schedule.steps.pace import STAGE as SLOW_STAGE
 from tilewright.session import Session
-from tilewright.staging.split import PLACE, split
 from tilewright.target.clock import measured_hertz
 from tilewright.target.host import host_target
 
@@ -95,11 +95,10 @@ class _Check:
         notes = list(_notes_of_import(main))
         nodes = main.attrs.get("nodes", len(main.body.ops))
         both = {eq(a, b) for a, b in main.attrs.get("open_dims", ())}
-        staged = split(module)
-        parts = [module] if staged is None else list(staged.parts)
         notes += _host_notes(main)
         machine, plugins = self.session.machine(self.options), self.session.loaded_plugins
         setting = Setting.of(self.options, machine, plugins, optional=self.optional, progress=progress)
+        parts = split(module, setting)
         compilations = []
         for part in parts:
             drop_dead(part)
@@ -113,7 +112,7 @@ class _Check:
         graphs = [self.fused(each, counts, known, remarks, slow) for each in compilations]
         notes += [Note("slow", "", r.subject, r.message) for r in slow]
         notes += [Note("remark", r.stage, r.subject, r.message) for r in remarks if r.kind in ("failed", "warning")]
-        between = () if staged is None else [v for part in parts for v in part.main.returns]
+        between = [v for part in parts for v in part.main.returns if part is not module]
         costs = self.costs(main, between, uses, parameters, graphs, known)
         ins, outs = main.attrs.get("inputs", ()), main.attrs.get("outputs", ())
         return ModelCheck(

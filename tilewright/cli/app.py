@@ -32,7 +32,7 @@ _JSON = "tilewright.json"
 """Whether errors are told as JSON data, too."""
 
 COMMANDS = (
-    "check", "compile", "run", "bench", "show", "explain", "opt", "quantize", "inspect", "verify", "diff",
+    "check", "compile", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "verify", "diff",
     "info", "cache",
 )  # fmt: skip
 
@@ -46,6 +46,7 @@ Examples:
   tilewright bench model.onnx --vs onnxruntime --threads 1
   tilewright show model.onnx --level loops --kernel k0
   tilewright explain model.onnx
+  tilewright convert model.pt2 -o model.onnx
   tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx
   tilewright diff model.onnx small.onnx --data samples.npz
   tilewright --plugin my_operators.py run model.onnx --input random

@@ -32,6 +32,14 @@ model_argument = click.argument("model", type=click.Path(path_type=Path))
 threads_option = click.option(
     "--threads", type=click.IntRange(min=1), help="Threads that run the model  [default: all it may use]"
 )
+constant_option = click.option(
+    "--constant", "constants", multiple=True, metavar="NAME=VALUE",
+    help="Bind an input to a number, a list such as 1,2,3 or [[1,2],[3,4]], or FILE.npy; or inputs to all tensors of a "
+    "FILE.safetensors.",
+)  # fmt: skip
+shape_option = click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME=DIMS", help="Fix dims of an input: x=1,3,n,n."
+)
 
 
 def compile_options(command: F) -> F:
@@ -49,10 +57,11 @@ def compile_options(command: F) -> F:
 def model_options(command: F) -> F:
     """The options that say what becomes of the graph."""
     for decorate in (
-        click.option("--constant", "constants", multiple=True, metavar="NAME=VALUE",
-                     help="Bind an input to a number, a list such as 1,2,3 or [[1,2],[3,4]], or FILE.npy; or inputs to "
-                     "all tensors of a FILE.safetensors."),
-        click.option("--shape", "shapes", multiple=True, metavar="NAME=DIMS", help="Fix dims of an input: x=1,3,n,n."),
+        constant_option,
+        shape_option,
+        click.option("--state", "states", multiple=True, metavar="INPUT=OUTPUT",
+                     help="Keep this input from call to call: it becomes that output; or `all` for the variables that "
+                     "the model declares."),
         click.option("--frequent", multiple=True, metavar="NAME=SIZE,...",
                      help="Sizes of dims that calls often have, which get a program of their own; or FILE.json, as "
                      "`tilewright run --sizes-seen` writes it."),
@@ -78,6 +87,7 @@ def compile_fields(
     shapes: Sequence[str],
     constants: Sequence[str],
     frequent: Sequence[str] = (),
+    states: Sequence[str] = (),
     schedule: Path | None = None,
     no_cache: bool = False,
     integer_only: bool = False,
@@ -91,10 +101,30 @@ def compile_fields(
         "strict": strict,
         "schedule": schedule,
         "frequent": read_frequent(frequent),
+        "states": _states(states),
         "cache": not no_cache,
+        **named_inputs(shapes, constants),
+    }
+
+
+def named_inputs(shapes: Sequence[str], constants: Sequence[str]) -> dict[str, Any]:
+    """The keywords for `--shape` and `--constant`."""
+    return {
         "shapes": unique("--shape", map(_shape, shapes)),
         "constants": unique("--constant", chain.from_iterable(map(_bound, constants))),
     }
+
+
+def _states(texts: Sequence[str]) -> dict[str, str] | bool:
+    """Pairs of an input and an output, or True for all that the model declares."""
+    if "all" in texts:
+        if len(texts) > 1:
+            raise click.UsageError("--state all: give no other --state beside it")
+        return True
+    wrong = next((text for text in texts if not all(text.partition("=")[::2])), None)
+    if wrong is not None:
+        raise click.UsageError(f"--state {wrong}: give the names of an input and an output, such as --state h=hn")
+    return unique("--state", (text.partition("=")[::2] for text in texts))
 
 
 def is_artefact(path: Path) -> bool:
@@ -121,7 +151,7 @@ def warn_of_failures(remarks: Iterable[Mapping[str, str]]) -> None:
             say(f"warning: {remark['subject']}: {remark['message']}", err=True)
 
 
-_HOW = ("target", "shapes", "constants", "schedule", "frequent", "integer_only", "strict")
+_HOW = ("target", "shapes", "constants", "schedule", "frequent", "states", "integer_only", "strict")
 
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
@@ -130,7 +160,7 @@ def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
     if changed or fields["numerics"] != "default":
         raise click.UsageError(
             f"{path} is compiled already: --target, --numerics, --integer-only, --shape, --constant, --frequent, "
-            "--strict and --schedule need the model it came from"
+            "--state, --strict and --schedule need the model it came from"
         )
 
 

@@ -32,7 +32,8 @@ class KernelText:
     `symbol` is the kernel, and on CPUs `symbol.task` its form for the thread pool, which shares the loop of extent
     `parallel`. `scratch` is the memory it needs per worker, in bytes; `checks` are the errors it can report, in the
     order of their numbers (from 1). A kernel that `forks` calls the thread pool itself and has no such form. `dots`
-    names the machine's instructions for loops of kind `dot`, by the number of lanes; for others it has none.
+    names the machine's instructions for loops of kind `dot`, by the number of lanes; for others it has none. A function
+    that several kernels share takes `numbers` after its dims.
     """
 
     symbol: str
@@ -42,6 +43,7 @@ class KernelText:
     parallel: Sym | None = None
     forks: bool = False
     dots: Mapping[tuple[Op, int], str] = field(default_factory=dict, repr=False, compare=False)
+    numbers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,9 @@ class BufferRef:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A call of a kernel: arguments, the values of its dims, its parallel extent (None: one thread, or one that
-    `forks`, which calls the pool itself), its work in scalar operations, the scratch bytes of a worker, and the errors
-    it can report."""
+    """A call of a kernel: arguments, the values of its dims and of what else it takes, its parallel extent (None: one
+    thread, or one that `forks`, which calls the pool itself), its work in scalar operations, the scratch bytes of a
+    worker, and the errors it can report."""
 
     kernel: str
     buffers: tuple[BufferRef, ...]
@@ -181,6 +183,5 @@ def kernel_step(
     work = sym(UNCOUNTED_WORK) if counted is None else counted
     parallel, work, scratch = (substitute(e, actual) for e in (kernel.parallel, work, kernel.scratch))
     checks = tuple(Check(c.kind, f"{c.message} (in {where})" if where else c.message) for c in kernel.checks)
-    return KernelCall(
-        kernel.symbol, tuple(buffers), tuple(dims), parallel, work, scratch, checks, forks=kernel.forks
-    )
+    numbers = (*dims, *map(sym, kernel.numbers))
+    return KernelCall(kernel.symbol, tuple(buffers), numbers, parallel, work, scratch, checks, forks=kernel.forks)

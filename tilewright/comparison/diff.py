@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
+from tilewright.api import with_examples
 from tilewright.comparison.errors import Difference, LayerDifference, Measured
 from tilewright.comparison.graph import CoreGraph, Segment
 from tilewright.comparison.pairs import TensorPair, pair_tensors
-from tilewright.comparison.taps import Arrays, Tapped, given_feed, layered, may_be_given, tapped
+from tilewright.comparison.taps import Arrays, Tapped, layered, tapped
+from tilewright.compiler import import_graph
+from tilewright.ir.core import Value
+from tilewright.ir.types import TensorType, Type
 from tilewright.options import OnProgress, Progress, check_progress
-from tilewright.quantization.data import open_data
-from tilewright.quantization.network import whole_model
+from tilewright.quantization.data import Feed, open_data
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError, OptionError, TilewrightError
 from tilewright.runtime.values.dtypes import numpy_dtype
-
-Source = str | Path | bytes | onnx.ModelProto
 
 MOST_BYTES = 1 << 30
 """Of tensors that are held at once; models with more are run in several groups of tensors."""
@@ -35,22 +35,24 @@ MAX_INTEGER = 10
 
 
 def diff(
-    a: Source,
-    b: Source,
+    a: Any,
+    b: Any,
     data: Any = None,
     *,
+    example_inputs: Any = None,
     random: int = RANDOM,
     samples: int = 16,
     batch: int | None = None,
     threads: int | None = None,
     progress: OnProgress | None = None,
 ) -> Difference:
-    """Compare the ONNX model `b` (a quantised one, say) with `a` (what it was made of): run both on the same inputs
-    with all tensors that they have in common as outputs, and measure the error of each layer. docs/quantize.md says how
-    tensors are paired and what the errors are.
+    """Compare the model `b` (a quantised one, say) with `a` (what it was made of): run both on the same inputs with all
+    tensors that they have in common as outputs, and measure the error of each layer. Both are of any format that
+    `compile` takes. docs/quantize.md says how tensors are paired and what the errors are.
 
     data: as for `quantize`: a .npz file, a folder of such files, or an iterable of feeds; at most `samples` of them are
         taken. Without data there are `random` samples of noise.
+    example_inputs: what models that are torch.nn.Modules are traced with, as for `compile`.
     batch: samples in a call, where an array holds single samples and the models have a symbolic first dim.
 
     Raises InputError where the models have other inputs, or nothing in common, and for data that does not fit.
@@ -59,10 +61,10 @@ def diff(
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise OptionError(f"{name}={number!r:.80} is not allowed: give a number from 1 on")
     check_progress(progress)
-    first, second = _Side(a), _Side(b)
-    pairs = pair_tensors(first.core, second.core)
+    first, second = (_Side(_traced(model, example_inputs)) for model in (a, b))
     _check_inputs(first, second)
-    if not any(p.first not in first.core.inputs or p.second not in second.core.inputs for p in pairs):
+    pairs = pair_tensors(first.core, second.core)
+    if not any(p.first not in first.inputs or p.second not in second.inputs for p in pairs):
         raise InputError(
             f"no tensor of {second.name} is one of {first.name}: nothing can be compared",
             hint="names are compared first, then operators in their order; are these forms of one model?",
@@ -70,61 +72,54 @@ def diff(
     return _Comparison(first, second, pairs, threads, progress).result(data, random, samples, batch)
 
 
+def _traced(model: Any, examples: Any) -> Any:
+    """The model, with the examples where it is none that is a program already."""
+    is_program = isinstance(model, str | Path | bytes) or not callable(model)
+    return model if is_program else with_examples(model, examples, None, None)
+
+
 class _Side:
     """One of the models."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Any) -> None:
         self.name = str(source) if isinstance(source, str | Path) else "the given model"
         if isinstance(source, str | Path) and Path(source).suffix == ".tw":
             raise InputError(
                 "a compiled model has no intermediate tensors",
                 where=self.name,
-                hint="give the ONNX file that it was made of",
+                hint="give the file that it was made of",
             )
-        self.model = whole_model(source)
-        self.core = CoreGraph(self.model.graph)
+        self.core = CoreGraph(import_graph(source))
+        self.inputs = tuple(self.core.inputs.values())
 
 
 def _check_inputs(first: _Side, second: _Side) -> None:
-    """InputError unless one call fits both."""
-    said = [_inputs(side) for side in (first, second)]
-    fits = said[0].keys() == said[1].keys() and all(_may_be_one(said[0][n], said[1][n]) for n in said[0])
-    if not fits:
-        texts = [
-            ", ".join(f"{name}: {kind}[{', '.join(map(str, dims))}]" for name, (kind, dims) in found.items())
-            for found in said
-        ]
+    """InputError unless one call fits both: by the names of inputs, or where these differ by their order."""
+    said = [side.core.inputs for side in (first, second)]
+    if said[0].keys() == said[1].keys():
+        second.inputs = tuple(said[1][name] for name in said[0])
+    types = [[value.type for value in side.inputs] for side in (first, second)]
+    if len(types[0]) != len(types[1]) or not all(map(_may_be_one, *types)):
+        texts = [", ".join(f"{name}: {value.type}" for name, value in found.items()) or "none" for found in said]
         raise InputError(
-            f"the models have different inputs: {first.name} has {texts[0] or 'none'}, "
-            f"{second.name} has {texts[1] or 'none'}",
+            f"the models have different inputs: {first.name} has {texts[0]}, {second.name} has {texts[1]}",
             hint="only models that take the same inputs can be compared",
         )
 
 
-_Form = tuple[str, tuple[int | str, ...]]
-"""The dtype of an input, and its dims; those of one whose rank is not known are "...", "?" is any size."""
+def _may_be_one(a: Type, b: Type) -> bool:
+    """Whether there are values of both types."""
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return a == b
+    return a.dtype == b.dtype and _may_be_equal(a.shape, b.shape)
 
 
-def _inputs(side: _Side) -> dict[str, _Form]:
-    found = {}
-    for value in side.model.graph.input:
-        type = value.type.tensor_type
-        dims: tuple[int | str, ...] = tuple(
-            d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in type.shape.dim
-        )
-        if not type.HasField("shape"):
-            dims = ("...",)
-        found[value.name] = (onnx.TensorProto.DataType.Name(type.elem_type).lower(), dims)
-    return {name: found[name] for name in side.core.inputs}
-
-
-def _may_be_one(a: _Form, b: _Form) -> bool:
-    """Whether there are arrays of both forms."""
-    if a[0] == b[0] and ("..." in a[1] or "..." in b[1]):
-        return True
-    if a[0] != b[0] or len(a[1]) != len(b[1]):
-        return False
-    return all(x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a[1], b[1], strict=True))
+def _may_be_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether there are arrays of both shapes."""
+    return len(a) == len(b) and all(
+        x == y or not all(isinstance(d, int) or getattr(d, "is_const", False) for d in (x, y))
+        for x, y in zip(a, b, strict=True)
+    )
 
 
 @dataclass
@@ -145,14 +140,14 @@ class _Comparison:
     ) -> None:
         self.first, self.second, self.threads, self._report = first, second, threads, progress
         self.pairs = pairs
-        self.partner = {pair.second: pair.first for pair in pairs}
+        self.partner = {pair.second: pair for pair in pairs}
         roots = second.core.roots
         self.ends = {roots[pair.second]: pair.second for pair in pairs}
-        self.dropped: list[str] = []
+        self.dropped: set[Value] = set()
         self.layers: list[_Layer] = []
 
     def result(self, data: Any, random: int, samples: int, batch: int | None) -> Difference:
-        wanted = [p for p in self.pairs if p.second not in self.second.core.inputs]
+        wanted = [p for p in self.pairs if p.second not in self.second.inputs]
         runs = self._runs(wanted)
         wanted = self._of_equal_forms(wanted, runs)
         infos = runs[0].compiled.inputs
@@ -177,18 +172,15 @@ class _Comparison:
     def _of_equal_forms(self, pairs: Sequence[TensorPair], runs: Sequence[Tapped]) -> list[TensorPair]:
         """Pairs that are both floats of one shape, as far as that is known before a call; sizes and positions are not
         compared, except for outputs. The others are no pairs any more."""
-        forms = [dict(zip(run.names, run.compiled.outputs, strict=True)) for run in runs]
-        for side, found in zip((self.first, self.second), forms, strict=True):
-            found.update({info.name: info for info in runs[0].compiled.inputs if info.name in side.core.inputs})
         kept: list[TensorPair] = []
         for pair in pairs:
-            x, y = forms[0][pair.first], forms[1][pair.second]
-            if not _may_be_one(("", x.shape), ("", y.shape)):
-                self.dropped.append(pair.second)
-            elif pair.second in self.second.core.outputs or (_is_float(x) and _is_float(y)):
+            x, y = runs[0].infos[pair.first], runs[1].infos[pair.second]
+            if not _may_be_equal(x.shape, y.shape):
+                self.dropped.add(pair.second)
+            elif pair.second in self.second.core.outputs.values() or (_is_float(x) and _is_float(y)):
                 kept.append(pair)
-        ends = {pair.second for pair in kept} | set(self.second.core.inputs)
-        self.ends = {root: name for root, name in self.ends.items() if name in ends}
+        ends = {pair.second for pair in kept} | set(self.second.inputs)
+        self.ends = {root: value for root, value in self.ends.items() if value in ends}
         return kept
 
     def _layers(self, pairs: Sequence[TensorPair]) -> list[_Layer]:
@@ -196,39 +188,41 @@ class _Comparison:
 
     def _read(self, layers: Sequence[_Layer]) -> list[TensorPair]:
         """What layers read, as pairs."""
-        names = dict.fromkeys(name for layer in layers for name in layer.segment.inputs)
-        return [TensorPair(self.partner[name], name) for name in names]
+        return [self.partner[value] for value in dict.fromkeys(v for layer in layers for v in layer.segment.inputs)]
 
-    def _tap(self, side: _Side, names: Sequence[str]) -> Tapped:
+    def _tap(self, side: _Side, values: Sequence[Value]) -> Tapped:
         self._step(f"compiling {side.name}")
-        taps = [name for name in dict.fromkeys(names) if name not in side.core.inputs]
-        return tapped(side.model, side.core, taps, self.threads)
+        return tapped(side.core, [v for v in dict.fromkeys(values) if v not in side.inputs], self.threads)
 
     def _step(self, stage: str) -> None:
         if self._report is not None:
             self._report(Progress(stage, 0, 1))
 
     def _measure(
-        self, group: Sequence[TensorPair], feeds: Iterator[Arrays], runs: Sequence[Tapped], about: str
+        self, group: Sequence[TensorPair], feeds: Iterator[Feed], runs: Sequence[Tapped], about: str
     ) -> None:
         layers = self._layers(group)
         run_first, run_second = runs
+        names = list(self.first.core.inputs)
         alone: Tapped | None = None
-        shapes: dict[str, tuple[int, ...]] = {}
+        shapes: list[tuple[int, ...]] = []
         for number, feed in enumerate(feeds):
             self._step(f"{about}sample {number + 1}")
-            wanted = {**feed, **run_first(feed)}
-            found = {**feed, **run_second(feed)}
+            given = [feed[name] for name in names]
+            wanted = run_first(dict(zip(self.first.inputs, given, strict=True)))
+            inputs = dict(zip(self.second.inputs, given, strict=True))
+            found = run_second(inputs)
             if not number:
                 layers = [layer for layer in layers if self._is_comparable(layer, wanted, found)]
-                alone = self._layered(layers, self._given(layers, wanted, found), feed)
-                shapes = _shapes(feed, self._given(layers, wanted, found))
+                alone = self._layered(layers, self._given(layers, wanted, found))
             for layer in layers:
                 layer.error.add(wanted[layer.pair.first], found[layer.pair.second])
-            given = self._given(layers, wanted, found)
-            if alone is not None and shapes == _shapes(feed, given):
+            exact = self._given(layers, wanted, found)
+            if not number:
+                shapes = [array.shape for array in exact.values()]
+            if alone is not None and shapes == [array.shape for array in exact.values()]:
                 del found
-                by_itself = alone(given_feed(feed, given, self.second.core))
+                by_itself = alone({**inputs, **exact})
                 for layer in layers:
                     layer.own = layer.own or Measured()
                     layer.own.add(wanted[layer.pair.first], by_itself[layer.pair.second])
@@ -238,27 +232,25 @@ class _Comparison:
         """Whether both have one shape in the call."""
         x, y = wanted[layer.pair.first], found[layer.pair.second]
         if x.shape != y.shape:
-            self.dropped.append(layer.pair.second)
+            self.dropped.add(layer.pair.second)
         return x.shape == y.shape and x.dtype != object
 
-    def _given(self, layers: Sequence[_Layer], wanted: Arrays, found: Arrays) -> dict[str, np.ndarray]:
+    def _given(self, layers: Sequence[_Layer], wanted: Arrays, found: Arrays) -> dict[Value, np.ndarray]:
         """What layers read, as the first model has it, in the types of the second."""
         core = self.second.core
         return {
             pair.second: wanted[pair.first].astype(found[pair.second].dtype, copy=False)
             for pair in self._read(layers)
-            if pair.second not in core.inputs
-            and may_be_given(core, pair.second)
+            if pair.second not in self.second.inputs
+            and core.may_be_given(pair.second)
             and wanted[pair.first].shape == found[pair.second].shape
         }
 
-    def _layered(self, layers: Sequence[_Layer], given: Arrays, feed: Arrays) -> Tapped | None:
+    def _layered(self, layers: Sequence[_Layer], given: Arrays) -> Tapped | None:
         """The second model cut into its layers; None where that cannot be compiled."""
         self._step(f"compiling the layers of {self.second.name}")
-        core = self.second.core
-        names = [layer.pair.second for layer in layers]
         try:
-            return layered(self.second.model, core, names, given, feed, self.threads)
+            return layered(self.second.core, [layer.pair.second for layer in layers], list(given), self.threads)
         except TilewrightError:
             return None  # growth is measured all the same
 
@@ -268,9 +260,9 @@ class _Comparison:
             layer.pair.second: LayerDifference(
                 layer.segment.node,
                 layer.segment.operator,
-                (layer.pair.first, layer.pair.second),
+                layer.pair.names,
                 layer.error.relative,
-                max((errors.get(name, 0.0) for name in layer.segment.inputs), default=0.0),
+                max((errors.get(value, 0.0) for value in layer.segment.inputs), default=0.0),
                 None if layer.own is None else layer.own.relative,
                 layer.error.largest,
             )
@@ -278,39 +270,32 @@ class _Comparison:
         }
         core = self.second.core
         paired = {core.roots[p.second] for p in self.pairs if p.second not in self.dropped}
-        unpaired = [root for root in core.members if root not in paired and root not in core.inputs]
-        outputs = {name: found[name] for name in core.outputs if name in found}
+        unpaired = [core.names(root) for root in core.members if root not in paired and root not in self.second.inputs]
+        outputs = {name: found[value] for name, value in core.outputs.items() if value in found}
         if not found:
             raise InputError(
                 f"no tensor of {self.second.name} has the shape of its partner in {self.first.name}",
                 hint="are these forms of one model?",
             )
-        return Difference(tuple(found.values()), outputs, count, about, tuple(unpaired))
-
-
-def _shapes(feed: Arrays, given: Arrays) -> dict[str, tuple[int, ...]]:
-    return {name: array.shape for name, array in {**feed, **given}.items()}
+        return Difference(tuple(found.values()), outputs, count, about, tuple(names[0] for names in unpaired if names))
 
 
 def _is_float(info: TensorInfo) -> bool:
     return info.kind == "tensor" and "float" in info.dtype
 
 
-def _groups(pairs: Sequence[TensorPair], run: Tapped, feed: Arrays) -> list[Sequence[TensorPair]]:
+def _groups(pairs: Sequence[TensorPair], run: Tapped, feed: Feed) -> list[Sequence[TensorPair]]:
     """Pairs whose tensors fit the memory together."""
     dims: dict[str, int] = {}
     for info in run.compiled.inputs:
         dims.update(
             (d, n) for d, n in zip(info.shape, feed[info.name].shape, strict=True) if isinstance(d, str)
         )
-    sizes = {
-        name: _bytes(info, dims) for name, info in zip(run.names, run.compiled.outputs, strict=True)
-    }
     groups: list[list[TensorPair]] = [[]]
     total = 0
     for pair in pairs:
         # of both models, what the layer reads, and what it gives by itself
-        size = 4 * sizes.get(pair.first, 0)
+        size = 4 * _bytes(run.infos[pair.first], dims)
         if groups[-1] and total + size > MOST_BYTES:
             groups.append([])
             total = 0

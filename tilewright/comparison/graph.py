@@ -1,182 +1,180 @@
-"""An ONNX graph without what only changes types: its tensors as they are read, and the layers between them."""
+"""A graph without what only changes types: its tensors as they are read, and the layers between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
-import onnx
+from tilewright.graph.rewrites.duplicates import merge_duplicates
+from tilewright.ir.core import Module, Op, Value
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import TensorType
+from tilewright.ops.define.binding import input_variables
+from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.quant import changes_type_alone, without_integers
 
-from tilewright.quantization.network import outer_names, readers_of
-
-PASSING = frozenset({"QuantizeLinear", "DequantizeLinear", "Identity", "Cast", "Dropout"})
-"""Operators whose result stands for their first operand."""
-
-CONTRACTIONS = frozenset(
-    {"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Attention", "Einsum"}
-)
-"""Operators that give a layer its name."""
-
-MEANING = {
-    "QLinearConv": "Conv", "ConvInteger": "Conv", "FusedConv": "Conv", "QLinearMatMul": "MatMul", "QGemm": "Gemm",
-    "MatMulInteger": "MatMul", "DynamicQuantizeMatMul": "MatMul", "MatMulIntegerToFloat": "MatMul",
-    "MatMulNBits": "MatMul", "FusedMatMul": "MatMul", "FusedGemm": "Gemm", "DynamicQuantizeLSTM": "LSTM",
-    "QAttention": "Attention",
-}  # fmt: skip
-"""Operators on integers, and fused ones, with what they mean."""
-
-PARAMETERS = {"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6, "QGemm": 7}
-"""Where operators that give integers have the scale and zero point of these; others of the kind have them last."""
+MOST_FINISHING = 3
+"""Ops that make floats of sums of integers: a cast, a product with the scale, and perhaps a view."""
 
 
 @dataclass(frozen=True)
 class IntegerParameters:
-    """The names of the scale and the zero point of a tensor of integers."""
+    """The scale and the zero point of a tensor of integers."""
 
-    scale: str
-    zero_point: str
+    scale: Value
+    zero_point: Value
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A layer: the nodes that compute a tensor from others that are `inputs`, and the one that gives it its name."""
+    """A layer: the tensors that it reads, and the name and the operator of the node that it is known by."""
 
-    inputs: tuple[str, ...]
+    inputs: tuple[Value, ...]
     node: str
     operator: str
 
 
 class CoreGraph:
-    """A graph whose tensors are told apart by their roots: names that only type-changing operators lie between have one
-    root."""
+    """A graph whose tensors are told apart by their roots: values that only type-changing ops lie between have one
+    root. The module is the graph's own, and is changed: ops that compute the same become one."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self.graph = graph
-        self.outputs = tuple(output.name for output in graph.output)
-        self.initializers = frozenset(tensor.name for tensor in graph.initializer)
-        self.inputs = tuple(value.name for value in graph.input if value.name not in self.initializers)
-        self.producers: Mapping[str, onnx.NodeProto] = {
-            name: node for node in graph.node for name in node.output if name
-        }
+    def __init__(self, module: Module) -> None:
+        self.module, self.main = module, module.main
+        merge_duplicates(self.main, module)
+        self.inputs = dict(zip(self.main.attrs["inputs"], self.main.args, strict=True))
+        self.outputs = dict(zip(self.main.attrs["outputs"], self.main.returns, strict=True))
 
     @cached_property
-    def readers(self) -> Mapping[str, list[onnx.NodeProto]]:
-        return readers_of(self.graph)
-
-    @cached_property
-    def computed(self) -> frozenset[str]:
-        """Names that depend on an input."""
-        found = set(self.inputs)
-        for node in self.graph.node:
-            if any(name in found for name in outer_names(node)):
-                found.update(name for name in node.output if name)
+    def computed(self) -> frozenset[Value]:
+        """Values that depend on an input."""
+        found = set(self.main.args)
+        for op in self.main.body.ops:
+            if any(v in found for v in _read(op)):
+                found.update(op.results)
         return frozenset(found)
 
     @cached_property
-    def members(self) -> Mapping[str, list[str]]:
-        """All names of each tensor, by its root, in the order of the graph."""
-        found: dict[str, list[str]] = {name: [name] for name in self.inputs}
-        roots = self.roots
-        for node in self.graph.node:
-            for name in node.output:
-                if name in self.computed:
-                    found.setdefault(roots[name], []).append(name)
+    def roots(self) -> Mapping[Value, Value]:
+        """The root of each computed value."""
+        found = {value: value for value in self.main.args}
+        for op in self.main.body.ops:
+            passes = changes_type_alone(op) and op.operands[0] in self.computed
+            for value in op.results:
+                if value in self.computed:
+                    found[value] = found[op.operands[0]] if passes else value
         return found
 
     @cached_property
-    def roots(self) -> Mapping[str, str]:
-        """The root of each computed name."""
-        found = {name: name for name in self.inputs}
-        for node in self.graph.node:
-            passes = node.op_type in PASSING and node.input and node.input[0] in self.computed
-            for place, name in enumerate(node.output):
-                if name in self.computed:
-                    found[name] = found.get(node.input[0], node.input[0]) if passes and not place else name
+    def members(self) -> Mapping[Value, list[Value]]:
+        """All values of each tensor, by its root, in the order of the graph."""
+        found: dict[Value, list[Value]] = {}
+        for value, root in self.roots.items():
+            found.setdefault(root, []).append(value)
         return found
 
     @cached_property
-    def nodes(self) -> tuple[onnx.NodeProto, ...]:
+    def ops(self) -> tuple[Op, ...]:
         """Those that compute something of the inputs, in order, without type-changing ones."""
         return tuple(
-            node
-            for node in self.graph.node
-            if node.op_type not in PASSING and any(name in self.computed for name in node.output)
+            op
+            for op in self.main.body.ops
+            if not changes_type_alone(op) and any(v in self.computed for v in op.results)
         )
 
-    def as_read(self, root: str) -> str:
-        """The name by which a tensor is compared: an output of the model, else what the layers that read it see, else
+    def names(self, root: Value) -> list[str]:
+        """By which a tensor is known: those that the model gives its values."""
+        outputs = [name for name, value in self.outputs.items() if self.roots.get(value) is root]
+        return list(dict.fromkeys([*(v.name for v in self.members[root] if v.name), *outputs]))
+
+    def as_read(self, root: Value) -> Value:
+        """The value of a tensor that is compared: an output of the model, else what the layers that read it see, else
         the root itself."""
         members = self.members[root]
-        for name in members:
-            if name in self.outputs:
-                return name
-        read = [m for m in members if any(node.op_type not in PASSING for node in self.readers.get(m, ()))]
+        for value in members:
+            if value in self.outputs.values():
+                return value
+        read = [m for m in members if any(not changes_type_alone(op) for op in m.users)]
         return read[0] if len(read) == 1 else root
 
-    def parameters(self, name: str) -> IntegerParameters | None:
-        """Those of a tensor of integers that an operator on integers gives; None for others."""
-        node = self.producers.get(name)
-        if node is None or not (node.op_type.startswith("QLinear") or node.op_type in PARAMETERS):
+    def parameters(self, value: Value) -> IntegerParameters | None:
+        """Those of a tensor of integers of which the graph says them; None for others."""
+        if not isinstance(value.type, TensorType) or not value.type.dtype.is_int:
             return None
-        place = PARAMETERS.get(node.op_type, len(node.input) - 2)
-        found = [node.input[i] if i < len(node.input) else "" for i in (place, place + 1)]
-        return IntegerParameters(*found) if found[0] else None
+        named = self._said.get(value.name)
+        if named is not None:
+            return named
+        quantises = value.op is not None and changes_type_alone(value.op) and len(value.op.operands) > 1
+        return IntegerParameters(*value.op.operands[1:]) if quantises and value.op is not None else None
 
-    def segment(self, name: str, ends: Mapping[str, str]) -> Segment:
-        """The layer that computes `name` from those of `ends` (names by roots) that lie before it."""
-        inputs: dict[str, None] = {}
-        nodes: list[onnx.NodeProto] = []
-        pending, seen = [name], set[str]()
+    @cached_property
+    def _said(self) -> Mapping[str, IntegerParameters]:
+        """What the front end says of results of operators on integers."""
+        by_name = {v.name: v for v in (*self.main.args, *(v for op in self.main.body.ops for v in op.results))}
+        said = self.main.attrs.get("quantised", ())
+        return {
+            name: IntegerParameters(by_name[scale], by_name[zero])
+            for name, scale, zero in said
+            if by_name.keys() >= {scale, zero}
+        }
+
+    def may_be_given(self, value: Value) -> bool:
+        """Whether a call says all sizes that a value has: others are known only when it is computed."""
+        return all(dim.vars <= self._dims for dim in value.tensor.shape)
+
+    @cached_property
+    def _dims(self) -> frozenset[Sym]:
+        sizes = (d for arg in self.main.args if isinstance(arg.type, TensorType) for d in arg.type.shape)
+        elements = (symbols.flat for arg in self.main.args if (symbols := input_variables(arg)) is not None)
+        return frozenset().union(*(d.vars for d in chain(sizes, *elements)))
+
+    def segment(self, value: Value, ends: Mapping[Value, Value]) -> Segment:
+        """The layer that computes a value from those of `ends` (values by roots) that lie before it."""
+        inputs: dict[Value, None] = {}
+        ops: list[Op] = []
+        pending, seen = [value], set[Value]()
         while pending:
             current = pending.pop()
-            node = self.producers.get(current)
-            if current in seen:
+            if current in seen or current not in self.computed:
                 continue
             seen.add(current)
-            if current != name and current == ends.get(self.roots.get(current, "")):
+            if current is not value and current is ends.get(self.roots[current]):
                 inputs.setdefault(current)
-            elif node is not None and current in self.computed:
-                nodes.append(node)
-                pending.extend(reversed([n for n in outer_names(node) if n in self.computed]))
-        named = next((n for n in nodes if meaning(n) in CONTRACTIONS), None)
-        own = next((n for n in nodes if n.op_type not in PASSING), None)
+            elif current.op is not None:
+                ops.append(current.op)
+                pending.extend(reversed(_read(current.op)))
+        named = next((op for op in ops if traits_of(op).sums_products), None)
+        own = next((op for op in ops if not changes_type_alone(op)), None)
         chosen = named or own
         if chosen is None:  # an input, as the layers read it
-            return Segment(tuple(inputs), self.roots[name], "input")
-        return Segment(tuple(inputs), label(chosen), meaning(chosen))
+            return Segment(tuple(inputs), self.names(self.roots[value])[0], "input")
+        label = chosen.loc.node or (self.names(self.roots[value]) or [chosen.loc.value])[0]
+        return Segment(tuple(inputs), label, chosen.loc.op or chosen.name)
 
-    def operator(self, root: str) -> str:
-        """The meaning of what computes a tensor; "" for an input."""
-        node = self.producers.get(root)
-        return "" if node is None else meaning(node)
+    def data_of(self, op: Op) -> tuple[Value, ...]:
+        """The roots of what an op reads that is computed."""
+        return tuple(self.roots[value] for value in _read(op) if value in self.computed)
 
-    def data_of(self, node: onnx.NodeProto) -> tuple[str, ...]:
-        """The roots of what a node reads that is computed."""
-        return tuple(self.roots[name] for name in outer_names(node) if name in self.computed)
-
-    def finished(self, node: onnx.NodeProto) -> Sequence[str]:
-        """The results of a node; of sums of integers, what their dequantisation gives."""
-        if node.op_type not in ("ConvInteger", "MatMulInteger"):
-            return list(node.output)
-        name = node.output[0]
-        for _ in range(3):  # a cast, a product with the scale, and perhaps a view
-            readers = self.readers.get(name, [])
-            if len(readers) != 1 or readers[0].op_type not in ("Cast", "Mul", "Reshape"):
+    def finished(self, op: Op) -> Sequence[Value]:
+        """The results of an op; of sums of integers, what their dequantisation gives."""
+        if without_integers(op.name) == op.name:
+            return op.results
+        value = op.result
+        for _ in range(MOST_FINISHING):
+            reader = value.users[0] if len(set(value.users)) == 1 else None
+            own = None if reader is None else traits_of(reader)
+            if reader is None or own is None or not (changes_type_alone(reader) or own.linear or own.moves_one):
                 break
-            name = readers[0].output[0]
-        return [name]
+            value = reader.result
+        return [value]
 
 
-def meaning(node: onnx.NodeProto) -> str:
-    return MEANING.get(node.op_type, node.op_type.removeprefix("QLinear"))
+def meaning(op: Op) -> str:
+    """The operator that computes the same of floats."""
+    return without_integers(op.name)
 
 
-def label(node: onnx.NodeProto) -> str:
-    return node.name or next(iter(node.output), node.op_type)
-
-
-def walk(graph: CoreGraph) -> Iterator[tuple[onnx.NodeProto, tuple[str, ...]]]:
-    """The nodes of a graph with the roots that they read, in order."""
-    for node in graph.nodes:
-        yield node, graph.data_of(node)
+def _read(op: Op) -> list[Value]:
+    """What an op reads, also in its blocks (some of which these define themselves)."""
+    return [v for inner in op.walk() for v in inner.operands]

@@ -3,110 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import ml_dtypes  # noqa: F401  (registers the dtypes of 16 and 8 bits with NumPy)
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
 
 from tilewright.api import compile as compile_model
-from tilewright.comparison.graph import CoreGraph
-from tilewright.runtime import Model
+from tilewright.comparison.graph import CoreGraph, IntegerParameters
+from tilewright.graph.editing import add_input, build_after, replace_in, set_outputs
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Module, Value
+from tilewright.ir.dtype import DType
+from tilewright.ir.types import TensorType
+from tilewright.ops.quant import dequantize_linear, quantize_linear
+from tilewright.ops.view import reshape
+from tilewright.runtime import Model, TensorInfo
 
-Arrays = Mapping[str, np.ndarray]
-
-VALUE = ":value"
-"""Appended to the name of a tensor of integers: the numbers that these stand for."""
-
-GIVEN = ":given"
-"""Appended to the name of a tensor that is given with the call."""
+Arrays = Mapping[Value, np.ndarray]
 
 
 class Tapped:
-    """A compiled model whose call gives tensors by name."""
+    """A compiled model whose call gives values of a graph."""
 
-    def __init__(self, model: onnx.ModelProto, names: Sequence[str], threads: int | None) -> None:
-        self.names = list(names)
-        self.compiled: Model = compile_model(model, threads=threads, cache=False)
+    def __init__(self, module: Module, values: Sequence[Value], inputs: Sequence[Value], threads: int | None) -> None:
+        self.compiled: Model = compile_model(module, threads=threads, cache=False)
+        self._values, self._inputs = values, inputs
+        self.infos: Mapping[Value, TensorInfo] = {
+            **dict(zip(inputs, self.compiled.inputs, strict=True)),
+            **dict(zip(values, self.compiled.outputs, strict=True)),
+        }
 
-    def __call__(self, feed: Arrays) -> dict[str, np.ndarray]:
-        found = self.compiled(*[feed[info.name] for info in self.compiled.inputs])
-        return dict(zip(self.names, found, strict=True))
-
-
-def tapped(model: onnx.ModelProto, graph: CoreGraph, names: Sequence[str], threads: int | None) -> Tapped:
-    """The model with these tensors as its outputs."""
-    copy = _copy(model)
-    _set_outputs(copy.graph, graph, names)
-    return Tapped(copy, names, threads)
+    def __call__(self, given: Arrays) -> dict[Value, np.ndarray]:
+        """Those of the inputs, and what is computed."""
+        found = self.compiled(*[given[value] for value in self._inputs])
+        return {**given, **dict(zip(self._values, found, strict=True))}
 
 
-def layered(
-    model: onnx.ModelProto, graph: CoreGraph, names: Sequence[str], given: Arrays, feed: Arrays, threads: int | None
-) -> Tapped:
-    """The model with these tensors as its outputs, in which those that are `given` come with the call: each layer reads
-    them, and not what the layers before give. Shapes are those of the arrays."""
-    copy = _copy(model)
-    taken = {name: f"{name}{GIVEN}" for name in given}
-    for node in copy.graph.node:
-        for place, name in enumerate(node.input):
-            if name in taken:
-                node.input[place] = taken[name]
-    first: list[onnx.NodeProto] = []
-    for name, array in given.items():
-        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        parameters = graph.parameters(name)
-        source = taken[name] if parameters is None else f"{taken[name]}{VALUE}"
-        copy.graph.input.append(helper.make_tensor_value_info(source, kind, list(array.shape)))
+def tapped(graph: CoreGraph, values: Iterable[Value], threads: int | None) -> Tapped:
+    """The graph with these values as its outputs; integers are given as the numbers that they stand for."""
+    own: dict[Value, Value] = {}
+    module = graph.module.copy(own)
+    wanted = list(values)
+    set_outputs(module, _outputs(graph, module, own, wanted))
+    return Tapped(module, wanted, list(graph.inputs.values()), threads)
+
+
+def layered(graph: CoreGraph, values: Sequence[Value], given: Sequence[Value], threads: int | None) -> Tapped:
+    """The graph with these values as its outputs, in which those that are `given` come with the call: each layer reads
+    them, and not what the layers before give."""
+    own: dict[Value, Value] = {}
+    module = graph.module.copy(own)
+    outputs = _outputs(graph, module, own, values)
+    readers = {value: [op for op in own[value].users if op not in _makers(outputs, own[value])] for value in given}
+    for value in given:
+        parameters = graph.parameters(value)
+        type = value.tensor if parameters is None else TensorType(dt.f32, value.tensor.shape)
+        taken = add_input(module, value.name or "given", type)
         if parameters is not None:
-            operands = [source, parameters.scale, *filter(None, [parameters.zero_point])]
-            first.append(helper.make_node("QuantizeLinear", operands, [taken[name]]))
-    for value in copy.graph.input:
-        if value.name in feed:
-            kind = value.type.tensor_type.elem_type
-            value.CopyFrom(helper.make_tensor_value_info(value.name, kind, list(feed[value.name].shape)))
-    _set_outputs(copy.graph, graph, names)
-    _put_first(copy.graph, first)
-    return Tapped(copy, names, threads)
+            pair = _parameters(parameters, own)
+            taken = build_after(own[value], module, partial(_quantized, taken, *pair, value.tensor.dtype))
+        replace_in(readers[value], own[value], taken)
+    set_outputs(module, outputs)
+    return Tapped(module, values, [*graph.inputs.values(), *given], threads)
 
 
-def given_feed(feed: Arrays, given: Arrays, graph: CoreGraph) -> dict[str, np.ndarray]:
-    """What a call of a layered model takes."""
-    ends = {name: GIVEN if graph.parameters(name) is None else f"{GIVEN}{VALUE}" for name in given}
-    return {**feed, **{f"{name}{ends[name]}": array for name, array in given.items()}}
-
-
-def may_be_given(graph: CoreGraph, name: str) -> bool:
-    """Whether all that reads a tensor are nodes of the graph itself, and not of graphs in these."""
-    return all(name in node.input for node in graph.readers.get(name, ()))
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.graph.value_info[:]
-    return copy
-
-
-def _set_outputs(graph: onnx.GraphProto, core: CoreGraph, names: Iterable[str]) -> None:
-    known = {value.name: value for value in (*graph.output, *graph.input)}
-    kept = {name: value.SerializeToString() for name, value in known.items()}
-    del graph.output[:]
-    for name in names:
-        parameters = core.parameters(name)
+def _outputs(
+    graph: CoreGraph, module: Module, own: Mapping[Value, Value], values: Sequence[Value]
+) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for place, value in enumerate(values):
+        made, parameters = own[value], graph.parameters(value)
         if parameters is not None:
-            operands = [name, parameters.scale, *filter(None, [parameters.zero_point])]
-            graph.node.append(helper.make_node("DequantizeLinear", operands, [f"{name}{VALUE}"]))
-            graph.output.append(helper.make_tensor_value_info(f"{name}{VALUE}", TensorProto.FLOAT, None))
-        elif name in kept:
-            graph.output.append(onnx.ValueInfoProto.FromString(kept[name]))
-        else:
-            graph.output.append(helper.make_empty_tensor_value_info(name))
+            made = build_after(made, module, partial(_dequantized, made, *_parameters(parameters, own)))
+        found[f"{value.name or 'value'}:{place}"] = made
+    return found
 
 
-def _put_first(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
-    if not nodes:
-        return
-    others = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
-    del graph.node[:]
-    graph.node.extend([*nodes, *others])
+def _makers(outputs: Mapping[str, Value], value: Value) -> list[object]:
+    """The ops that only make an output of a value."""
+    return [v.op for v in outputs.values() if v.op is not None and not v.users and value in v.op.operands]
+
+
+def _parameters(parameters: IntegerParameters, own: Mapping[Value, Value]) -> tuple[Value, Value]:
+    return own[parameters.scale], own[parameters.zero_point]
+
+
+def _quantized(value: Value, scale: Value, zero: Value, dtype: DType) -> Value:
+    return quantize_linear(value, _scalar(scale), _scalar(zero), dtype=dtype)
+
+
+def _dequantized(value: Value, scale: Value, zero: Value) -> Value:
+    return dequantize_linear(value, _scalar(scale), _scalar(zero), dtype=dt.f32)
+
+
+def _scalar(value: Value) -> Value:
+    """One number has no axis, so that it broadcasts."""
+    return reshape(value, shape=()) if value.tensor.rank and value.tensor.size == 1 else value

@@ -23,7 +23,7 @@ FAR_ROWS = 2
 and one that is written, and the prefetchers of a core follow some eight (on Zen 5 a softmax of 4608 rows of 512 takes
 1.7 times as long in fours as in twos, of 384 1.2 times)."""
 
-FAR = 2
+EVICTED_SIZE = 2
 """Size of operands, as a multiple of L2, from which on little of them is still there."""
 
 
@@ -70,7 +70,7 @@ def come_from_memory(operands: Sequence[int], target: Target) -> bool:
     best far apart: the prefetchers follow each of them as they follow a single row, while neighbours that are read in
     turns confuse them (on Zen 4 sums of rows of 256 from memory take three times as long, norms of 512 from L3 half as
     long again). In a core's cache rows that far apart would take each other's sets."""
-    return any(size > FAR * target.caches.l2 for size in operands)
+    return any(size > EVICTED_SIZE * target.caches.l2 for size in operands)
 
 
 def is_prefetched(size: int, target: Target) -> bool:

@@ -68,7 +68,8 @@ class FrontEnd(Protocol):
         that the source has; `["assumed"]` are the conditions that calls must fulfil, each with words and the name and
         operator of a node; `["complex_inputs"]` and `["complex_outputs"]` name tensors whose last axis, of 2, holds the
         parts of complex numbers, as which callers give and get them; `["contradictions"]` are pairs of a subject and of
-        what was not taken from the source, `["warnings"]` of a subject and of what its users should know.
+        what was not taken from the source, `["warnings"]` of a subject and of what its users should know;
+        `["quantised"]` are triples of names: of results of operators on integers, of their scales and zero points.
         ModelError for a source that is damaged, UnsupportedError for what cannot be translated.
         """
 

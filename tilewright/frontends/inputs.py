@@ -9,10 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.frontends.errors import shown
+from tilewright.ir.core import Module, substitute
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import HostType, TensorType, Type, require_possible_size
+from tilewright.runtime.errors import OptionError
 
 MAX_DIM = 2**40
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
@@ -169,3 +171,41 @@ def _as_python_has(array: np.ndarray, dtype: DType) -> np.ndarray:
         else:
             survives = np.array_equal(np.isfinite(converted.astype(np.float64)), np.isfinite(array))
     return converted if survives else array
+
+
+# Frequent sizes
+
+
+def shapes_with(module: Module, sizes: Mapping[str, int]) -> dict[str, tuple[int | str, ...]]:
+    """The shapes for which a variant for frequent sizes is compiled: those of the inputs of a module that was imported
+    with symbolic dims, with `sizes` in place of the dims of these names. OptionError for sizes that no call can
+    have."""
+    main = module.main
+    names = main.attrs.get("inputs", tuple(a.name for a in main.args))
+    tensors = {name: a.type for name, a in zip(names, main.args, strict=True) if isinstance(a.type, TensorType)}
+    dims = {str(d): d for type in tensors.values() for d in type.shape if d.kind == "var"}
+    for name, size in sizes.items():
+        if name not in dims:
+            known = f"its symbolic dims are: {', '.join(dims)}" if dims else "all its dims are fixed"
+            raise OptionError(f"the model has no symbolic dim '{shown(name)}'; {known}")
+        if size > MAX_DIM:
+            raise OptionError(f"the size {size} of '{name}' is not possible", hint=f"the most is {MAX_DIM}")
+    fixed = {dims[name]: sym(size) for name, size in sizes.items()}
+    for condition, message, node, operator in main.attrs.get("assumed", ()):
+        holds = substitute(condition, fixed)
+        if holds.is_const and not holds.value:
+            raise OptionError(
+                f"the general program refuses these sizes: {message} (in node '{shown(node)}', {operator})",
+                hint="leave them out, or compile a model of its own for these shapes",
+            )
+    # all names are given, also of inputs without such a dim: variables must not get other names than before
+    parts = main.attrs.get("complex_inputs", ())
+    return {
+        name: tuple(_as_given(fixed.get(d, d)) for d in (type.shape[:-1] if name in parts else type.shape))
+        for name, type in tensors.items()
+        if not type.is_static
+    }
+
+
+def _as_given(dim: Sym) -> int | str:
+    return dim.value if dim.is_const else str(dim)

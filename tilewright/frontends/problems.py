@@ -26,9 +26,10 @@ class _Group:
 
 
 class Problems:
-    """Collects reasons by operator."""
+    """Collects reasons by operator. The error that lists them begins with `what`."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "the model asks for what is not supported") -> None:
+        self._what = what
         self._groups: dict[tuple[str, str], _Group] = {}
         self._errors: list[UnsupportedError] = []
         self._problems: list[Problem] = []
@@ -56,7 +57,7 @@ class Problems:
         lines = [str(g) for g in groups[:_SHOWN_GROUPS]]
         if len(groups) > _SHOWN_GROUPS:
             lines.append(f"  and {len(groups) - _SHOWN_GROUPS} more")
-        what = "the model asks for what is not supported:\n" + "\n".join(lines)
+        what = f"{self._what}:\n" + "\n".join(lines)
         hints = list(dict.fromkeys(e.hint for e in self._errors if e.hint))
         hint = "; ".join(hints[:5]) or "the operator tables of the documentation list what is supported"
         needed = [e for e in self._errors if isinstance(e, ConstantNeededError)]

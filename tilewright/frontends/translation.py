@@ -100,6 +100,7 @@ class Translation:
         self.problems = Problems()
         self.contradictions: dict[str, str] = {}
         self.warnings: dict[str, str] = {}
+        self.quantised: dict[str, tuple[str, str]] = {}
         """What users should know before they rely on the program, by its subject."""
         self.complex_results: set[int] = set()
         """The places of results that are parts of complex numbers, along a last axis of 2."""
@@ -351,6 +352,8 @@ class Translation:
             attrs["open_dims"] = tuple(found)
         if self.contradictions:
             attrs["contradictions"] = tuple(self.contradictions.items())
+        if self.quantised:
+            attrs["quantised"] = tuple((name, *parameters) for name, parameters in self.quantised.items())
         if self.warnings:
             attrs["warnings"] = tuple(self.warnings.items())
         self.module.add(Func("main", self.builder.block, "graph", attrs))

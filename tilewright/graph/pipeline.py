@@ -29,13 +29,14 @@ from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
+from tilewright.graph.rewrites.joined_parts import SinkIntoParts
 from tilewright.graph.rewrites.weight_only import WeightOnly
 from tilewright.ir.passes import Pass
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
-    HoistScales, HorizontalFusion, BlockChannels, PlainWindows, StridedLines, GroupedConv, PaddingLines, RecurrentSteps,
-    Winograd, TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
+    HoistScales, HorizontalFusion, SinkIntoParts, BlockChannels, PlainWindows, StridedLines, GroupedConv,
+    PaddingLines, RecurrentSteps, Winograd, TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
 )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         Canonicalize(),
         Fold(),
         ByteTables(),
+        SinkIntoParts(),
         FoldAffine(),
         WeightOnly(),
         HoistScales(),

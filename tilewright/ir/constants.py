@@ -22,7 +22,7 @@ class ConstantArrays(MutableMapping[str, np.ndarray]):
     """Arrays by name. One that is deferred is made when it is read; who takes it as it is can make it in its place,
     without a copy."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+    def __init__(self, arrays: Mapping[str, np.ndarray | Deferred] | None = None) -> None:
         self._held: dict[str, np.ndarray | Deferred] = dict(arrays or {})
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -48,6 +48,11 @@ class ConstantArrays(MutableMapping[str, np.ndarray]):
 
     def __repr__(self) -> str:
         return f"ConstantArrays({self._held!r})"
+
+    @property
+    def held(self) -> Mapping[str, np.ndarray | Deferred]:
+        """The arrays, those that are deferred as they are."""
+        return self._held
 
     def take(self, name: str) -> np.ndarray | Deferred:
         """The array, or how it is made; it is not held any more. KeyError."""

@@ -255,6 +255,14 @@ class Module:
     def main(self) -> Func:
         return self.funcs["main"]
 
+    def copy(self, values: dict[Value, Value] | None = None) -> Module:
+        """A module of its own that shares the arrays; `values` gains what the values of the main function became."""
+        made = Module(constants=ConstantArrays(self.constants.held))
+        for func in self.funcs.values():
+            body = func.body.clone(values if values is not None and func is self.main else {})
+            made.add(replace(func, body=body, attrs=dict(func.attrs)))
+        return made
+
     def add_constant(self, name: str, array: np.ndarray | Deferred) -> str:
         """Store `array` under `name`, or under a free variation of it; return the name taken."""
         unique = name

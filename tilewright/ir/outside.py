@@ -17,7 +17,8 @@ import hashlib
 import struct
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,15 @@ class Definitions:
     def seal(self) -> None:
         """The package's own definitions are complete."""
         self._sealed = True
+
+    @contextmanager
+    def of_the_package(self) -> Iterator[None]:
+        """What is defined meanwhile by modules of the package, which load when they are needed, is its own."""
+        sealed, self._sealed = self._sealed, False
+        try:
+            yield
+        finally:
+            self._sealed = sealed
 
     def note(self, *parts: object) -> None:
         """Take note of a definition; whatever tells its meaning is among `parts`."""

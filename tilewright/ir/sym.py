@@ -14,7 +14,7 @@ This module is the one to import from; it gathers the arithmetic, the conditions
 from __future__ import annotations
 
 from tilewright.ir.symbolic.arith import ONE, ZERO, Sym, const, floordiv, mod, sym, var
-from tilewright.ir.symbolic.cases import at_most_one, sure_broadcast, unbounded
+from tilewright.ir.symbolic.cases import at_most_one, may_be_one_beside, sure_broadcast, unbounded
 from tilewright.ir.symbolic.cond import (
     eq,
     eq0,
@@ -59,6 +59,7 @@ __all__ = [
     "lower",
     "lt",
     "maximum",
+    "may_be_one_beside",
     "minimum",
     "mod",
     "ne",

@@ -28,13 +28,18 @@ NO_PLAN: Mapping[Value, Location] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Place:
-    """Memory of a value: `base` is "input", "output", "constant" or "arena"; `index` numbers inputs and outputs,
-    `offset` is in bytes, `constant` the name of the array."""
+    """Memory of a value: `base` is "input", "output", "constant" or "arena", "state" for what a state holds, and "next"
+    for memory beside it that becomes the state's after the call; `index` numbers inputs, outputs and states, `offset`
+    is in bytes, `constant` the name of the array."""
 
-    base: Literal["input", "output", "constant", "arena"]
+    base: Literal["input", "output", "constant", "arena", "state", "next"]
     index: int = 0
     offset: Sym = sym(0)
     constant: str = ""
+
+    def beyond(self, bytes: Sym) -> Place:
+        """So many bytes behind this place."""
+        return replace(self, offset=self.offset + bytes)
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,6 @@ class _Assignment:
         self.func = func
         self.inplace = inplace
         self.locations = locate(func, planned)
-        self.fixed = self._fixed_places()
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
         for n, op in self.numbered():
@@ -87,6 +91,7 @@ class _Assignment:
                 root = self.locations[value].root
                 self.first.setdefault(root, n)
                 self.last[root] = n
+        self.fixed = self._fixed_places()
 
     def numbered(self) -> Iterator[tuple[int, Op]]:
         """The ops with their steps; calls that run at the same time have one step."""
@@ -120,7 +125,7 @@ class _Assignment:
             base = self.fixed.get(at.root)
             if base is None:
                 base = Place("arena", offset=arena.offsets[chosen[homes.get(at.root, at.root)].key])
-            places[value] = replace(base, offset=base.offset + at.offset)
+            places[value] = base.beyond(at.offset)
         return Storage(places, arena, self._overwritten_inputs())
 
     def _overwritten_inputs(self) -> tuple[tuple[int, int], ...]:
@@ -147,7 +152,42 @@ class _Assignment:
                 places[op.result] = Place("constant", constant=op.attrs["name"])
         for k, value in enumerate(self.func.returns):
             places.setdefault(self.locations[value].root, Place("output", k))
+        return places | self._places_of_states(places)
+
+    def _places_of_states(self, others: Mapping[Value, Place]) -> dict[Value, Place]:
+        """States are where they are; what updates one is written into it by its kernel, or into memory beside it."""
+        places: dict[Value, Place] = {}
+        numbers: dict[Value, int] = {}
+        for op in self.func.body.ops:
+            if op.name == "state":
+                numbers[op.result] = len(numbers)
+                places[op.result] = Place("state", numbers[op.result])
+            elif op.name == "read":
+                places[op.result] = places[op.operands[0]]
+        for op in self.func.body.ops:
+            if op.name == "update":
+                state, value = op.operands
+                root = self.locations[value].root
+                assert root not in others, "the outputs of a graph are copies of their own (`needs_copy`)"
+                where: Literal["state", "next"] = "state" if self._may_update(state, root) else "next"
+                places.setdefault(root, Place(where, numbers[state]))
         return places
+
+    def _may_update(self, state: Value, value: Value) -> bool:
+        """Whether the kernel of a value may write it where the state lies: nobody needs the state afterwards."""
+        reads = [op.result for op in state.users if op.name == "read"]
+        step = self.first[value]
+        if all(self.last[read] < step for read in reads):
+            return True
+        call = value.op
+        if len(reads) != 1 or call is None or call.name != "call":
+            return False
+        return any(
+            self.locations[call.operands[i]].root is reads[0]
+            and call.results[o - len(call.operands)] is value
+            and self._is_last(call, step, call.operands[i], value)
+            for i, o in self.inplace.get(call.attrs["kernel"], ())
+        )
 
     def lifetimes(self, homes: Mapping[Value, Value]) -> dict[Value, Lifetime]:
         """When the roots without a fixed place are needed; `homes` lie in the memory of an earlier one."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import ml_dtypes
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Value
+from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ops.contract import conv, matmul
 from tilewright.ops.define import op
@@ -38,6 +38,19 @@ from tilewright.ops.view import reshape, shape_of
 def is_quantised(dtype: DType) -> bool:
     """Whether numbers are quantised to this dtype: integers, floats of up to 8 bits that have a mantissa."""
     return dtype.is_int or (dtype.is_float and dtype.bits <= 8 and dtype is not dt.f8e8m0)
+
+
+def changes_type_alone(op: Op) -> bool:
+    """Whether the numbers of the result are those of the first operand, as near as its type has them."""
+    return op.name in ("cast", "quantize_linear", "dequantize_linear")
+
+
+def without_integers(operator: str) -> str:
+    """The operator that computes of floats what this one computes of integers; itself where it is none of integers."""
+    return _OF_FLOATS.get(operator, operator)
+
+
+_OF_FLOATS = {"conv_integer": "conv", "matmul_integer": "matmul"}
 
 
 def limits(dtype: DType) -> tuple[float, float]:

@@ -49,12 +49,32 @@ class _Running:
         return self.trace.alloc(dtype, (count,), space)
 
     def start(self, totals: Array, k: Sym | int) -> None:
-        is_log = self.combine == LOGADDEXP
-        totals.store((k,), -math.inf if is_log else identity(self.combine, totals.dtype))
+        totals.store((k,), self._nothing)
+
+    @property
+    def _nothing(self) -> float | bool:
+        return -math.inf if self.combine == LOGADDEXP else identity(self.combine, self.x.dtype)
+
+    def place(self, row: Sym, j: Sym, column: Sym) -> tuple[Sym, Sym, Sym]:
+        """Where the j-th element from the start is."""
+        return row, self.x.shape[1] - 1 - j if self.reverse else j, column
+
+    def begin(self, totals: Array, row: Sym, first: Sym, width: Sym) -> None:
+        """The totals of some columns are their first elements."""
+        t, size = self.trace, self.x.shape[1]
+        if self.exclusive:  # the totals only matter where more elements follow
+            with t.when(le(1, size)), t.loop(width, "l") as column:
+                self.out.store(self.place(row, sym(0), first + column), self._nothing)
+        with t.when(le(2 if self.exclusive else 1, size)), t.loop(width, "l") as column:
+            place = self.place(row, sym(0), first + column)
+            element = self.x[place].cast(totals.dtype)
+            totals.store((column,), element)
+            if not self.exclusive:
+                self.out.store(place, element.cast(self.out.dtype))
 
     def step(self, totals: Array, k: Sym | int, row: Sym, j: Sym, column: Sym) -> None:
         """Take the j-th element from the start into total k."""
-        place = (row, self.x.shape[1] - 1 - j if self.reverse else j, column)
+        place = self.place(row, j, column)
         before = totals[k]
         after = self._combined(before, self.x[place].cast(totals.dtype))
         totals.store((k,), after)
@@ -76,10 +96,9 @@ def _scan_columns(scan: _Running) -> None:
         row, first = (k, sym(0)) if strips == 1 else (k // strips, k % strips * STRIP)
         width = strip if strips == 1 else minimum(strip, after - first)
         totals = scan.totals(strip, "scratch")
-        with t.loop(width, "l") as column:
-            scan.start(totals, column)
-        with t.loop(size, "j") as j, t.loop(width, "l") as column:
-            scan.step(totals, column, row, j, first + column)
+        scan.begin(totals, row, first, width)
+        with t.loop(maximum(size - 1, 0), "j") as j, t.loop(width, "l") as column:
+            scan.step(totals, column, row, j + 1, first + column)
 
 
 def _scan_rows(scan: _Running) -> None:
@@ -136,6 +155,8 @@ running.declares(Traits(continuous=FIRST, has_state=True))
 def _along(x: Value, axis: int, combine: str, exclusive: bool, reverse: bool) -> Value:
     shape = shape_of(x)
     a = checked_axis(axis, len(shape))
+    if shape[a] == 1 and not exclusive:
+        return x
     three = (product(shape[:a]), shape[a], product(shape[a + 1 :]))
     totals: Value = running(reshape(x, shape=three), combine=combine, exclusive=exclusive, reverse=reverse)
     return reshape(totals, shape=shape)

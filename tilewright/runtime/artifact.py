@@ -160,6 +160,27 @@ class LentArray:
 
 
 @dataclass(frozen=True)
+class StateInfo:
+    """What a model keeps from call to call, as `info`, whose name is that of an input of its source: at the end of a
+    call it holds what the source has as `output`. Its kernel writes it "in place", or into memory with which it is
+    "swapped"; a model in parts has it "handed on" as an array. It begins with the bytes at `initial` in the
+    constants, or with zeros (-1)."""
+
+    info: TensorInfo
+    output: str
+    way: str
+    initial: int = -1
+
+    def __post_init__(self) -> None:
+        fixed = self.info.kind == "tensor" and all(type(d) is int and d >= 0 for d in self.info.shape)
+        if not fixed or self.way not in ("in place", "swapped", "handed on") or self.info.dtype == "string":
+            raise ValueError(f"there is no state {self.info} that is {self.way}")
+
+    def __str__(self) -> str:
+        return f"{self.info} = {short_name(self.output)}"
+
+
+@dataclass(frozen=True)
 class Variant:
     """A program for calls with these `sizes` of symbolic dims, with fixed sizes in the shapes of its inputs."""
 
@@ -176,6 +197,7 @@ class Variant:
             [(o.name, o.dtype, o.kind, len(o.shape)) for o in a.outputs] for a in (self.artifact, general)
         )
         is_one = inputs == self.artifact.inputs and made == wanted and dims.issuperset(self.sizes)
+        is_one &= self.artifact.keeps == general.keeps
         if not is_one or self.artifact.variants:
             raise ValueError(f"the variant for {self.text} is none of this program")
 
@@ -205,7 +227,9 @@ class Artifact:
     Parts and variants have the same `objects` and `constants` as the whole, and names of their own for their functions.
     `assumed` says which conditions on the dims the program takes for granted: other calls are those of `broadcasting`,
     which has both meanings of dims that may be equal or 1, and is tried where another program refuses the dims of a
-    call. Constants that are `lent` lie elsewhere in this process; in a file they follow the others.
+    call. Constants that are `lent` lie elsewhere in this process; in a file they follow the others. `states` are kept
+    from call to call: native code finds the addresses of what they hold behind those of the inputs, and those of what
+    they hold next, where that is not in place, behind those of the outputs.
     """
 
     target: TargetInfo
@@ -224,6 +248,7 @@ class Artifact:
     variants: tuple[Variant, ...] = ()
     broadcasting: Artifact | None = None
     assumed: tuple[str, ...] = ()
+    states: tuple[StateInfo, ...] = ()
     errors: tuple[Failure, ...] = ()
     plan_symbol: str = "tw_plan"
     run_symbol: str = "tw_run"
@@ -310,6 +335,11 @@ class Artifact:
         )
 
     @property
+    def keeps(self) -> tuple[tuple[TensorInfo, str], ...]:
+        """The states, in whatever way they are kept."""
+        return tuple((state.info, state.output) for state in self.states)
+
+    @property
     def programs(self) -> tuple[Artifact, ...]:
         """All that a call may run: the general one, the variants, and last the one that broadcasts."""
         more = () if self.broadcasting is None else (self.broadcasting,)
@@ -321,12 +351,15 @@ class Artifact:
         more = len(self.assumed) - _SHOWN
         shown = [*self.assumed[:_SHOWN], *([f"{more} more conditions hold"] if more > 0 else [])]
         where = f" where {', '.join(shown)}" if shown else ""
-        return printable(f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))}){where}")
+        kept = f" keeping {', '.join(short_name(state.info.name) for state in self.states)}" if self.states else ""
+        ends = f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
+        return printable(f"{ends}{kept}{where}")
 
     def check_broadcasting(self, of: Artifact) -> None:
         """ValueError unless this can be run with the inputs of another program, and gives outputs like its."""
         made, wanted = ([(o.name, o.dtype, o.kind, len(o.shape)) for o in a.outputs] for a in (self, of))
-        if self.inputs != of.inputs or made != wanted or self.variants or self.broadcasting is not None:
+        is_one = self.inputs == of.inputs and made == wanted and self.keeps == of.keeps
+        if not is_one or self.variants or self.broadcasting is not None:
             raise ValueError("the program that broadcasts is none of this one")
 
     @property
@@ -340,6 +373,7 @@ class Artifact:
             "inputs": ", ".join(map(str, self.inputs)),
             "outputs": ", ".join(map(str, self.outputs)),
             **({"assumed": "; ".join(self.assumed)} if self.assumed else {}),
+            **({"states": [_state_record(state) for state in self.states]} if self.states else {}),
             "target": f"{self.target.cpu} ({self.target.triple or self.target.kind})",
             "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
             "constant bytes": memoryview(self.constants).nbytes,
@@ -387,6 +421,13 @@ class Artifact:
         return metadata
 
 
+def _state_record(state: StateInfo) -> dict[str, Any]:
+    """What a report tells of a state."""
+    first = "zeros" if state.initial < 0 else "as the model says"
+    return {"state": state.info.name, "type": state.info.type, "becomes": state.output, "first": first,
+            "update": state.way}  # fmt: skip
+
+
 _SHOWN = 4
 """Conditions on dims that a signature shows."""
 
@@ -432,7 +473,8 @@ def _from_metadata(metadata: Any) -> Artifact:
     found = record(Artifact, metadata, objects=(), parts=parts, variants=variants, broadcasting=general)
     if found.program is not None:
         counts = [(len(part.inputs), len(part.outputs)) for part in parts]
-        staged.check.check_program(found.program, len(found.inputs), len(found.outputs), counts)
+        kept = len(found.states)
+        staged.check.check_program(found.program, len(found.inputs) + kept, len(found.outputs) + kept, counts)
     elif parts:
         raise ValueError("there are parts, and no program that calls them")
     for variant in variants:

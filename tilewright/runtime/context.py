@@ -14,6 +14,7 @@ from tilewright.runtime.artifact import Artifact, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError
 from tilewright.runtime.executor import Executor, MakeExecutor, executor_of
 from tilewright.runtime.sizes_seen import SizeCounter
+from tilewright.runtime.states import States
 from tilewright.runtime.threads import ThreadPool
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape
@@ -46,7 +47,7 @@ class Linked:
 
 class Planned:
     """A program in a context: its arguments, and what is known for the last shapes. `needs` are bytes of the arena and
-    of each thread's scratch memory."""
+    of each thread's scratch memory, `planned` the numbers that native code gave for shapes and data."""
 
     def __init__(
         self,
@@ -55,14 +56,19 @@ class Planned:
         out_data: _Pointers,
         pool: int | None,
         counter: SizeCounter | None,
+        states: States,
     ) -> None:
         artifact = linked.artifact
         self.linked = linked
-        self.run: Callable[[int], int] = linked.code.run if counter is None else partial(self._counted, counter)
+        self._run = linked.code.run
+        if artifact.states:
+            self._run = states.runner(linked.code.run, artifact.states, out_data, len(artifact.outputs))
+        self.run: Callable[[int], int] = self._run if counter is None else partial(self._counted, counter)
         self.reads_data = artifact.plan_reads_data
         self.results = Results()
         self.shapes: tuple[Shape, ...] | None = None
         self.needs = (0, 0)
+        self.planned: tuple[int, ...] = ()
         plan = artifact.static_plan
         values = plan.dims if plan else ()
         self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
@@ -79,7 +85,7 @@ class Planned:
     def _counted(self, counter: SizeCounter, call: int) -> int:
         assert self.shapes is not None
         counter.add(self.shapes)
-        return self.linked.code.run(call)
+        return self._run(call)
 
     def plan(
         self, shapes: tuple[Shape, ...], outputs: Sequence[tuple[Shape, np.dtype]], needs: tuple[int, int]
@@ -95,13 +101,19 @@ class Context:
     makes; None where nothing is planned. A `counter` is told the shapes of each call."""
 
     def __init__(
-        self, programs: Sequence[Linked], threads: int, pool: int | None, counter: SizeCounter | None = None
+        self,
+        programs: Sequence[Linked],
+        threads: int,
+        pool: int | None,
+        states: States,
+        counter: SizeCounter | None = None,
     ) -> None:
         inputs, outputs = programs[0].artifact.inputs, programs[0].artifact.outputs
+        kept = len(states.infos)
         self.in_shapes = (ctypes.c_int64 * sum(len(info.parts.shape) for info in inputs))()
         self.out_shapes = (ctypes.c_int64 * sum(len(info.parts.shape) for info in outputs))()
-        self.in_data = (ctypes.c_void_p * len(inputs))()
-        self.out_data = (ctypes.c_void_p * len(outputs))()
+        self.in_data = (ctypes.c_void_p * (len(inputs) + kept))()
+        self.out_data = (ctypes.c_void_p * (len(outputs) + kept))()
         self.sizes = (ctypes.c_int64 * 2)()
         self.arena = Arena("intermediate tensors")
         self.scratch = Arena("scratch memory of the threads")
@@ -111,6 +123,7 @@ class Context:
         self._threads = threads
         self._pool = pool
         self._counter = counter
+        self._states = states
         first = self.program(0)
         if first.shapes is None:
             self._take(first, None)
@@ -121,7 +134,8 @@ class Context:
         """A program of the model with its arguments."""
         found = self._planned[number]
         if found is None:
-            found = Planned(self._programs[number], self.in_data, self.out_data, self._pool, self._counter)
+            own = (self.in_data, self.out_data, self._pool, self._counter, self._states)
+            found = Planned(self._programs[number], *own)
             self._planned[number] = found
         return found
 

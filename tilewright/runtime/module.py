@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,17 +29,18 @@ from tilewright.runtime.errors import (
 )
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.guard import ShapeGuard
+from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
 from tilewright.runtime.report import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
+from tilewright.runtime.states import KeepsStates, States
 from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
 from tilewright.runtime.tensors import TensorModel
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
-from tilewright.runtime.values.node_arg import NodeArg
-from tilewright.runtime.values.outputs import no_memory, positions, views_of
+from tilewright.runtime.values.outputs import no_memory, views_of
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
@@ -77,6 +78,15 @@ def load(
     return Model(Artifact.load(source, check_weights=check_weights, mmap=mmap), threads, executor)
 
 
+def _loaded_again(
+    source: bytes, threads: int | None, executor: MakeExecutor | None, states: Mapping[str, np.ndarray]
+) -> Model:
+    """A model that was pickled, with what its states held."""
+    model = load(source, threads, executor=executor)
+    model._states.put(states)
+    return model
+
+
 @dataclass(frozen=True)
 class _Native:
     """What a model of native code runs with: the general program, and its variants."""
@@ -100,7 +110,7 @@ class _Staged:
         yield from (run.native for run in self.runs if isinstance(run, staged.run.StagedRun) and run.native is not None)
 
 
-class Model:
+class Model(CalledByName, KeepsStates):
     """A compiled model that can be called with NumPy arrays, made by `tilewright.compile` and `tilewright.load`.
 
     `inputs` and `outputs` describe its tensors in order, `threads` is the number of threads a call uses.
@@ -116,6 +126,11 @@ class Model:
 
     Models can be pickled, as the bytes of `save`, weights included: where these are large, let each process load the
     file by itself. A copy (`copy.copy`, `copy.deepcopy`) shares the weights, and is closed by itself.
+
+    A model that was compiled with `states` keeps these from call to call: calls run one after the other, whichever
+    threads make them, and each finds the states as the one before has left them. Streams that do not belong together
+    have a copy each, whose states begin as those of the model are. `save` and `load` have states as they are before
+    the first call, pickles and copies as they are now.
 
     A model that was compiled with `frequent` sizes runs the variant for the sizes of its inputs, or the general
     program. Both share weights, code, threads and the memory of calls.
@@ -158,14 +173,15 @@ class Model:
         self._counter: SizeCounter | None = None
         self._loaded: _Native | _Staged | None
         programs = artifact.programs
-        self._is_staged = any(program.program is not None for program in programs)
-        if self._is_staged:
+        if any(program.program is not None for program in programs):
             self._loaded = self._staged(artifact, programs)
         else:
             linked: list[Linked] = []
             for program in programs:
                 linked.append(Linked.of(program, self.threads, executor, linked[0] if linked else _beside))
             self._loaded = _Native(artifact, tuple(linked))
+        self._states = States(artifact.states, artifact.constants)
+        self._is_plain = isinstance(self._loaded, _Native) and not artifact.states
         self._start_process()
 
     def __call__(self, /, *args: Any, out: Sequence[Any] | None = None, **named: Any) -> tuple[np.ndarray, ...]:
@@ -182,8 +198,8 @@ class Model:
             args = place_named(self.inputs, args, named)
         if self._forks != _forks[0]:
             self._start_process()
-        if self._is_staged:
-            return self._call_staged(args, out)
+        if not self._is_plain:
+            return self._call_otherwise(args, out)
         contexts = self._contexts
         try:
             context = contexts.pop()
@@ -194,46 +210,6 @@ class Model:
         finally:
             contexts.append(context)
 
-    @overload
-    def run(self, inputs: Mapping[str, Any], *, out: Sequence[Any] | None = None) -> tuple[np.ndarray, ...]: ...
-
-    @overload
-    def run(
-        self, inputs: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: None = None
-    ) -> list[np.ndarray]: ...
-
-    @overload
-    def run(self, *, output_names: Sequence[str] | None = None, input_feed: Mapping[str, Any]) -> list[np.ndarray]: ...
-
-    def run(
-        self,
-        inputs: Any = None,
-        input_feed: Any = None,
-        run_options: None = None,
-        *,
-        output_names: Any = None,
-        out: Sequence[Any] | None = None,
-    ) -> tuple[np.ndarray, ...] | list[np.ndarray]:
-        """As a call with names, for names that are no Python identifiers: `run({"x": x})` gives a tuple.
-
-        Also as ONNX Runtime's sessions have it: `run(None, {"x": x})` gives a list of all outputs,
-        `run(["y"], {"x": x})` of those that are named, in that order.
-        """
-        if input_feed is None:
-            if type(inputs) is not dict:
-                inputs = check_named(inputs)
-            return self(*place_named(self.inputs, (), inputs), out=out)
-        if run_options is not None:
-            raise InputError("run options of ONNX Runtime have no meaning here", hint="leave them out, or give None")
-        chosen = positions(self.outputs, output_names if inputs is None else inputs)
-        results = self(*place_named(self.inputs, (), check_named(input_feed)), out=out)
-        return [results[index] for index in chosen]
-
-    def run_dict(self, inputs: Mapping[str, Any], *, out: Sequence[Any] | None = None) -> dict[str, np.ndarray]:
-        """As `run`, with the outputs by their names."""
-        results = self(*place_named(self.inputs, (), check_named(inputs)), out=out)
-        return {info.name: result for info, result in zip(self.outputs, results, strict=True)}
-
     def with_outputs(self, package: Any) -> TensorModel:
         """The same model, with outputs as tensors of a package: `net = model.with_outputs(torch)`, `(y,) = net(x)`.
 
@@ -241,14 +217,6 @@ class Model:
         bfloat16 they are as well. OptionError for another object, and for outputs of a dtype that the package lacks.
         """
         return TensorModel(self, package)
-
-    def get_inputs(self) -> list[NodeArg]:
-        """The inputs as ONNX Runtime's sessions describe them; see also `inputs`."""
-        return [NodeArg.of(info) for info in self.inputs]
-
-    def get_outputs(self) -> list[NodeArg]:
-        """The outputs as ONNX Runtime's sessions describe them; see also `outputs`."""
-        return [NodeArg.of(info) for info in self.outputs]
 
     def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> tuple[KernelTime, ...]:
         """Run at least `runs` times on `inputs` and time each kernel, in the order of the report's calls.
@@ -261,8 +229,13 @@ class Model:
         args = place_named(self.inputs, (), check_named(inputs))
         if self._forks != _forks[0]:
             self._start_process()
+        with self._states.set_aside():
+            return self._profiled(loaded, args, runs)
+
+    def _profiled(self, loaded: _Native | _Staged, args: tuple[Any, ...], runs: int) -> tuple[KernelTime, ...]:
         if isinstance(loaded, _Staged):
             values, shapes, number = self._staged_values(args)
+            values = self._with_states(values)
             _, number = self._run_staged(loaded, values, shapes, number)
             artifact = loaded.artifact.programs[number]
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
@@ -270,6 +243,7 @@ class Model:
             seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
         else:
             context = self._new_context()
+            self._states.give(context.in_data, len(self.inputs))
             self._call(context, args, None)
             artifact, counted = context.current.linked.artifact, [self._counting(context)]
             seconds = median_seconds(lambda: counted[0][0](args), [counted[0][1]], runs)
@@ -327,6 +301,7 @@ class Model:
                 part.trim()
             for native in self._loaded.native:
                 native.trim()
+        self._states.trim()
         self._contexts = deque[Context]()  # the old one ends with the last running call, which gives its context back
         release_free_memory()
 
@@ -353,10 +328,14 @@ class Model:
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (partial(load, executor=self._executor), (self.artifact.to_bytes(), self._wanted_threads))
+        states = self._states.copies() if self._states.infos else {}
+        return (_loaded_again, (self.artifact.to_bytes(), self._wanted_threads, self._executor, states))
 
     def __copy__(self) -> Self:
-        return type(self)(self.artifact, self._wanted_threads, self._executor)
+        made = type(self)(self.artifact, self._wanted_threads, self._executor)
+        if self._states.infos:
+            made._states.put(self._states.copies())
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.__copy__()
@@ -392,6 +371,7 @@ class Model:
         self._lock = threading.Lock()
         self._contexts = deque[Context]()
         self._forks = _forks[0]
+        self._states.start_process()
         if isinstance(self._loaded, _Staged):
             for native in self._loaded.native:
                 native.start_process()
@@ -404,22 +384,45 @@ class Model:
             loaded = self._open()
             assert isinstance(loaded, _Native)
             pool = loaded.programs[0].pool.address()
-        return Context(loaded.programs, self.threads, pool, self._counter)
+        return Context(loaded.programs, self.threads, pool, self._states, self._counter)
 
-    def _call_staged(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
+    def _call_otherwise(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
+        """A call of a model in parts, or that keeps states."""
         loaded = self._open()
-        assert isinstance(loaded, _Staged)
+        if not self._states.infos:
+            assert isinstance(loaded, _Staged)
+            return self._call_staged(loaded, args, out)
+        self._states.begin()
+        try:
+            if isinstance(loaded, _Staged):
+                return self._call_staged(loaded, args, out)
+            context = self._contexts.pop() if self._contexts else self._new_context()
+            try:
+                self._states.give(context.in_data, len(self.inputs))
+                return self._call(context, args, out)
+            finally:
+                self._contexts.append(context)
+        finally:
+            self._states.end()
+
+    def _call_staged(self, loaded: _Staged, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         values, shapes, number = self._staged_values(args)
         if self._counter is not None:
             self._counter.add(shapes)
+        given = self._with_states(values) if self._states.infos else values
         try:
-            results, _ = self._run_staged(loaded, values, shapes, number)
+            results, _ = self._run_staged(loaded, given, shapes, number)
         except TilewrightError as error:
             if "called with" not in (error.where or ""):
                 about = zip(self.inputs, values, strict=True)
                 listed = ", ".join(f"{info.name} {staged.host_values.described(value)}" for info, value in about)
                 error.where = f"{error.where + ', ' if error.where else ''}called with {listed or 'no inputs'}"
             raise
+        if self._states.infos:
+            own = staged.host_values.own_copies(results, given)
+            infos = [state.info for state in self._states.infos]
+            self._states.hand_on(staged.host_values.as_given(own[len(self.outputs) :], infos))
+            results, values = own[: len(self.outputs)], []
         if self._gives_complex:
             results = staged.host_values.as_given(results, self.outputs)
         if out is None:
@@ -427,13 +430,18 @@ class Model:
         staged.host_values.write_to(out, self.outputs, results, values)
         return tuple(out)
 
+    def _with_states(self, values: list[Any]) -> list[Any]:
+        """What the steps of a model in parts take: the inputs, and what the states hold."""
+        infos = [state.info for state in self._states.infos]
+        return [*values, *staged.host_values.as_parts(self._states.current, infos)]
+
     def _run_staged(
         self, loaded: _Staged, values: list[Any], shapes: tuple[Shape, ...], number: int
     ) -> tuple[tuple[Any, ...], int]:
         """What a program gives, or the one that broadcasts where it refuses the dims, and the number of that."""
         last = len(loaded.runs) - 1
         try:
-            if shapes not in self._broadcast:
+            if not self._broadcast or shapes not in self._broadcast:
                 return loaded.runs[number](values, self.max_seconds), number
         except InputError:
             if not self._has_broadcasting:
@@ -474,7 +482,7 @@ class Model:
         else:
             results = list(out) if isinstance(out, tuple | list) else []
             views = views_of(out, self.outputs, context.results.shapes, arrays)
-            out_data[:] = [address_of(view) for view in views]
+            out_data[: len(views)] = [address_of(view) for view in views]
         code = context.run(context.call)
         if code:
             raise self._failure(context.current, code, shapes)
@@ -489,26 +497,34 @@ class Model:
             if number == context.last or not self._has_broadcasting:
                 raise
             program = self._planned(context, context.last, shapes)
-        context.use(program)
+        if context.planned != shapes:
+            context.use(program)
 
     def _planned(self, context: Context, number: int, shapes: tuple[Shape, ...]) -> Planned:
         """A program that is planned for these shapes; InputError where it refuses them."""
         program = context.program(number)
         if shapes != program.shapes or program.reads_data:
+            known = context.planned if program is context.current else None
             context.planned = program.shapes = None  # until all of it is known
             plan = program.linked.code.plan
             assert plan is not None, "the guard has looked at fixed shapes"
-            context.in_shapes[:] = [
-                size
-                for info, shape in zip(self.inputs, shapes, strict=True)
-                for size in ((*shape, 2) if info.is_complex else shape)
-            ]
+            if shapes != known:
+                context.in_shapes[:] = [
+                    size
+                    for info, shape in zip(self.inputs, shapes, strict=True)
+                    for size in ((*shape, 2) if info.is_complex else shape)
+                ]
             code = plan(context.in_shapes, context.in_data, program.dims, context.out_shapes, context.sizes)
             if code:
                 raise self._failure(program, code, shapes)
+            planned = (*context.out_shapes, *context.sizes)
+            if shapes == known and planned == program.planned:  # data that ask for the same sizes as before
+                context.planned = program.shapes = shapes
+                return program
             outputs = zip(self._output_shapes(context), self._output_dtypes, strict=True)
             arena, scratch = context.sizes
             program.plan(shapes, list(outputs), (arena, scratch))
+            program.planned = planned
         return program
 
     def _output_shapes(self, context: Context) -> tuple[Shape, ...]:

@@ -100,7 +100,7 @@ def _for_all_dims(
     others = lowered.clone()
     is_narrower = specialize_less(others.func, info.specialized_for)
     smaller = strategies[k].for_other_dims(strategies[k + 1 :])
-    if smaller or (is_narrower and strategies[k].in_steps):
+    if smaller or (is_narrower and strategies[k].respecialize_remainder):
         small = _for_all_dims(others, smaller or strategies, target, [])
     else:
         small, _ = _scheduled(others, strategies, target, [], may_specialize=False)

@@ -19,7 +19,7 @@ class Outside(Strategy):
 
     def __init__(self, inner: Strategy, strategies: Strategies[Strategy]) -> None:
         self.name, self.label = inner.name, inner.label
-        self.keeps_layout, self.in_steps = inner.keeps_layout, inner.in_steps
+        self.keeps_layout, self.respecialize_remainder = inner.keeps_layout, inner.respecialize_remainder
         self.inner = inner
         self.strategies = strategies
 

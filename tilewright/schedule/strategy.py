@@ -39,7 +39,7 @@ class Strategy(ABC):
     """The name of its kernels; "" lets them be named by their operators."""
     keeps_layout: bool = False
     """Whether sums have their own layout in its kernels, and not that of the views that read them."""
-    in_steps: bool = False
+    respecialize_remainder: bool = False
     """Whether the kernel for dims smaller than those that one is specialised for may be specialised, too."""
 
     def claims(self, op: Op, info: OpInfo) -> bool:

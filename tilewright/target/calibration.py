@@ -16,22 +16,23 @@ class Exposed:
     """Of each thing that a contraction makes a core do beside multiplying, the part that adds to its time.
 
     `load` is of the cycles of the inner loops' loads; `l2`, `l3` and `memory` are of the cycles in which bytes come
-    from there (`late`: in addition, where a long panel is prefetched too late); `passes` are cycles of reading and
-    writing one vector of sums once more; `copied` and `apart` are cycles of copying an element of the rows, and of
-    reading one from a cache line that it shares with no other. `transform` are cycles of a vector of transformed, or
-    padded, data of a convolution: written, and read by the products; `image` are those of a vector of the images around
-    it, each read or written once (0 where it was not measured apart from `transform`). `one_stream` multiplies the time
-    of memory where few rows read all columns as one run of addresses, on a core that follows several.
+    from there (`late_prefetch`: in addition, where a long panel is prefetched too late); `passes` are cycles of reading
+    and writing one vector of sums once more; `copied` and `scattered_loads` are cycles of copying an element of the
+    rows, and of reading one from a cache line that it shares with no other. `transform` are cycles of a vector of
+    transformed, or padded, data of a convolution: written, and read by the products; `image` are those of a vector of
+    the images around it, each read or written once (0 where it was not measured apart from `transform`). `one_stream`
+    multiplies the time of memory where few rows read all columns as one run of addresses, on a core that follows
+    several.
     """
 
     load: float = 0.49
     l2: float = 0.23
     l3: float = 0.26
     memory: float = 0.92
-    late: float = 0.21
+    late_prefetch: float = 0.21
     passes: float = 3.7
     copied: float = 0.49
-    apart: float = 0.06
+    scattered_loads: float = 0.06
     transform: float = 12.8
     image: float = 0.0
     one_stream: float = 1.07

@@ -12,7 +12,7 @@ from tests.frontends.tflite.models import Graph, Node, Tensor, constant, run, wr
 from tilewright.frontends.tflite import TfliteFrontEnd
 from tilewright.frontends.tflite.load import load_tflite
 from tilewright.frontends.tflite.sparse import SparseLevel, Sparsity, dense
-from tilewright.frontends.tflite.states import first_states
+from tilewright.frontends.tflite.variables import first_states
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.diag import ModelError
@@ -133,6 +133,15 @@ def test_variables_are_inputs_and_outputs() -> None:
     x = normal(3)
     for result in run(data, x, states["sum"]):
         np.testing.assert_array_equal(result, x + first)
+    model = tilewright.compile(data, cache=False, states=True)
+    assert [info.name for info in model.inputs] == ["x"] and [info.name for info in model.outputs] == ["y"]
+    assert model.report().data["states"][0]["first"] == "as the model says"
+    for _ in range(2):
+        for times in (1, 2, 3):
+            np.testing.assert_allclose(model(x)[0], first + times * x, rtol=1e-6)
+        model.reset()
+    again = tilewright.load(model.artifact.to_bytes())
+    np.testing.assert_array_equal(again.state("sum"), first)
     with pytest.raises(ModelError, match="the first value of the variable 'sum'"):
         first_states(written(Graph(main.tensors, main.nodes[1:], ["x"], ["y"])))
 

@@ -13,7 +13,7 @@ import pytest
 from tests.frontends.tflite.models import Tensor, check, constant, node_model, run
 from tilewright.frontends.tflite import adapters  # noqa: F401
 from tilewright.frontends.tflite.registry import tflite_operators
-from tilewright.frontends.tflite.states import STATE_OPERATORS
+from tilewright.frontends.tflite.variables import STATE_OPERATORS
 
 RNG = np.random.default_rng(7)
 

@@ -188,10 +188,27 @@ def test_lines_may_be_gathered_from_blocks(shape):
 
 
 @pytest.mark.parametrize(
+    ("channels", "starts", "sizes"),
+    [
+        (48, (0, 16, 0, 0), (2, 16, 5, 5)), (48, (0, 16, 0, 0), (2, 32, 5, 5)), (40, (0, 32, 0, 0), (2, 8, 5, 5)),
+        (40, (1, 16, 1, 2), (1, 24, 3, 2)), (40, (0, 0, 0, 0), (1, 40, 5, 5)),
+    ],
+)  # fmt: skip
+def test_slices_of_whole_blocks_of_channels_stay_blocked(channels, starts, sizes):
+    def body(x):
+        return conv(vw.slice_(conv(x, channels, 3), starts=starts, sizes=sizes), 16, 3)
+
+    assert len(changes(layout(body, (2, 16, 5, 5)))) == 2
+
+
+@pytest.mark.parametrize(
     "move",
     [
         lambda y: vw.transpose(y, perm=(0, 2, 1, 3)),
-        lambda y: vw.slice_(y, starts=(0, 0, 0, 0), sizes=(1, 32, 5, 5), steps=(1, 1, 1, 1)),
+        lambda y: vw.slice_(y, starts=(0, 8, 0, 0), sizes=(2, 16, 5, 5)),
+        lambda y: vw.slice_(y, starts=(0, 0, 0, 0), sizes=(2, 24, 5, 5)),
+        lambda y: vw.slice_(y, starts=(0, 0, 0, 0), sizes=(2, 16, 5, 5), steps=(1, 2, 1, 1)),
+        lambda y: vw.slice_(y, starts=(0, 31, 0, 0), sizes=(2, 32, 5, 5), steps=(1, -1, 1, 1)),
         lambda y: vw.pad(y, before=(0, 3, 0, 0), after=(0, -3, 0, 0)),
         lambda y: rd.reduce_max(y, axes=(1, 2)),
         lambda y: ix.gather(y, constant(np.arange(32)[::-1].copy()), axis=1),

@@ -42,9 +42,9 @@ def test_products_of_a_recurrent_network_are_summed_in_lanes(hidden):
 
 
 def test_a_search_keeps_its_order():
-    arrays = [RNG.standard_normal((3, 20)).astype(np.float32)]
+    arrays = [RNG.standard_normal((3, 33)).astype(np.float32)]
     module, _ = oracle.agree(
-        [tensor(dt.f32, (3, 20))], lambda x: sort.topk(x, k=4, axis=1), arrays, tolerance=0
+        [tensor(dt.f32, (3, 33))], lambda x: sort.topk(x, k=4, axis=1), arrays, tolerance=0
     )
     assert kinds(module).count("serial") == 2  # those that are kept first, and those that pass by: results are vectors
 
@@ -57,3 +57,31 @@ def test_what_a_search_looks_at_in_any_order_is_vectors(k: int) -> None:
         [tensor(dt.f32, (2, 640))], lambda x: sort.topk(x, k=k, axis=1), arrays, tolerance=0
     )
     assert kinds(module).count("vector") >= 4
+
+
+def test_elements_of_short_rows_count_those_before_them_in_vectors():
+    arrays = [RNG.standard_normal((3, 100)).astype(np.float32)]
+    module, _ = oracle.agree(
+        [tensor(dt.f32, (3, 100))], lambda x: sort.topk(x, k=20, axis=1), arrays, tolerance=0
+    )
+    assert kinds(module).count("vector") >= 4
+    assert kinds(module).count("serial") <= 5  # blocks of keys, of the others and of counts; and where each goes
+
+
+def test_a_few_of_each_column_are_kept_in_lanes():
+    arrays = [RNG.standard_normal((60, 40)).astype(np.float32)]
+    module, _ = oracle.agree(
+        [tensor(dt.f32, (60, 40))], lambda x: sort.topk(x, k=2, axis=0), arrays, tolerance=0
+    )
+    found = kinds(module)
+    assert found.count("vector") >= 4 and "unroll" not in found
+
+
+@pytest.mark.parametrize("axis", (0, 1))
+@pytest.mark.parametrize("k", (3, 12))
+def test_orders_along_an_axis_of_unknown_size(k: int, axis: int) -> None:
+    """Each size takes a way of its own: ranks, registers, a heap, columns, what is picked and sorted."""
+    n, m = var("n"), var("m")
+    for size in (k, k + 1, 32, 33, 128, 129, 64 * k, 64 * k + 40):
+        x = RNG.integers(-9, 9, (size, 5) if axis == 0 else (5, size)).astype(np.float32)  # with ties
+        oracle.agree([tensor(dt.f32, (n, m))], lambda x: sort.topk(x, k=k, axis=axis), [x], tolerance=0)

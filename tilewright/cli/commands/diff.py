@@ -25,7 +25,8 @@ SHOWN = 12
 WIDTH = 200
 """Of lines that no terminal limits."""
 
-HELP = """Compare MODEL (a quantised one, say) with REFERENCE, what it was made of: both ONNX, run on the same inputs.
+HELP = """Compare MODEL (a quantised one, say) with REFERENCE, what it was made of, on the same inputs. Both are
+files of any format that `compile` takes.
 
 Prints the error of each layer's result, relative to the result (root mean square) and in decibels; of what the layer
 reads; the growth in between; and the error that the layer makes by itself, of exact inputs. The layer in which the
@@ -34,7 +35,7 @@ error grows most by what it does itself is named.
 \b
 Examples:
   tilewright diff model.onnx small.onnx --data samples.npz
-  tilewright diff model.onnx small.onnx --random 2 --all
+  tilewright diff model.pt2 model.onnx --random 2 --all
   tilewright diff model.onnx small.onnx --data calls/ --json
 """
 

@@ -49,6 +49,7 @@ Examples:
   tilewright run model.onnx --input inputs.npz
   tilewright run model.onnx --input ids=ids.npy --input random
   tilewright run model.onnx --input random --dim batch=4 --sizes-seen sizes.json
+  tilewright run vad.onnx --state h=hn --states vad.npz --input x=speech.wav
 """
 
 
@@ -72,6 +73,13 @@ Examples:
     metavar="FILE.json",
     help="Add the sizes of symbolic dims to those that FILE counts (see --frequent).",
 )
+@click.option(
+    "--states",
+    "state_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.npz",
+    help="What states (see --state) hold before the call, where the file is there, and after it.",
+)
 @json_option
 @force_option
 @threads_option
@@ -83,6 +91,7 @@ def command(
     output: Path | None,
     max_seconds: float | None,
     sizes_seen: Path | None,
+    state_file: Path | None,
     as_json: bool,
     force: bool,
     threads: int | None,
@@ -96,6 +105,10 @@ def command(
     loaded = open_model(model, threads, **compile_fields(**options))
     if output is not None:
         check_outputs(output, loaded.outputs, [model, *files_of(specs)], force)
+    if state_file is not None and not loaded.states:
+        raise click.UsageError(f"--states {state_file}: the model keeps no states (see --state)")
+    if state_file is not None and state_file.exists():
+        loaded.load_states(state_file)
     loaded.max_seconds = max_seconds
     if sizes_seen is not None:
         loaded.count_sizes()
@@ -110,6 +123,8 @@ def command(
         console().print(_table(loaded.outputs, results))
     if sizes_seen is not None:
         add_sizes_seen(sizes_seen, loaded.sizes_seen())
+    if state_file is not None:
+        loaded.save_states(state_file, force=force)
     if output is not None:
         for path in write_outputs(output, loaded.outputs, results):
             say(path, err=as_json)

@@ -25,6 +25,8 @@ HELP = """Print the program that MODEL becomes at a level.
 \b
   import  the graph as the file says it
   graph   after all passes: fused regions, each of which becomes a kernel
+  program what a call does: kernels, branches, loops, functions of the host
+          and states, and where values lie
   schedule  the steps that make each kernel, to be edited and given to
           `tilewright compile MODEL --schedule FILE`
   loops   the scheduled loops of each kernel, and the steps that made them
@@ -48,7 +50,7 @@ Examples:
 @compile_options
 def command(model: Path, level: str, kernel: str | None, **options: Any) -> None:
     need_source(model, "show")
-    if kernel is not None and level in ("import", "graph"):
+    if kernel is not None and level in ("import", "graph", "program"):
         raise click.UsageError(f"--kernel {kernel}: the level {level} has no kernels; give another --level")
     fields = compile_fields(**options)
     shapes, constants = fields.pop("shapes"), fields.pop("constants")

@@ -82,19 +82,19 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What a decision makes one core do, in cycles as if nothing else had to be done: `multiply` (the inner loops),
-    `load` (their loads), bytes from L2, the third and memory, those from memory that come
-    `late` as panels are long, `passes` over sums (vectors), elements `copied`, and elements of rows read one by one
-    from lines `apart`."""
+    `load` (their loads), bytes from L2, the third and memory, those from memory that are
+    prefetched too late as panels are long (`late_prefetch`), `passes` over sums (vectors), elements `copied`, and
+    elements of rows that are read one by one, each from a cache line of its own (`scattered_loads`)."""
 
     multiply: float
     load: float
     l2: float
     l3: float
     memory: float
-    late: float
+    late_prefetch: float
     passes: float
     copied: float
-    apart: float
+    scattered_loads: float
 
     def cycles(self, exposed: Exposed) -> float:
         """The multiplications, and of all else the part that they do not hide."""
@@ -104,10 +104,10 @@ class Counts:
             + self.l2 * exposed.l2
             + self.l3 * exposed.l3
             + self.memory * exposed.memory
-            + self.late * exposed.late
+            + self.late_prefetch * exposed.late_prefetch
             + self.passes * exposed.passes
             + self.copied * exposed.copied
-            + self.apart * exposed.apart
+            + self.scattered_loads * exposed.scattered_loads
         )
 
 
@@ -190,10 +190,10 @@ def count(shape: GemmShape, decision: Decision, target: Target) -> Counts:
         l2=(near[0] + near[1]) / speed.l2,
         l3=from_l3 / speed.l3,
         memory=memory + again / speed.memory,
-        late=memory if panel > l2_room(target, "panel") and loops.uses_panels_again else 0,
+        late_prefetch=memory if panel > l2_room(target, "panel") and loops.uses_panels_again else 0,
         passes=loops.passes,
         copied=loops.copied,
-        apart=loops.row_reads * _distance(shape, tile, decision.blocks, caches.l1_sets),
+        scattered_loads=loops.row_reads * _distance(shape, tile, decision.blocks, caches.l1_sets),
     )
 
 
@@ -371,10 +371,11 @@ def candidates(shape: GemmShape, target: Target) -> list[Decision]:
 
 
 def assumed(shape: GemmShape, columns: int = LARGE) -> GemmShape:
-    """The contraction with a large extent in place of each that is not known, or with so many `columns`."""
+    """The contraction with a large extent in place of each that is not known, or with so many `columns`; of few rows
+    with as many as these may be."""
     return replace(
         shape,
-        rows=shape.rows or LARGE,
+        rows=shape.rows or shape.few_rows or LARGE,
         columns=shape.columns or columns,
         depth=shape.depth or LARGE,
         outer_depth=shape.outer_depth if shape.depth else LARGE,

@@ -35,7 +35,8 @@ class Tile:
 @dataclass(frozen=True, slots=True)
 class GemmShape:
     """What decides the schedule of a contraction: extents of `rows`, `columns` (vectors of `lanes` elements of
-    `element` bytes) and `depth` (all steps of the reduction); None where only known at run time.
+    `element` bytes) and `depth` (all steps of the reduction); None where only known at run time. Rows of unknown number
+    count as `few_rows` where they are no more than a tile or two.
 
     There are `lines` of so many rows, as in an image, and all of it is done `around` times, `repeats` of which have
     columns of their own. An element of the rows' operand is used by `windows` steps and rows on average; there,
@@ -68,6 +69,7 @@ class GemmShape:
     splits_rows: bool = False
     splits_columns: bool = False
     along_depth: bool = False
+    few_rows: int | None = None
     uncut: str = ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from tilewright.ir import sym as s
@@ -41,13 +42,24 @@ def same_pads(size: Sym, kernel: Sym, stride: int, dilation: int, upper: bool) -
 
 def rounded_up(window: WindowAttributes, space: Sequence[Sym]) -> WindowAttributes:
     """ceil_mode: as many positions as begin inside of the input or its padding at the begin."""
-    end = []
-    for k, size in enumerate(space):
-        stride, reach = window.strides[k], window.reach(k)
-        room = size + window.pads_begin[k] + window.pads_end[k] - reach
-        count = s.ceildiv(room, stride) + 1
-        last_start = (count - 1) * stride
-        beyond = s.ge(last_start, size + window.pads_begin[k])
-        count = count - s.select(beyond, 1, 0)
-        end.append(s.maximum((count - 1) * stride + reach - size - window.pads_begin[k], window.pads_end[k]))
-    return replace(window, pads_end=tuple(end))
+    ends = [
+        _rounded_up(size, window.reach(k), window.strides[k], window.pads_begin[k], window.pads_end[k])
+        for k, size in enumerate(space)
+    ]
+    return replace(window, pads_end=tuple(ends))
+
+
+def _rounded_up(size: Sym, reach: Sym, stride: int, begin: Sym, end: Sym) -> Sym:
+    """The pads at the end of an axis, of which as many positions as begin inside come out.
+
+    Whether the last one does is decided for a size of which only the bounds are known: of a size that is itself a
+    quotient, as behind other layers, that cannot be seen any more, and sizes would become longer from layer to layer.
+    """
+    known = all(d.is_const for d in (reach, begin, end))
+    low, high = size.interval
+    some = s.var("size", int(max(low, 0)), None if high == inf else int(high)) if known else size
+    count = s.ceildiv(some + begin + end - reach, stride) + 1
+    beyond = s.ge((count - 1) * stride, some + begin)
+    count = count - s.select(beyond, 1, 0)
+    pads = s.simplify(s.maximum((count - 1) * stride + reach - some - begin, end))
+    return pads.subs({some: size})

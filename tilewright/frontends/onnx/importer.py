@@ -275,6 +275,8 @@ class Importer:
                 scope.values[name] = value
                 if value is not None and not value.name:
                     value.name = name
+                if value is not None and not scope.depth and (pair := spec.parameters_of(node)) is not None:
+                    self._note_parameters(value, *(scope.find(each) for each in pair))
                 if value is not None and name in scope.declared:
                     self._note(scope.declared[name], value.type)
 
@@ -383,6 +385,11 @@ class Importer:
         return [inner.find(formal) if formal in wanted else None for formal in function.output]
 
     # What the file declares
+
+    def _note_parameters(self, value: Value, scale: Value | None, zero: Value | None) -> None:
+        """Note what the integers stand for that an operator on integers gives, which reads that."""
+        if scale is not None and zero is not None:
+            self.translation.quantised[value.name] = (scale.name, zero.name)
 
     def _note(self, info: onnx.ValueInfoProto, type: Type) -> None:
         """Note a value inside of the graph whose declaration, which nothing reads, is not what the nodes give."""

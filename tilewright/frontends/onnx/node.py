@@ -10,16 +10,15 @@ from onnx import AttributeProto
 
 from tilewright.frontends.composites.axes import as_scalar, from_front
 from tilewright.frontends.errors import shown
+from tilewright.frontends.node import NodeWithOperands
 from tilewright.frontends.onnx.attributes import checked_flag, value_of
 from tilewright.frontends.onnx.schema import attributes_of
 from tilewright.frontends.onnx.tensors import dtype_of
-from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, eq, logical_and, logical_or, sym
-from tilewright.ir.types import TensorType
 from tilewright.ops.define.demands import require
 from tilewright.ops.define.exact import Arithmetic
 from tilewright.ops.define.floats import Element
@@ -31,9 +30,11 @@ if TYPE_CHECKING:
 _MISSING = object()
 
 
-class Node:
+class Node(NodeWithOperands):
     """One node during translation. `version` is the opset version of its domain, `schema` what the specification says
     of its operator, if anything."""
+
+    called = "input"
 
     def __init__(
         self,
@@ -68,11 +69,13 @@ class Node:
     # Operands
 
     def input(self, k: int) -> Value:
-        """Operand `k`, which must be there."""
+        """Operand `k`; ModelError where it is left out."""
         value = self.optional(k)
         if value is None:
             raise ModelError(f"{self.op} needs an input {k}")
         return value
+
+    stored = input
 
     def optional(self, k: int) -> Value | None:
         self._seen.add(k)
@@ -103,18 +106,6 @@ class Node:
     def given(self) -> list[Value]:
         """The operands that are there."""
         return [v for k in range(len(self._inputs)) if (v := self.optional(k)) is not None]
-
-    def type(self, k: int) -> TensorType:
-        return type_of(self.input(k))
-
-    def shape(self, k: int) -> tuple[Sym, ...]:
-        return self.type(k).shape
-
-    def rank(self, k: int) -> int:
-        return self.type(k).rank
-
-    def dtype(self, k: int) -> DType:
-        return self.type(k).dtype
 
     def wants(self, k: int) -> bool:
         """Is output `k` used?"""
@@ -178,18 +169,12 @@ class Node:
         """The first outputs of an operator of the standard, in its newest form."""
         return self._importer.standard(op, inputs, attributes, outputs)
 
-    def axis(self, name: str = "axis", rank: int | None = None) -> int:
-        """An axis attribute, made non-negative for `rank` (that of operand 0)."""
-        return self.checked_axis(self.attr(name), rank)
-
-    def checked_axis(self, axis: int, rank: int | None = None) -> int:
-        rank = self.rank(0) if rank is None else rank
-        if not -rank <= axis < max(rank, 1):
-            raise ModelError(f"axis {axis} is out of range for rank {rank}")
-        return axis % rank if rank else 0
+    def axis_attr(self, name: str = "axis", rank: int | None = None) -> int:
+        """An axis attribute, counted from 0 for `rank` (that of operand 0)."""
+        return self.axis(self.attr(name), rank)
 
     def checked_axes(self, axes: Sequence[int], rank: int | None = None) -> tuple[int, ...]:
-        found = tuple(self.checked_axis(a, rank) for a in axes)
+        found = tuple(self.axis(a, rank) for a in axes)
         if len(set(found)) != len(found):
             raise ModelError(f"axes {list(axes)} name an axis twice")
         return found
@@ -204,29 +189,8 @@ class Node:
     # What is known now
 
     def constant_or_none(self, k: int) -> np.ndarray | None:
-        value = self.optional(k)
-        return None if value is None else self.translation.constant_of(value)
-
-    def constant(self, k: int) -> np.ndarray:
-        """The value of operand `k`; ConstantNeededError when it is computed from graph inputs."""
-        found = self.translation.constant_of(self.input(k))
-        if found is None:
-            raise self.needs_constant(k)
-        return found
-
-    def ints(self, k: int) -> tuple[int, ...]:
-        """Operand `k`, a known integer scalar or vector."""
-        self._check_vector(k)
-        return tuple(int(i) for i in self.constant(k).reshape(-1))
-
-    def symbols(self, k: int) -> tuple[Sym, ...]:
-        """Operand `k`, an integer scalar or vector, as Syms over dims, values of graph inputs, and values that are read
-        when they have been computed."""
-        self._check_vector(k)
-        found = self.translation.measure(self.input(k))
-        if found is None:
-            raise self.needs_constant(k)
-        return tuple(found.reshape(-1))
+        """The same as of all nodes; None where the operand is left out, too."""
+        return None if self.optional(k) is None else super().constant_or_none(k)
 
     def one_symbol(self, k: int) -> Sym:
         """Operand `k`, one integer."""
@@ -244,12 +208,6 @@ class Node:
         assert found is not None
         symbol: Sym = found.reshape(-1)[0]
         return symbol
-
-    def _check_vector(self, k: int) -> None:
-        if self.rank(k) > 1:
-            raise ModelError(
-                f"input {k} of {self.op} must be a scalar or a vector, it has rank {self.rank(k)}"
-            )
 
     def listed(self, name: str, k: int) -> tuple[int, ...] | None:
         """Integers that are an attribute in early versions and operand `k` in later ones; None where neither is
@@ -316,20 +274,3 @@ class Node:
                 self.translation.require(condition, f"{wrong}: it must be that {condition}")
             elif not condition.value:
                 raise ModelError(wrong)
-
-    def known_dim(self, k: int, axis: int) -> int:
-        """The size of an axis of operand `k`, which must be a number."""
-        if not -self.rank(k) <= axis < self.rank(k):
-            raise ModelError(f"{self.op}: input {k} is {self.type(k)}, which has no axis {axis}")
-        size = self.shape(k)[axis]
-        if not size.is_const:
-            raise UnsupportedError(
-                f"{self.op}: the size of axis {axis} of input {k} must be known, it is {size}",
-                hint=self.translation.fixing(size),
-            )
-        return size.value
-
-    def needs_constant(self, k: int) -> UnsupportedError:
-        """The error that says that the value of operand `k` must be known, and how to make it so."""
-        what = f"{self.op} needs the value of its input {k} at compile time"
-        return self.translation.must_be_known(self.input(k), what)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,34 @@ do not fit are for the operators to refuse; it checks what these do not see: att
 _Table = dict[tuple[str, str], list[tuple[range, Adapter]]]
 """By domain and operator, the versions of the operator set and what translates it there, the newest first."""
 
+_LOADED_WHEN_USED = {
+    "ai.onnx.ml": "tilewright.frontends.onnx.adapters.ml",
+    "com.microsoft": "tilewright.frontends.onnx.adapters.microsoft",
+}
+"""Packages of adapters that most models do not need, by their domains."""
+
 _NEWEST = 10**6
 _ADAPTERS: _Table = {}
 _HOST_ADAPTERS: _Table = {}
 """For nodes with operands that native code cannot read."""
 
 _BOUND: _Table = {}
+
+_loading = threading.RLock()
+
+
+def load_domain(domain: str) -> None:
+    """Import the adapters of a domain, where these load when they are used."""
+    if domain in _LOADED_WHEN_USED:
+        with _loading, DEFINITIONS.of_the_package():
+            importlib.import_module(_LOADED_WHEN_USED[domain])
+
+
+def load_all() -> None:
+    """Import the adapters of all domains."""
+    for domain in _LOADED_WHEN_USED:
+        load_domain(domain)
+
 
 DEFINITIONS = Definitions()
 """Sealed when the adapters are imported: later ones are part of the key of the cache."""
@@ -38,6 +61,8 @@ def adapter(
     tables = {"tensors": [_ADAPTERS], "host": [_HOST_ADAPTERS], "all": [_ADAPTERS, _HOST_ADAPTERS]}[takes]
 
     def register(fn: Adapter) -> Adapter:
+        if not fn.__module__.startswith("tilewright."):
+            load_domain(domain)  # so that a second adapter of an operator is an error of whoever adds it
         for table in tables:
             for name in names:
                 _add(table, (domain, name), range(since, until + 1), fn)
@@ -72,6 +97,7 @@ def condition(name: str, domain: str = "") -> Callable[[Callable[[Node], None]],
 
 def find_condition(domain: str, op: str) -> Callable[[Node], None] | None:
     """What must hold of a node before its decomposition is used; None where it says so itself."""
+    load_domain(domain)
     return _CONDITIONS.get((domain, op))
 
 
@@ -86,11 +112,13 @@ def refuse(reason: str, *names: str, domain: str = "") -> None:
 
 def refusal(domain: str, op: str) -> str | None:
     """Why an operator that is known is refused; None where no decision about it was made."""
+    load_domain(domain)
     return _REFUSED.get((domain, op))
 
 
 def refused() -> dict[tuple[str, str], str]:
     """Why each operator is refused that is known and not translated."""
+    load_all()
     return dict(_REFUSED)
 
 
@@ -134,6 +162,7 @@ def bound(node: Node) -> Any:
 
 def find_adapter(domain: str, op: str, version: int) -> Adapter | None:
     """The newest adapter that is not newer than `version`; where there is none, a binding."""
+    load_domain(domain)
     key = (domain, op)
     if key not in _ADAPTERS and key not in _BOUND:
         bind_operators()  # it may be one that a user has defined since
@@ -142,6 +171,7 @@ def find_adapter(domain: str, op: str, version: int) -> Adapter | None:
 
 def find_host_adapter(domain: str, op: str, version: int) -> Adapter | None:
     """The same for a node with an operand that only the host has."""
+    load_domain(domain)
     return _newest(_HOST_ADAPTERS, (domain, op), version)
 
 
@@ -151,4 +181,5 @@ def _newest(table: _Table, key: tuple[str, str], version: int) -> Adapter | None
 
 def translated() -> set[tuple[str, str]]:
     """Domain and name of each operator that is translated."""
+    load_all()
     return {*_ADAPTERS, *_HOST_ADAPTERS, *_BOUND}

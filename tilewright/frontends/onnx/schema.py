@@ -34,8 +34,21 @@ FLAGS = frozenset({
 """Attributes of the standard's operators that are 0 or 1. Function bodies and engines read other numbers in different
 ways."""
 
+_PARAMETERS = {"QLinearConv": 6, "QLinearMatMul": 6, "QGemm": 7}
+"""Where operators on integers have the scale and the zero point of their result; others of the kind have them last."""
+
 REMEMBERED = 1024
 """Schemas, each of which onnx makes anew whenever it is asked."""
+
+
+def parameters_of(node: onnx.NodeProto) -> tuple[str, str] | None:
+    """The names of the scale and the zero point of the integers that an operator on integers gives; None for others,
+    and where one of them is left out."""
+    if not node.op_type.startswith("QLinear") and node.op_type not in _PARAMETERS:
+        return None
+    place = _PARAMETERS.get(node.op_type, len(node.input) - 2)
+    scale, zero = (*node.input[place : place + 2], "", "")[:2]
+    return (scale, zero) if scale and zero else None
 
 
 @functools.lru_cache(REMEMBERED)

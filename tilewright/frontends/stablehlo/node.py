@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxlib.mlir import ir
 
+from tilewright.frontends.node import NodeWithOperands
 from tilewright.frontends.stablehlo.types import TensorLike, tensor_type, text_of
 from tilewright.frontends.stablehlo.values import Held, as_value
-from tilewright.frontends.translation import Translation, type_of
+from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 
@@ -59,15 +59,12 @@ def custom_call(*targets: str) -> Callable[[Adapter], Adapter]:
     return register
 
 
-class ProgramOp:
+class ProgramOp(NodeWithOperands):
     """An op with its operands; `importer` writes its regions and the functions that it calls."""
 
     def __init__(self, op: ir.Operation, operands: Sequence[Held], importer: Inliner, frame: Any) -> None:
-        self.op, self.operands, self.importer, self.frame = op, operands, importer, frame
-
-    @property
-    def translation(self) -> Translation:
-        return self.importer.translation
+        self.operation, self.op, self.translation = op, op.name, importer.translation
+        self.operands, self.importer, self.frame = operands, importer, frame
 
     # Operands
 
@@ -75,41 +72,32 @@ class ProgramOp:
         """Operand `k`, a tensor of real numbers."""
         return as_value(self.held(k))
 
+    stored = x
+
     def held(self, k: int) -> Held:
         if k >= len(self.operands):
-            raise ModelError(f"{self.op.name} has no operand {k}")
+            raise ModelError(f"{self.op} has no operand {k}")
         return self.operands[k]
 
     @property
     def values(self) -> list[Value]:
         return [as_value(o) for o in self.operands]
 
-    def shape(self, k: int) -> tuple[Sym, ...]:
-        return type_of(self.x(k)).shape
-
-    def dtype(self, k: int) -> DType:
-        return type_of(self.x(k)).dtype
-
-    def symbols(self, k: int) -> tuple[Sym, ...]:
-        """Operand `k`, integers, as expressions over dims; values that are read when they have been computed where
-        they depend on data."""
-        return self.measured(self.x(k))
-
-    def measured(self, value: Value) -> tuple[Sym, ...]:
-        found = self.translation.measure(ew.cast(value, dtype=dt.i64) if type_of(value).dtype != dt.i64 else value)
-        if found is None:
-            raise self.translation.must_be_known(value, f"{self.op.name} needs a size when it is compiled")
-        return tuple(found.reshape(-1))
+    def measured_operand(self, k: int) -> np.ndarray:
+        """Operand `k`, integers of any type and shape, as Syms."""
+        x = self.x(k)
+        wide = x if type_of(x).dtype == dt.i64 else ew.cast(x, dtype=dt.i64)
+        return self.measured(wide, f"the value of its operand {k}")
 
     # Attributes
 
     def has(self, name: str) -> bool:
-        return name in self.op.attributes
+        return name in self.operation.attributes
 
     def attribute(self, name: str) -> Any:
-        if name not in self.op.attributes:
-            raise ModelError(f"{self.op.name} has no attribute '{name}'")
-        return self.op.attributes[name]
+        if name not in self.operation.attributes:
+            raise ModelError(f"{self.op} has no attribute '{name}'")
+        return self.operation.attributes[name]
 
     def integer(self, name: str, default: int | None = None) -> int:
         if default is not None and not self.has(name):
@@ -148,16 +136,16 @@ class ProgramOp:
 
     @property
     def types(self) -> list[TensorLike]:
-        return [tensor_type(r.type) for r in self.op.results]
+        return [tensor_type(r.type) for r in self.operation.results]
 
     @property
-    def type(self) -> TensorLike:
+    def result_type(self) -> TensorLike:
         return self.types[0]
 
     def result_shape(self, *like: Sequence[Sym]) -> tuple[Sym, ...]:
         """The dims of the result, those that are dynamic as in what is `like` it."""
         shape = []
-        for k, d in enumerate(self.type.shape):
+        for k, d in enumerate(self.result_type.shape):
             known = None if d is None else sym(d)
             for other in like:
                 known = known if known is not None else other[k]
@@ -167,9 +155,9 @@ class ProgramOp:
 
     def region(self, k: int) -> ir.Block:
         """The block of region `k`."""
-        if k >= len(self.op.regions) or len(self.op.regions[k].blocks) != 1:
-            raise ModelError(f"{self.op.name} has no region {k} of one block")
-        return self.op.regions[k].blocks[0]
+        if k >= len(self.operation.regions) or len(self.operation.regions[k].blocks) != 1:
+            raise ModelError(f"{self.op} has no region {k} of one block")
+        return self.operation.regions[k].blocks[0]
 
     def written(self, block: ir.Block, arguments: Sequence[Held]) -> list[Held]:
         """What a region gives for arguments."""

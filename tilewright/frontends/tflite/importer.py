@@ -12,8 +12,8 @@ from tilewright.frontends.literals import literal
 from tilewright.frontends.tflite.model import ModelInfo, OperatorInfo, SubgraphInfo, TfliteTensor
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import adapter_of
-from tilewright.frontends.tflite.states import STATE_OPERATORS, States
 from tilewright.frontends.tflite.tensors import WIDEST, array_of, dtype_of_tensor, quantized
+from tilewright.frontends.tflite.variables import STATE_OPERATORS, Variables
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
@@ -37,7 +37,7 @@ class _Scope:
 class TfliteImporter:
     """Writes the program of a model; what cannot be translated is left to the problems of the translation."""
 
-    def __init__(self, translation: Translation, model: ModelInfo, states: States) -> None:
+    def __init__(self, translation: Translation, model: ModelInfo, states: Variables) -> None:
         self.translation = translation
         self._model, self._states = model, states
         self._variables: dict[str, Value | None] = {}

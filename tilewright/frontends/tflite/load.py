@@ -11,8 +11,8 @@ from tilewright.frontends.inputs import Declared
 from tilewright.frontends.tflite import adapters as adapters
 from tilewright.frontends.tflite.importer import TfliteImporter
 from tilewright.frontends.tflite.model import Source, TfliteTensor, read_model
-from tilewright.frontends.tflite.states import states_of
 from tilewright.frontends.tflite.tensors import dtype_of_tensor
+from tilewright.frontends.tflite.variables import known_first_states, states_of
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir.core import Module, Value
 from tilewright.ir.diag import ModelError
@@ -28,7 +28,7 @@ def load_tflite(
     does. ModelError when the file is broken, UnsupportedError listing all that is not supported.
 
     Inputs and outputs have the names of the model's signature, or where it has none those of their tensors; variables
-    that TFLite keeps are inputs and outputs behind these (see `states`).
+    that TFLite keeps are inputs and outputs behind these (see `variables.py`).
     """
     model = read_model(source)
     graph = model.subgraphs[0]
@@ -38,8 +38,10 @@ def load_tflite(
     own = _names(graph.tensors, graph.inputs, model.input_names, "input")
     kept = {name: _unique(name, own) for name in states.read}
     outputs = _names(graph.tensors, graph.outputs, model.output_names, "output")
+    assigned: dict[str, str] = {}
     for name in states.assigned:
-        outputs.append(_unique(kept.get(name, name), outputs))
+        assigned[name] = _unique(kept.get(name, name), outputs)
+        outputs.append(assigned[name])
     tensors = [*(graph.tensors[n] for n in graph.inputs), *states.read.values()]
     declared = {name: _declared(tensor) for name, tensor in zip([*own, *kept.values()], tensors, strict=True)}
 
@@ -49,7 +51,17 @@ def load_tflite(
         return TfliteImporter(translation, model, states).main(values, variables)
 
     nodes = len(graph.operators)
-    return translated(declared, outputs, nodes, translate, constants=constants, shapes=shapes)
+    module = translated(declared, outputs, nodes, translate, constants=constants, shapes=shapes)
+    given = {name: unique for name, unique in kept.items() if unique in module.main.attrs["inputs"]}
+    first = known_first_states(model) if given else {}
+    variables = tuple(
+        (unique, assigned[name], module.add_constant(f"{unique}.first", first[name]) if name in first else "")
+        for name, unique in given.items()
+        if name in assigned
+    )
+    if variables:
+        module.main.attrs["variables"] = variables
+    return module
 
 
 def _names(

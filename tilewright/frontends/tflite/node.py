@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.frontends.errors import shown
 from tilewright.frontends.literals import literal
+from tilewright.frontends.node import NodeWithOperands
 from tilewright.frontends.tflite.model import OperatorInfo, TfliteTensor
 from tilewright.frontends.tflite.schema import ACTIVATIONS
 from tilewright.frontends.tflite.tensors import WIDEST, dequantized, dtype_of_tensor, float_bias
@@ -18,7 +19,6 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.view import transpose
@@ -34,7 +34,7 @@ _LIMITS: Mapping[str, tuple[float | None, float | None]] = {
 """Activations that limit numbers, by the least and the greatest."""
 
 
-class OperatorNode:
+class OperatorNode(NodeWithOperands):
     """One operator during translation. `keeps` says that all its quantised tensors are quantised alike, and that it
     works on their integers."""
 
@@ -69,6 +69,8 @@ class OperatorNode:
         if value is None:
             raise ModelError(f"{self.op} needs an operand {k}")
         return value
+
+    stored = raw
 
     def tensor(self, k: int) -> TfliteTensor:
         """What the file says of operand `k`."""
@@ -109,65 +111,15 @@ class OperatorNode:
         """All operands, which must be there."""
         return [self.input(k) for k in range(len(self._values))]
 
-    def type(self, k: int) -> TensorType:
-        return type_of(self.raw(k))
-
-    def shape(self, k: int) -> tuple[Sym, ...]:
-        return self.type(k).shape
-
-    def rank(self, k: int) -> int:
-        return self.type(k).rank
-
     def require_rank(self, k: int, rank: int) -> None:
         if self.rank(k) != rank:
             raise ModelError(f"operand {k} of {self.op} must have {rank} axes, it is {self.type(k)}")
-
-    # What is known now
-
-    def constant_or_none(self, k: int) -> np.ndarray | None:
-        return self.translation.constant_of(self.raw(k))
-
-    def symbols(self, k: int) -> tuple[Sym, ...]:
-        """Operand `k`, an integer scalar or vector, as Syms over dims and values that are read when they have been
-        computed."""
-        found = self.symbol_array(k)
-        if found.ndim > 1:
-            raise ModelError(f"operand {k} of {self.op} must be a vector, it is {self.type(k)}")
-        return tuple(found.reshape(-1))
-
-    def symbol_array(self, k: int) -> np.ndarray:
-        if not self.type(k).dtype.is_int:
-            raise ModelError(f"operand {k} of {self.op} must be integers, it is {self.type(k)}")
-        found = self.translation.measure(self.raw(k))
-        if found is None:
-            raise self.needs_constant(k)
-        return found
-
-    def ints(self, k: int) -> tuple[int, ...]:
-        """Operand `k`, known integers."""
-        found = self.symbols(k)
-        if not all(d.is_const for d in found):
-            raise self.needs_constant(k)
-        return tuple(d.value for d in found)
 
     def one_symbol(self, k: int) -> Sym:
         found = self.symbols(k)
         if len(found) != 1:
             raise ModelError(f"operand {k} of {self.op} must be one number, it is {self.type(k)}")
         return found[0]
-
-    def needs_constant(self, k: int) -> UnsupportedError:
-        what = f"{self.op} needs the value of its operand {k} at compile time"
-        return self.translation.must_be_known(self.raw(k), what)
-
-    def known_dim(self, k: int, axis: int) -> int:
-        size = self.shape(k)[axis]
-        if not size.is_const:
-            raise UnsupportedError(
-                f"{self.op}: the size of axis {axis} of operand {k} must be known, it is {size}",
-                hint=self.translation.fixing(size),
-            )
-        return size.value
 
     # Options
 
@@ -188,14 +140,9 @@ class OperatorNode:
             raise ModelError(f"{self.op} has {name} {value}, which does not exist")
         return names[value]
 
-    def axis(self, axis: int, rank: int) -> int:
-        if not -rank <= axis < max(rank, 1):
-            raise ModelError(f"{self.op}: axis {axis} is out of range for rank {rank}")
-        return axis % rank if rank else 0
-
     # Results
 
-    def dtype(self, k: int = 0) -> DType:
+    def result_dtype(self, k: int = 0) -> DType:
         """The element type that the file declares of result `k`."""
         if k >= len(self.results):
             raise ModelError(f"{self.op} needs a result {k}")
@@ -218,7 +165,7 @@ class OperatorNode:
 
     def _holds_only(self, limit: float, side: int) -> bool:
         """Whether result 0 is quantised, and its integers end at the limit, or before it, on that side of 0."""
-        how, dtype = self.results[0].quantization if self.results else None, self.dtype()
+        how, dtype = self.results[0].quantization if self.results else None, self.result_dtype()
         if how is None or not dtype.is_int or dtype.bits > WIDEST or how.scales.size > 1:
             return False
         limits = np.iinfo(dtype.storage)
@@ -228,13 +175,6 @@ class OperatorNode:
     def body(self, number: int) -> Callable[..., tuple[Value, ...]]:
         """A subgraph as a function that translates it in place."""
         return self._importer.body(number)
-
-    def known(self, k: int) -> np.ndarray:
-        """Operand `k`, which must be known."""
-        found = self.constant_or_none(k)
-        if found is None:
-            raise self.needs_constant(k)
-        return found
 
     def refuse(self, what: str) -> UnsupportedError:
         return UnsupportedError(f"{self.op} with {shown(what)} is not supported")

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.frontends.node import TranslatedNode
 from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
@@ -38,9 +39,11 @@ _ORDER = [
 ]
 
 
-class AtenNode:
+class AtenNode(TranslatedNode):
     """One call of an operator. `result` is what PyTorch says of its result: a fake tensor, a number, or a list;
     `operands` what it says of the positional arguments."""
+
+    scalars_have_an_axis = True
 
     def __init__(
         self,
@@ -143,17 +146,7 @@ class AtenNode:
     def symbols(self, x: Value) -> tuple[Sym, ...]:
         """The elements of a small integer tensor as Syms, measured when it has been computed where they depend on
         data."""
-        found = self.translation.measure(x)
-        if found is None:
-            raise self.translation.must_be_known(
-                x, f"{self.op} needs the values of '{x.name}' at compile time"
-            )
-        return tuple(found.reshape(-1))
-
-    def axis(self, axis: int, rank: int) -> int:
-        if not -max(rank, 1) <= axis < max(rank, 1):
-            raise ModelError(f"{self.op}: axis {axis} is out of range for rank {rank}")
-        return axis % rank if rank else 0
+        return tuple(self.measured(x, f"the values of '{x.name}'").reshape(-1))
 
     def axes(
         self, axes: Sequence[int] | int | None, rank: int, *, empty_is_all: bool = True

@@ -13,12 +13,12 @@ from tilewright.graph.layout.subpixel_deconv import layout_conv_transpose
 from tilewright.graph.match import shape_of, type_of
 from tilewright.ir.core import Op, Value
 from tilewright.ir.passes import PassContext
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ir.types import product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.define.pairing import is_elementwise
-from tilewright.ops.view import concat, reshape
+from tilewright.ops.view import concat, reshape, slice_
 
 
 def layout_op(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
@@ -146,6 +146,26 @@ def _with_block_axis(op: Op, x: Value) -> dict[str, Any]:
     return {name: extended.get(name, lambda v: v)(value) for name, value in op.attrs.items()}
 
 
+def _slice(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
+    """Whole blocks of channels stay blocks: a slice of these is a part of the blocks."""
+    if _channel_by_channel(op, layouts, ctx):
+        return True
+    x, block = op.operands[0], layouts.block
+    if not layouts.has_blocked(x):
+        return False
+    whole, count = shape_of(x)[1], shape_of(op.result)[1]
+    start, *steps = (sym(op.attrs["starts"][1]), *map(sym, op.attrs["steps"][1:2]))
+    if any(step != 1 for step in steps) or start % block != 0 or (count % block != 0 and start + count != whole):
+        ctx.remark(STAGE, f"slice {op.loc}", "it begins or ends within a block of channels")
+        return False
+    data = layouts.blocked(x)
+    attrs = _with_block_axis(op, data)
+    for name, blocks in (("starts", start // block), ("sizes", ceildiv(count, block))):
+        attrs[name] = (op.attrs[name][0], blocks, *attrs[name][2:])
+    layouts.set_blocked(op.result, slice_(data, **attrs))
+    return True
+
+
 # Concatenation
 
 
@@ -188,9 +208,10 @@ _MAKERS: Mapping[str, Callable[[Op, LayoutMap, PassContext], bool]] = MappingPro
         **dict.fromkeys(
             (
                 "max_pool", "sum_pool", "reduce_sum", "reduce_max", "reduce_min",
-                "reshape", "transpose", "expand", "slice", "pad", "gather",
+                "reshape", "transpose", "expand", "pad", "gather",
             ),
             _channel_by_channel,
         ),
+        "slice": _slice,
     }
 )  # fmt: skip

@@ -10,6 +10,7 @@ from tilewright.graph.rewrites.arithmetic import ARITHMETIC_RULES, ROUNDING_RULE
 from tilewright.graph.rewrites.convolutions import CONVOLUTION_RULES
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.duplicates import merge_duplicates
+from tilewright.graph.rewrites.joined_parts import groups_of_one_convolution
 from tilewright.graph.rewrites.sink import SINK_RULES
 from tilewright.graph.rewrites.views import VIEW_RULES
 from tilewright.ir.core import Module
@@ -26,7 +27,7 @@ class Canonicalize:
     def run(self, module: Module, ctx: PassContext) -> None:
         rules = (
             *ARITHMETIC_RULES, *VIEW_RULES, *SINK_RULES, *CONVOLUTION_RULES, *LARGE_WINDOW_RULES,
-            *(() if ctx.strict else ROUNDING_RULES),
+            groups_of_one_convolution, *(() if ctx.strict else ROUNDING_RULES),
         )  # fmt: skip
         changed = True
         while changed:

@@ -27,6 +27,7 @@ def drop_dead(module: Module) -> None:
     named = {
         op.attrs["name"] for func in module.funcs.values() for op in func.body.walk() if op.name == "constant"
     }
+    named |= {initial for func in module.funcs.values() for _, _, initial in func.attrs.get("states", ())}
     for name in [n for n in module.constants if n not in named]:
         del module.constants[name]
 

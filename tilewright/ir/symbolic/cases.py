@@ -44,6 +44,17 @@ def sure_broadcast(a: Sym, b: Sym) -> Sym | None:
     return a if is_first else b
 
 
+@lru_cache(maxsize=1 << 12)
+def may_be_one_beside(own: Sym, other: Sym) -> bool:
+    """Whether a dim may be 1 where another one is not, for all that is known: not `min(t, 512)` beside `t`."""
+    for case in _cases(own, other):
+        p, q = own.subs(case), other.subs(case)
+        low, high = p.interval
+        if p is not q and q != 1 and low <= 1 <= high:
+            return True
+    return False
+
+
 def _cases(*expressions: Sym) -> Iterator[dict[Sym, Sym | int]]:
     """What the variables are in each case: 0, 1, or a variable for what is larger, which comes first as it refutes the
     most. One case where there are too many."""

@@ -16,7 +16,7 @@ from tilewright.ir.text.expressions import Expressions
 from tilewright.ir.text.notation import KINDS
 from tilewright.ir.types import ScalarType, TensorType, TokenType, Type
 
-_LEVELS = {"func": "graph", "kernel": "loops"}
+_LEVELS = {"func": "graph", "program": "program", "kernel": "loops"}
 
 
 Classes = Mapping[str, type[Any]]
@@ -64,7 +64,7 @@ class _Parser(Expressions):
                     self.fail(f"function @{func.name} is defined already", at)
                 module.add(func)
             else:
-                self.fail("expected 'constant', 'func' or 'kernel'")
+                self.fail("expected 'constant', 'func', 'program' or 'kernel'")
         return module
 
     # Constants

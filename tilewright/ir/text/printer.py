@@ -41,6 +41,9 @@ from tilewright.ir.text.notation import (
 )
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type
 
+_WORDS = {"graph": "func", "program": "program", "loops": "kernel"}
+"""What functions of the levels begin with."""
+
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 
 
@@ -147,7 +150,7 @@ class _Printer:
 
     def func(self, func: Func) -> None:
         args = ", ".join(f"{self.name(a)}: {self.type(a.type)}" for a in func.args)
-        word = {"graph": "func", "loops": "kernel"}.get(func.level) or f"func {print_string(func.level)}"
+        word = _WORDS.get(func.level) or f"func {print_string(func.level)}"
         attrs = {**func.attrs, **_fields(func.info)}
         is_declared = func.level == "loops" or bool(func.dims)
         declared = f" dims({', '.join(map(print_variable, func.dims))})" if is_declared else ""

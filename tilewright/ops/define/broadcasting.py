@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from tilewright.ir.sym import Sym, eq, logical_and, logical_or, select, sure_broadcast, sym
+from tilewright.ir.sym import Sym, eq, logical_and, logical_or, may_be_one_beside, select, sure_broadcast, sym
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def common_dim(a: Sym, b: Sym) -> Sym:
         return b
     if (known := _known(a, b)) is not None:
         return known
-    differ, either = surely_different(a, b), may_be_one(a) or may_be_one(b)
+    differ, either = surely_different(a, b), may_be_one_beside(a, b) or may_be_one_beside(b, a)
     if differ and not either:
         raise ValueError(f"dims {a} and {b} neither are equal nor is one of them 1")
     if either and (differ or _BOTH.get()):
@@ -102,7 +102,7 @@ def require_broadcast(own: Sym, wanted: Sym, what: str) -> None:
         if not may_be_one(own):
             raise ValueError(f"{what} differ: {own} and {wanted}")
         return
-    note([OpenDims(own, wanted, may_be_one(own) and wanted != 1)])
+    note([OpenDims(own, wanted, may_be_one_beside(own, wanted))])
 
 
 def is_stretched(own: Sym, wanted: Sym) -> bool:
@@ -111,7 +111,9 @@ def is_stretched(own: Sym, wanted: Sym) -> bool:
     if own == wanted or own == 1 or wanted == 1:
         return False
     known = _known(own, wanted)
-    return known is wanted or (known is None and may_be_one(own) and (_BOTH.get() or surely_different(own, wanted)))
+    if known is not None:
+        return known is wanted
+    return may_be_one_beside(own, wanted) and (_BOTH.get() or surely_different(own, wanted))
 
 
 def fits(own: Sym, wanted: Sym) -> Sym:

@@ -6,8 +6,9 @@ parameters; the defaults of those that a call leaves out are written to the op, 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -305,7 +306,7 @@ class Operator:
     def _applied(self, args: Sequence[Any], attrs: dict[str, Any]) -> Any:
         operands = tuple(lift(a, args) for a in args)
         attrs = {name: self._attribute(name, value) for name, value in attrs.items()}
-        if self.kind == "composite" and not self.keep:
+        if self.kind == "composite" and not self.keep and self.name not in _WHOLE.get():
             try:
                 return self.fn(*operands, **attrs)
             except _TRAPS as e:
@@ -468,6 +469,19 @@ def _types_of_composite(
     with Builder(block, Module()):
         results = operator.expand(block.args, attrs)
     return tuple(v.tensor for v in results)
+
+
+_WHOLE: ContextVar[Container[str]] = ContextVar("whole", default=())
+
+
+@contextmanager
+def staying_whole(names: Container[str]) -> Iterator[None]:
+    """Within, composites of these names are written as one op each, as those that are kept always are."""
+    token = _WHOLE.set(names)
+    try:
+        yield
+    finally:
+        _WHOLE.reset(token)
 
 
 def _shown(attr: Any) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 STEP = 1.1
 """Ratio of predicted energies of choices that are judged one after the other: a twentieth in the drop."""
 
-FAR_STEP = 4.0
-FAR = 0.25
-"""And as long as the predicted drop is below this share of the budget: predictions are not so far off."""
+LARGE_STEP = 4.0
+LARGE_STEP_BELOW = 0.25
+"""The same as long as the predicted drop is below this share of the budget: predictions are not so far off."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def steps(ordered: Sequence[Alternative], budget: float) -> list[dict[str, Alter
             continue
         chosen = {**chosen, candidate.unit: candidate}
         energy = math.fsum(c.energy for c in chosen.values())
-        step = FAR_STEP if math.sqrt(energy) < FAR * budget else STEP
+        step = LARGE_STEP if math.sqrt(energy) < LARGE_STEP_BELOW * budget else STEP
         if not found or energy > step * last:
             found.append(chosen)
             last = energy

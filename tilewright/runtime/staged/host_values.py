@@ -14,6 +14,8 @@ from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import as_array, check_shapes
 from tilewright.runtime.values.outputs import views_of
 
+_ndarray = np.ndarray  # a name without a dot is found faster, and small models take microseconds
+
 
 def as_value(value: Any, info: TensorInfo) -> Any:
     """What a caller gives for an input, as the steps of a model take it: arrays as `as_array` makes them, of strings
@@ -23,11 +25,11 @@ def as_value(value: Any, info: TensorInfo) -> Any:
 
 def as_arrays(args: Sequence[Any], infos: Sequence[TensorInfo], dtypes: Sequence[np.dtype]) -> list[np.ndarray]:
     """The values of inputs that all are tensors, each as `as_array` makes it."""
-    arrays = []
-    for value, info, dtype in zip(args, infos, dtypes, strict=True):
-        if type(value) is not np.ndarray or value.dtype is not dtype or not value.flags.carray:
-            value = as_array(value, info, dtype)
-        arrays.append(value)
+    arrays = list(args)
+    for index, dtype in enumerate(dtypes):
+        value = arrays[index]
+        if type(value) is not _ndarray or value.dtype is not dtype or not value.flags.carray:
+            arrays[index] = as_array(value, infos[index], dtype)
     return arrays
 
 
@@ -110,10 +112,16 @@ def described(value: Any) -> str:
     return f"{type(value).__name__} of {len(value)}"
 
 
-def own_copies(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+def own_copies(results: tuple[Any, ...], inputs: Sequence[Any]) -> tuple[Any, ...]:
     """The results, so that nothing in them is part of an input, or there twice."""
-    if len(results) == 1 and type(only := results[0]) is np.ndarray:
-        return (only.copy(),) if not only.flags.writeable or _is_among(only, inputs) else (only,)
+    if len(results) == 1 and type(only := results[0]) is _ndarray:
+        for value in inputs:  # a loop here, as calls and generators would take longer than a small model
+            if value is only or (type(value) is not _ndarray and _holds(value, only)):
+                break
+        else:
+            if only.flags.writeable:
+                return results
+        return (only.copy(),)
     seen = {id(array) for value in inputs for array in _arrays(value)}
 
     def own(value: Any) -> Any:
@@ -129,10 +137,6 @@ def own_copies(results: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]
         return value
 
     return tuple([own(r) for r in results])
-
-
-def _is_among(array: np.ndarray, inputs: Sequence[Any]) -> bool:
-    return any(value is array or (not isinstance(value, np.ndarray) and _holds(value, array)) for value in inputs)
 
 
 def _holds(value: Any, array: np.ndarray) -> bool:

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from tilewright.runtime.arena import address_of
 from tilewright.runtime.errors import ExecutionError, InputError
 from tilewright.runtime.staged import frame
-from tilewright.runtime.staged.program import RunNative, StagedProgram, steps_within
+from tilewright.runtime.staged.program import RunLoop, RunNative, StagedProgram, steps_within
 from tilewright.runtime.storage.loader import StepsCode
 from tilewright.runtime.values.dtypes import numpy_dtype
 
@@ -26,14 +27,27 @@ POLL_NS = 10_000_000
 LEAST_GIVEN = 1 << 14
 """Bytes of an output from which on it is not copied: the caller gets the memory that it was computed in."""
 
+# names without a dot are found faster, and small models take microseconds
+_array, _product = np.ndarray, math.prod
+
 _POLL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)
 
 Look = Callable[[int, int], None]
 """Called with the number of a loop and of its trip; raises what shall end the call."""
 
 
-_Place = tuple[int, int, np.dtype, int]
-"""The number of a value, its slot, its dtype and its rank."""
+_Place = tuple[int, slice, np.dtype, int]
+"""The slot of a value, where its dims are in the frame, its dtype and its rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """The code of a step, and the places of its inputs and outputs; `loops` says that it may ask the host."""
+
+    run: Callable[[int], int]
+    inputs: list[_Place]
+    outputs: list[_Place]
+    loops: bool
 
 
 class NativeSteps:
@@ -53,13 +67,21 @@ class NativeSteps:
         self.program, self.code, self.parts, self.threads = program, code, parts, threads
         self._input_ranks, self._pool, self._failure = input_ranks, pool, failure
         steps = [s for s in steps_within(program.steps) if isinstance(s, RunNative)]
-        self._inputs = {s.function: self._places(s.inputs, s.input_types) for s in steps}
-        self._outputs = {s.function: self._places(s.outputs, s.output_types) for s in steps}
+        self._shares_slots = len(steps) > 1  # then a step's input may have been the output of another
+        self._functions = {s.function: self._function(s) for s in steps}
         self.start_process()
+
+    def _function(self, step: RunNative) -> _Function:
+        loops = any(isinstance(inner, RunLoop) for inner in steps_within(step.steps))
+        places = (self._places(step.inputs, step.input_types), self._places(step.outputs, step.output_types))
+        return _Function(self.code.run[step.function], *places, loops)
 
     def _places(self, numbers: Sequence[int], types: Sequence[tuple[str, int]]) -> list[_Place]:
         slots = dict(self.program.slots)
-        return [(n, slots[n], numpy_dtype(dtype), rank) for n, (dtype, rank) in zip(numbers, types, strict=True)]
+        return [
+            (slots[n], slice(slots[n] + frame.DIMS, slots[n] + frame.DIMS + rank), numpy_dtype(dtype), rank)
+            for n, (dtype, rank) in zip(numbers, types, strict=True)
+        ]
 
     def start_process(self) -> None:
         """Fresh state: after a fork, frames may be in use by threads that are gone."""
@@ -70,42 +92,49 @@ class NativeSteps:
         """Free the memory of calls that have ended."""
         self._frames = deque[_Frame]()
 
-    def run(self, step: RunNative, values: list[Any], look: Look) -> None:
-        """Run a step, with its inputs from `values` and its outputs to there."""
+    def fitting(self, step: RunNative, values: Sequence[Any]) -> list[np.ndarray]:
+        """The values as native code reads them; InputError for other dtypes and ranks than a step has as inputs."""
+        found = []
+        for array, (_, _, dtype, rank) in zip(values, self._functions[step.function].inputs, strict=True):
+            if array.dtype != dtype or array.ndim != rank:
+                raise InputError(f"a value is {array.dtype} of {array.ndim} axes, not {dtype} of {rank}")
+            found.append(np.require(array, requirements=("C", "A")))
+        return found
+
+    def run(self, number: int, arrays: Sequence[np.ndarray], look: Look) -> list[np.ndarray]:
+        """The outputs of the step with the function of this number for its inputs, which fit."""
         frames = self._frames
         try:
             found = frames.pop()
         except IndexError:
             with self._lock:
                 found = _Frame(self, self._pool())
+        words: Any = found.words
+        of, ended = self._functions[number], False
         try:
-            self._run(found, step, values, look)
+            for array, (at, dims, _, rank) in zip(arrays, of.inputs, strict=True):
+                words[at] = address_of(array)
+                if rank:
+                    words[dims] = array.shape
+            if found.memory.returned:
+                found.memory.take_back()
+            if of.loops:
+                found.look, found.raised = look, None
+                words[frame.NEXT_POLL] = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + POLL_NS
+            code = of.run(found.address)
+            if code:
+                raise self._error(found, code)
+            results = []
+            for at, dims, dtype, _ in of.outputs:
+                results.append(found.tensor(at, words[dims], dtype))
+            ended = True
         finally:
-            self.code.clear(found.address)
+            # a value lets go of its block when it gets another one, so that a single function need not be tidied up
+            if self._shares_slots or not ended:
+                self.code.clear(found.address)
             if not found.callback_ended:
                 frames.append(found)
-
-    def _run(self, found: _Frame, step: RunNative, values: list[Any], look: Look) -> None:
-        words = found.words
-        held = []
-        for number, at, dtype, rank in self._inputs[step.function]:
-            array = values[number]
-            if (array.dtype is not dtype and array.dtype != dtype) or array.ndim != rank:
-                raise InputError(f"a value is {array.dtype} of {array.ndim} axes, not {dtype} of {rank}")
-            if not array.flags.carray:
-                array = np.require(array, requirements=("C", "A"))
-                held.append(array)
-            words[at] = address_of(array)
-            if rank:
-                words[at + frame.DIMS : at + frame.DIMS + rank] = array.shape
-        found.memory.take_back()
-        found.look, found.raised = look, None
-        words[frame.NEXT_POLL] = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + POLL_NS
-        code = self.code.run[step.function](found.address)
-        if code != frame.DONE:
-            raise self._error(found, code)
-        for number, at, dtype, rank in self._outputs[step.function]:
-            values[number] = found.tensor(at, tuple(words[at + frame.DIMS : at + frame.DIMS + rank]), dtype)
+        return results
 
     def _error(self, found: _Frame, code: int) -> BaseException:
         words = found.words
@@ -131,22 +160,23 @@ class _Memory:
         self.words = (ctypes.c_int64 * count)()
         self.address = ctypes.addressof(self.words)
         self._code = code
-        self._returned = deque[int]()
-        weakref.finalize(self, _free, code, self.words, self._returned).atexit = False
+        self.returned = deque[int]()
+        weakref.finalize(self, _free, code, self.words, self.returned).atexit = False
 
     def give_back(self, block: int) -> None:
         """Take a block that nobody refers to any more; any thread may call this."""
-        self._returned.append(block)
+        self.returned.append(block)
 
     def take_back(self) -> None:
         """Let values use blocks again that were given back."""
-        while self._returned:
-            self._code.release(self._returned.popleft())
+        while self.returned:
+            self._code.release(self.returned.popleft())
 
 
 def _free(code: StepsCode, words: Any, returned: deque[int]) -> None:
     while returned:
         code.release(returned.popleft())
+    code.clear(ctypes.addressof(words))
     code.free(ctypes.addressof(words))
 
 
@@ -157,6 +187,7 @@ class _Frame:
         program = steps.program
         self.memory = _Memory(steps.code, program.frame_words)
         self.words, self.address = self.memory.words, self.memory.address
+        self._seen: dict[int, tuple[int, int, Any]] = {}  # by slot: an address, bytes, and these as an object of ctypes
         self.look: Look | None = None
         self.raised: BaseException | None = None
         self.callback_ended = False  # an interrupt came where Python drops what is raised, and nothing answers any more
@@ -171,16 +202,24 @@ class _Frame:
             at = program.parts + frame.PART_WORDS * k
             self.words[at : at + frame.PART_WORDS] = [*addresses]
 
-    def tensor(self, slot: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def tensor(self, slot: int, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """The value of a slot: in its own memory where that is large, and else a copy."""
         words = self.words
-        data, block = words[slot], words[slot + frame.BLOCK]
-        nbytes = math.prod(shape) * dtype.itemsize
-        if nbytes < LEAST_GIVEN or not block or ctypes.c_int64.from_address(block).value != 1:
-            found = np.empty(shape, dtype)
-            ctypes.memmove(address_of(found), data, nbytes)
-            return found
-        words[slot + frame.BLOCK] = 0
+        data, nbytes = words[slot], _product(shape) * dtype.itemsize
+        if nbytes >= LEAST_GIVEN:
+            block = words[slot + frame.BLOCK]
+            if block and ctypes.c_int64.from_address(block).value == 1:
+                return self._given(slot, shape, dtype, nbytes)
+        seen = self._seen.get(slot)
+        if seen is None or seen[0] != data or seen[1] < nbytes:  # mostly a value has the block that it had before
+            memory: Any = (ctypes.c_char * nbytes).from_address(data)
+            seen = self._seen[slot] = (data, nbytes, memory)
+        return _array(shape, dtype, seen[2]).copy()
+
+    def _given(self, slot: int, shape: Sequence[int], dtype: np.dtype, nbytes: int) -> np.ndarray:
+        """The value of a slot in its block, which is the array's from now on."""
+        data, block = self.words[slot], self.words[slot + frame.BLOCK]
+        self.words[slot + frame.BLOCK] = 0
         raw: Any = (ctypes.c_char * nbytes).from_address(data)
         weakref.finalize(raw, _Memory.give_back, self.memory, block).atexit = False
         return np.frombuffer(raw, dtype).reshape(shape)

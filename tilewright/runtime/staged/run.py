@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -40,16 +41,19 @@ class StagedRun:
         steps = [*steps_within(program.steps)]
         self._functions = {id(s): bound(s.function, s.parameters) for s in steps if isinstance(s, CallHost)}
         self._loops = [s.node for s in steps if isinstance(s, RunLoop)]
+        self._never = _Deadline(None, self._loops)
+        self._whole = _whole(program)
 
     def __call__(self, inputs: Sequence[Any], max_seconds: float | None = None) -> tuple[Any, ...]:
         """The outputs, as the steps leave them: arrays may be those of inputs. ExecutionError when a loop begins a trip
         after more than `max_seconds`."""
-        deadline = _Deadline(max_seconds)
-        values: list[Any] = [None] * self._program.values
-        for number, value in zip(self._program.inputs, inputs, strict=True):
-            values[number] = value
+        deadline = self._never if max_seconds is None else _Deadline(max_seconds, self._loops)
         try:
-            self._steps(self._program.steps, values, deadline)
+            if self._whole is not None and self.native is not None:
+                number, taken, given = self._whole
+                results = self.native.run(number, taken(inputs), deadline.look)
+                return given(results)
+            return self._outputs(inputs, deadline)
         except TilewrightError:
             raise
         except Exception as error:  # of a step whose operands are other values than it was made for
@@ -57,29 +61,37 @@ class StagedRun:
                 f"a step of the model failed: {error!r:.200}",
                 hint="compile the model again; if it fails then, please report this with the model",
             ) from error
+
+    def _outputs(self, inputs: Sequence[Any], deadline: _Deadline) -> tuple[Any, ...]:
+        values: list[Any] = [None] * self._program.values
+        for number, value in zip(self._program.inputs, inputs, strict=True):
+            values[number] = value
+        self._steps(self._program.steps, values, deadline)
         return tuple([values[number] for number in self._program.outputs])
 
     def _steps(self, steps: Sequence[Step], values: list[Any], deadline: _Deadline) -> None:
         for step in steps:
-            if type(step) is RunPart:
+            if type(step) is RunNative:  # looked at first: it may be all that a small model does
+                self._native(step, values, deadline)
+            elif type(step) is RunPart:
                 self._part(step, values)
             elif type(step) is CallHost:
                 _call_host(step, self._functions[id(step)], values)
             elif type(step) is TakeBranch:
                 self._branch(step, values, deadline)
-            elif type(step) is RunLoop:
-                self._loop(step, values, deadline)
             else:
-                assert type(step) is RunNative
-                self._native(step, values, deadline)
+                assert type(step) is RunLoop
+                self._loop(step, values, deadline)
             for number in step.frees:
                 values[number] = None
 
     def _native(self, step: RunNative, values: list[Any], deadline: _Deadline) -> None:
         if self.native is None:
             self._steps(step.steps, values, deadline)
-        else:
-            self.native.run(step, values, lambda loop, trip: deadline.check(self._loops[loop], trip))
+            return
+        arrays = self.native.fitting(step, [values[number] for number in step.inputs])
+        for number, result in zip(step.outputs, self.native.run(step.function, arrays, deadline.look), strict=True):
+            values[number] = result
 
     def _part(self, step: RunPart, values: list[Any]) -> None:
         args = [values[number] for number in step.inputs]
@@ -122,12 +134,36 @@ def runner(
     return lambda values, _: parts[0](tuple(values))
 
 
-class _Deadline:
-    """When a call must have ended."""
+_Chosen = Callable[[Sequence[Any]], tuple[Any, ...]]
 
-    def __init__(self, max_seconds: float | None) -> None:
-        self._max_seconds = max_seconds
+
+def _whole(program: StagedProgram) -> tuple[int, _Chosen, _Chosen] | None:
+    """The function of the step that is all of a program, its inputs among the program's, and the program's outputs
+    among its own: no table of values is needed."""
+    step = program.steps[0] if len(program.steps) == 1 else None
+    if not isinstance(step, RunNative) or not {*program.outputs} <= {*step.outputs}:
+        return None
+    return step.function, _chosen(program.inputs, step.inputs), _chosen(step.outputs, program.outputs)
+
+
+def _chosen(of: Sequence[int], wanted: Sequence[int]) -> _Chosen:
+    """What gives, of values with the numbers `of`, those that are wanted."""
+    if tuple(of) == tuple(wanted):
+        return tuple
+    places = [of.index(number) for number in wanted]
+    return itemgetter(*places) if len(places) > 1 else lambda values: tuple([values[k] for k in places])
+
+
+class _Deadline:
+    """When a call must have ended, of which these are the nodes of the loops."""
+
+    def __init__(self, max_seconds: float | None, loops: Sequence[str]) -> None:
+        self._max_seconds, self._loops = max_seconds, loops
         self._end = math.inf if max_seconds is None else time.monotonic() + max_seconds
+
+    def look(self, loop: int, trip: int) -> None:
+        """As `check`, for the loop of a number."""
+        self.check(self._loops[loop], trip)
 
     def check(self, node: str, trip: int) -> None:
         if time.monotonic() > self._end:

@@ -82,7 +82,7 @@ class Attention(Strategy):
     """
 
     name = label = "attention"
-    in_steps = True
+    respecialize_remainder = True
 
     def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
         values = facts.region(op)

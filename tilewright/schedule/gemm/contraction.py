@@ -40,7 +40,8 @@ from tilewright.schedule.gemm.dequantize import (
     step_of_pairs,
 )
 from tilewright.schedule.gemm.gemm_axes import GemmAxes
-from tilewright.schedule.gemm.gemm_plan import FEW_TILES, GemmPlan, plan_gemm
+from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
+from tilewright.schedule.gemm.gemm_shape import FEW_TILES
 from tilewright.schedule.gemm.loop_order import writes_lines
 from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
 from tilewright.schedule.gemm.panels import pack_columns, pack_constants, pack_groups, prefetch_panels
@@ -54,7 +55,7 @@ from tilewright.schedule.gemm.register_tile import (
     tile_sums,
 )
 from tilewright.schedule.maps.elementwise import is_elementwise
-from tilewright.schedule.steps.access import conditional_nest
+from tilewright.schedule.steps.access import conditional_nest, known
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop, vectors_of
 from tilewright.schedule.strategy import FusedRegion, Strategy
@@ -66,7 +67,7 @@ class Contraction(Strategy):
     """One contraction with the index maps through which it reads its operands, and elementwise work on its result."""
 
     name = "contraction"
-    in_steps = True
+    respecialize_remainder = True
 
     def claims(self, op: Op, info: OpInfo) -> bool:
         return info.kind is OpClass.CONTRACTION
@@ -255,7 +256,9 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
     rows, row = _row_tiles(s, axes.row, tile.rows, remainder)
     if not remainder and _may_leave_columns(axes, tile):
         return _tiles_of_any_columns(s, axes, rows, row, plan.decision)
-    columns, inner = column_tiles(s, axes.vector, axes.block, tile.columns, tile.lanes)
+    alone = not remainder and not any(o.attrs.get("overlap") for o in rows)  # rows, too, would overlap
+    tail = "overlap" if alone and not plan.shape.packed and _fills_tile(axes, tile) else "guard"
+    columns, inner = column_tiles(s, axes.vector, axes.block, tile.columns, tile.lanes, tail)
     inner = [*row, *inner]
     panel = _panel_order(axes, columns, plan.decision.columns_outside)
     around = [*panel, *rows]
@@ -264,6 +267,13 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
     around = loop_around(s, around, inner)
     s.reorder(*around, *inner)
     return _Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one)
+
+
+def _fills_tile(axes: GemmAxes, tile: Tile) -> bool:
+    """Whether the columns are a register tile at least, so that the last one may begin earlier: without conditions on
+    its lanes, of which processors hold a few."""
+    columns = known(extent_of(axes.vector))
+    return columns is not None and columns >= tile.columns * tile.lanes
 
 
 def _may_leave_columns(axes: GemmAxes, tile: Tile) -> bool:

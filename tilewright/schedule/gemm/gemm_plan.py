@@ -15,14 +15,10 @@ from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.stages import Stage
 from tilewright.schedule.gemm.dot_products import group_of_products
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, assign_axes, transposed_axes
-from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape
+from tilewright.schedule.gemm.gemm_shape import few_rows_of, gemm_shape, transposed_shape
 from tilewright.schedule.gemm.reduction_nest import ReductionNest
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-FEW_TILES = 2
-"""Register tiles that the rows make at most where their number is not known but small: each row too many costs
-time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +99,5 @@ def _chosen(s: Schedule, shape: GemmShape, target: Target) -> Decision:
 
 def _for_its_rows(tile: Tile, axes: GemmAxes) -> Tile:
     """The tile with fewer rows where there may be so few that they would be a tile or two."""
-    rows = None if axes.row is None else extent_of(axes.row)
-    most = None if rows is None or rows.is_const else rows.bounds[1]
-    return tile if most is None else replace(tile, rows=min(tile.rows, -(-most // FEW_TILES)))
+    few = few_rows_of(axes)
+    return tile if few is None else replace(tile, rows=min(tile.rows, few))

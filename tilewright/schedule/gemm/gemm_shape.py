@@ -16,6 +16,10 @@ from tilewright.schedule.gemm.gemm_axes import GemmAxes
 from tilewright.schedule.steps.access import element_bytes, iterations_of, known, stride_in
 from tilewright.target.target import VECTOR_BYTES
 
+FEW_TILES = 2
+"""Register tiles that the rows make at most where their number is not known but small: each row too many costs
+time."""
+
 
 def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = (), group: int = 1) -> GemmShape:
     """The extents of a contraction, and how its operands lie in memory; `constants` can be packed when compiling. A
@@ -42,6 +46,8 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = (), group: int = 1) 
         along_depth=_lie_along_depth(axes, constants),
     )
     shape = replace(shape, part=shape.packed and any(_reads_part(o, shape) for o in axes.columns))
+    if not shape.packed:  # kernels for few rows and for many read constants in one order
+        shape = replace(shape, few_rows=few_rows_of(axes))
     if axes.row is None:
         return replace(shape, uncut="it has no rows")
     if shape.rows is None or shape.depth is None:
@@ -57,6 +63,13 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = (), group: int = 1) 
         stride=_stride(load, row),
         run=_run_of(load, row, stage.reduce[-1], group) if stage.reduce else 0,
     )
+
+
+def few_rows_of(axes: GemmAxes) -> int | None:
+    """The rows of a tile, where their number is not known but small: `FEW_TILES` of them are all rows."""
+    rows = None if axes.row is None else extent_of(axes.row)
+    most = None if rows is None or rows.is_const else rows.bounds[1]
+    return None if most is None else -(-most // FEW_TILES)
 
 
 def transposed_shape(axes: GemmAxes, constants: Sequence[Value]) -> GemmShape:

@@ -245,11 +245,11 @@ def _reads_of(load: Op, nest: Nest, reduction: Sequence[Op], home: Op) -> Column
     within = within[within.index(home) + 1 :]
     moving = [o for o in within if stride_in(load, loop_var(o)) != 0]
     repeated = [o for o in within if o not in moving and o not in nest.tile]
-    reads = prod(known(extent_of(o)) or ASSUMED_EXTENT for o in repeated)
+    reads = prod(_at_most(extent_of(o)) for o in repeated)
     steps, elements = iterations_of(moving), elements_read(load, moving)
     return ColumnReads(
         reads=reads * steps / elements if steps and elements else reads,
-        steps=known(extent_of(reduction[-1])) or ASSUMED_EXTENT if reduction else 1,
+        steps=_at_most(extent_of(reduction[-1])) if reduction else 1,
         step=_bytes_of_step(load, reduction),
         vectors=iterations_of(o for o in nest.tile[:-1] if o in moving) or 1,
         lanes=extent_of(nest.tile[-1]).value,
@@ -257,6 +257,12 @@ def _reads_of(load: Op, nest: Nest, reduction: Sequence[Op], home: Op) -> Column
         conditions=len(conditions),
         conditions_move=any(loop_var(o) in c.vars for c in conditions for o in reduction),
     )
+
+
+def _at_most(extent: Sym) -> int:
+    """An extent, or what it is taken for where it is not known."""
+    most = extent.bounds[1]
+    return ASSUMED_EXTENT if most is None else most if extent.is_const else min(most, ASSUMED_EXTENT)
 
 
 def _bytes_of_step(load: Op, reduction: Sequence[Op]) -> int | None:

@@ -28,7 +28,7 @@ from tilewright.schedule.steps.flatten import flatten, merge_flat_axes
 from tilewright.schedule.steps.index_set_splitting import split_cases, split_index_sets
 from tilewright.schedule.steps.parallelize import parallelize_outer, parallelize_pieces
 from tilewright.schedule.steps.transpose_tiles import join_short_axes, schedule_squares, side_of, transposing
-from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map
+from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_map, vectorize_remainder
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -187,7 +187,9 @@ def _vectorize(s: Schedule, loop: Op, target: Target) -> None:
         return
     with s.noting("not vectorised"):
         if kind_of(loop) == "parallel":
-            s.vectorize(loop, lanes, tail="branch")
+            left = s.vectorize(loop, lanes, tail="branch").tail
+            if left is not None:
+                vectorize_remainder(s, left, lanes, target)
         else:
             vectorize_map(s, loop, lanes, target)
 

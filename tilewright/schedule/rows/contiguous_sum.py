@@ -19,7 +19,7 @@ class ContiguousSum(Strategy):
     """Another way to schedule reductions that are not of rows."""
 
     name = "contiguous_sum"
-    in_steps = True
+    respecialize_remainder = True
 
     def match(self, region: FusedRegion) -> Match | NoMatch:
         is_reduction = isinstance(region.strategy, Reduction)

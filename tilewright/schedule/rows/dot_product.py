@@ -28,7 +28,7 @@ class DotProduct(Strategy):
     """Another way to schedule contractions: those of vectors, and of few rows."""
 
     name = "dot_product"
-    in_steps = True
+    respecialize_remainder = True
 
     def match(self, region: FusedRegion) -> Match | NoMatch:
         return (

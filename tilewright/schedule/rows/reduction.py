@@ -19,7 +19,7 @@ class Reduction(Strategy):
     """One reduction with elementwise work before and after it, by tiles in registers with lanes along the result."""
 
     name = "reduction"
-    in_steps = True
+    respecialize_remainder = True
 
     def claims(self, op: Op, info: OpInfo) -> bool:
         return info.kind is OpClass.REDUCTION

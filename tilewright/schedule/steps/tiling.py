@@ -18,7 +18,7 @@ def tile_loop(s: Schedule, loop: Op, size: int, tail: str = "guard") -> tuple[li
 
 
 def column_tiles(
-    s: Schedule, vector: Op, block: Op | None, columns: int, lanes: int
+    s: Schedule, vector: Op, block: Op | None, columns: int, lanes: int, tail: str = "guard"
 ) -> tuple[list[Op], list[Op]]:
     """Split columns, of which the layout itself may have the axis `block`: the loops over tiles, none where one is all,
     and the loops within one, the last over the lanes of a vector."""
@@ -27,7 +27,7 @@ def column_tiles(
         return [parts.outer], [parts.inner, vector]
     if extent_of(vector) == lanes:
         return [], [vector]
-    around, vector = tile_loop(s, vector, columns * lanes)
+    around, vector = tile_loop(s, vector, columns * lanes, tail)
     return around, vectors_of(s, [vector], lanes)
 
 

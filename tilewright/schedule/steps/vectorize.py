@@ -98,22 +98,19 @@ def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
         loop = left
     short = extent_of(loop).is_const and extent_of(loop).value < lanes
     remainder = loop if short else s.vectorize(loop, lanes, tail="peel").tail
-    if remainder is None:
-        return
-    with s.noting("the remainder is not vectorised"):
-        if extent_of(remainder).is_const:
-            _vectorize_remainder(s, remainder, lanes, target)
-        elif target.masked_memory:
-            s.vectorize(remainder, lanes, tail="guard")
+    if remainder is not None:
+        vectorize_remainder(s, remainder, lanes, target)
 
 
-def _vectorize_remainder(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
+def vectorize_remainder(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
     """One vector of just the lanes that are left, which code generation makes of powers of two; one masked vector
-    where that would be many pieces."""
-    if extent_of(loop).value.bit_count() > MOST_PIECES and target.masked_memory:
-        s.vectorize(loop, lanes, tail="guard")
-    else:
-        s.vectorize(loop)
+    where that would be many pieces, or nobody knows how many are left."""
+    with s.noting("the remainder is not vectorised"):
+        few = extent_of(loop).is_const and extent_of(loop).value.bit_count() <= MOST_PIECES
+        if target.masked_memory and not few:
+            s.vectorize(loop, lanes, tail="guard")
+        elif extent_of(loop).is_const:
+            s.vectorize(loop)
 
 
 def _whole_sum(loop: Op, lanes: int) -> Op:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
+from tilewright.codegen.cpu.families import Families, Shared, parameter
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.choices import ChosenLoads
 from tilewright.codegen.cpu.kernel.convert import clamped, convert, half_as_float, half_of, reinterpret
@@ -45,12 +46,18 @@ _SLICE = ("ptr %scratch", "i64 %begin", "i64 %end")
 
 
 def kernel_ir(
-    func: Func, target: Target, *, keeps_denormals: bool = False, has_floats: bool = True
+    func: Func,
+    target: Target,
+    *,
+    keeps_denormals: bool = False,
+    has_floats: bool = True,
+    families: Families | None = None,
 ) -> KernelText:
     """The text of kernel `func`; with `keeps_denormals` no instruction takes these as zero by itself, without
     `has_floats` none of integers computes with floats. Its parameters: state, buffers, dims, scratch, and the slice of
-    the parallel loop; one that forks has the bytes of scratch of a worker and the thread pool instead."""
-    return _Kernel(func, target, keeps_denormals, has_floats).run()
+    the parallel loop; one that forks has the bytes of scratch of a worker and the thread pool instead. With `families`
+    it may be code of an earlier kernel, which takes the numbers in which both differ after its dims."""
+    return _Kernel(func, target, keeps_denormals, has_floats).run(families)
 
 
 class _Kernel:
@@ -82,17 +89,26 @@ class _Kernel:
         self.parts: list[str] = []
         self.dots: dict[tuple[Op, int], str] = {}
 
-    def run(self) -> KernelText:
-        last = ("ptr %scratch", "i64 %stride", "ptr %pool") if self.forks else _SLICE
-        parameters = [*self._parameters(), *last]
+    def run(self, families: Families | None) -> KernelText:
+        name, parameters = self.func.name, self._parameters()
         self._block(self.func.body)
-        body = self._function(self.func.name, parameters)
         attributes = f"attributes #0 = {{ nounwind {self.target.function_attributes} }}\n"
-        header = f'target triple = "{self.target.triple}"\n'
-        tasks = self.parts if self.forks else [task_ir(self.func.name, len(self.func.args), len(self._dims))]
-        text = header + self.text.module() + body + "".join(tasks) + attributes
+        header = f'target triple = "{self.target.triple}"\n{self.text.module()}'
+        shared = Shared("\n".join(self._lines()))
+        if self.forks:
+            body = _function(name, [*parameters, "ptr %scratch", "i64 %stride", "ptr %pool"], shared.body)
+            tasks = "".join(self.parts)
+        else:
+            if families is not None:
+                shared = families.shared(shared.body, "".join((header, *parameters, attributes)))
+            parameters += [f"i64 {parameter(k)}" for k in range(len(shared.numbers))]
+            body = _function(name, [*parameters, *_SLICE], shared.body)
+            tasks = task_ir(name, len(self.func.args), len(self._dims) + len(shared.numbers))
+        text = header + body + tasks + attributes
         checks = tuple(self.checks.found)
-        return KernelText(self.func.name, text, checks, self.scratch, self.parallel, self.forks, self.dots)
+        return KernelText(
+            name, text, checks, self.scratch, self.parallel, self.forks, self.dots, shared.numbers
+        )
 
     # Interface
 
@@ -100,11 +116,9 @@ class _Kernel:
     def _dims(self) -> tuple[Sym, ...]:
         return self.func.dims
 
-    def _function(self, symbol: str, parameters: Sequence[str]) -> str:
-        """What was emitted, as a function."""
-        head = f"define void @{symbol}({', '.join(parameters)}) noinline #0 {{"
-        lines = [*self.text.allocas, *self.text.lines, *self._fence(), "  ret void"]
-        return "\n".join([head, "entry:", *lines, "}", ""])
+    def _lines(self) -> list[str]:
+        """What was emitted, as the lines of a function."""
+        return [*self.text.allocas, *self.text.lines, *self._fence(), "  ret void"]
 
     def _fence(self) -> list[str]:
         """What lets other threads see stores past the caches, which x86-64 does not order with others."""
@@ -153,7 +167,7 @@ class _Kernel:
         part._loop(loop, "%begin", "%end", at_least_once=False)
         self.scratch = part.scratch
         task = task_ir(symbol, len(self.func.args), len(self._dims) + len(around), sees_first=True)
-        return [part._function(symbol, [*parameters, "ptr %first", *_SLICE]), task]
+        return [_function(symbol, [*parameters, "ptr %first", *_SLICE], "\n".join(part._lines())), task]
 
     # Statements
 
@@ -548,6 +562,10 @@ class _Kernel:
         name = self.text.emit(f"load {stored}, ptr {buffer.pointer}, align {element.bytes}")
         lanes = from_memory(self.text.named(name, stored_as(element), count), element)
         self.values[op.result] = horizontal(op.attrs["combine"], lanes)
+
+
+def _function(symbol: str, parameters: Sequence[str], body: str) -> str:
+    return f"define void @{symbol}({', '.join(parameters)}) noinline #0 {{\nentry:\n{body}\n}}\n"
 
 
 def _nonzero_const(op: Op) -> bool:

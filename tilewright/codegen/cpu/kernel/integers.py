@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.kernel.functions import by_lane
+from tilewright.codegen.cpu.kernel.functions import any_lane, by_lane, intrinsic
 from tilewright.codegen.cpu.kernel.lanes import register_type
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
@@ -15,34 +15,66 @@ def safe_divisor(divisor: Reg, zero: Reg) -> Reg:
 
 def divide(a: Reg, b: Reg) -> Reg:
     """a / b towards zero; the smallest integer over -1 wraps. b is not 0."""
-    if a.dtype.kind == "uint":
-        return a.op("udiv", b) if _has_instruction(a, b) else _divided_as_floats(a, b)
-    if b.is_literal:
-        return a.op("sdiv", b)
-    flips, safe = _without_minus_one(b)
-    quotient = a.op("sdiv", safe) if _has_instruction(a, b) else _divided_as_floats(a, safe)
-    return flips.select(-a, quotient)
+    if _has_instruction(a, b):
+        return _divided(a, b)
+    return _divided_as_floats(a, b) if a.dtype.bits <= 32 else _divided_by_magnitude(a, b)
 
 
 def remainder(a: Reg, b: Reg) -> Reg:
     """The remainder with the sign of the dividend. b is not 0."""
+    if not _has_instruction(a, b):
+        return a - b * divide(a, b)
     safe = b if a.dtype.kind == "uint" or b.is_literal else _without_minus_one(b)[1]
-    if _has_instruction(a, b):
-        return a.op("urem" if a.dtype.kind == "uint" else "srem", safe)
-    return a - safe * _divided_as_floats(a, safe)
+    return a.op("urem" if a.dtype.kind == "uint" else "srem", safe)
 
 
 def _has_instruction(a: Reg, b: Reg) -> bool:
-    """Whether a division is left to LLVM: of single numbers, by known divisors, which are multiplications, of integers
-    that floats do not hold, and where there are to be no floats."""
-    return a.lanes == 1 or b.is_literal or a.dtype.bits > 32 or not a.text.has_floats
+    """Whether a division is left to LLVM: of single numbers, by known divisors, which are multiplications, and where
+    there are to be no floats. Machines have no division of vectors of integers."""
+    return a.lanes == 1 or b.is_literal or not a.text.has_floats
+
+
+def _divided(a: Reg, b: Reg) -> Reg:
+    """The quotient by LLVM's instruction, of each lane for itself."""
+    if a.dtype.kind == "uint":
+        return a.op("udiv", b)
+    if b.is_literal:
+        return a.op("sdiv", b)
+    flips, safe = _without_minus_one(b)
+    return flips.select(-a, a.op("sdiv", safe))
 
 
 def _divided_as_floats(a: Reg, b: Reg) -> Reg:
-    """The quotient of vectors, for which machines have no integer division: floats of more than twice the bits round
-    no quotient up to a whole number that it is below, as it is at least 1 / b below."""
+    """The quotient of vectors of up to 32 bits: floats of more than twice the bits round no quotient up to a whole
+    number that it is below, as it is at least 1 / b below."""
+    flips, safe = (None, b) if a.dtype.kind == "uint" else _without_minus_one(b)
     wide = dt.f64 if a.dtype.bits > 8 else dt.f32
-    return (a.to(wide) / b.to(wide)).convert("fptosi" if a.dtype.kind == "int" else "fptoui", a.dtype)
+    quotient = (a.to(wide) / safe.to(wide)).convert("fptosi" if a.dtype.kind == "int" else "fptoui", a.dtype)
+    return quotient if flips is None else flips.select(-a, quotient)
+
+
+NEAR = 1 << 51
+"""Integers of less magnitude are exact in float64, and quotients of two of them are at least 2^-51 of themselves below
+the next whole number. The bits of `FAR_FLOAT` plus such an integer are those of an integer plus a constant."""
+FAR_FLOAT, FAR_BITS = 1.5 * 2.0**52, 0x4338000000000000
+
+
+def _divided_by_magnitude(a: Reg, b: Reg) -> Reg:
+    """The quotient of vectors of 64 bits: as floats where all lanes are near 0, and else of each lane for itself."""
+    text, signed = a.text, a.dtype.kind == "int"
+    near = [(x + NEAR if signed else x).test("icmp ult", 2 * NEAR if signed else NEAR) for x in (a, b)]
+    as_floats, lanes, end = (text.label(name) for name in ("near", "far", "divided"))
+    text.branch(any_lane(~(near[0] & near[1])).name, lanes, as_floats)
+    text.start(as_floats)
+    wide = [(x + FAR_BITS).as_float - FAR_FLOAT for x in (a, b)]
+    found = (intrinsic("trunc", wide[0] / wide[1]) + FAR_FLOAT).convert("bitcast", a.dtype) - FAR_BITS
+    text.jump(end)
+    text.start(lanes)
+    exact = _divided(a, b)
+    text.jump(end)
+    text.start(end)
+    ways = f"[ {found.name}, %{as_floats} ], [ {exact.name}, %{lanes} ]"
+    return text.reg(a.dtype, a.lanes, f"phi {a.type} {ways}")
 
 
 def _without_minus_one(b: Reg) -> tuple[Reg, Reg]:

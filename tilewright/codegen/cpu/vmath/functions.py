@@ -40,12 +40,12 @@ def _reciprocal_root(x: Reg) -> Reg:
 
 
 def _circular(build: Callable[[Reg], Reg], far: Callable[[Reg], Reg], ulp: float) -> Function:
-    return Function(build, ulp, far=far, far_from=trigonometric.FAR)
+    return Function(build, ulp, far=far, far_from=trigonometric.FAR_ARGUMENT)
 
 
 def _circular64(name: str, build: Callable[[Reg], Reg], ulp: float) -> Function:
     far = partial(library.call_per_lane, name)
-    return Function(build, ulp, far=far, far_from=circular64.FAR, calls=(name,))
+    return Function(build, ulp, far=far, far_from=circular64.FAR_ARGUMENT, calls=(name,))
 
 
 def _library(name: str) -> Function:

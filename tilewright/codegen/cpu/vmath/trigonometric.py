@@ -23,7 +23,7 @@ ROUND = 1.5 * 2.0**23
 
 I128, I256 = (DType(f"i{8 * n}", "int", 8 * n, np.dtype(f"V{n}")) for n in (16, 32))
 
-FAR = 65536.0
+FAR_ARGUMENT = 65536.0
 """Magnitude of arguments from which on the reduction by three constants is not exact any more."""
 
 # 2/pi in units of 2^-256, rounded down.
@@ -44,7 +44,7 @@ ASIN_TAIL = (
 
 
 def _quadrant(x: Reg) -> tuple[Reg, Reg]:
-    """q (as i32, modulo 4) and r with x = q pi/2 + r and |r| <= pi/4, for |x| < FAR."""
+    """q (as i32, modulo 4) and r with x = q pi/2 + r and |r| <= pi/4, for |x| < FAR_ARGUMENT."""
     shifted = fma(x, TWO_OVER_PI, ROUND)
     n = shifted - ROUND
     r = x
@@ -54,7 +54,7 @@ def _quadrant(x: Reg) -> tuple[Reg, Reg]:
 
 
 def _far_quadrant(x: Reg) -> tuple[Reg, Reg]:
-    """The same for FAR <= |x| (nan for inf), in integers after Payne and Hanek (1983); one lane."""
+    """The same for FAR_ARGUMENT <= |x| (nan for inf), in integers after Payne and Hanek (1983); one lane."""
     bits = x.bits
     mantissa = (bits & 0x7FFFFF) | 0x800000
     exponent = (bits >> 23) & 0xFF
@@ -101,34 +101,34 @@ def _keep_zero(x: Reg, result: Reg) -> Reg:
 
 
 def sin(x: Reg) -> Reg:
-    """Sine for |x| < FAR."""
+    """Sine for |x| < FAR_ARGUMENT."""
     return _keep_zero(x, _sine_of_quadrant(*_quadrant(x)))
 
 
 def far_sin(x: Reg) -> Reg:
-    """Sine of one number from FAR on."""
+    """Sine of one number from FAR_ARGUMENT on."""
     return _sine_of_quadrant(*_far_quadrant(x))
 
 
 def cos(x: Reg) -> Reg:
-    """Cosine for |x| < FAR."""
+    """Cosine for |x| < FAR_ARGUMENT."""
     q, r = _quadrant(x)
     return _sine_of_quadrant(q + 1, r)
 
 
 def far_cos(x: Reg) -> Reg:
-    """Cosine of one number from FAR on."""
+    """Cosine of one number from FAR_ARGUMENT on."""
     q, r = _far_quadrant(x)
     return _sine_of_quadrant(q + 1, r)
 
 
 def tan(x: Reg) -> Reg:
-    """Tangent for |x| < FAR."""
+    """Tangent for |x| < FAR_ARGUMENT."""
     return _keep_zero(x, _tangent_of_quadrant(*_quadrant(x)))
 
 
 def far_tan(x: Reg) -> Reg:
-    """Tangent of one number from FAR on."""
+    """Tangent of one number from FAR_ARGUMENT on."""
     return _tangent_of_quadrant(*_far_quadrant(x))
 
 

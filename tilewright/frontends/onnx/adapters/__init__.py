@@ -1,4 +1,4 @@
-"""Adapters by family; importing this package fills the registry."""
+"""Adapters by family; importing this package fills the registry, but for the domains that load when they are used."""
 
 from tilewright.frontends.onnx.adapters import attention as attention
 from tilewright.frontends.onnx.adapters import contract as contract
@@ -7,8 +7,6 @@ from tilewright.frontends.onnx.adapters import elementwise as elementwise
 from tilewright.frontends.onnx.adapters import host as host
 from tilewright.frontends.onnx.adapters import image as image
 from tilewright.frontends.onnx.adapters import index as index
-from tilewright.frontends.onnx.adapters import microsoft as microsoft
-from tilewright.frontends.onnx.adapters import ml as ml
 from tilewright.frontends.onnx.adapters import norm as norm
 from tilewright.frontends.onnx.adapters import pool as pool
 from tilewright.frontends.onnx.adapters import quant as quant

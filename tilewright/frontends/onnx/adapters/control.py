@@ -84,7 +84,7 @@ def scan(node: Node) -> tuple[Value, ...]:
     if states < 0 or count < 1 or len(body.input) != len(operands) or outputs < 0:
         raise ModelError(f"the body of Scan does not fit {states} states and {count} scanned inputs")
     axes = [
-        node.checked_axis(axis, node.rank(states + k))
+        node.axis(axis, node.rank(states + k))
         for k, axis in enumerate(_per(node, "scan_input_axes", count))
     ]
     scanned = zip(operands[states:], axes, map(bool, _per(node, "scan_input_directions", count)), strict=True)

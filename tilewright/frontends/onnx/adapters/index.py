@@ -35,7 +35,7 @@ def _check_known(node: Node, columns: Sequence[np.ndarray], sizes: Sequence[Sym]
 
 @adapter("Gather", "GatherElements", "Scatter", "ScatterElements")
 def along_axis(node: Node) -> Value:
-    axis = node.axis()
+    axis = node.axis_attr()
     known = node.constant_or_none(1)
     if known is not None and node.rank(0):
         _check_known(node, [known], [node.shape(0)[axis]])
@@ -55,7 +55,7 @@ def at_vectors(node: Node) -> Value:
 def one_hot(node: Node) -> Value:
     require(node.translation, s.eq(node.type(2).size, 2), f"OneHot has values {node.type(2)}, which must be two")
     depth = node.whole_number(1)
-    axis = node.axis(rank=node.rank(0) + 1)
+    axis = node.axis_attr(rank=node.rank(0) + 1)
     checked_shape((*node.shape(0), depth), "OneHot")
     if depth.is_const and depth.value < 1:
         raise ModelError(f"OneHot: a depth of {depth} is not possible")
@@ -92,7 +92,7 @@ def reverse_sequence(node: Node) -> Value:
 def tensor_scatter(node: Node) -> Value:
     """`update` written into a cache along an axis, from a position of its own for each batch entry on."""
     cache, update = node.input(0), node.input(1)
-    shape, axis = shape_of(cache), node.axis()
+    shape, axis = shape_of(cache), node.axis_attr()
     if axis == 0:
         raise ModelError("TensorScatter cannot write along the batch axis")
     size, written = (sym_tensor(values=(shape_of(x)[axis],), scalar=True) for x in (cache, update))
@@ -122,13 +122,13 @@ def compress(node: Node) -> Value:
         places = constant(np.flatnonzero(known), "places")
     else:
         places = positions.places(node.translation, node.input(1))
-    return ix.gather(x, places, axis=0 if flat else node.axis())
+    return ix.gather(x, places, axis=0 if flat else node.axis_attr())
 
 
 @adapter("Unique")
 def unique(node: Node) -> tuple[Value, ...]:
     """Sorted, or in the order in which they come; along an axis the host compares slices, and it compares texts."""
-    given, axis = node.type(0), node.axis() if node.has("axis") else None
+    given, axis = node.type(0), node.axis_attr() if node.has("axis") else None
     if given.dtype.kind != "string" and (axis is None or given.rank == 1):
         flat = reshape(node.input(0), shape=(given.size,))
         return positions.unique(node.translation, flat, node.flag("sorted"))

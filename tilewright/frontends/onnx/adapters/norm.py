@@ -32,7 +32,7 @@ _ALONG_AXIS: dict[str, Callable[..., Value]] = {
 @adapter(*_ALONG_AXIS)
 def along_axis(node: Node) -> Value:
     """Before opset 13: over all axes from `axis` on."""
-    operator, x, axis = _ALONG_AXIS[node.op], node.input(0), node.axis()
+    operator, x, axis = _ALONG_AXIS[node.op], node.input(0), node.axis_attr()
     if node.version >= 13 or axis == node.rank(0) - 1:
         return operator(x, axis=axis)
     return reshape(operator(flatten(x, axis=axis), axis=1), shape=node.shape(0))
@@ -91,7 +91,7 @@ def group_normalization(node: Node) -> Value:
 
 @adapter("LayerNormalization")
 def layer_normalization(node: Node) -> tuple[Value, ...]:
-    axis, epsilon = node.axis(), node.attr("epsilon")
+    axis, epsilon = node.axis_attr(), node.attr("epsilon")
     bias = node.optional(2)
     bias = full(value=0.0, dtype=node.dtype(1), shape=()) if bias is None else bias
     result = norm.layer_norm(node.input(0), node.input(1), bias, axis=axis, epsilon=epsilon)
@@ -107,5 +107,5 @@ def layer_normalization(node: Node) -> tuple[Value, ...]:
 
 @adapter("RMSNormalization")
 def rms_normalization(node: Node) -> Value:
-    axis = node.axis()
+    axis = node.axis_attr()
     return norm.rms_norm(node.input(0), node.input(1), axis=axis, epsilon=node.attr("epsilon"))

@@ -53,7 +53,7 @@ def _laid_out(node: Node, k: int) -> Value:
         return reshape(value, shape=()) if own else value
     if len(own) == 1 and not own[0].is_const and not block and not -len(shape) <= node.attr("axis", 1) < len(shape):
         return node.scalar(k)  # there is no such axis, which is an error of calls with another length only
-    axis = node.checked_axis(node.attr("axis", 1))
+    axis = node.axis(node.attr("axis", 1))
     if not block:
         node.demand_shape(k, (shape[axis],), f"input {k} is {node.type(k)} for axis {axis} of {node.type(0)}")
         return quant.along_axis(value, axis, len(shape))

@@ -46,13 +46,13 @@ def reduction(node: Node) -> Value:
 def arg_extremum(node: Node) -> Value:
     last = node.flag("select_last_index", 0)
     operator = rd.argmax if node.op == "ArgMax" else rd.argmin
-    return operator(node.input(0), axis=node.axis(), keepdims=node.flag("keepdims"), last=last)
+    return operator(node.input(0), axis=node.axis_attr(), keepdims=node.flag("keepdims"), last=last)
 
 
 @adapter("TopK")
 def topk_(node: Node) -> tuple[Value, ...]:
     k = sym(node.attr("k")) if node.has("k") else node.one_symbol(1)
-    axis = node.axis()
+    axis = node.axis_attr()
     size = node.shape(0)[axis]
     if k.is_const and (k.value < 0 or (size.is_const and k.value > size.value)):
         raise ModelError(f"TopK of {k} elements along an axis of {size}")

@@ -75,7 +75,7 @@ def tile_along(node: Node) -> Value:
     count, given = node.whole_number(1), node.whole_number(2)
     if not given.is_const:
         raise node.needs_constant(2)
-    axis = node.checked_axis(given.value)
+    axis = node.axis(given.value)
     repeats = tuple(count if k == axis else sym(1) for k in range(node.rank(0)))
     checked_shape(tuple(d * r for d, r in zip(node.shape(0), repeats, strict=True)), "Tile")
     return tile(node.input(0), repeats=repeats)

@@ -37,7 +37,7 @@ def _of_parts(node: Node, x: Value) -> Value:
 def dft(node: Node) -> Value:
     """The axis is an attribute before opset 20, and an operand from then on."""
     rank = node.rank(0)
-    axes = (sym(node.axis()),) if node.version < 20 else node.axes("axis", 2) or (sym(max(rank - 2, 0)),)
+    axes = (sym(node.axis_attr()),) if node.version < 20 else node.axes("axis", 2) or (sym(max(rank - 2, 0)),)
     if rank < 2 or len(axes) != 1 or axes[0] == rank - 1:
         raise ModelError(f"DFT of {node.type(0)} along axis {axes[0]}: {PARTS}")
     (axis,) = axes

@@ -25,7 +25,7 @@ from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, 
 @adapter("Concat")
 def concat_(node: Node) -> Value:
     """Before opset 4 the axis was 1 where it was not given."""
-    axis = node.checked_axis(node.attr("axis", 1))
+    axis = node.axis(node.attr("axis", 1))
     return concat(*node.operands, axis=axis) if len(node.inputs) > 1 else node.input(0)
 
 
@@ -101,7 +101,7 @@ def _progression(start: Sym, step: Sym, length: Sym) -> Value:
 
 @adapter("Split")
 def split_(node: Node) -> tuple[Value, ...]:
-    axis = node.checked_axis(node.attr("axis", 0))
+    axis = node.axis(node.attr("axis", 0))
     if node.optional(1) is not None and node.dtype(1).is_float:  # in opset 1 sizes are of the type of the data
         node.inputs = (node.input(0), ew.cast(node.input(1), dtype=dt.i64))
     size, sizes, count = node.shape(0)[axis], node.listed_symbols("split", 1), len(node.output_names)

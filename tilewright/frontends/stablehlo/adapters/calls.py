@@ -23,7 +23,7 @@ def _as_it_is(node: ProgramOp) -> Sequence[Held]:
 
 @adapter("partition_id", "replica_id")
 def _one_device(node: ProgramOp) -> Held:
-    return full(value=0, dtype=node.type.dtype, shape=())
+    return full(value=0, dtype=node.result_type.dtype, shape=())
 
 
 @adapter("create_token", "after_all")

@@ -35,7 +35,7 @@ def _dot_general(node: ProgramOp) -> Held:
     numbers = stablehlo.DotDimensionNumbers(node.attribute("dot_dimension_numbers"))
     batch = tuple(numbers.lhs_batching_dimensions), tuple(numbers.rhs_batching_dimensions)
     inner = tuple(numbers.lhs_contracting_dimensions), tuple(numbers.rhs_contracting_dimensions)
-    dtype = node.type.dtype
+    dtype = node.result_type.dtype
     a, b = node.held(0), node.held(1)
     if isinstance(a, ComplexPair) and isinstance(b, ComplexPair):
         real = ew.sub(_dot(a.real, b.real, batch, inner, dtype), _dot(a.imaginary, b.imaginary, batch, inner, dtype))
@@ -95,7 +95,7 @@ def _product(a: Value, b: Value, dtype: DType, *, turned: bool = False) -> Value
 @adapter("dot")
 def _dot_simple(node: ProgramOp) -> Held:
     rank = len(shape_of(node.x(0)))
-    return _dot(node.x(0), node.x(1), ((), ()), ((rank - 1,), (0,)), node.type.dtype)
+    return _dot(node.x(0), node.x(1), ((), ()), ((rank - 1,), (0,)), node.result_type.dtype)
 
 
 @adapter("convolution")
@@ -149,7 +149,7 @@ def _with_space(
     apart: Sequence[int],
     groups: int,
 ) -> Value:
-    dtype = node.type.dtype
+    dtype = node.result_type.dtype
     if not strides:  # no space: a matrix product
         x, w = reshape(x, shape=(*shape_of(x), 1)), reshape(w, shape=(*shape_of(w), 1))
         found = _with_space(node, x, w, (1,), ((sym(0), sym(0)),), (1,), (1,), groups)

@@ -62,7 +62,7 @@ def _if(node: ProgramOp) -> Sequence[Held]:
 @adapter("case")
 def _case(node: ProgramOp) -> Sequence[Held]:
     """One branch after the other is asked for; a number that none has takes the last one."""
-    which, count = node.x(0), len(node.op.regions)
+    which, count = node.x(0), len(node.operation.regions)
     if not count:
         raise ModelError("a case has no branches")
 

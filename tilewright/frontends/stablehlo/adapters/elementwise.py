@@ -100,7 +100,7 @@ UNARY: Mapping[str, Unary] = MappingProxyType(
 
 @adapter(*UNARY, by_element=True)
 def _unary(node: ProgramOp) -> Held:
-    name = node.op.name.removeprefix("stablehlo.")
+    name = node.op.removeprefix("stablehlo.")
     x = node.held(0)
     if isinstance(x, ComplexPair):
         if name not in COMPLEX_UNARY:
@@ -173,7 +173,7 @@ BINARY: Mapping[str, Binary] = MappingProxyType(
 
 @adapter(*BINARY, by_element=True)
 def _binary(node: ProgramOp) -> Held:
-    name = node.op.name.removeprefix("stablehlo.")
+    name = node.op.removeprefix("stablehlo.")
     a, b = node.held(0), node.held(1)
     if isinstance(a, ComplexPair) or isinstance(b, ComplexPair):
         if name not in COMPLEX_BINARY:
@@ -218,7 +218,7 @@ def _compare(node: ProgramOp) -> Held:
         compare = DIRECTIONS[direction]
         return join(compare(a.real, b.real), compare(a.imaginary, b.imaginary))
     x, y = as_value(a), as_value(b)
-    how = str(node.op.attributes["compare_type"]) if node.has("compare_type") else ""
+    how = str(node.operation.attributes["compare_type"]) if node.has("compare_type") else ""
     if "TOTALORDER" in how:
         x, y = total_order(x), total_order(y)
     elif type_of(x).dtype is dt.bool_ and direction not in ("EQ", "NE"):
@@ -246,8 +246,8 @@ def _clamp(node: ProgramOp) -> Held:
 
 @adapter("convert", by_element=True)
 def _convert(node: ProgramOp) -> Held:
-    x, dtype = node.held(0), node.type.dtype
-    if node.type.is_complex:
+    x, dtype = node.held(0), node.result_type.dtype
+    if node.result_type.is_complex:
         pair = as_pair(x)
         return ComplexPair(converted(pair.real, dtype), converted(pair.imaginary, dtype))
     return converted(x.real if isinstance(x, ComplexPair) else as_value(x), dtype)
@@ -259,7 +259,7 @@ def converted(x: Value, dtype: DType) -> Value:
 
 @adapter("bitcast_convert", by_element=True)
 def _bitcast(node: ProgramOp) -> Held:
-    x, dtype = node.x(0), node.type.dtype
+    x, dtype = node.x(0), node.result_type.dtype
     own = type_of(x).dtype
     if own == dtype:
         return x

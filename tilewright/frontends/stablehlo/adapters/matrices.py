@@ -121,7 +121,7 @@ def _gesdd(node: ProgramOp) -> Sequence[Held]:
 
 def _unread(node: ProgramOp, k: int) -> Value:
     """A result that nobody asks for."""
-    told = tensor_type(node.op.results[k].type)
+    told = tensor_type(node.operation.results[k].type)
     if any(d is None for d in told.shape):
         raise UnsupportedError("singular values without vectors need matrices of known sizes")
     return full(value=0, dtype=type_of(node.x(0)).dtype, shape=tuple(d or 0 for d in told.shape))

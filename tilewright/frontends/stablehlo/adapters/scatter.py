@@ -49,7 +49,7 @@ def _scatter(node: ProgramOp) -> Sequence[Held]:
         tuple(told.update_window_dims), tuple(told.inserted_window_dims), tuple(told.input_batching_dims),
         tuple(told.scatter_indices_batching_dims), tuple(told.scattered_dims_to_operand_dims), told.index_vector_dim,
     )  # fmt: skip
-    how = _reduction(node.region(0), str(node.type.dtype) == "bool")
+    how = _reduction(node.region(0), str(node.result_type.dtype) == "bool")
     held, updates = node.held(0), node.held(2)
     if isinstance(held, ComplexPair) and isinstance(updates, ComplexPair):
         if how not in ("none", "add"):
@@ -77,9 +77,9 @@ def _with_body(node: ProgramOp, numbers: AxisRoles) -> Value:
     """What the body makes of old elements and updates, which are spread over a tensor of their own, where there are
     any."""
     x, updates = node.x(0), node.x(2)
-    zeros = ew.sub(x, x) if str(node.type.dtype) != "bool" else ew.xor(x, x)
+    zeros = ew.sub(x, x) if str(node.result_type.dtype) != "bool" else ew.xor(x, x)
     spread = scattered(zeros, node.x(1), updates, numbers, "none")
-    ones = ew.eq(updates, updates) if str(node.type.dtype) == "bool" else ew.or_(
+    ones = ew.eq(updates, updates) if str(node.result_type.dtype) == "bool" else ew.or_(
         ew.eq(updates, updates), ew.ne(updates, updates)
     )
     never = ew.xor(ew.eq(zeros, zeros), ew.eq(zeros, zeros))

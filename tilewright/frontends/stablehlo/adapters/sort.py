@@ -69,7 +69,7 @@ def _ordered(x: Value, axis: int, largest: bool) -> tuple[Value, Value]:
 
 def _moved(node: ProgramOp, k: int, value: Value, places: Value, axis: int) -> Value:
     """An operand in the new order; the places themselves where it counts."""
-    owner = node.op.operands[k].owner
+    owner = node.operation.operands[k].owner
     if (
         not isinstance(owner, ir.Block)
         and owner.operation.name == "stablehlo.iota"

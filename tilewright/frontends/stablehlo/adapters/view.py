@@ -18,7 +18,7 @@ from tilewright.ops import source, view
 
 @adapter("reshape")
 def _reshape(node: ProgramOp) -> Held:
-    shape = tuple(d or 0 for d in node.type.shape)
+    shape = tuple(d or 0 for d in node.result_type.shape)
     return each(node.held(0), lambda x: _reshaped(x, tuple(map(sym, shape))))
 
 
@@ -35,14 +35,14 @@ def _dynamic_reshape(node: ProgramOp) -> Held:
 @adapter("broadcast_in_dim")
 def _broadcast_in_dim(node: ProgramOp) -> Held:
     dims = node.integers("broadcast_dimensions")
-    shape = tuple(sym(d or 0) for d in node.type.shape)
+    shape = tuple(sym(d or 0) for d in node.result_type.shape)
     return each(node.held(0), lambda x: spread(node.translation, x, dims, shape))
 
 
 @adapter("dynamic_broadcast_in_dim")
 def _dynamic_broadcast_in_dim(node: ProgramOp) -> Held:
     dims, shape = node.integers("broadcast_dimensions"), node.symbols(1)
-    known = tuple(s if d is None else sym(d) for d, s in zip(node.type.shape, shape, strict=True))
+    known = tuple(s if d is None else sym(d) for d, s in zip(node.result_type.shape, shape, strict=True))
     return each(node.held(0), lambda x: spread(node.translation, x, dims, known))
 
 
@@ -82,7 +82,7 @@ def _concatenate(node: ProgramOp) -> Held:
     operands = node.operands
     if len(operands) == 1:
         return operands[0]
-    if node.type.is_complex:
+    if node.result_type.is_complex:
         from_parts = [list(p) for p in zip(*[_parts(o) for o in operands], strict=True)]
         return ComplexPair(view.concat(*from_parts[0], axis=axis), view.concat(*from_parts[1], axis=axis))
     return view.concat(*node.values, axis=axis)
@@ -110,7 +110,7 @@ def _dynamic_pad(node: ProgramOp) -> Held:
 
 def _padded(node: ProgramOp, low: tuple[Sym, ...], high: tuple[Sym, ...], interior: tuple[int, ...]) -> Held:
     held, value = node.held(0), node.held(1)
-    if node.type.is_complex:
+    if node.result_type.is_complex:
         x, by = as_pair(held), as_pair(value)
         return ComplexPair(
             padded(node.translation, x.real, by.real, low, high, interior),
@@ -168,7 +168,7 @@ def _apart(x: Value, axis: int, count: int, value: float) -> Value:
 
 @adapter("iota")
 def _iota(node: ProgramOp) -> Held:
-    return _counted(node, tuple(sym(d or 0) for d in node.type.shape))
+    return _counted(node, tuple(sym(d or 0) for d in node.result_type.shape))
 
 
 @adapter("dynamic_iota")
@@ -177,8 +177,8 @@ def _dynamic_iota(node: ProgramOp) -> Held:
 
 
 def _counted(node: ProgramOp, shape: tuple[Sym, ...]) -> Held:
-    found = source.iota(shape=shape, axis=node.integer("iota_dimension"), dtype=node.type.dtype)
-    return as_pair(found) if node.type.is_complex else found
+    found = source.iota(shape=shape, axis=node.integer("iota_dimension"), dtype=node.result_type.dtype)
+    return as_pair(found) if node.result_type.is_complex else found
 
 
 @adapter("get_dimension_size")
@@ -188,7 +188,7 @@ def _get_dimension_size(node: ProgramOp) -> Held:
         raise ModelError(f"there is no axis {axis}")
     held = node.held(0)
     shape = type_of(held.real if isinstance(held, ComplexPair) else node.x(0)).shape
-    return ew.cast(source.sym_tensor(values=(shape[axis],), scalar=True), dtype=node.type.dtype)
+    return ew.cast(source.sym_tensor(values=(shape[axis],), scalar=True), dtype=node.result_type.dtype)
 
 
 @adapter("set_dimension_size")

@@ -91,12 +91,12 @@ def gelu(node: OperatorNode) -> Value:
 @tflite("CAST")
 def cast(node: OperatorNode) -> Value:
     """Quantised integers are cast as they are."""
-    return ew.cast(node.raw(0), dtype=node.dtype())
+    return ew.cast(node.raw(0), dtype=node.result_dtype())
 
 
 @tflite("BITCAST")
 def bitcast(node: OperatorNode) -> Value:
-    return ew.bitcast(node.raw(0), dtype=node.dtype())
+    return ew.bitcast(node.raw(0), dtype=node.result_dtype())
 
 
 @tflite("QUANTIZE")
@@ -108,7 +108,7 @@ def quantize(node: OperatorNode) -> Value:
 @tflite("DEQUANTIZE")
 def dequantize(node: OperatorNode) -> Value:
     x = node.input(0)
-    return x if dtype_of(x) is node.dtype() else ew.cast(x, dtype=node.dtype())
+    return x if dtype_of(x) is node.result_dtype() else ew.cast(x, dtype=node.result_dtype())
 
 
 @tflite("DENSIFY", moves=True)

@@ -95,7 +95,7 @@ def one_hot(node: OperatorNode) -> Value:
 @tflite("TOPK_V2", moves=True)
 def topk_v2(node: OperatorNode) -> tuple[Value, ...]:
     values, places = topk(node.input(0), k=node.one_symbol(1), axis=node.rank(0) - 1)
-    return values, ew.cast(places, dtype=node.dtype(1))
+    return values, ew.cast(places, dtype=node.result_dtype(1))
 
 
 @tflite("REVERSE_SEQUENCE", moves=True)
@@ -116,6 +116,6 @@ def reverse_sequence(node: OperatorNode) -> Value:
 def where(node: OperatorNode) -> Value:
     """Positions of what is not zero: [count, rank]."""
     if (known := node.constant_or_none(0)) is not None:
-        return constant(np.stack(np.nonzero(known), axis=1).astype(node.dtype().storage), "places")
+        return constant(np.stack(np.nonzero(known), axis=1).astype(node.result_dtype().storage), "places")
     found = positions.nonzero(node.translation, node.raw(0))
-    return ew.cast(transpose(found, perm=(1, 0)), dtype=node.dtype())
+    return ew.cast(transpose(found, perm=(1, 0)), dtype=node.result_dtype())

@@ -41,7 +41,7 @@ def arg_extreme(node: OperatorNode) -> Value:
     (axis,) = node.ints(1)
     operator = reduce.argmax if node.op == "ARG_MAX" else reduce.argmin
     found = operator(node.raw(0), axis=node.axis(axis, node.rank(0)), keepdims=False)
-    return ew.cast(found, dtype=node.dtype())
+    return ew.cast(found, dtype=node.result_dtype())
 
 
 @tflite("SOFTMAX")

@@ -81,12 +81,12 @@ def shape_as_data(node: OperatorNode) -> Value:
 
 
 def _vector(node: OperatorNode, dims: tuple[Sym, ...]) -> Value:
-    return ew.cast(sym_tensor(values=tuple(map(sym, dims))), dtype=node.dtype())
+    return ew.cast(sym_tensor(values=tuple(map(sym, dims))), dtype=node.result_dtype())
 
 
 @tflite("RANK")
 def rank_as_data(node: OperatorNode) -> Value:
-    return constant(np.array(node.rank(0), node.dtype().storage), "rank")
+    return constant(np.array(node.rank(0), node.result_dtype().storage), "rank")
 
 
 @tflite("FILL", moves=True)
@@ -106,7 +106,7 @@ def range_(node: OperatorNode) -> Value:
     """start, start + delta, ... up to limit."""
     dtype = node.type(0).dtype
     if dtype.is_float:
-        low, high, step = (node.known(k).reshape(()).item() for k in range(3))
+        low, high, step = (node.constant(k).reshape(()).item() for k in range(3))
         if not step or not np.isfinite((high - low) / step):
             raise ModelError(f"RANGE from {low} to {high} by {step}")
         count = sym(max(int(np.ceil((high - low) / step)), 0))
@@ -160,7 +160,7 @@ def batch_to_space(node: OperatorNode) -> Value:
 
 
 def _blocks(node: OperatorNode) -> tuple[tuple[int, ...], np.ndarray, Value]:
-    block, amounts = node.ints(1), node.symbol_array(2)
+    block, amounts = node.ints(1), node.measured_operand(2)
     if not block or amounts.shape != (len(block), 2) or len(block) >= node.rank(0) or min(block) < 1:
         raise ModelError(
             f"{node.op} of {node.type(0)} in blocks of {list(block)} with amounts {node.type(2)}"

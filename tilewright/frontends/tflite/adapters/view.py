@@ -210,7 +210,7 @@ def _part(x: Value, axis: int, start: Sym, size: Sym) -> Value:
 
 
 def _amounts(node: OperatorNode) -> tuple[tuple[Sym, ...], tuple[Sym, ...]]:
-    amounts = node.symbol_array(1)
+    amounts = node.measured_operand(1)
     if amounts.shape != (node.rank(0), 2):
         raise ModelError(f"{node.op} of {node.type(0)} with amounts {node.type(1)}")
     if any(d.is_const and d.value < 0 for d in amounts.reshape(-1)):

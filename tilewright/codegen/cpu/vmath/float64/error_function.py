@@ -17,7 +17,7 @@ NEAR = (
     -1.6350312701054695e-07, 1.4659775274047436e-08, -1.1372848856791674e-09, 5.957176147748911e-11,
 )  # fmt: skip
 # (1 + 2x) e^(x^2) (1 - erf(x)) in powers of (x - MIDDLE) / (x + MIDDLE) on [1, 6], error of erf 2^-52.
-FAR = (
+FAR_COEFFICIENTS = (
     1.2648381843668612, -0.12235676308242169, -0.09902453957351318, 0.1576299190269252, -0.10296705604695247,
     0.032760893039446855, 0.0009318931040481982, -0.004382072073124513, 0.0004918614359192158, 0.0006320360704212277,
     -8.845012927062207e-05, -0.00011285311462461253, 6.230347907532855e-06, 2.0088992276519525e-05,
@@ -31,6 +31,6 @@ def erf(x: Reg) -> Reg:
     near = at_most(a, 1.0)
     inner = fma(near, polynomial(near * near, NEAR), near)
     far = at_most(a, ONE_FROM)
-    ratio = polynomial((far - MIDDLE) / (far + MIDDLE), FAR) / (far + far + 1.0)
+    ratio = polynomial((far - MIDDLE) / (far + MIDDLE), FAR_COEFFICIENTS) / (far + far + 1.0)
     outer = 1.0 - exp(-(far * far)) * ratio
     return copysign((a < 1.0).select(inner, outer), x)

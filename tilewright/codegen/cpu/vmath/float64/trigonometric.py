@@ -11,7 +11,7 @@ HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
 QUARTER_PI = (0.7853981633974483, 3.061616997868383e-17)
 ROUND = 1.5 * 2.0**52
 
-FAR = 2.0**30
+FAR_ARGUMENT = 2.0**30
 """Magnitude of arguments from which on the math library computes: the quotient by pi/2 would not be exact enough."""
 
 # (sin(r) - r) / r^3 and (cos(r) - 1 + r^2/2) / r^4 on |r| <= pi/4, errors of the functions 2^-66 and 2^-60.
@@ -39,7 +39,8 @@ TAN_THREE_EIGHTHS, TAN_EIGHTH = 2.414213562373095, 0.41421356237309503
 
 
 def _quadrant(x: Reg) -> tuple[Reg, Reg, Reg]:
-    """q (whose last two bits count) and the sum of two numbers r, where x = q pi/2 + r and |r| <= pi/4, for |x| < FAR.
+    """q (whose last two bits count) and the sum of two numbers r, where x = q pi/2 + r and |r| <= pi/4, for
+    |x| < FAR_ARGUMENT.
 
     The first product and its difference from x are exact, the second product is taken apart and what its difference
     rounds off is kept: a remainder as small as that of any such x has all its bits.
@@ -79,18 +80,18 @@ def _keep_zero(x: Reg, result: Reg) -> Reg:
 
 
 def sin(x: Reg) -> Reg:
-    """Sine for |x| < FAR."""
+    """Sine for |x| < FAR_ARGUMENT."""
     return _keep_zero(x, _sine_of_quadrant(*_quadrant(x)))
 
 
 def cos(x: Reg) -> Reg:
-    """Cosine for |x| < FAR."""
+    """Cosine for |x| < FAR_ARGUMENT."""
     q, r, low = _quadrant(x)
     return _sine_of_quadrant(q + 1, r, low)
 
 
 def tan(x: Reg) -> Reg:
-    """Tangent for |x| < FAR: sin/cos in even quadrants, -cos/sin in odd ones."""
+    """Tangent for |x| < FAR_ARGUMENT: sin/cos in even quadrants, -cos/sin in odd ones."""
     q, r, low = _quadrant(x)
     even = (q & 1).equals(0)
     sine, cosine = _sin_of(r, low), _cos_of(r, low)

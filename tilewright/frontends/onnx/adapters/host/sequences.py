@@ -97,7 +97,7 @@ def concat_from_sequence(node: Node) -> Value:
     if not isinstance(element, TensorType):
         parameters = {"axis": node.attr("axis"), "new_axis": is_new}
         return host("concatenate_sequence", [target], [element], parameters)[0]
-    axis = node.checked_axis(node.attr("axis"), element.rank + is_new)
+    axis = node.axis(node.attr("axis"), element.rank + is_new)
     if elements:
 
         def write(values: Sequence[Value | None]) -> list[Value | None]:
@@ -117,7 +117,7 @@ def concat_from_sequence(node: Node) -> Value:
 
 @adapter("SplitToSequence", takes="all")
 def split_to_sequence(node: Node) -> Value:
-    x, axis = node.input(0), node.axis()
+    x, axis = node.input(0), node.axis_attr()
     keeps = node.flag("keepdims") or node.optional(1) is not None
     sizes = _sizes(node, axis)
     if sizes is None:

@@ -136,7 +136,7 @@ def bias_split_gelu(node: Node) -> Value:
 def bias_softmax(node: Node) -> Value:
     """softmax(data + bias) over all axes from `axis` on; which axes the bias lacks is seen from its shape."""
     node.attr("is_inner_broadcast", 0)
-    axis = node.checked_axis(node.attr("axis", 1))
+    axis = node.axis(node.attr("axis", 1))
     data, bias = node.operands
     if node.rank(1) not in (0, node.rank(0)):
         raise UnsupportedError("BiasSoftmax with a bias of other axes than the data is not supported")

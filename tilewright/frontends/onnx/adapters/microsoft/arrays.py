@@ -63,7 +63,7 @@ def embedding(node: Node) -> Value:
 @microsoft("UnfoldTensor")
 def unfolded(node: Node) -> Value:
     """All windows of `size` elements along an axis, `step` apart, each along a new last axis."""
-    axis, size, step = node.checked_axis(node.attr("dim", -1)), node.attr("size"), node.attr("step", 1)
+    axis, size, step = node.axis(node.attr("dim", -1)), node.attr("size"), node.attr("step", 1)
     if size < 1 or step < 1:
         raise ModelError(f"UnfoldTensor into {size} elements {step} apart")
     count = floordiv(node.shape(0)[axis] - size, step) + 1
@@ -112,7 +112,7 @@ def blocked_repetitions(node: Node) -> Value:
 @microsoft("ExpandDims")
 def expand_dims(node: Node) -> Value:
     (axis,) = node.ints(1)
-    return unsqueeze(node.input(0), axes=(node.checked_axis(axis, node.rank(0) + 1),))
+    return unsqueeze(node.input(0), axes=(node.axis(axis, node.rank(0) + 1),))
 
 
 @microsoft("IsAllFinite")

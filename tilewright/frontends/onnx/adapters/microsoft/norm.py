@@ -23,7 +23,7 @@ from tilewright.ops.view import reshape, shape_of, slice_, transpose
 @microsoft("SimplifiedLayerNormalization")
 def simplified_layer_normalization(node: Node) -> tuple[Value | None, ...]:
     """x / sqrt(mean(x^2) + epsilon) * scale; ONNX Runtime writes it into the domain of the standard, too."""
-    axis, epsilon = node.checked_axis(node.attr("axis", -1)), node.attr("epsilon", 1e-5)
+    axis, epsilon = node.axis(node.attr("axis", -1)), node.attr("epsilon", 1e-5)
     node.attr("stash_type", 1)  # sums are of f32 at least in any case
     x, scale = widened(node.input(0)), widened(node.input(1))
     result = as_dtype(norm.rms_norm(x, scale, axis=axis, epsilon=epsilon), dtype_of(node.input(1)))

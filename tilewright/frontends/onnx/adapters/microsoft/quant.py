@@ -67,7 +67,7 @@ def qlinear_unary(node: Node) -> Value:
 
 def _softmax(node: Node, x: Value) -> Value:
     """Before opset 13 of the standard over all axes from `axis` on."""
-    axis = node.checked_axis(node.attr("axis", -1))
+    axis = node.axis(node.attr("axis", -1))
     if node.attr("opset") >= 13 or axis == node.rank(0) - 1:
         return softmax(x, axis=axis)
     return reshape(softmax(flatten(x, axis=axis), axis=1), shape=shape_of(x))
@@ -104,7 +104,7 @@ def qlinear_concat(node: Node) -> Value:
     """Operands are scale and zero point of the result, then for each part its elements, scale and zero point."""
     if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
         raise ModelError(f"QLinearConcat has {len(node.inputs)} operands")
-    axis = node.checked_axis(node.attr("axis"), node.rank(2))
+    axis = node.axis(node.attr("axis"), node.rank(2))
     parts = [_dequantized(node, k) for k in range(2, len(node.inputs), 3)]
     result = concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
     return quant.quantize_linear(result, node.scalar(0), node.scalar(1), dtype=node.dtype(1))

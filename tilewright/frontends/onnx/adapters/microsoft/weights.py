@@ -127,8 +127,8 @@ def gather_block_quantized(node: Node) -> Value:
     bits, block = _bits(node)
     data, scale, zero = node.input(0), node.input(2), node.optional(3)
     rank = node.rank(0)
-    at = node.checked_axis(node.attr("gather_axis", 0))
-    quantised = node.checked_axis(node.attr("quantize_axis", 1))
+    at = node.axis(node.attr("gather_axis", 0))
+    quantised = node.axis(node.attr("quantize_axis", 1))
     if at == quantised or not node.dtype(0).is_int:
         raise UnsupportedError(
             f"GatherBlockQuantized of {node.dtype(0)} along the axis of the blocks is not supported"

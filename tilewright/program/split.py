@@ -1,93 +1,90 @@
-"""Splitting a graph into parts: as few as the sizes and values allow that one part computes for the next."""
+"""Splitting a graph into a program: calls of functions, as few as the sizes and values allow that one computes for the
+next, and between them what native code cannot do in one piece."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
+from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import TensorType, Type, is_native, tensor
+from tilewright.ir.types import is_native, tensor
 from tilewright.ir.verify import TERMINATORS
 from tilewright.ops.define.binding import SIZES, input_variables
-from tilewright.ops.define.staged import ASSUME, BRANCH, HOST, MEASURE, STAGED
-from tilewright.runtime.staged.program import (
-    CallHost,
-    RowType,
-    RunLoop,
-    RunPart,
-    Size,
-    StagedProgram,
-    Step,
-    TakeBranch,
-)
-from tilewright.staging.lifetimes import with_frees
-from tilewright.staging.native_steps import with_native_steps
-from tilewright.staging.uses import Uses, dims_of, own_dims, uses_in, uses_of, variables_in
+from tilewright.ops.define.staged import ASSUME, BRANCH, MEASURE, STAGED
+from tilewright.program.spec import LEVEL
+from tilewright.program.uses import Uses, dims_of, own_dims, uses_in, uses_of, variables_in
 
 Assumed = tuple[Sym, str, str, str]
 """A condition that the import takes for granted, what it says, and the name and operator of its node."""
 
 
 @dataclass(frozen=True)
-class Staged:
-    """Parts, each a module with a main function of its own, the steps that call them, and the types of values."""
+class SplitGraph:
+    """From the graph to the program: the main function calls functions of the module, the parts. A graph that native
+    code can compute alone stays one, without ops that nothing needs."""
 
-    parts: tuple[Module, ...]
-    program: StagedProgram
-    types: Mapping[int, Type]
+    name: ClassVar[str] = "split"
+
+    def run(self, module: Module, ctx: PassContext | None = None) -> None:
+        main = module.main
+        found = _Split(module)
+        found.find_sizes(main.body)
+        *ops, final = main.body.ops
+        staged = [op for op in ops if op.name in STAGED]
+        needed = found.needed(ops, final) if staged else set()
+        used = uses_in([*needed, final]).variables | found.assumed_variables()
+        asked = any(op in needed or not used.keys().isdisjoint(op.attrs.get("variables", ())) for op in staged)
+        if asked or not all(is_native(v.type) for v in (*main.args, *main.returns)):
+            found.run()
+        elif staged:
+            found.erase([op for op in ops if op not in needed])
 
 
-def split(module: Module) -> Staged | None:
-    """The parts of a graph; None for one that native code can compute alone, from which ops that nothing needs are
-    taken out."""
-    main = module.main
-    parts = _Split(module)
-    parts.find_sizes(main.body)
-    *ops, final = main.body.ops
-    staged = [op for op in ops if op.name in STAGED]
-    needed = parts.needed(ops, final) if staged else set()
-    used = uses_in([*needed, final]).variables | parts.assumed_variables()
-    if any(op in needed or not used.keys().isdisjoint(op.attrs.get("variables", ())) for op in staged):
-        return parts.run()
-    if not all(is_native(v.type) for v in (*main.args, *main.returns)):
-        return parts.run()
-    if staged:
-        parts.erase([op for op in ops if op not in needed])
-    return None
+def parts_of(module: Module) -> tuple[Module, ...]:
+    """The functions that a program calls, each as the main function of a module with the constants that it reads; a
+    module whose main function is no program, as it is."""
+    if module.main.level != LEVEL:
+        return (module,)
+    return tuple(_alone(func, module) for func in module.funcs.values() if func.level == "graph")
+
+
+def _alone(func: Func, module: Module) -> Module:
+    part = Module()
+    for op in func.body.ops:
+        if op.name == "constant":
+            part.constants[op.attrs["name"]] = module.constants[op.attrs["name"]]
+    part.add(replace(func, name="main", attrs=dict(func.attrs)))
+    return part
 
 
 class _Split:
     def __init__(self, module: Module) -> None:
         self.module = module
-        self.numbers: dict[Value, int] = {}
-        self.sizes: dict[Sym, tuple[Value, Size]] = {}
-        self.parts: list[Module] = []
+        self.values: dict[Value, Value] = {}  # of the graph, and what they are in the program
+        self.sizes: dict[Sym, Value] = {}
+        self.parts: list[Func] = []
         self.assumed: list[Assumed] = list(module.main.attrs.get("assumed", ()))
 
-    def run(self) -> Staged:
+    def run(self) -> None:
         main = self.module.main
-        inputs = tuple(map(self.number, main.args))
-        steps = self.steps(main.body)
-        outputs = tuple(map(self.number, main.returns))
-        program = StagedProgram(len(self.numbers), inputs, outputs, with_frees(steps, outputs))
-        types = {number: value.type for value, number in self.numbers.items()}
-        ranks = [sum(arg.tensor.rank for arg in part.main.args) for part in self.parts]
-        return Staged(tuple(self.parts), with_native_steps(program, types, ranks), types)
+        body = self.block(main.body)
+        _drop_unread_measures(body)
+        program = Func(main.name, body, LEVEL, dict(main.attrs))
+        self.module.funcs = {main.name: program, **{part.name: part for part in self.parts}}
 
     def erase(self, ops: Sequence[Op]) -> None:
         """Take ops out that nothing needs, and the conditions on what they compute."""
         gone = set(ops)
         attrs = self.module.main.attrs
-        kept = (a for a in self.assumed if not any(self.sizes[v][0].op in gone for v in a[0].vars if v in self.sizes))
+        kept = (a for a in self.assumed if not any(self.sizes[v].op in gone for v in a[0].vars if v in self.sizes))
         if "assumed" in attrs:
             attrs["assumed"] = tuple(kept)
         for op in reversed(ops):
             op.erase()
-
-    def number(self, value: Value) -> int:
-        return self.numbers.setdefault(value, len(self.numbers))
 
     # Where the sizes come from
 
@@ -106,22 +103,22 @@ class _Split:
     def measured_by(self, value: Value, elements: Iterable[Sym] | None) -> None:
         """Note the variables that are dims of a value or, where given, those of its elements."""
         if elements is None or value.op is None:
-            type = value.type
-            for axis, d in enumerate(type.shape if isinstance(type, TensorType) else ()):
-                if d.kind == "var":
-                    self.sizes.setdefault(d, (value, Size(self.number(value), axis)))
-        for k, v in enumerate([] if elements is None else list(getattr(elements, "flat", elements))):
-            self.sizes.setdefault(v, (value, Size(self.number(value), k, element=True)))
+            for d in own_dims(value):
+                self.sizes.setdefault(d, value)
+        for v in [] if elements is None else list(getattr(elements, "flat", elements)):
+            self.sizes.setdefault(v, value)
 
     # Levels: the part of each native op, and after which part each other op runs
 
-    def steps(self, block: Block) -> tuple[Step, ...]:
-        """The steps that compute what the block's terminator reads."""
+    def block(self, block: Block) -> Block:
+        """The program of what the block's terminator reads."""
         *ops, final = block.ops
+        made = Block([a.type for a in block.args], [a.name for a in block.args])
+        for old, new in zip(block.args, made.args, strict=True):
+            self.define(made, old, new)
         self.assumed += [_assumption(op) for op in ops if op.name == ASSUME]
         needed = self.needed(ops, final)
         levels = self.levels([op for op in ops if op in needed])
-        found: list[Step] = []
         last = max(levels.values(), default=-1)
         for level in range(-1, last + 2):  # the last part has but conditions on what the host gave, if there are any
             here = [op for op in levels if levels[op] == level]
@@ -129,9 +126,31 @@ class _Split:
             later = [op for op in levels if op not in native and (levels[op] > level or op.name in STAGED)]
             assumed = self.conditions(block, levels, level)
             if native or assumed:
-                found.append(self.part(native, [*later, final], assumed, block))
-            found += [self.host_step(op) for op in here if op.name in STAGED]
-        return tuple(found)
+                self.call(native, [*later, final], assumed, block, made)
+            for op in here:
+                if op.name in STAGED:
+                    self.keep(op, made)
+        self.keep(final, made)
+        return made
+
+    def define(self, made: Block, old: Value, new: Value) -> None:
+        """A value of the program, and after it the variables that stand for its elements."""
+        self.values[old] = new
+        new.name = old.name
+        measured = [op.attrs["variables"] for op in old.users if op.name == MEASURE]
+        if old in self.module.main.args and (symbols := input_variables(old)) is not None:
+            measured.append(tuple(symbols.flat))
+        for variables in measured:
+            made.append(Op(MEASURE, [new], (), {"variables": variables}))
+
+    def keep(self, op: Op, made: Block) -> None:
+        """An op of the graph in the program."""
+        operands = [self.values[v] for v in op.operands]
+        types = [v.type for v in op.results]
+        kept = Op(op.name, operands, types, op.attrs, [self.block(b) for b in op.blocks], op.loc)
+        made.append(kept)
+        for old, new in zip(op.results, kept.results, strict=True):
+            self.define(made, old, new)
 
     def needed(self, ops: Sequence[Op], final: Op) -> set[Op]:
         """Ops on which something that is returned depends, or a condition that is taken for granted."""
@@ -141,7 +160,7 @@ class _Split:
         waiting.append(Uses(variables=self.assumed_variables()))
         while waiting:
             uses = waiting.pop()
-            sources = [self.sizes[v][0] for v in uses.variables if v in self.sizes]
+            sources = [self.sizes[v] for v in uses.variables if v in self.sizes]
             for v in (*uses.values, *sources):
                 if v.op in own and v.op not in found:
                     found.add(v.op)
@@ -170,7 +189,7 @@ class _Split:
 
     def known_after(self, variable: Sym, levels: dict[Op, int]) -> int:
         """The level after which a variable has its value; -1 where it is known from the start."""
-        source = self.sizes[variable][0].op
+        source = self.sizes[variable].op
         return levels.get(source, -1) if source is not None else -1
 
     def crosses(self, op: Op) -> bool:
@@ -184,7 +203,7 @@ class _Split:
             sources = [self.sizes.get(v) for v in a[0].vars]
             if any(s is None for s in sources):
                 continue
-            visible = all(_is_visible(s[0], block) for s in sources if s is not None)
+            visible = all(_is_visible(s, block) for s in sources if s is not None)
             if visible and max((self.known_after(v, levels) for v in a[0].vars), default=-1) < max(level, 0):
                 found.append(a)
         self.assumed = [a for a in self.assumed if a not in found]
@@ -192,39 +211,45 @@ class _Split:
 
     # Parts
 
-    def part(self, native: Sequence[Op], later: Sequence[Op], assumed: Sequence[Assumed], block: Block) -> RunPart:
-        """The module of one part of a block, and the step that calls it."""
+    def call(
+        self, native: Sequence[Op], later: Sequence[Op], assumed: Sequence[Assumed], block: Block, made: Block
+    ) -> None:
+        """One part of a block, and the call of it in what is `made` of the block."""
         own = set(native)
         read = uses_in(native).values
         constants = {v.op: None for v in read if v.op is not None and v.op.name == "constant" and v.op not in own}
         args = [v for v in read if v.op not in own and v.op not in constants]
         wanted = uses_in(later)
-        sources = [self.sizes[v][0] for v in wanted.variables | self.assumed_variables() if v in self.sizes]
+        sources = [self.sizes[v] for v in wanted.variables | self.assumed_variables() if v in self.sizes]
         outputs = [v for v in dict.fromkeys((*wanted.values, *sources)) if v.op in own]
         sizes = self.unbound(native, args, assumed)
+        part = self.part([*constants, *native], args, sizes, outputs)
+        more = {"nodes": len(native), "elements": {SIZES: tuple(sizes)}}
+        if assumed:
+            more["assumed"] = tuple(assumed)
+        if place := _place_of(block):
+            more[PLACE] = place
+        part.attrs |= more
+        self.parts.append(part)
+        attrs = {"part": part.name, "sizes": tuple(sizes)}
+        call = Op("call", [self.values[v] for v in args], [v.type for v in outputs], attrs)
+        made.append(call)
+        for old, new in zip(outputs, call.results, strict=True):
+            self.define(made, old, new)
+
+    def part(self, ops: Sequence[Op], args: Sequence[Value], sizes: Sequence[Sym], outputs: Sequence[Value]) -> Func:
+        """The function of some ops, with a vector of `sizes` behind its arguments where it has any."""
         names = _names([v.name or "value" for v in args])
         types = [v.type for v in args]
         if sizes:
             names, types = [*names, SIZES], [*types, tensor(dt.i64, [len(sizes)])]
-        part = Module()
         body = Block(types, names)
         values = dict(zip(args, body.args, strict=False))
-        for op in (*constants, *native):
+        for op in ops:
             body.append(op.clone(values))
-            if op.name == "constant":
-                part.constants[op.attrs["name"]] = self.module.constants[op.attrs["name"]]
-        with Builder(body, part) as builder:
-            builder.emit("return", [values[v] for v in outputs])
-        attrs = {"inputs": tuple(names), "outputs": tuple(_names([v.name or "value" for v in outputs])),
-                 "nodes": len(native), "elements": {SIZES: tuple(sizes)}}  # fmt: skip
-        if assumed:
-            attrs["assumed"] = tuple(assumed)
-        if place := _place_of(block):
-            attrs[PLACE] = place
-        part.add(Func("main", body, "graph", attrs))
-        self.parts.append(part)
-        numbers = (tuple(map(self.number, args)), tuple(self.sizes[v][1] for v in sizes))
-        return RunPart(len(self.parts) - 1, *numbers, tuple(map(self.number, outputs)))
+        Builder(body).emit("return", [values[v] for v in outputs])
+        attrs = {"inputs": tuple(names), "outputs": tuple(_names([v.name or "value" for v in outputs]))}
+        return Func(f"part{len(self.parts)}", body, "graph", attrs)
 
     def unbound(self, native: Sequence[Op], args: Sequence[Value], assumed: Sequence[Assumed]) -> list[Sym]:
         """Variables of a part that are no axes of its arguments."""
@@ -235,34 +260,14 @@ class _Split:
         bound = {d for v in args for d in own_dims(v)}
         return [v for v in used if v not in bound]
 
-    # The other ops
 
-    def host_step(self, op: Op) -> Step:
-        outputs = tuple(map(self.number, op.results))
-        node = f"{op.loc.node} ({op.loc.op})" if op.loc.node else op.loc.op
-        if op.name == HOST:
-            parameters = {k: v for k, v in op.attrs.items() if k != "function"}
-            return CallHost(op.attrs["function"], tuple(map(self.number, op.operands)), outputs, parameters, node)
-        ways = tuple(self.way(b) for b in op.blocks)
-        if op.name == BRANCH:
-            then, other = ways
-            return TakeBranch(self.number(op.operands[0]), (then[0], other[0]), (then[1], other[1]), outputs)
-        (body, results), block = ways[0], op.blocks[0]
-        rows = block.ops[-1].operands[1 + op.attrs["states"] :]
-        types = tuple(self.row_type(v, shape) for v, shape in zip(rows, op.attrs["row_shapes"], strict=True))
-        inputs, arguments = tuple(map(self.number, op.operands)), tuple(map(self.number, block.args))
-        return RunLoop(inputs, arguments, body, results, outputs, types, node)
-
-    def way(self, block: Block) -> tuple[tuple[Step, ...], tuple[int, ...]]:
-        """The steps of a nested block, and the numbers of what it yields."""
-        steps = self.steps(block)
-        return steps, tuple(map(self.number, block.ops[-1].operands))
-
-    def row_type(self, row: Value, shape: Sequence[Sym]) -> RowType:
-        assert isinstance(row.type, TensorType)
-        return RowType(
-            row.type.dtype.storage.name, tuple(d.value if d.is_const else self.sizes[d][1] for d in shape)
-        )
+def _drop_unread_measures(block: Block) -> None:
+    """Take out `measure` ops whose variables nothing in the program asks for."""
+    used = {v for op in block.walk() if op.name != MEASURE for v in variables_in(op.attrs.values())}
+    used |= {v for op in block.walk() for value in op.results for v in dims_of(value)}
+    for op in [op for op in block.walk() if op.name == MEASURE]:
+        if used.isdisjoint(op.attrs["variables"]):
+            op.erase()
 
 
 def _assumption(op: Op) -> Assumed:

@@ -1,8 +1,9 @@
 """Variables of streaming models, which TFLite keeps from one call to the next.
 
-A compiled model keeps nothing: each variable that is read is an input behind the model's own, each that is assigned an
-output behind its own, of the same name. Whoever calls the model hands the one on as the other; the first values are
-those of the subgraph that TFLite runs once (`first_states`).
+Each variable that is read is an input behind the model's own, each that is assigned an output behind its own, of the
+same name. The main function says which belong together (`variables`), with the names of constants that hold their
+first values, those of the subgraph that TFLite runs once. Compiled with `states=True`, the model keeps them; else
+whoever calls it hands the one on as the other, and finds the first values by `first_states`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ STATE_OPERATORS = ("ASSIGN_VARIABLE", "CALL_ONCE", "READ_VARIABLE", "VAR_HANDLE"
 
 
 @dataclass(frozen=True)
-class States:
+class Variables:
     """Names of variables by the tensors that stand for them; what is read, as it is declared, and what is assigned."""
 
     handles: Mapping[int, str]
@@ -29,7 +30,7 @@ class States:
     assigned: tuple[str, ...]
 
 
-def states_of(graph: SubgraphInfo) -> States:
+def states_of(graph: SubgraphInfo) -> Variables:
     """The variables of a subgraph."""
     handles = {o.outputs[0]: str(o.options["name"]) for o in graph.operators if o.kind == "VAR_HANDLE" and o.outputs}
     read: dict[str, TfliteTensor] = {}
@@ -43,22 +44,28 @@ def states_of(graph: SubgraphInfo) -> States:
                 assigned[name] = None
             elif name not in assigned and operator.outputs:
                 read.setdefault(name, graph.tensors[operator.outputs[0]])
-    return States(handles, read, tuple(assigned))
+    return Variables(handles, read, tuple(assigned))
 
 
 def first_states(source: Source) -> dict[str, np.ndarray]:
     """The values that the variables of a model have before its first call, by name. ModelError where they are not
     constants of the subgraph that is run once."""
     model = read_model(source)
-    found: dict[str, np.ndarray] = {}
-    for operator in model.subgraphs[0].operators:
-        if operator.kind == "CALL_ONCE":
-            found |= _assigned_in(model, int(operator.options["init_subgraph_index"]))
+    found = known_first_states(model)
     wanted = states_of(model.subgraphs[0]).read
     missing = [name for name in wanted if name not in found]
     if missing:
         raise ModelError(f"the first value of the variable '{shown(missing[0])}' is not a constant of the file")
     return {name: found[name] for name in wanted}
+
+
+def known_first_states(model: ModelInfo) -> dict[str, np.ndarray]:
+    """The first values of variables that are constants of the file, by name."""
+    found: dict[str, np.ndarray] = {}
+    for operator in model.subgraphs[0].operators:
+        if operator.kind == "CALL_ONCE":
+            found |= _assigned_in(model, int(operator.options["init_subgraph_index"]))
+    return found
 
 
 def _assigned_in(model: ModelInfo, number: int) -> dict[str, np.ndarray]:

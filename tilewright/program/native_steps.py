@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from tilewright.ir.types import TensorType, Type, is_native
+from tilewright.program.lifetimes import reads
 from tilewright.runtime.staged import frame
 from tilewright.runtime.staged.program import (
     CallHost,
@@ -24,7 +25,6 @@ from tilewright.runtime.staged.program import (
     makes,
     steps_within,
 )
-from tilewright.staging.lifetimes import reads
 
 Types = Mapping[int, Type]
 

@@ -1,0 +1,78 @@
+"""Products of few rows of the call with columns that lie beside each other: tiles that suit so few rows, and no copies
+of columns that one tile of rows reads."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tilewright.compiler import compile_module
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, Module
+from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.types import tensor
+from tilewright.loops.kernel_info import kernel_info
+from tilewright.ops.contract import matmul
+from tilewright.options import Options
+from tilewright.runtime.module import Model
+from tilewright.target.named import parse_target
+
+RNG = np.random.default_rng(29)
+M, K, N = var("m", 0), var("k", 0), var("n", 0)
+
+
+def only_kernel(module: Module) -> Func:
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    return kernel
+
+
+def steps_for(m: Sym, k: Sym, n: Sym, target: str = "x86-64-v4") -> list[str]:
+    module = oracle.build([tensor(dt.f32, (m, k)), tensor(dt.f32, (k, n))], matmul)
+    oracle.scheduled(module, target)
+    return [line.strip() for line in kernel_info(only_kernel(module)).schedule]
+
+
+def of_last_version(steps: list[str]) -> list[str]:
+    """Those of the kernel for the fewest rows."""
+    return steps[max(n for n, step in enumerate(steps) if step == "otherwise {") :]
+
+
+@pytest.mark.parametrize("columns", [sym(1000), N], ids=str)
+def test_a_row_of_unknown_number_reads_wide_tiles_as_they_lie(columns: Sym) -> None:
+    steps = of_last_version(steps_for(M, sym(512) if columns.is_const else K, columns))
+    assert max(map(int, re.findall(r"^split\(t\w*, factor=(\d+)", "\n".join(steps), re.MULTILINE))) >= 128
+    assert not any(s.startswith("pack(") for s in steps)
+
+
+def test_many_rows_share_copies_of_columns_that_lie_apart() -> None:
+    steps = steps_for(M, K, N)
+    assert any(s.startswith("pack(") for s in steps[: steps.index("otherwise {")])
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_the_last_columns_of_a_single_row_need_no_conditions(target: str) -> None:
+    a, b = RNG.standard_normal((1, 70), np.float32), RNG.standard_normal((70, 1000), np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, a.shape), tensor(dt.f32, b.shape)], matmul, [a, b], target)
+    kernel = only_kernel(module)
+    assert not any(op.name == "if" for op in kernel.body.walk())
+    assert not any("guard" in op.attrs for op in kernel.body.walk() if op.name == "load")
+
+
+@pytest.mark.parametrize("which", ["rows", "all"])
+def test_any_sizes(which: str) -> None:
+    """Compiled once, and called with sizes around those of tiles, none and one among them."""
+    m, k, n = (M, K, N) if which == "all" else (M, sym(40), sym(300))
+    module = oracle.build([tensor(dt.f32, (m, k)), tensor(dt.f32, (k, n))], matmul)
+    model = Model(compile_module(module, Options(), parse_target("host")), 1)
+    depths, widths = ((0, 1, 40), (0, 1, 17, 255, 300)) if which == "all" else ((40,), (300,))
+    for rows, depth, columns in product((0, 1, 2, 3, 4, 5, 8, 9, 13, 30), depths, widths):
+        a, b = (
+            RNG.standard_normal((rows, depth), np.float32),
+            RNG.standard_normal((depth, columns), np.float32),
+        )
+        (found,) = model(a, b)
+        np.testing.assert_allclose(found, a.astype(np.float64) @ b.astype(np.float64), rtol=1e-4, atol=1e-4)

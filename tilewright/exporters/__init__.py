@@ -1,0 +1,1 @@
+"""Graphs written in the formats of others: the counterpart of `frontends`."""

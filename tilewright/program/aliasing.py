@@ -1,0 +1,161 @@
+"""What may be read and written of states in which order.
+
+`read` gives the memory of a state itself, so that whoever reads its result reads what is there then. A program is right
+when no reader can tell that nothing was copied:
+
+1. What was read of a state, also under the name of a view, is not read after an `update` of it.
+2. A state has one writer: updates of it, in whatever blocks, are of elements that provably differ.
+3. What one way of a branch updates, the other does not touch.
+4. A body of a loop that updates a state reads nothing of it that was read before this trip: it would read what the
+   trip before has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.sym import Sym, le
+from tilewright.ir.text import line_of
+from tilewright.ops.define.staged import BRANCH, LOOP
+
+
+def broken_aliasing(func: Func) -> tuple[str, Op] | None:
+    """The first access that breaks a rule, and what is wrong with it; None for a program that obeys them all."""
+    try:
+        _Accesses(func).block(func.body)
+    except _Broken as broken:
+        return broken.message, broken.op
+    return None
+
+
+class _Broken(Exception):
+    def __init__(self, message: str, op: Op) -> None:
+        super().__init__(message)
+        self.message, self.op = message, op
+
+
+@dataclass
+class _Touched:
+    """Accesses of states in some ops: the first of any kind, and the updates."""
+
+    any: dict[Value, Op] = field(default_factory=dict)
+    updates: dict[Value, list[Op]] = field(default_factory=dict)
+
+    def add(self, other: _Touched) -> None:
+        self.any = other.any | self.any
+        for state, ops in other.updates.items():
+            self.updates.setdefault(state, []).extend(ops)
+
+
+class _Accesses:
+    """One walk over a program: of which state each value is the memory, and the updates so far."""
+
+    def __init__(self, func: Func) -> None:
+        self.func = func
+        self.state_of: dict[Value, Value] = {}
+        self.stale: dict[Value, Op] = {}
+
+    def block(self, block: Block) -> _Touched:
+        touched = _Touched()
+        for op in block.ops:
+            inner = self.op(op)
+            for state, updates in inner.updates.items():
+                self.one_writer(state, [*touched.updates.get(state, ()), *updates])
+            touched.add(inner)
+        return touched
+
+    def op(self, op: Op) -> _Touched:
+        for value in op.operands:
+            if (update := self.stale.get(value)) is not None:
+                self.fail(value, op, update, "read", "it no longer holds what was read before this update")
+        found = _Touched({s: op for v in op.operands if (s := self.state_of.get(v)) is not None})
+        if op.name == "read":
+            self.state_of[op.result] = op.operands[0]
+            found.any[op.operands[0]] = op
+        elif op.name == "update":
+            found.any[op.operands[0]] = op
+            found.updates[op.operands[0]] = [op]
+            self.outdate(op.operands[0], op)
+        elif op.name == BRANCH:
+            self.branch(op, found)
+        elif op.name == LOOP:
+            self.loop(op, found)
+        elif op.name != "call" and found.any:  # views, and what the host may hand on
+            self.state_of |= dict.fromkeys(op.results, next(iter(found.any)))
+        return found
+
+    def outdate(self, state: Value, update: Op) -> None:
+        self.stale |= {v: update for v, s in self.state_of.items() if s is state and v not in self.stale}
+
+    def branch(self, op: Op, found: _Touched) -> None:
+        before = dict(self.stale)
+        stale: dict[Value, Op] = {}
+        ways = []
+        for block in op.blocks:
+            self.stale = dict(before)
+            ways.append(self.block(block))
+            self.yielded(op.results, block.ops[-1].operands)
+            stale |= self.stale
+        self.stale = stale
+        for one, other in (ways, ways[::-1]):
+            for state, updates in one.updates.items():
+                if (access := other.any.get(state)) is not None:
+                    why = "one way of a branch updates a state, and the other touches it, too"
+                    self.fail(state, updates[0], access, "updated", why)
+        for way in ways:
+            found.add(way)
+
+    def loop(self, op: Op, found: _Touched) -> None:
+        (block,) = op.blocks
+        before = dict(self.state_of)
+        self.yielded(block.args[2:], op.operands[2:])
+        inner = self.block(block)
+        final = block.ops[-1]
+        for state, updates in inner.updates.items():
+            for reader, value in _reads_within(block):
+                is_older = before.get(value) is state or (value in block.args and self.state_of.get(value) is state)
+                if is_older or (reader is final and self.state_of.get(value) is state):
+                    why = "the next trip would read what this one has written"
+                    self.fail(value, reader, updates[0], "read in a loop", why)
+        self.yielded(op.results, final.operands[1:])
+        found.add(inner)
+
+    def yielded(self, results: Iterable[Value], operands: Iterable[Value]) -> None:
+        """What is handed on is the same memory."""
+        for result, value in zip(results, operands, strict=False):
+            if value in self.state_of:
+                self.state_of[result] = self.state_of[value]
+
+    def one_writer(self, state: Value, updates: list[Op]) -> None:
+        *before, last = updates
+        for other in before:
+            if not _are_apart(other, last):
+                self.fail(state, last, other, "written", "both may write the same elements")
+
+    def fail(self, value: Value, op: Op, other: Op, what: str, why: str) -> None:
+        number, line = line_of(self.func, other)
+        name = f"'{value.name}'" if value.name else "a value"
+        state = self.state_of.get(value)
+        whose = f" of state '{state.name}'" if state is not None else ""
+        raise _Broken(f"{name}{whose} is {what} here, and line {number} has `{line}`: {why}", op)
+
+
+def _reads_within(block: Block) -> Iterator[tuple[Op, Value]]:
+    for op in block.walk():
+        for value in op.operands:
+            yield op, value
+
+
+def _are_apart(one: Op, other: Op) -> bool:
+    """Whether two updates of a state provably write different elements."""
+    if one is other or "at" not in one.attrs or "at" not in other.attrs:
+        return False
+    boxes = [[(i, i + n) for i, n in zip(op.attrs["at"], op.operands[1].tensor.shape, strict=True)]
+             for op in (one, other)]  # fmt: skip
+    return any(_holds(le(a[1], b[0])) or _holds(le(b[1], a[0])) for a, b in zip(*boxes, strict=True))
+
+
+def _holds(condition: Sym) -> bool:
+    return condition.is_const and bool(condition.value)

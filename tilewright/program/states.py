@@ -1,0 +1,139 @@
+"""Inputs and outputs that become states: what one call gives is what the next one gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tilewright.ir.core import Func, Module, Op, Value
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import TensorType, Type, buffer, is_native
+from tilewright.ops.define.binding import input_variables
+from tilewright.ops.define.staged import MEASURE
+from tilewright.program.spec import READ, SPACE, STATE, UPDATE
+from tilewright.program.uses import dims_of, variables_in
+from tilewright.runtime.errors import OptionError
+
+STATES = "states"
+"""The attribute of a main function with its states: for each the names of the input and of the output, and of the
+constant that it holds at first ("" for zeros). These are the last inputs and the last outputs."""
+
+VARIABLES = "variables"
+"""The same of the variables that a model declares itself; whether they become states is up to the caller."""
+
+
+def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> None:
+    """Put the inputs and outputs that are states behind the others, and note them. With True they are the variables
+    that the model declares. OptionError for those that do not fit."""
+    declared = {name: (output, initial) for name, output, initial in module.main.attrs.get(VARIABLES, ())}
+    if wanted is True and not declared:
+        raise OptionError(
+            "states=True keeps the variables that a model declares, and this one declares none",
+            hint='name pairs of inputs and outputs: states={"h": "hn"}',
+        )
+    pairs = [(name, output) for name, (output, _) in declared.items()] if wanted is True else list(wanted or ())
+    if not pairs:
+        return
+    main = module.main
+    for name, output in pairs:
+        _check(main, name, output)
+    inputs, outputs = ([pair[k] for pair in pairs] for k in (0, 1))
+    for names, what in ((inputs, "input"), (outputs, "output")):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise OptionError(f"states= names the {what} '{twice}' twice: each belongs to one state")
+    args = _moved(main.attrs["inputs"], main.args, inputs)
+    returns = _moved(main.attrs["outputs"], main.returns, outputs)
+    main.attrs["inputs"], main.body.args = args
+    main.attrs["outputs"], operands = returns
+    main.body.ops[-1].set_operands(operands)
+    main.attrs[STATES] = tuple((name, output, declared.get(name, ("", ""))[1]) for name, output in pairs)
+
+
+def _moved(
+    names: Sequence[str], values: Sequence[Value], last: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[Value, ...]]:
+    """Names and values with those of `last` behind the others."""
+    order = [k for k, name in enumerate(names) if name not in last] + [names.index(name) for name in last]
+    return tuple(names[k] for k in order), tuple(values[k] for k in order)
+
+
+def _check(main: Func, name: str, output: str) -> None:
+    for what, wanted, names in (("input", name, main.attrs["inputs"]), ("output", output, main.attrs["outputs"])):
+        if wanted not in names:
+            raise OptionError(
+                f"states={{'{name}': '{output}'}}: the model has no {what} '{wanted}'",
+                hint=f"its {what}s are: {', '.join(names) or 'none'}; inputs that constants= gives are none",
+            )
+    held = main.args[main.attrs["inputs"].index(name)].type
+    given = main.returns[main.attrs["outputs"].index(output)].type
+    sides = f"state '{name}' is {held}, and the output '{output}' that it becomes is {given}"
+    if not is_native(held) or not is_native(given):
+        raise OptionError(f"{sides}: states are tensors of numbers")
+    if not _is_fixed(held):
+        raise OptionError(
+            f"{sides}: memory that lives from call to call has fixed sizes",
+            hint=f"fix them, such as shapes={{'{name}': {_fixed_example(held)}}}",
+        )
+    if held != given:
+        raise OptionError(f"{sides}: both must be the same", hint="fix symbolic dims with shapes=")
+
+
+def _is_fixed(type: Type) -> bool:
+    return isinstance(type, TensorType) and type.is_static
+
+
+def _fixed_example(type: Type) -> list[int]:
+    return [d.value if d.is_const else 1 for d in type.shape] if isinstance(type, TensorType) else []
+
+
+def introduce_states(main: Func) -> None:
+    """Make states of the last inputs and outputs of a program: they are read where it begins, and updated where it
+    ends."""
+    pairs = main.attrs.get(STATES, ())
+    if not pairs:
+        return
+    args, final = main.args, main.body.ops[-1]
+    own, kept = args[: -len(pairs)], args[-len(pairs) :]
+    outputs, updated = final.operands[: -len(pairs)], final.operands[-len(pairs) :]
+    used = set(_variables_used(main))
+    before: list[Op] = []
+    after: list[Op] = []
+    for arg, value, (name, _, initial) in zip(kept, updated, pairs, strict=True):
+        attrs = {"name": name} | ({"initial": initial} if initial else {})
+        type = buffer(arg.tensor.dtype, arg.tensor.shape, SPACE)
+        state = Op(STATE, (), [type], attrs)
+        read = Op(READ, [state.result], [arg.type])
+        state.result.name = name
+        symbols = input_variables(arg)
+        new = read.result if value is arg else value
+        arg.replace_by(read.result)
+        before += [state, read]
+        if symbols is not None and not used.isdisjoint(symbols.flat):
+            before.append(Op(MEASURE, [read.result], (), {"variables": tuple(symbols.flat)}))
+        after.append(Op(UPDATE, [state.result, new]))
+    main.body.args = own
+    final.set_operands(outputs)
+    main.body.ops.pop()
+    for op in after:
+        main.body.append(op)
+    main.body.append(final)
+    for op in before:
+        op.parent = main.body
+    main.body.ops[:0] = before
+    main.attrs["inputs"] = main.attrs["inputs"][: -len(pairs)]
+    main.attrs["outputs"] = main.attrs["outputs"][: -len(pairs)]
+
+
+def states_of(main: Func) -> list[tuple[Op, Op]]:
+    """The states of a program and their updates, in order."""
+    updates = {op.operands[0]: op for op in main.body.ops if op.name == UPDATE}
+    return [(op, updates[op.result]) for op in main.body.ops if op.name == STATE]
+
+
+def _variables_used(main: Func) -> Iterator[Sym]:
+    yield from variables_in(main.attrs.get("assumed", ()))
+    for op in main.body.walk():
+        if op.name != MEASURE:
+            yield from variables_in(op.attrs.values())
+        for value in op.results:
+            yield from dims_of(value)

@@ -1,0 +1,256 @@
+"""What a model keeps from one call to the next."""
+
+from __future__ import annotations
+
+import threading
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.arena import address_of, aligned_bytes
+from tilewright.runtime.artifact import StateInfo, TensorInfo
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError
+from tilewright.runtime.storage.files import check_replaced, replacing
+from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.values.inputs import as_array
+
+
+class States:
+    """The memory of the states of a model, which one call at a time has.
+
+    A call reads `current`; what it computes for the next one is written there, in place, or into memory beside it with
+    which it is swapped. So a call that fails leaves states that are swapped as they were; those that are written in
+    place are `lost` then, and calls are refused until somebody sets them.
+    """
+
+    def __init__(self, infos: Sequence[StateInfo], constants: bytes | bytearray | memoryview) -> None:
+        self.infos = tuple(infos)
+        self._first = [_first(info, constants) for info in infos]
+        self.hand_on([_empty(info.info) for info in infos])
+        self._beside: list[np.ndarray | None] = [None] * len(self.infos)
+        self.lost: Sequence[str] = ()
+        self.start_process()
+        self.reset()
+
+    def start_process(self) -> None:
+        """After a fork: a thread that is gone may hold the lock."""
+        self._lock = threading.RLock()
+        self._is_running = False
+
+    def reset(self) -> None:
+        """Begin anew."""
+        with self._lock:
+            for array, first in zip(self.current, self._first, strict=True):
+                array[...] = first
+            self.lost = ()
+
+    def copies(self) -> dict[str, np.ndarray]:
+        """What they hold, by name, between two calls."""
+        with self._lock:
+            self._check()
+            return {state.info.name: array.copy() for state, array in zip(self.infos, self.current, strict=True)}
+
+    def put(self, values: Mapping[str, np.ndarray]) -> None:
+        """Set some, all at once, between two calls. The arrays fit."""
+        with self._lock:
+            for number, state in enumerate(self.infos):
+                if state.info.name in values:
+                    self.current[number][...] = values[state.info.name]
+            self.lost = tuple(name for name in self.lost if name not in values)
+
+    def number(self, name: str) -> int:
+        """The position of a state; OptionError where there is none of that name."""
+        names = [state.info.name for state in self.infos]
+        if name not in names:
+            kept = ", ".join(names) or "none; tilewright.compile(..., states=...) makes some"
+            raise OptionError(f"the model keeps no state {name!r:.80}", hint=f"its states are: {kept}")
+        return names.index(name)
+
+    def trim(self) -> None:
+        """Free the memory beside."""
+        with self._lock:
+            self._beside = [None] * len(self.infos)
+
+    def begin(self) -> None:
+        """A call begins, which ends with `end`. ExecutionError where states are lost, and for a call within a call."""
+        self._lock.acquire()
+        try:
+            if self._is_running:
+                raise ExecutionError(
+                    "a call of a model that keeps states began another one",
+                    hint="call a copy (copy.copy(model)), which has states of its own",
+                )
+            self._check()
+        except ExecutionError:
+            self._lock.release()
+            raise
+        self._is_running = True
+
+    def end(self) -> None:
+        """A call has ended, in whatever way."""
+        self._is_running = False
+        self._lock.release()
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Calls within leave no traces; no others run meanwhile."""
+        if not self.infos:
+            yield
+            return
+        self.begin()
+        try:
+            before = self.copies()
+            try:
+                yield
+            finally:
+                self.put(before)
+        finally:
+            self.end()
+
+    def _check(self) -> None:
+        if self.lost:
+            raise ExecutionError(
+                f"state '{self.lost[0]}' is lost: a call failed while it was written",
+                hint="begin anew with reset(), or set it with set_state()",
+            )
+
+    # Native code
+
+    def give(self, in_data: Any, inputs: int) -> None:
+        """Write the addresses of all states behind those of the inputs."""
+        in_data[inputs:] = self._addresses
+
+    def runner(
+        self, run: Callable[[int], int], states: Sequence[StateInfo], out_data: Any, outputs: int
+    ) -> Callable[[int], int]:
+        """Runs a program that keeps its states so; what it has computed is what they hold afterwards."""
+        swapped = [number for number, state in enumerate(states) if state.way == "swapped"]
+        written = tuple(state.info.name for state in states if state.way == "in place")
+
+        def keeping(call: int) -> int:
+            for number in swapped:
+                out_data[outputs + number] = address_of(self._memory_beside(number))
+            self.lost = written
+            code = run(call)
+            if not code:
+                self.lost = ()
+                for number in swapped:
+                    self._swap(number)
+            return code
+
+        return keeping
+
+    def _memory_beside(self, number: int) -> np.ndarray:
+        found = self._beside[number]
+        if found is None:
+            found = self._beside[number] = _empty(self.infos[number].info)
+        return found
+
+    def _swap(self, number: int) -> None:
+        old, self.current[number] = self.current[number], self._memory_beside(number)
+        self._beside[number] = old
+        self._addresses[number] = address_of(self.current[number])
+
+    # Arrays
+
+    def hand_on(self, results: Sequence[np.ndarray]) -> None:
+        """These are what they hold from now on; nobody else has the arrays."""
+        self.current = list(results)
+        self._addresses = [address_of(array) for array in self.current]
+
+
+def _empty(info: TensorInfo) -> np.ndarray:
+    dtype = numpy_dtype(info.dtype)
+    shape = tuple(int(d) for d in info.shape)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return aligned_bytes(nbytes).view(dtype).reshape(shape)
+
+
+def _first(state: StateInfo, constants: bytes | bytearray | memoryview) -> Any:
+    """What it holds at first."""
+    array = _empty(state.info)
+    array[...] = array.dtype.type(0)
+    if state.initial >= 0:
+        found = memoryview(constants)[state.initial : state.initial + array.nbytes]
+        if found.nbytes != array.nbytes:
+            what = f"the first value of state '{state.info.name}' is not in the artefact"
+            raise ArtifactError(what, hint="compile the model again")
+        array = np.frombuffer(found, array.dtype).reshape(array.shape)
+    return array
+
+
+class KeepsStates:
+    """What models that keep states have for their callers; others keep none."""
+
+    _states: States
+
+    @property
+    def states(self) -> tuple[StateInfo, ...]:
+        """What is kept from one call to the next (see `tilewright.compile`'s `states`)."""
+        return self._states.infos
+
+    def state(self, name: str) -> np.ndarray:
+        """A copy of what a state holds, after the calls that have ended. OptionError for an unknown name."""
+        number = self._states.number(name)
+        return self._states.copies()[self.states[number].info.name]
+
+    def set_state(self, name: str, value: Any) -> None:
+        """Set a state for the next call, to an array of its dtype and shape, a number or a list. InputError for what
+        does not fit, OptionError for an unknown name."""
+        info = self.states[self._states.number(name)].info
+        array = as_array(value, info, numpy_dtype(info.dtype))
+        if array.shape != info.shape:
+            raise InputError(f"state '{info}' cannot be set to an array of shape {list(array.shape)}")
+        self._states.put({name: array})
+
+    def reset(self) -> None:
+        """Set all states to what they are before the first call."""
+        self._states.reset()
+
+    def save_states(self, path: str | Path, *, force: bool = False) -> None:
+        """Write what all states hold to a NumPy file (.npz), whole or not at all. A file of another kind is replaced
+        only by `force`; otherwise ArtifactError says what is there."""
+        path = Path(path)
+        check_replaced(path, "a file of states", lambda begins: begins.startswith(b"PK"), force=force)
+        arrays = {name: _storable(array) for name, array in self._states.copies().items()}
+        with replacing(path) as file:
+            np.savez(file, **{f"state {name}": array for name, array in arrays.items()})  # type: ignore[arg-type]
+
+    def load_states(self, path: str | Path) -> None:
+        """Set all states to what `save_states` wrote, also of a model that was loaded anew. ArtifactError for a file
+        that is none of this model's states."""
+        values = {}
+        found = _arrays_of(Path(path))
+        wanted = [state.info.name for state in self.states]
+        if sorted(found) != sorted(wanted):
+            raise ArtifactError(
+                f"{path} has the states {', '.join(found) or 'none'}, and the model {', '.join(wanted) or 'none'}",
+                hint="load the file that a model with these states has saved",
+            )
+        for state in self.states:
+            dtype, array = numpy_dtype(state.info.dtype), found[state.info.name]
+            stored = _storable(np.empty(0, dtype)).dtype
+            if array.dtype != stored or array.shape != state.info.shape:
+                what = f"{array.dtype}{list(array.shape)}"
+                raise ArtifactError(f"{path}: state '{state.info}' is {what} there", hint="load the file of this model")
+            values[state.info.name] = array.view(dtype)
+        self._states.put(values)
+
+
+def _storable(array: np.ndarray) -> np.ndarray:
+    """As a NumPy file can hold it: of types that NumPy does not know the bits."""
+    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+
+
+def _arrays_of(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name.removeprefix("state "): np.ascontiguousarray(file[name]) for name in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, KeyError, zipfile.BadZipFile) as error:
+        raise ArtifactError(
+            f"{path} is no file of states: {error}", hint="give the path of a file that save_states wrote"
+        ) from error

@@ -1,1 +1,0 @@
-"""Staging: a graph whose sizes depend on data becomes parts of native code, and steps of the host between them."""
