@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -10,6 +12,7 @@ import onnx
 import pytest
 
 from tests.exporters.round_trip import agree, converted, operators, parsed, run
+from tilewright.exporters.onnx.forms.registry import forms_of, rewrites_of
 from tilewright.exporters.onnx.write import onnx_model
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
@@ -17,7 +20,7 @@ from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv
-from tilewright.ops.define import OPERATORS
+from tilewright.ops.define import OPERATORS, Operator
 from tilewright.ops.index import scatter_nd
 from tilewright.ops.linalg import inverse
 from tilewright.ops.recurrent import lstm
@@ -193,3 +196,14 @@ def test_recurrent_layers_keep_their_weights() -> None:
     assert layer.input[0] == "x"
     held = {t.name: t for t in written.graph.initializer}
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(held[layer.input[1]]), weights["w"].astype(np.float32))
+
+
+def test_the_page_lists_the_operators_without_a_form() -> None:
+    def has_form(operator: Operator) -> bool:
+        is_bound = any(not binding.domain for binding in operator.onnx_bindings)
+        return bool(is_bound or forms_of(operator.name) or rewrites_of(operator.name))
+
+    none = {o.name for o in OPERATORS.values() if o.kind == "irregular" and not has_form(o)}
+    page = (Path(__file__).parents[2] / "docs/convert.md").read_text()
+    (listed,) = re.findall(r"these have none:\n\n(.*)\n", page)
+    assert set(re.findall(r"`(\w+)`", listed)) == none

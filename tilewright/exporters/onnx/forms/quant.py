@@ -137,23 +137,22 @@ def _block(elements: np.ndarray, axis: int) -> int:
 def _laid_out(w: OnnxWriter, shape: Sequence[Sym], v: Value, layout: ScaleLayout, dtype: DType) -> str:
     """Numbers as ONNX has them, in a dtype."""
     elements = w.known(v)
-    v = _as_given(v, layout)
+    v = _as_given(v)
     if elements is not None:
         hint = v.name or f"{v.op.operands[0].name if v.op is not None and v.op.operands else ''}"
         return w.constant(_pressed(elements, layout).astype(dtype.storage), hint)
     name = w.name(v)
-    if layout.axis is None and v.tensor.rank:
+    if layout.axis is None and v.tensor.rank > 1:
         name = reshaped(w, name, v.tensor.shape, ())
     elif layout.axis is not None and v.tensor.rank != 1:
         name = reshaped(w, name, v.tensor.shape, (shape[layout.axis],))
     return name if v.tensor.dtype == dtype else w.node("Cast", name, to=w.code(dtype))
 
 
-def _as_given(v: Value, layout: ScaleLayout) -> Value:
-    """The vector (or number) that is laid out so that it broadcasts."""
+def _as_given(v: Value) -> Value:
+    """The vector (also one of a single number) that is laid out so that it broadcasts."""
     source = v.op.operands[0] if v.op is not None and v.op.name == "reshape" else None
-    most = 0 if layout.axis is None else 1
-    return source if source is not None and source.tensor.rank <= 1 and v.tensor.rank > most else v
+    return source if source is not None and source.tensor.rank <= 1 else v
 
 
 def _pressed(elements: np.ndarray, layout: ScaleLayout) -> np.ndarray:
