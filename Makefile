@@ -2,7 +2,7 @@
 # folder; no target touches `.venv`, which is for whoever works here.
 PYTHON ?= python3
 PIP = -m pip install --quiet --disable-pip-version-check
-.PHONY: demo test lint docs dist clean
+.PHONY: demo test nightly lint docs dist clean
 
 demo: .venv-demo/installed
 	@.venv-demo/bin/python examples/file_types.py $(FILES)
@@ -19,7 +19,11 @@ test:
 	export PYTHONSAFEPATH=1; \
 	"$$venv/bin/python" -c 'import sys, tilewright; print("testing", *tilewright.__path__); \
 	sys.exit(not tilewright.__file__.startswith(sys.prefix))'; \
-	"$$venv/bin/python" -m pytest --numprocesses 2 --dist worksteal $(TESTS)
+	"$$venv/bin/python" -m pytest --numprocesses 2 --dist worksteal $(SWEEPS) $(TESTS)
+
+# All cases of all tests, of which `make test` draws samples, and more fresh seeds.
+nightly: SWEEPS = --sweeps
+nightly: test
 
 lint: .venv-lint/installed
 	@.venv-lint/bin/ruff check .

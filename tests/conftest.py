@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.sweeps import without_what_is_left_to_the_night
 from tests.zones.turned_on import findings_are_errors, guard_zones
 from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Func, Module
@@ -24,6 +25,12 @@ SEED = pytest.StashKey[int]()
 ROOMS_OF_SIZES = ("bench", "cli", "docs", "memory")
 """Rooms whose tests look at the sizes of what the compiler lays out, which then is as in production."""
 
+ROOMS_OF_PASSES = ("fuzz", "graph", "loops", "machines", "random_models", "schedule", "staging")
+"""Rooms whose tests are about what passes and schedules make of programs, which is verified after each of them."""
+
+SEEDS_BY_NIGHT = 5
+"""How many times as many fresh seeds are tried with `--sweeps`."""
+
 # Fresh seeds: a test marked `fresh_seeds(count)` runs for `count` seeds that are new in every run.
 
 
@@ -34,6 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="the first seed of the tests with fresh seeds (default: random)",
     )
+    parser.addoption(
+        "--sweeps",
+        action="store_true",
+        help=f"all cases of tests that are marked `sweep`, and {SEEDS_BY_NIGHT} times as many fresh seeds",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "fresh_seeds(count): run the test for `count` values of its argument `fresh_seed`, new in every run",
+    )
+    config.addinivalue_line(
+        "markers",
+        "sweep(count): draw `count` of the cases, or some in which each value of each parameter occurs; "
+        "`--sweeps` runs all",
     )
     for name, meaning in (
         ("without_zones", "native code of the test gets its memory as in production, without guard zones"),
@@ -68,9 +85,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    times = SEEDS_BY_NIGHT if metafunc.config.getoption("--sweeps") else 1
     for marker in metafunc.definition.iter_markers("fresh_seeds"):
         first = metafunc.config.stash[SEED]
-        metafunc.parametrize("fresh_seed", range(first, first + marker.args[0]))
+        metafunc.parametrize("fresh_seed", range(first, first + times * marker.args[0]))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave most cases of sweeps to the nightly run, unless somebody names cases."""
+    if not config.getoption("--sweeps") and not any("[" in argument for argument in config.args):
+        kept = without_what_is_left_to_the_night(items, config.stash[SEED])
+        names = {item.nodeid for item in kept}
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
+        items[:] = kept
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -82,12 +110,28 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def all_is_checked() -> Iterator[None]:
-    """Programs are verified after each pass, and kernels when they are scheduled. An optimisation that fails as none
-    should costs a user's model speed; here it fails the test."""
+def failures_are_errors() -> Iterator[None]:
+    """An optimisation that fails as none should costs a user's model speed; here it fails the test."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tilewright.compiler.is_checked", lambda options: True)
+        patch.setattr("tilewright.compiler.failures_are_errors", lambda options: True)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_are_verified(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Programs are verified after each pass, and kernels when they are scheduled, where these are what is tested: it
+    is a tenth of the time that compiling takes. What a test hands to `compile_module` itself is verified anywhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        if _room(request) in ROOMS_OF_PASSES:
+            patch.setattr("tilewright.compiler.is_verified", lambda options: True)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def drawn_programs_are_verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So are programs that are drawn afresh, anywhere."""
+    if request.node.get_closest_marker("fresh_seeds") is not None:
+        monkeypatch.setattr("tilewright.compiler.is_verified", lambda options: True)
 
 
 @pytest.fixture(autouse=True)
@@ -114,6 +158,11 @@ def _refused(func: Func, target: Target, sizes: TypicalSizes, *, is_ours: bool) 
     return found
 
 
+def _room(request: pytest.FixtureRequest) -> str:
+    """The folder of tests that a test is in."""
+    return request.path.relative_to(Path(__file__).parent).parts[0]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def models_between_zones() -> Iterator[None]:
     """Native code runs between guard zones (tests/zones)."""
@@ -127,7 +176,7 @@ def nothing_beyond_buffers(request: pytest.FixtureRequest) -> Iterator[None]:
     is_on, has_room = (
         request.node.get_closest_marker(name) is None for name in ("without_zones", "without_room_for_zones")
     )
-    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    room = _room(request)
     with findings_are_errors(is_on=is_on, has_room=has_room and room not in ROOMS_OF_SIZES):
         yield
 

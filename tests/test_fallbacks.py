@@ -43,7 +43,7 @@ RNG = np.random.default_rng(11)
 X = RNG.standard_normal((5, 64)).astype(np.float32)
 IMAGES = RNG.standard_normal((1, 8, 12, 12)).astype(np.float32)
 ATTEMPT = OptionalSteps.attempt
-IS_CHECKED = compiler.is_checked
+FAILURES_ARE_ERRORS = compiler.failures_are_errors
 
 
 def network() -> onnx.ModelProto:
@@ -107,7 +107,7 @@ STEPS = optional_steps()
 @pytest.fixture
 def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Without what makes such failures errors of tests."""
-    monkeypatch.setattr(compiler, "is_checked", lambda options: options.verify)
+    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
     yield monkeypatch
 
 
@@ -157,6 +157,7 @@ QUESTIONS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("strategy", "question"), QUESTIONS, ids=lambda x: getattr(x, "name", x))
 def test_a_strategy_that_fails_is_not_asked_again(
     as_for_users: pytest.MonkeyPatch, expected: np.ndarray, strategy: Strategy, question: str
@@ -244,7 +245,7 @@ def test_failures_are_errors_of_tests_and_where_programs_are_checked(
     monkeypatch: pytest.MonkeyPatch, verify: bool
 ) -> None:
     if verify:
-        monkeypatch.setattr(compiler, "is_checked", IS_CHECKED)
+        monkeypatch.setattr(compiler, "failures_are_errors", FAILURES_ARE_ERRORS)
     monkeypatch.setattr("tilewright.back_end.group_concurrent_kernels", failing)
     with pytest.raises(IndexError):
         tilewright.compile(mlp(), cache=False, verify=verify)

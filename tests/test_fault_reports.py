@@ -29,11 +29,13 @@ from tilewright.memory.plan import Lifetime, plan_in_order
 from tilewright.ops.elementwise import add, neg
 from tilewright.runtime.errors import InternalError, PerformanceWarning
 
+AS_FOR_USERS = OptionalSteps(verified=False, raises=False)
+
 
 @pytest.fixture
 def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Without what makes such failures errors of tests."""
-    monkeypatch.setattr(compiler, "is_checked", lambda options: options.verify)
+    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
     yield monkeypatch
 
 
@@ -59,11 +61,11 @@ def test_a_rule_that_fails_is_not_applied_there() -> None:
             raise KeyError("a fault of the test")
         return None
 
-    context = PassContext(optional=OptionalSteps(checked=False))
+    context = PassContext(optional=AS_FOR_USERS)
     rewrite.rewrite(module.main, [broken], module, stage="test", within=context)
     (remark,) = context.remarks
     assert (remark.kind, remark.stage) == ("failed", "test") and "the rule is not applied there" in remark.message
-    for within in (None, PassContext(optional=OptionalSteps(checked=False, strict=True))):
+    for within in (None, PassContext(optional=OptionalSteps())):
         with pytest.raises(KeyError):
             rewrite.rewrite(module.main, [broken], module, within=within)
 
@@ -85,7 +87,7 @@ def attempts(needs: Callable[[frozenset[str]], bool], names: str) -> tuple[set[s
             raise ValueError("a fault of the test")
         return {*off}
 
-    return retry_without_failed_steps(lambda: None, finish, OptionalSteps(checked=False), lambda e: True), tried
+    return retry_without_failed_steps(lambda: None, finish, AS_FOR_USERS, lambda e: True), tried
 
 
 def test_the_fewest_parts_are_left_out() -> None:
@@ -117,7 +119,7 @@ def test_a_part_that_fails_says_so_and_another_is_found() -> None:
                 raise StepFailed([Part("b")]) from error
         return {*steps.off}
 
-    found = retry_without_failed_steps(lambda: None, finish, OptionalSteps(checked=False), lambda e: True)
+    found = retry_without_failed_steps(lambda: None, finish, AS_FOR_USERS, lambda e: True)
     assert found == {Part("b"), Part("c")}
 
 

@@ -93,7 +93,7 @@ def expected() -> list[np.ndarray]:
 @pytest.fixture
 def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Without what makes such failures errors of tests."""
-    monkeypatch.setattr(compiler, "is_checked", lambda options: options.verify)
+    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
     yield monkeypatch
 
 
@@ -216,6 +216,7 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.sweep
 @pytest.mark.with_scalar_kernels
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)

@@ -133,6 +133,7 @@ def name_of(case: tuple[str, list[np.ndarray], dict[str, object]]) -> str:
     return f"{case[0]}-{len(case[1])}-{case[1][0].dtype}"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", COMPUTED, ids=name_of)
 @pytest.mark.parametrize("how", ["default", "folded"])
 def test_what_computes_takes_denormals_as_zero_and_gives_zero(

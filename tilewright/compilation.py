@@ -278,7 +278,7 @@ class Compilation:
             lambda: assign_storage(module.main, plan=plan_in_order),
         )
         annotate(module.main, storage)
-        if setting.optional.checked:
+        if setting.optional.verified:
             verify_program(module)
 
     def _link(self) -> None:
@@ -337,7 +337,7 @@ class Compilation:
             self.setting.tell("graph", next(done), total)
             self._observed(step.name)
 
-        check = verify_graph if self.setting.optional.checked else None
+        check = verify_graph if self.setting.optional.verified else None
         run_passes(self.module, passes, self.context, verify=check, after=passed)
 
     def _emit(self, kernel: Func) -> None:
@@ -393,7 +393,7 @@ def split(module: Module, setting: Setting) -> tuple[Module, ...]:
     parts = parts_of(module)
     if module.main.level == LEVEL:
         introduce_states(module.main)
-    if setting.optional.checked and module.main.level == LEVEL:
+    if setting.optional.verified and module.main.level == LEVEL:
         verify_program(module)
         for part in parts:
             verify_graph(part)

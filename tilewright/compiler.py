@@ -81,7 +81,7 @@ def compile_with_fallbacks(
         return retry_without_failed_steps(
             lambda: import_request(request, session, watched),
             lambda module, optional: _in_memory(module, lambda: compiled(module, optional, watched)),
-            OptionalSteps(checked=is_checked(options), strict=options.strict),
+            OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
             may_be_a_defect,
         )
 
@@ -104,9 +104,15 @@ def _in_memory(module: Module, compiled: Callable[[], T]) -> T:
         ) from error
 
 
-def is_checked(options: Options) -> bool:
-    """Whether programs are verified, and failures of optional steps are errors."""
+def is_verified(options: Options) -> bool:
+    """Whether programs are verified after each step."""
     return options.verify
+
+
+def failures_are_errors(options: Options) -> bool:
+    """Whether failures of optional steps are errors. Where programs are verified, too: nothing else would tell of
+    what is found."""
+    return options.verify or options.strict
 
 
 def import_request(request: Request, session: Session, progress: OnProgress | None = None) -> Module:

@@ -125,8 +125,9 @@ class Options:
         does not name stay symbolic. A call with such sizes runs the variant, of several the one with the most sizes,
         and all others the general program. Each variant takes about as long to compile as a model of fixed shapes.
     states: what the model keeps from one call to the next: a dict of names of inputs to the names of the outputs that
-        they become, such as {"h": "hn"}, or True for the variables that the model declares (TFLite). They are no
-        inputs and outputs of the compiled model, begin as zeros (variables as the file says), and are of fixed sizes.
+        they become, such as {"h": "hn"}, or True for what the model declares: variables of TFLite files, and buffers to
+        which PyTorch modules write. They are no inputs and outputs of the compiled model, begin as zeros (what is
+        declared as the source has it), and are of fixed sizes.
         `Model.state` and `Model.set_state` look at and change them, `Model.reset` begins anew. Calls of such a model
         from several threads run one after the other.
     """

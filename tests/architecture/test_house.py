@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,11 @@ class Import:
         return f"{self.file}:{self.line} imports {self.module}"
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def files() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
@@ -136,7 +142,12 @@ def room_of_module(module: str) -> str:
     return parts[1] if len(parts) > 1 else "tilewright"
 
 
-def imports(path: Path) -> Iterator[Import]:
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[Import]:
     file = path.relative_to(PACKAGE).as_posix()
 
     def visit(node: ast.AST, late: bool, typing_only: bool) -> Iterator[Import]:
@@ -161,7 +172,7 @@ def imports(path: Path) -> Iterator[Import]:
             name = f"{node.module}.{alias.name}" if is_module else node.module
             yield Import(file, node.lineno, name, late, typing_only)
 
-    yield from visit(ast.parse(path.read_text()), False, False)
+    yield from visit(parsed(path), False, False)
 
 
 def all_imports() -> list[tuple[str, Import]]:
@@ -238,7 +249,7 @@ def test_no_two_classes_have_one_name() -> None:
     """Those that begin with `_` are of their module alone."""
     found: dict[str, list[str]] = {}
     for path in files():
-        for node in ast.parse(path.read_text()).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
@@ -249,7 +260,7 @@ def test_the_environment_is_read_in_few_places() -> None:
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
         for path in files()
         if room_of_file(path) not in ENVIRONMENT
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
     assert readers == set()

@@ -210,6 +210,7 @@ def cases() -> list[Any]:
     return all_machines + [pytest.param(*pair, id="-".join(pair)) for pair in others]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("name", "machine"), cases())
 def test_sums_of_products_do_what_their_tile_says(name: str, machine: str) -> None:
     target = parse_target(machine)
@@ -229,6 +230,7 @@ def test_sums_of_products_do_what_their_tile_says(name: str, machine: str) -> No
     assert seen, "the case has a sum of products"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(
     "name", ["matmul", "conv 1x1", "conv 3x3", "conv 3x3 of stride 2", "stem", "winograd", "attention"]

@@ -199,6 +199,23 @@ def test_architectures_are_exported_once_and_left_out_where_they_cannot_be(
     assert list(tmp_path.glob("*.onnx")) == [case.model]
 
 
+def test_a_file_that_is_another_model_than_was_exported_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def export(architecture: Architecture, path: Path) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+        made = draft(architecture.name)
+        onnx.save(made.model([made.node("Relu", made.input(2, 3))], unknown=False), path)
+        return made.inputs, [np.maximum(array, 0) + 1 for array in made.inputs.values()]
+
+    monkeypatch.setattr(architectures, "export_listed", export)
+    (case,) = architectures.cases([Architecture("timm", "other")], tmp_path)
+    inputs, (wanted,) = read_arrays(case.arrays)
+    assert np.array_equal(wanted, *[np.maximum(array, 0) for array in inputs.values()])
+    assert "timm_other_b1: the file is another model" in capsys.readouterr().out
+
+
 def test_what_stands_before_parameters_near_zero_is_seen_in_the_result() -> None:
     torch = pytest.importorskip("torch")
 

@@ -43,6 +43,7 @@ def _cast(x: np.ndarray, to: DType, kind: str = "vector") -> np.ndarray:
 BY_WIDTH = {bits: [d for d in NUMBERS if d.bits == bits] for bits in sorted({d.bits for d in NUMBERS})}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["vector", "serial"])
 @pytest.mark.parametrize("bits", BY_WIDTH)
 def test_elements_of_one_width_share_their_bits(bits: int, kind: str) -> None:
@@ -76,6 +77,7 @@ def _small_integers(dtype: DType) -> np.ndarray:
     return np.array(edges * 2, dtype.storage)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("to", (*INTEGERS, dt.bool_), ids=str)
 @pytest.mark.parametrize("source", (*INTEGERS, dt.bool_), ids=str)
 def test_integers_wrap(source: DType, to: DType) -> None:

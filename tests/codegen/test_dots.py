@@ -39,6 +39,7 @@ def product(a, b, a_zero, b_zero, rows=None):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("shape", [(1, 64, 48), (19, 32, 70), (6, 16, 4), (3, 10, 5)], ids=str)
 @pytest.mark.parametrize("right", TYPES)
@@ -67,6 +68,7 @@ def test_sums_do_not_saturate(machine):
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("rows", [1, 2, 5])
@@ -97,6 +99,7 @@ def windows(x, w, zero, pads, strides, width=None):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("machine", [*MACHINES, "zen4"])
 @pytest.mark.parametrize("zero", [0, 93])

@@ -48,6 +48,7 @@ def run(nodes: list, x: np.ndarray, constants: dict[str, np.ndarray], kind: int)
     return y
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("right", [np.int8, np.uint8])
 @pytest.mark.parametrize("left", [np.int8, np.uint8])
@@ -57,6 +58,7 @@ def test_products_of_bytes_with_one_column(left: type, right: type, length: int)
     assert np.array_equal(run([node], x, {"w": w}, TensorProto.INT32), x.astype(int) @ w.astype(int))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("right", [np.int8, np.uint8])
 @pytest.mark.parametrize("left", [np.int8, np.uint8])
@@ -72,6 +74,7 @@ def test_sums_of_products_that_are_written_out(left: type, right: type, length: 
     assert np.array_equal(found, (x.astype(int) * w.astype(int)).sum(1))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_rows(name: str, dtype: type, length: int) -> None:

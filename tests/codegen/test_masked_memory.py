@@ -35,6 +35,7 @@ def test_the_function_is_one_of_the_math_library() -> None:
     assert vmath.vmath_declarations(FUNCTION, "f64")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("lanes", [2, 3, 4, 8, 16, 32])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_between_guard_zones(dtype: str, lanes: int) -> None:

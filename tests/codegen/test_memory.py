@@ -132,6 +132,7 @@ PATTERNS: dict[str, Index] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [dt.f32, dt.i8, dt.bool_, dt.f64, dt.bf16], ids=str)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_loads_of_every_pattern(pattern: str, dtype: dt.DType, target: Target) -> None:

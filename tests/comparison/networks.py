@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import onnx
@@ -57,9 +58,13 @@ def feeds(count: int = 3) -> list[dict[str, np.ndarray]]:
 
 def activations(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """What the network computes of the first sample, by name."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    names = [name for node in model.graph.node for name in node.output]
+    return _activations(model.SerializeToString(deterministic=True))
+
+
+@cache
+def _activations(model: bytes) -> dict[str, np.ndarray]:
+    copy = onnx.load_from_string(model)
+    names = [name for node in copy.graph.node for name in node.output]
     del copy.graph.output[:]
     copy.graph.output.extend(helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names)
     feed = feeds(1)[0]

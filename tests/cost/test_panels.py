@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.cost.gemm.panels import ColumnReads, copies_columns
+from tilewright.cost.gemm.panels import ColumnReads, copies_columns, loops_around_groups
 from tilewright.target.named import parse_target
 
 PLAIN = ColumnReads(
@@ -32,3 +32,14 @@ def test_conditions_are_free_in_mask_registers_alone(name: str, copied: bool) ->
 
 def test_conditions_that_steps_change_are_not_free() -> None:
     assert copies_columns(replace(PLAIN, conditions=2, conditions_move=True), parse_target("zen5"))
+
+
+def test_images_stand_around_blocks_of_groups_where_all_of_a_group_stay_in_no_cache_of_a_core() -> None:
+    target = parse_target("zen5")
+    image, weights = 1 << 20, 1 << 20
+    of_images = {n: loops_around_groups(n * image, weights, 4, 12, (n, 5), target) for n in (1, 8)}
+    assert of_images == {1: 0, 8: 1}
+
+
+def test_weights_that_are_much_more_than_the_rows_are_read_once() -> None:
+    assert loops_around_groups(8 << 20, 512 << 20, 4, 12, (8,), parse_target("zen5")) == 0

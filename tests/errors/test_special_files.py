@@ -64,6 +64,7 @@ def in_time(action: Callable[[], object]) -> BaseException | None:
     return raised[0] if raised else TimeoutError()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 @pytest.mark.parametrize(("suffix", "reader"), READERS)
 def test_what_is_no_regular_file_is_refused_at_once(

@@ -34,6 +34,7 @@ def compiled(op: str, arrays: Sequence[np.ndarray], attrs: dict[str, Any] | None
     return tilewright.compile(model_of([node], infos, outputs, opset=22), cache=False, **options)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_division(op: str, dtype: np.dtype) -> None:

@@ -58,6 +58,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(name: str, wrong: str, model: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from tests.frontends.helpers import info, model_of
 RNG = np.random.default_rng(17)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("clip", [0.1, 0.7, 3.0])
 @pytest.mark.parametrize(
     ("op", "gates", "attributes", "peepholes"),

@@ -54,6 +54,7 @@ def model_of(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("batch", [2, "n"])
 @pytest.mark.parametrize("case", CASES)
 def test_overlapping_blocks_are_added_up(case: str, batch: int | str) -> None:

@@ -46,6 +46,7 @@ def close(got: np.ndarray, wanted: np.ndarray, error: float = 2e-6) -> None:
     np.testing.assert_allclose(got, wanted, rtol=0, atol=error * np.abs(wanted).max(initial=1e-9))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("n", [1, 2, 7, 16, 250, 331, 384, 480, 1024, 1009 * 2])
 @pytest.mark.parametrize("complex_", [False, True], ids=["real", "complex"])
 def test_lengths_with_and_without_factors(n: int, complex_: bool) -> None:
@@ -111,6 +112,7 @@ def test_a_length_that_is_not_known(attrs: dict[str, int]) -> None:
         close(compiled(model, x), parts(function(numbers(x), axis=1)), error)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("onesided", [0, 1])
 @pytest.mark.parametrize("frame", [16, 400])
 @pytest.mark.parametrize("windowed", [False, True])

@@ -92,6 +92,7 @@ def patterns(code: int) -> np.ndarray:
     return np.resize(np.arange(1 << bits, dtype=np.uint8), max(16, 1 << bits)).view(SMALL[code])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("to", [*SMALL, TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.BOOL])
 @pytest.mark.parametrize("code", SMALL)
 def test_conversion_of_all_small_elements(code: int, to: int) -> None:
@@ -115,6 +116,7 @@ def test_conversion_to_small_elements(code: int, source: Any) -> None:
     same(run(model, x, np.zeros(1, SMALL[code])), x.astype(SMALL[code]))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("x", [np.inf, -np.inf, np.nan, 6.5, -1e9, 5.0, 0.25, -0.0])
 @pytest.mark.parametrize("saturate", [0, 1])
 @pytest.mark.parametrize("code", SMALL_FLOATS)
@@ -124,6 +126,7 @@ def test_floats_of_less_than_8_bits_saturate(code: int, x: float, saturate: int)
     same(y, np.full(3, x, np.float32).astype(SMALL[code]))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 5, 16])
 @pytest.mark.parametrize("code", MOVED)

@@ -82,7 +82,7 @@ def test_what_a_back_end_has_not_implemented_is_not_supported(method: str, tmp_p
 @pytest.mark.parametrize("method", ["the code", "target"])
 def test_for_users_too(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their compilations try again without what failed, which helps as little."""
-    monkeypatch.setattr("tilewright.compiler.is_checked", lambda options: options.verify)
+    monkeypatch.setattr("tilewright.compiler.failures_are_errors", lambda options: options.verify or options.strict)
     own = Session(folder=tmp_path, plugins=(failing(method, IndexError("tile")),))
     with pytest.raises(tilewright.PluginError, match="back end 'toy' of a plugin failed: IndexError: tile"):
         tilewright.compile(model("relu"), target="toy", session=own)

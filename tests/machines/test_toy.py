@@ -91,6 +91,7 @@ def in_some_order(func: Func, arrays: Sequence[np.ndarray]) -> None:
     run_interleaved(func, arrays, {}, random.Random(7))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("run", [run_kernel, in_some_order, run_native], ids=["interpreter", "random order", "CPU"])
 @pytest.mark.parametrize("name", ["matmul", "relu", "double"])
 def test_its_kernels_mean_the_same_everywhere(name: str, run: object, tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_the_verifier_refuses(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_users_get_a_slower_kernel_and_the_reason(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.compiler.is_checked", lambda options: options.verify)  # as for users
+    monkeypatch.setattr("tilewright.compiler.failures_are_errors", lambda options: options.verify or options.strict)
     products, message, _ = REFUSED[what]
     made = compiled("relu", tmp_path, products)
     assert np.array_equal(made(X)[0], EXPECTED["relu"])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.registry import run_seed
 
-FIXED, FRESH = 30, 20
+FIXED, FRESH = 30, 12
 
 
 @pytest.mark.parametrize("seed", range(FIXED))

@@ -7,6 +7,7 @@ import itertools
 import os
 import pickle
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,32 @@ def test_a_forked_process_goes_on_by_itself() -> None:
     assert model.state("h").tolist() == [1, 1, 1]
 
 
+def test_trimming_and_closing_wait_for_nobody() -> None:
+    """Not even for a call of another thread, which ends as usual."""
+    model = tilewright.compile(source(SWAPPED), cache=False, threads=1, states={"h": "hn"})
+    x = floats(1, 40)
+    model(x)
+    before = model.state("h")
+    for end in (model.trim, model.close):
+        entered, ended = threading.Event(), threading.Event()
+
+        def call(entered: threading.Event = entered, ended: threading.Event = ended) -> None:
+            model._states.begin()
+            entered.set()
+            ended.wait(60)
+            model._states.end()
+
+        other = threading.Thread(target=call)
+        other.start()
+        entered.wait(60)
+        end()
+        ended.set()
+        other.join()
+        np.testing.assert_array_equal(model.state("h"), before)
+    with pytest.raises(ExecutionError, match="closed"):
+        model(x)
+
+
 def test_they_are_told_of() -> None:
     model = compiled(source(SUMS), states={"h": "hn"})
     assert str(model.artifact.states[0]) == "h: float32[1, 8] = hn"
@@ -406,3 +433,16 @@ def test_wrong_names_values_and_files(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("mine")
     with pytest.raises(ArtifactError, match="there is a file that is not a file of states"):
         model.save_states(tmp_path / "text")
+
+
+def test_artefacts_whose_states_cannot_be() -> None:
+    artifact = compiled(source(SUMS), states={"h": "hn"}).artifact
+    (state,) = artifact.states
+    beyond = replace(artifact, states=(replace(state, initial=1 << 40),))
+    with pytest.raises(ArtifactError, match="the first value of state 'h' is not in the artefact"):
+        tilewright.load(beyond.to_bytes())
+    text = artifact.to_bytes()
+    assert tilewright.load(text).states == artifact.states
+    for wrong in ({"way": "somehow"}, {"info": replace(state.info, shape=("n", 8))}):
+        with pytest.raises(ValueError, match="there is no state"):
+            replace(state, **wrong)

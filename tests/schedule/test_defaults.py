@@ -117,6 +117,7 @@ CASES = (
 IDS = [case.name for case in CASES]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_scheduled_kernels_agree_with_the_graph(case: Case, target: str) -> None:
@@ -124,6 +125,7 @@ def test_scheduled_kernels_agree_with_the_graph(case: Case, target: str) -> None
     assert len([op for op in module.main.body.ops if op.name == "call"]) == case.kernels
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_native_code_agrees_with_the_graph(case: Case, threads: int) -> None:

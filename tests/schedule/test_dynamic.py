@@ -111,6 +111,7 @@ def attention() -> Model:
     return Model(compile_module(module, Options(), host_target()), 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("keys", [1, 15, 16, 17, 70])
 @pytest.mark.parametrize("rows", [0, 1, 5, 6, 7, 8, 13, 71, 72, 73])
 def test_rows_and_keys_of_attention(rows: int, keys: int) -> None:
@@ -185,6 +186,7 @@ def of_any_size(name: str) -> Model:
     return Model(compile_module(program(name, H, W), Options(), host_target()), 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "size", [(1, 2), (1, 1), (3, 2), (4, 9), (9, 17), (16, 5), (15, 33), (37, 40), (3, 67)]
 )

@@ -31,7 +31,7 @@ def fail(*arguments: object) -> None:
 @pytest.fixture
 def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Without what makes such failures errors of tests."""
-    monkeypatch.setattr(compiler, "is_checked", lambda options: options.verify)
+    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
     yield monkeypatch
 
 

@@ -261,6 +261,12 @@ def test_a_kernel_for_large_dims_and_one_for_all_others() -> None:
     assert large < found.index("in 0..4 {") < small < found.index(" unroll {")
 
 
+def test_a_kernel_of_one_thread_is_one_iteration_beside_one_of_several() -> None:
+    found = took("specialize(n, least=4)\ncompute_at(t, i@2)\nparallel(i)\notherwise { }")
+    other = found[found.index("if n < 4 {") :]
+    assert "in 0..1 parallel {" in other
+
+
 @pytest.mark.parametrize(
     ("text", "reason", "place"),
     [
@@ -272,11 +278,6 @@ def test_a_kernel_for_large_dims_and_one_for_all_others() -> None:
         ("split_range(i, position=n // 0)", None, 0),
         ("specialize(n, least=4)", "the kernel is right only for n >= 4", 0),
         ("unroll(j)\notherwise { unroll(j) }", "the steps before 'otherwise' specialise for no dims", 22),
-        (
-            "specialize(n, least=4)\ncompute_at(t, i@2)\nparallel(i)\notherwise { }",
-            "just one of the two kernels is parallel",
-            66,
-        ),
     ],
 )  # fmt: skip
 def test_steps_that_are_refused(text: str, reason: str | None, place: int) -> None:

@@ -30,6 +30,7 @@ def agree(graph: str, calls: list[dict[str, np.ndarray]]) -> tilewright.Model:
     return ours
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("in_order", [0, 1])
 def test_kinds(name: str, in_order: int) -> None:
@@ -82,6 +83,7 @@ def test_a_negative_limit_keeps_no_boxes() -> None:
     assert tilewright.compile(model).run(call)[0].shape == (0, 3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("largest", [0, 1])
 def test_the_largest_of_rows(name: str, largest: int) -> None:

@@ -74,6 +74,7 @@ def of_input(x: Any) -> tuple[Any, ...]:
     return x, x.transpose(0, 1), x[1:], x.view(-1), x + 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", [views, alone, written, of_input])
 def test_views_are_views(function: Callable[..., Any], dynamic: bool) -> None:

@@ -31,7 +31,8 @@ from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
 from tilewright.graph.rewrites.joined_parts import SinkIntoParts
 from tilewright.graph.rewrites.weight_only import WeightOnly
-from tilewright.ir.passes import Pass
+from tilewright.ir.passes import Pass, PassOptions
+from tilewright.target.target import Target
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
@@ -46,7 +47,7 @@ def passes_by_name(strategies: Strategies[Any]) -> dict[str, Callable[..., Pass]
     return plain | {Fuse.name: partial(Fuse, strategies=strategies)}
 
 
-def default_passes(target: Any, options: Any) -> list[Pass]:
+def default_passes(target: Target, options: PassOptions) -> list[Pass]:
     """The passes before fusion, for a target and compile options."""
     only_integers: list[Pass] = [IntegerOnly(), Canonicalize(), Fold()]
     return [
@@ -55,7 +56,7 @@ def default_passes(target: Any, options: Any) -> list[Pass]:
         Canonicalize(),
         Fold(),
         Canonicalize(),
-        *(only_integers if getattr(options, "integer_only", False) else []),
+        *(only_integers if options.integer_only else []),
         IntegerProducts(),
         Expand(),
         Canonicalize(),

@@ -61,21 +61,16 @@ class Taken:
 class OptionalSteps:
     """Which optional steps run.
 
-    With `checked` programs are verified after each step. With `strict`, and with `checked`, what an optional step
-    raises is an error, as nothing else would tell of its defect. Otherwise it is a StepFailed, and the caller starts
-    again with `without(...)`, or the step itself goes on with something simpler.
+    With `verified` programs are verified after each step. With `raises` what an optional step raises is an error, for
+    those who want to know of its defect. Otherwise it is a StepFailed, and the caller starts again with
+    `without(...)`, or the step itself goes on with something simpler.
     """
 
     off: frozenset[Part] = frozenset()
-    checked: bool = True
-    strict: bool = False
+    verified: bool = True
+    raises: bool = True
     remarks: tuple[Remark, ...] = ()
     taken: Taken = field(default_factory=Taken, compare=False)
-
-    @property
-    def raises(self) -> bool:
-        """Whether failures of optional steps are errors."""
-        return self.checked or self.strict
 
     def takes(self, part: Part) -> bool:
         """Whether a part runs; it is noted if it does."""

@@ -15,24 +15,34 @@ from tilewright.ir.text.attributes import print_attr
 from tilewright.ir.text.scope import ScopedCursor
 
 
+class PassOptions(Protocol):
+    """What passes read of the options of a compilation."""
+
+    @property
+    def numerics(self) -> str: ...
+
+    @property
+    def integer_only(self) -> bool: ...
+
+
 @dataclass
 class PassContext:
-    """What passes share: target and compile options (objects that this room does not know), and remarks."""
+    """What passes share: the target (an object that this room does not know), compile options, and remarks."""
 
     target: Any = None
-    options: Any = None
+    options: PassOptions | None = None
     remarks: list[Remark] = field(default_factory=list)
     optional: OptionalSteps = CHECKED
 
     @property
     def strict(self) -> bool:
         """Whether rewrites that round differently are given up (`Options.numerics`)."""
-        return getattr(self.options, "numerics", "default") == "strict"
+        return self.options is not None and self.options.numerics == "strict"
 
     @property
     def fast(self) -> bool:
         """Whether operands of products may be rounded to fewer bits (`Options.numerics`)."""
-        return getattr(self.options, "numerics", "default") == "fast"
+        return self.options is not None and self.options.numerics == "fast"
 
     def remark(self, stage: str, subject: str, message: str, applied: bool = False) -> None:
         """Note what was (`applied`) or was not done to `subject`, and why."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.ir.core import Func, Module, Op, Value
+from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, Type, buffer, is_native
 from tilewright.ops.define.binding import input_variables
@@ -14,23 +15,35 @@ from tilewright.program.uses import dims_of, variables_in
 from tilewright.runtime.errors import OptionError
 
 STATES = "states"
-"""The attribute of a main function with its states: for each the names of the input and of the output, and of the
-constant that it holds at first ("" for zeros). These are the last inputs and the last outputs."""
+"""The attribute of a main function with its states: for each its name, that of the output, and that of the constant
+that it holds at first ("" for zeros). These are the last inputs and the last outputs."""
 
 VARIABLES = "variables"
-"""The same of the variables that a model declares itself; whether they become states is up to the caller."""
+"""The attribute with the variables that a model declares itself: for each the names of the input, of the output, of the
+constant that it holds at first, and its own. Whether they become states is up to the caller, but for a model that has
+no other meaning (`must_keep`)."""
+
+MUST_KEEP = "must_keep"
 
 
 def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> None:
     """Put the inputs and outputs that are states behind the others, and note them. With True they are the variables
     that the model declares. OptionError for those that do not fit."""
-    declared = {name: (output, initial) for name, output, initial in module.main.attrs.get(VARIABLES, ())}
+    declared = {entry[0]: entry[1:] for entry in module.main.attrs.get(VARIABLES, ())}
     if wanted is True and not declared:
         raise OptionError(
             "states=True keeps the variables that a model declares, and this one declares none",
             hint='name pairs of inputs and outputs: states={"h": "hn"}',
         )
-    pairs = [(name, output) for name, (output, _) in declared.items()] if wanted is True else list(wanted or ())
+    pairs = [(name, output) for name, (output, _, _) in declared.items()] if wanted is True else list(wanted or ())
+    left = [name for name in declared if name not in dict(pairs)]
+    if left and module.main.attrs.get(MUST_KEEP):
+        written = ", ".join(f"'{declared[name][2]}'" for name in left)
+        raise UnsupportedError(
+            f"the module writes to its {written}",
+            hint="states=True lets the model keep them from call to call; or return the new value, or call .eval() on "
+            "the module",
+        )
     if not pairs:
         return
     main = module.main
@@ -46,7 +59,10 @@ def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> Non
     main.attrs["inputs"], main.body.args = args
     main.attrs["outputs"], operands = returns
     main.body.ops[-1].set_operands(operands)
-    main.attrs[STATES] = tuple((name, output, declared.get(name, ("", ""))[1]) for name, output in pairs)
+    main.attrs[STATES] = tuple(
+        (declared[name][2], output, declared[name][1]) if name in declared else (name, output, "")
+        for name, output in pairs
+    )
 
 
 def _moved(

@@ -71,9 +71,8 @@ class States:
         return names.index(name)
 
     def trim(self) -> None:
-        """Free the memory beside."""
-        with self._lock:
-            self._beside = [None] * len(self.infos)
+        """Free the memory beside; a call that is running has its own until it ends, and is not waited for."""
+        self._beside = [None] * len(self.infos)
 
     def begin(self) -> None:
         """A call begins, which ends with `end`. ExecutionError where states are lost, and for a call within a call."""
@@ -132,14 +131,16 @@ class States:
         written = tuple(state.info.name for state in states if state.way == "in place")
 
         def keeping(call: int) -> int:
-            for number in swapped:
-                out_data[outputs + number] = address_of(self._memory_beside(number))
+            following = [self._memory_beside(number) for number in swapped]
+            for number, array in zip(swapped, following, strict=True):
+                out_data[outputs + number] = address_of(array)
             self.lost = written
             code = run(call)
             if not code:
                 self.lost = ()
-                for number in swapped:
-                    self._swap(number)
+                for number, array in zip(swapped, following, strict=True):
+                    self._beside[number], self.current[number] = self.current[number], array
+                    self._addresses[number] = address_of(array)
             return code
 
         return keeping
@@ -149,11 +150,6 @@ class States:
         if found is None:
             found = self._beside[number] = _empty(self.infos[number].info)
         return found
-
-    def _swap(self, number: int) -> None:
-        old, self.current[number] = self.current[number], self._memory_beside(number)
-        self._beside[number] = old
-        self._addresses[number] = address_of(self.current[number])
 
     # Arrays
 

@@ -52,6 +52,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.with_scalar_kernels  # CDist: a product of few columns, of unknown numbers of rows
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])

@@ -113,6 +113,7 @@ def test_quantized_attention_in_half_precision() -> None:
     agree(Case("QAttention", arrays, attrs, known, outputs, error=4e-3), reference=lambda *_: wanted)
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("case", [*ATTENTION, *QUANTIZED, *MULTI_HEAD, *ROTARY], ids=str)
@@ -168,6 +169,7 @@ GROUPED = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("case", GROUPED, ids=str)

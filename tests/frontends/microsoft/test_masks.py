@@ -47,6 +47,7 @@ def attention(mask: np.ndarray, dims: list[int | str], past: int, symbolic: bool
     return model_of([node], inputs, [info("y", [None, None, WIDTH])], weights, domains=["com.microsoft"], opset=14)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("past", [0, 3])
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("kind", MASKS)

@@ -83,6 +83,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("case", [*QLINEAR, *PRODUCTS], ids=str)
@@ -126,6 +127,7 @@ def n_bits(
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("known", [True, False], ids=["known", "data"])
 @pytest.mark.parametrize(
     "case",

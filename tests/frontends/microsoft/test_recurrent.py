@@ -49,6 +49,7 @@ def lstm(
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize(
@@ -67,6 +68,7 @@ def test_it_means_what_onnxruntime_does(case: Case, symbolic: bool, fresh_seed: 
     agree(case.redrawn(fresh_seed), symbolic)
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("signed", [True, False], ids=["i8", "u8"])
 @pytest.mark.parametrize(("hidden", "batch"), [(1, 1), (7, 2), (16, 1), (48, 3), (130, 7)])

@@ -58,6 +58,7 @@ def by_onnxruntime(case: Case) -> list[np.ndarray]:
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize(
     "case",

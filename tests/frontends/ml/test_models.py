@@ -102,6 +102,7 @@ def test_tables_may_be_tensors() -> None:
     np.testing.assert_array_equal(y, [9.0, 0.1, 0.4, 0.1, 0.5])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize(("classes", "labels"), [(1, [4, 2]), (2, [4, 2]), (3, [4, 2, 9])])
 def test_linear_classes_are_those_of_onnxruntime(transform: str, classes: int, labels: list[int]) -> None:
@@ -127,6 +128,7 @@ KERNELS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("vectors", [0, 5])
 @pytest.mark.parametrize("one_class", [0, 1])
@@ -146,6 +148,7 @@ def test_support_vector_regression_is_that_of_onnxruntime(
     agree(ml_model("SVMRegressor", attrs | kernel, rows[0], version=1), *rows)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC"])
 @pytest.mark.parametrize(
     ("sizes", "labels"), [([2, 3], [4, 2]), ([2, 1, 3], [4, 2, 9]), ([], [4, 2, 9]), ([], [4, 2])]

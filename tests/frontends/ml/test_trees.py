@@ -38,6 +38,7 @@ def tracked(rng: np.random.Generator, attrs: dict[str, Any], how: str) -> dict[s
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 @pytest.mark.parametrize(
     ("trees", "depth", "full", "modes", "targets", "style", "track", "dtype"),
@@ -71,6 +72,7 @@ def test_regression_is_as_that_of_onnxruntime(
     agree(ml_model("TreeEnsembleRegressor", attrs, rows[0]), *rows)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("targets", [1, 3])
 def test_transforms_of_a_regression_are_as_those_of_onnxruntime(transform: str, targets: int) -> None:
@@ -82,6 +84,7 @@ def test_transforms_of_a_regression_are_as_those_of_onnxruntime(transform: str, 
     agree(ml_model("TreeEnsembleRegressor", attrs, rows[0]), *rows)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("base", [0, 1, 2])
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ class Trees:
         return y / len(self.roots) if aggregate == AVERAGE else y
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("aggregate", [AVERAGE, SUM, MIN, MAX])
 @pytest.mark.parametrize(("trees", "depth", "targets"), [(3, 2, 1), (18, 5, 2), (5, 8, 3)])
 def test_nodes_of_all_modes_lead_where_they_say(aggregate: int, trees: int, depth: int, targets: int) -> None:

@@ -65,6 +65,7 @@ def test_factors_with_exchanged_rows() -> None:
     assert not info.any()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("side", ["L", "R"])
 @pytest.mark.parametrize("half", ["L", "U"])
 @pytest.mark.parametrize("turned", ["N", "T"])

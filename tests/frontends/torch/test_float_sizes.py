@@ -122,6 +122,7 @@ class Scaled(torch.nn.Module):
         return y * 2 + y.shape[2]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("recompute", [None, True])
 @pytest.mark.parametrize("factor", [1.2, 1 / 3, 0.7, 13 / 3, 1.2345])
 def test_interpolation_has_pytorchs_sizes(factor: float, recompute: bool | None) -> None:

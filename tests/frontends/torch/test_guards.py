@@ -99,6 +99,7 @@ def answers(run: Callable[..., Any], shapes: tuple[tuple[int, ...], ...]) -> Any
         return None
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("from_file", [False, True], ids=["module", "file"])
 @pytest.mark.parametrize("name", CASES)
 def test_sizes_that_the_program_does_not_hold_for_are_refused(name: str, from_file: bool, tmp_path: Path) -> None:

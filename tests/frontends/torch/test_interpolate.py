@@ -37,6 +37,7 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("recompute", [None, True])
 @pytest.mark.parametrize("factor", [1.2, 1 / 3, 0.7, 1.05, 2.0, 41 / 10])
 @pytest.mark.parametrize("name", ["nearest", "exact", "linear", "cubic aa"])

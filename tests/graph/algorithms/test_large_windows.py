@@ -87,6 +87,7 @@ def test_windows_of_any_size(monkeypatch: pytest.MonkeyPatch, doubling: bool, fr
     np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
 def test_large_windows_of_each_type(operator: str, dtype: str) -> None:
@@ -102,6 +103,7 @@ def test_large_windows_of_each_type(operator: str, dtype: str) -> None:
     np.testing.assert_allclose(y.astype(np.float64), expected(operator, x, attrs), rtol=loose, atol=loose)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan, 3e38])
 def test_special_values_reach_their_windows_and_no_others(operator: str, special: float) -> None:
@@ -186,6 +188,7 @@ def test_windows_with_strides_along_lines_of_plain_images(pool: Any, is_known: b
     assert pooled(pool, shape, (5, 3), plain=True, **attrs | {"strides": (2, 1)}) == [pool.name]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("strides", [[1, 1], [2, 3]])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])

@@ -204,6 +204,7 @@ def test_machine_code_gives_the_same(name: str) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", ("x86-64-v4", "neoverse-n1"))
 @pytest.mark.parametrize("name", ["convolution", "residual", "attention", "layer norm", "function", "depthwise"])
 def test_kernels_of_other_machines_give_the_same(name: str, machine: str) -> None:

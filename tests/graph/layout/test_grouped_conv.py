@@ -104,6 +104,7 @@ def test_bias_and_activation_follow_in_the_kernel():
     assert kernels(module) == [["conv_grouped", "add", "max"]]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", [host_target(), parse_target("zen3")], ids=["host", "avx2"])
 @pytest.mark.parametrize(
     ("shape", "w", "groups", "attrs"),

@@ -123,6 +123,7 @@ def check_network(kind: str, seed: int, target: str) -> None:
     assert off > 2.0**-16, names  # something was rounded
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["zen4", "sapphirerapids", "neoverse-v1"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(2))

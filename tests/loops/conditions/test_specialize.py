@@ -136,14 +136,27 @@ def test_results_take_the_place_of_arguments_where_every_version_allows_it() -> 
     assert overwritable(for_other_dims(twice, rest, dims)) == (), "overlapping rows are read again"
 
 
-def test_versions_must_agree_on_constants_and_threads() -> None:
+def test_versions_must_agree_on_constants() -> None:
     dims = kernel().dims
     packed = specialize(kernel(), dims[0], 4)
     pack_argument(packed, packed.args[1], Packing(((4,),), (1, 0)))
     with pytest.raises(ScheduleError, match="in different orders"):
         for_other_dims(packed, kernel(), dims)
-    with pytest.raises(ScheduleError, match="just one of the two"):
-        for_other_dims(in_tiles(specialize(kernel(), dims[0], 4), 4), kernel(), dims)
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 4, 9])
+@pytest.mark.parametrize("which", ["large", "small"])
+def test_one_thread_runs_a_version_that_has_nothing_to_share(which: str, n: int) -> None:
+    large, small, dims = specialize(kernel(), kernel().dims[0], 4), kernel(), kernel().dims
+    shared = large if which == "large" else small
+    parallel(shared, find_loop(shared, "i"))
+    func = for_other_dims(large, small, dims)
+    verify_func(func, LOOPS_SPEC)
+    x, w = np.arange(n, dtype=np.float32), np.arange(8, dtype=np.float32)
+    text, _ = run_native(func, [x, w, y := np.zeros(n, np.float32)], (n, 1), slices=[(0, 2), (2, 1 << 40)])
+    assert text.parallel is not None
+    assert text.parallel.evaluate({"n": n, "m": 1}) == (n if (n >= 4) == (which == "large") else 1)
+    np.testing.assert_array_equal(y, 2 * x + 3)
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])

@@ -85,6 +85,7 @@ def scheduled_by(kernel: Func) -> str:
     return " ".join(kernel_info(kernel).schedule)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64-neon"])
 @pytest.mark.parametrize(("shape", "body"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_it_computes_what_the_graph_says(

@@ -53,14 +53,14 @@ def convolved(
 
 
 CASES = [
-    ("whole blocks", [(1, 2, 42, 39)], convolved(32)),
-    ("a part of a block", [(1, 2, 42, 39)], convolved(29)),
-    ("one block", [(1, 2, 50, 60)], convolved(14)),
-    ("many blocks, a batch", [(2, 2, 20, 34)], convolved(150)),
-    ("a prime number of blocks", [(1, 2, 22, 34)], convolved(80)),
-    ("stride 2", [(3, 2, 61, 50)], convolved(29, stride=2)),
-    ("a residual", [(1, 2, 42, 39), (1, 2, 40, 37, 16)], convolved(32)),
-    ("narrower than a vector", [(1, 2, 120, 12)], convolved(32)),
+    ("whole blocks", [(1, 2, 26, 39)], convolved(32)),
+    ("a part of a block", [(1, 2, 26, 39)], convolved(29)),
+    ("one block", [(1, 2, 30, 60)], convolved(14)),
+    ("many blocks, a batch", [(2, 2, 12, 20)], convolved(150)),
+    ("a prime number of blocks", [(1, 2, 16, 34)], convolved(80)),
+    ("stride 2", [(2, 2, 61, 50)], convolved(29, stride=2)),
+    ("a residual", [(1, 2, 26, 39), (1, 2, 24, 37, 16)], convolved(32)),
+    ("narrower than a vector", [(1, 2, 80, 12)], convolved(32)),
 ]
 
 
@@ -69,6 +69,7 @@ def kernel_of(module: Module) -> Func:
     return kernel
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("shapes", "body"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_agrees_with_the_graph_interpreter(

@@ -151,6 +151,7 @@ def wanted(case: Case) -> np.ndarray:
     return case.reference(*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in case.arrays))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_loops_compute_attention(case: Case, target: str) -> None:
@@ -163,6 +164,7 @@ def test_the_loops_compute_attention(case: Case, target: str) -> None:
     np.testing.assert_allclose(found, wanted(case), rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_native_code_computes_attention(case: Case, threads: int) -> None:
@@ -233,6 +235,7 @@ def quantised_reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarr
     return rounded(powers / powers.sum(-1, keepdims=True), 1 / 255, 0) @ v
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(2)
 @pytest.mark.parametrize("length", [21, N], ids=str)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "zen4", "aarch64-neon"])

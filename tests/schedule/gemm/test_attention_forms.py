@@ -160,6 +160,7 @@ def check(form: Form, seed: int, target: str) -> None:
     np.testing.assert_allclose(found, form.reference(*arrays), rtol=2e-5, atol=2e-6, err_msg=str(form))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_known_forms(form: Form, target: str) -> None:

@@ -216,6 +216,7 @@ def is_blocked(kernel: Func) -> bool:
     return "scratch" in spaces and "reg" in spaces
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("narrow", [False, True], ids=["all registers", "half of them"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)

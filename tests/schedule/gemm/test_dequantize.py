@@ -81,6 +81,7 @@ def layer(form: Callable[[int], Value], columns: int) -> Callable[[Value], Value
     return lambda x: ew.max_(contract.matmul(x, form(columns)), 0.0)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("rows", "columns"), [(1, 20), (14, 40)])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_kernel_computes_the_product(form: str, rows: int, columns: int) -> None:

@@ -70,6 +70,7 @@ def dots(module: Module) -> Iterator[tuple[Func, list]]:
                 yield func, around
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", INSTRUCTIONS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_program_means_the_product(shape, machine):
@@ -162,6 +163,7 @@ def test_narrow_columns_are_added_up_in_groups(shape, machine):
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", INSTRUCTIONS)
 @pytest.mark.parametrize(
     ("space", "kernel"), [((1, 40), (1, 8)), ((40, 1), (8, 1)), ((40, 1), (5, 1)), ((9, 40), (2, 8))]
@@ -186,6 +188,7 @@ def test_lines_of_an_image_are_multiplied_in_groups_along_any_axis(space, kernel
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", ["zen4", "sapphirerapids", "cascadelake", "zen3", "neoverse-n1"])
 @pytest.mark.parametrize("width", [None, 9, 21])
 @pytest.mark.parametrize("zero", [0, 93])

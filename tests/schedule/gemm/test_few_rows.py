@@ -99,6 +99,24 @@ def test_few_rows_of_a_layer_are_one_tile() -> None:
         assert rows == (str(most - 1), "")
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_versions_of_one_tile_go_with_those_of_several(threads: int) -> None:
+    """Where one tile is all columns, no loop of a version for few rows is left to share; a single row has one still."""
+    weights = RNG.standard_normal((64, 32)).astype(np.float32)
+
+    def layer() -> Module:
+        return oracle.build([tensor(dt.f32, (M, 64))], lambda x: matmul(x, constant(weights)))
+
+    module = layer()
+    oracle.scheduled(module, "x86-64-v4")
+    assert "split(t, factor=1)" in "\n".join(kernel_info(only_kernel(module)).schedule)
+    model = Model(compile_module(layer(), Options(threads=threads), parse_target("host")), threads)
+    for rows in range(17):
+        x = RNG.standard_normal((rows, 64), np.float32)
+        (found,) = model(x)
+        np.testing.assert_allclose(found, x.astype(np.float64) @ weights, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("rows", range(20))
 def test_results_of_each_version(rows: int) -> None:
     x = RNG.standard_normal((rows, 96), np.float32)

@@ -61,6 +61,7 @@ def dots(module: Module) -> Iterator[tuple[Func, Op]]:
             yield from ((func, op) for op in func.body.walk() if is_loop(op) and kind_of(op) == "dot")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", ["zen4", "neoverse-v1"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("known", [True, False], ids=["rows", "any rows"])
@@ -164,6 +165,7 @@ def attention(shape: tuple[int, ...], target: str, *, turned: bool = False) -> t
     return module, ctx
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", ["zen4", "neoverse-v1"])
 @pytest.mark.parametrize("turned", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("shape", ATTENTION, ids=str)

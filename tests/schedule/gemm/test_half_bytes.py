@@ -85,6 +85,7 @@ def halves(kernel: Func) -> list[Value]:
     return [kernel.args[k] for k, packing in kernel_info(kernel).packed.items() if packing.halves]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("rows", "columns"), [(1, 20), (1, 48), (14, 40)])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("target", TARGETS)
@@ -139,6 +140,7 @@ def runs_here(machine: str) -> bool:
     return set(parse_target(machine).features) <= set(parse_target("host").features)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", ["host", "zen3", "x86-64-v4"])
 @pytest.mark.parametrize("form", FORMS)
 def test_machine_code_for_every_number_of_rows(form: str, machine: str) -> None:

@@ -67,6 +67,7 @@ def test_columns_that_do_not_stay_near_are_read_for_all_rows_at_once() -> None:
     assert any("whole lines: the" in str(r) for r in ctx.remarks)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", [host_target(), parse_target("zen3")], ids=["host", "avx2"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def weights_of(kernel: Func) -> tuple[int, ...]:
     return tuple(d.value for d in buffer_type(kernel.args[1]).shape)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("columns", [512, 500])
 @pytest.mark.parametrize(
     ("rows", "target"), [(1, "x86-64-v4"), (1, "neoverse-n1"), (1, "x86-64-v3"), (2, "x86-64-v4")]

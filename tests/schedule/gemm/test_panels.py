@@ -79,6 +79,7 @@ def test_sums_read_whole_vectors_without_conditions(name: str, length: Sym) -> N
         assert "guard" not in data.attrs
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("length", [40, 299, 700])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("name", CASES)

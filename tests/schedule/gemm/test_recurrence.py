@@ -55,6 +55,7 @@ def summing_loops(kernel: Func) -> list[Op]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("batch", "hidden"), [(1, 35), (4, 35), (6, 16), (7, 16), (5, 144)])
 def test_sums_stay_in_registers_and_read_packed_weights(batch: int, hidden: int, target: str) -> None:
@@ -254,6 +255,7 @@ INTEGERS = {
 """The dtype of states and the products that one instruction adds up."""
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("target", INTEGERS)
 @pytest.mark.parametrize(("batch", "hidden"), [(1, 48), (3, 16), (5, 24), (7, 20)])

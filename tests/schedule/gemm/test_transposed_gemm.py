@@ -106,6 +106,7 @@ def is_transposed(kernel: Func) -> bool:
     return any(str(step).startswith("swap_axes") for step in kernel_info(kernel).schedule)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("narrow", [False, True], ids=["all registers", "half of them"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)

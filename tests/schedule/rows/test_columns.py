@@ -43,6 +43,7 @@ def sums_and_what_is_summed(axis: int) -> Body:
     return body
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("unknown", [None, 0, 1, 2])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("function", [softmax, log_softmax, sums_and_what_is_summed])

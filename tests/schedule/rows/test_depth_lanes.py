@@ -149,3 +149,19 @@ def test_a_column_that_is_shorter_than_a_vector() -> None:
     for depth in (0, 1, 4, 15, 16, 20):
         a, b = normal(3, depth), normal(depth, 1)
         np.testing.assert_allclose(model(a, b)[0], a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, -0.0, 1e-40])
+def test_special_values_reach_their_sums_alone(special: float, numerics: str) -> None:
+    """In the last of whole vectors of the depth, in what is left of it, and in the last row and column."""
+    module = oracle.build([tensor(dt.f32, (M, K)), tensor(dt.f32, (N, K))], turned)
+    model = Model(compile_module(module, Options(numerics=numerics), parse_target("host")), 1)
+    for rows, depth, columns in ((1, 1, 1), (1, 16, 5), (3, 33, 17), (5, 64, 4)):
+        for of_rows in (True, False):
+            a, b = normal(rows, depth), normal(columns, depth)
+            (a if of_rows else b)[-1, -1] = special
+            (found,) = model(a, b)
+            with np.errstate(invalid="ignore"):
+                exact = a.astype(np.float64) @ b.T.astype(np.float64)
+            np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)

@@ -62,6 +62,7 @@ def of_any_size(mode: str, pads: tuple[int, int]) -> Model:
     return Model(compile_module(module, Options(), host_target()), 1)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [(1, 1), (2, 2), (3, 3), (4, 5), (5, 4), (6, 7), (7, 16), (2, 40)])
 @pytest.mark.parametrize("pads", PADS.values(), ids=PADS)
 @pytest.mark.parametrize("mode", MODES)
@@ -174,6 +175,7 @@ def test_operands_of_unknown_sizes_are_copied_each_by_a_loop() -> None:
     assert not any(op.name == "select" for op in kernel_of(module).body.walk())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("sizes", [(3, 2), (1, 2, 3), (4, 0, 1, 2, 5, 3, 1)])
 def test_long_operands_are_read_behind_a_pointer(sizes: tuple[int, ...], axis: int) -> None:

@@ -82,6 +82,7 @@ COARSE = {(8, "196x1024x256"), (16, "196x1024x256"), (16, "784x512x128"), (16, "
 """Cores and shapes for which finer blocks would cost more than the threads that wait."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("cores", [2, 4, 8, 16])
 @pytest.mark.parametrize("machine", ["zen3", "cascadelake"])

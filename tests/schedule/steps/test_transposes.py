@@ -66,12 +66,14 @@ def kernel_for(shape: tuple[int, ...], body: Body, target: str, dtype: DType = d
     return kernel
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "aarch64-neon"])
 @pytest.mark.parametrize(("shape", "body"), [c[1:] for c in CASES], ids=IDS)
 def test_it_computes_what_the_graph_says(shape: tuple[int, ...], body: Body, target: str) -> None:
     oracle.agree([tensor(dt.f32, shape)], body, [data(shape)], target, tolerance=0)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [dt.f32, dt.f64, dt.f16, dt.i8, dt.i64, dt.bool_], ids=lambda d: d.name)
 @pytest.mark.parametrize(("shape", "body"), [c[1:] for c in CASES], ids=IDS)
 def test_native_code_agrees(shape: tuple[int, ...], body: Body, dtype: DType) -> None:
@@ -171,6 +173,7 @@ def test_nothing_is_asked_for_of_a_result_that_stays_near() -> None:
     assert not any(op.name == "prefetch" for op in kernel.body.walk())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("shape", [(1030, 20), (2049, 17), (1500, 8), (1024, 33)])
 @pytest.mark.parametrize("dtype", [dt.f32, dt.f16, dt.i8, dt.f64], ids=lambda d: d.name)
 def test_blocks_of_long_rows_agree(shape: tuple[int, int], dtype: DType) -> None:

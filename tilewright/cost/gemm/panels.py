@@ -3,9 +3,9 @@ are read, and whether what all columns read stays near while whole lines of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 from tilewright.cost.core import is_kept, l2_room, move_cycles
 from tilewright.cost.gemm.register_tile import Tile, registers_per_vector
@@ -111,6 +111,23 @@ def panels_of_a_copy(panels: int, panel: int, run: int, target: Target) -> int:
     of the operand: a divisor of their number."""
     fit = min(-(-RUN_LINES * LINE_BYTES // run), int(l2_room(target, "block")) // max(1, panel))
     return max((n for n in range(1, min(fit, panels) + 1) if panels % n == 0), default=1)
+
+
+def loops_around_groups(
+    rows: int, columns: int, groups: int, repeats: int, around: Sequence[int], target: Target
+) -> int:
+    """How many of the loops that move the rows alone (`around`, from the outermost on, by their iterations) best stand
+    around the loop over blocks of columns of all groups, of which `repeats` one after the other read the same rows.
+
+    Within them each group has fewer of the `rows` bytes, which may stay in L2 for its other blocks; but the `columns`
+    bytes are read in each of their iterations.
+    """
+
+    def bytes_read(count: int) -> int:
+        times = prod(around[:count])
+        return rows * (1 if is_kept(rows / groups / times, target) else repeats) + columns * times
+
+    return min(range(len(around) + 1), key=bytes_read)
 
 
 def is_prefetched(panels: int, target: Target) -> bool:

@@ -32,6 +32,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.image import size_scalar
+from tilewright.ops.index import gather
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.ops.view import concat, pad, reshape, reverse, shape_of, slice_, transpose
@@ -408,10 +409,13 @@ def _of_unknown_size(x: Number, axis: int, inverse: bool, bins: Sym, scale: floa
 
 
 def _computed_roots(n: Sym, bins: Sym, inverse: bool, dtype: DType) -> tuple[Value, Value]:
-    places = ew.mul(iota(shape=(n, 1), axis=0), iota(shape=(1, bins), axis=1))
-    turns = ew.div(ew.cast(ew.mod(places, sym_tensor(values=(n,), scalar=True)), dtype=dtype), size_scalar(n, dtype))
+    """Roots of unity [n, bins], of which there are n different ones: these are computed, and gathered."""
+    turns = ew.div(ew.cast(iota(shape=(n,), axis=0), dtype=dtype), size_scalar(n, dtype))
+    steps = ew.mul(iota(shape=(n, 1), axis=0), iota(shape=(1, bins), axis=1))
+    places = ew.mod(steps, sym_tensor(values=(n,), scalar=True))
     sin = _sine(turns)
-    return _sine(ew.add(turns, 0.25)), sin if inverse else ew.neg(sin)
+    cos, sin = _sine(ew.add(turns, 0.25)), sin if inverse else ew.neg(sin)
+    return gather(cos, places, in_range=True), gather(sin, places, in_range=True)
 
 
 def _sine(turns: Value) -> Value:

@@ -55,7 +55,7 @@ def load_tflite(
     given = {name: unique for name, unique in kept.items() if unique in module.main.attrs["inputs"]}
     first = known_first_states(model) if given else {}
     variables = tuple(
-        (unique, assigned[name], module.add_constant(f"{unique}.first", first[name]) if name in first else "")
+        (unique, assigned[name], module.add_constant(f"{unique}.first", first[name]) if name in first else "", name)
         for name, unique in given.items()
         if name in assigned
     )

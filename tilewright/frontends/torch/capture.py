@@ -42,7 +42,10 @@ _WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION, OutputKind
 class Captured:
     """A functional graph. `inputs` are the names of the placeholders that a caller gives, `state` the name and the
     tensor of each other one; `outputs` are the names of the results, and `results` what the graph's output node holds
-    for them. `dims` names symbols ("s77") as the user does; `guards` are what it takes for granted of sizes."""
+    for them. `dims` names symbols ("s77") as the user does; `guards` are what it takes for granted of sizes.
+
+    Buffers that the module writes to are among the inputs, and what they become among the outputs: `kept` has the names
+    of both, and `state` what they hold at first."""
 
     graph: torch.fx.GraphModule
     inputs: tuple[str, ...]
@@ -51,6 +54,7 @@ class Captured:
     results: tuple[Any, ...]
     dims: Mapping[str, str] = field(default_factory=dict)
     guards: Guards = field(default_factory=Guards)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> bytes:
@@ -91,16 +95,43 @@ def captured(
                 hint="such inputs cannot be compiled: pass tensors",
             )
     results, written = [], []
+    buffers = {s.target: s.arg.name for s in signature.input_specs if s.kind is InputKind.BUFFER}
+    updates: dict[str, Any] = {}
     (output,) = graph.graph.find_nodes(op="output")
     for spec, result in zip(signature.output_specs, output.args[0], strict=True):
-        if spec.kind in _WRITES:
+        if spec.kind is OutputKind.BUFFER_MUTATION and _can_be_kept(spec.target, tensors):
+            updates[buffers[spec.target]] = result
+        elif spec.kind in _WRITES:
             written.append(spec.target or spec.arg.name)
         elif spec.kind is OutputKind.USER_OUTPUT and result is not None:
             results.append(result)
     if written:
-        raise _keeps_no_state(written)
-    names = _output_names(program, results)
-    return Captured(graph, tuple(inputs), state, names, tuple(results), dims or {}, guards)
+        raise keeps_no_state(written)
+    names = [*_output_names(program, results)]
+    kept: dict[str, str] = {}
+    for name, result in updates.items():
+        inputs.append(name)
+        results.append(result)
+        kept[name] = unique_name(state[name][0], names)
+        names.append(kept[name])
+    return Captured(graph, tuple(inputs), state, tuple(names), tuple(results), dims or {}, guards, kept)
+
+
+def _can_be_kept(target: str, tensors: Mapping[str, Any]) -> bool:
+    """Whether a buffer is memory of its own, of numbers that are not complex."""
+    kept = tensors[target]
+    others = [t for name, t in tensors.items() if name != target and isinstance(t, torch.Tensor)]
+    own = kept.untyped_storage().data_ptr()
+    return not kept.is_complex() and all(own != t.untyped_storage().data_ptr() or not own for t in others)
+
+
+def unique_name(name: str, taken: Sequence[str]) -> str:
+    """The name, with a number behind it where it is taken."""
+    count, unique = 1, name
+    while unique in taken:
+        count += 1
+        unique = f"{name}_{count}"
+    return unique
 
 
 def _traced_guards(program: ExportedProgram) -> list[sympy.Basic]:
@@ -110,11 +141,11 @@ def _traced_guards(program: ExportedProgram) -> list[sympy.Basic]:
     return [] if environment is None else [guard.expr for guard in environment.guards]
 
 
-def _keeps_no_state(written: Sequence[str]) -> UnsupportedError:
+def keeps_no_state(written: Sequence[str]) -> UnsupportedError:
     return UnsupportedError(
         f"the module writes to its {', '.join(f'{shown(name)!r}' for name in written)}",
-        hint="a compiled model keeps no state: return the new value, or call .eval() on the module; "
-        "torch.compile(backend='tilewright') writes to buffers",
+        hint="a compiled model keeps buffers alone, and those that share no memory: return the new value, or call "
+        ".eval() on the module; torch.compile(backend='tilewright') writes to all of them",
     )
 
 
@@ -206,7 +237,7 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
             return program.run_decompositions(table)
     except Exception as error:
         if written := _written_states(program):  # where these share memory, PyTorch fails before it says so
-            raise _keeps_no_state(written) from error
+            raise keeps_no_state(written) from error
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         hint = "is the program complete? it must also run with torch.export's own decompositions"
         if "alias" in first:

@@ -16,7 +16,7 @@ from tilewright.frontends.torch.capture import Captured, captured
 from tilewright.frontends.torch.export import exported
 from tilewright.frontends.torch.importer import GraphImporter
 from tilewright.frontends.torch.symbols.declared import dim_minima, dim_names
-from tilewright.frontends.torch.tensors import part_of, require_dense
+from tilewright.frontends.torch.tensors import array_of, part_of, require_dense
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
@@ -65,9 +65,23 @@ def load_captured(
     bounds: dict[str, Bounds] = {
         names[symbol]: (low, high) for symbol, low, high in captured.guards.ranges if symbol in names
     }
-    return translated(
+    module = translated(
         inputs, captured.outputs, nodes, translate, constants=constants, shapes=shapes, bounds=bounds
     )
+    _add_variables(module, captured)
+    return module
+
+
+def _add_variables(module: Module, captured: Captured) -> None:
+    """Note which inputs are buffers that the module writes to: it can only be compiled as one that keeps them."""
+    found = []
+    for name, output in captured.kept.items():
+        if name in module.main.attrs["inputs"]:
+            target, tensor = captured.state[name]
+            initial = module.add_constant(f"{target}.first", array_of(tensor, f"'{target}'").copy())
+            found.append((name, output, initial, target))
+    if found:
+        module.main.attrs |= {"variables": tuple(found), "must_keep": True}
 
 
 def _inputs(captured: Captured, names: dict[str, str]) -> dict[str, Declared]:

@@ -9,6 +9,7 @@ from tilewright.ir.core import Func, Op, substitute
 from tilewright.ir.sym import Sym, ge0, logical_and, logical_not, sym, var
 from tilewright.ir.types import BufferType
 from tilewright.loops.edit import (
+    fresh_var,
     is_loop,
     kind_of,
     names_in,
@@ -67,15 +68,17 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
         if n < 28 { S' }
 
     Both compute the same of the same arguments; `dims` are the dims as they were. ScheduleError when they expect
-    another layout of a constant, or when just one of them runs on several threads and the other one does anything.
+    another layout of a constant. Where just one of them runs on several threads, the other is one iteration of a
+    parallel loop.
     """
     least = kernel_info(func).specialized_for
     if kernel_info(func).packed != kernel_info(other).packed:
         refuse("for_other_dims", func.name, "the two kernels read a constant in different orders")
     if _is_parallel(func) and all(op.name == "return" for op in other.body.ops):
         put_ops(other.body, [new_loop(var("none", 0), sym(0), kind="parallel"), Op("return")])
-    if _is_parallel(func) != _is_parallel(other):
-        refuse("for_other_dims", func.name, "just one of the two kernels is parallel")
+    for kernel in (func, other):
+        if not _is_parallel(kernel) and (_is_parallel(func) or _is_parallel(other)):
+            _put_in_one_iteration(kernel)
     for kernel in (func, other):
         _narrow(kernel, {now: d for now, d in zip(kernel.dims, dims, strict=True) if now is not d})
     condition = logical_and(*(ge0(d - least[d.name]) for d in dims if d.name in least))
@@ -88,6 +91,13 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
     put_ops(func.body, [new_if([condition], first), new_if([logical_not(condition)], second), returned])
     func.info = replace(kernel_info(func), specialized_for={})
     return func
+
+
+def _put_in_one_iteration(func: Func) -> None:
+    """Make all of a kernel one iteration of a parallel loop: one thread runs it."""
+    ops = [op for op in take_ops(func.body) if op.name != "return"]
+    once = fresh_var(names_in(func), "once", sym(1))
+    put_ops(func.body, [new_loop(once, sym(1), ops, kind="parallel"), Op("return")])
 
 
 def _least(extent: Sym, wanted: int) -> dict[Sym, Sym]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from tilewright.cost.data_movement import leaves_lanes_idle
 from tilewright.cost.gemm.cost_model import Decision
+from tilewright.cost.gemm.panels import loops_around_groups
 from tilewright.cost.gemm.register_tile import Tile, least_rows_of_one_tile, rows_of_remainder
 from tilewright.cost.parallel import columns_suffice
 from tilewright.cost.recompute import is_cheap
@@ -27,7 +28,7 @@ from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.graph.rewrites.weight_only import is_known
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.edit import enclosing_loops, extent_of
+from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of
 from tilewright.loops.order.compute_at import Fused
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.cache_blocking import tile_in_blocks
@@ -39,7 +40,7 @@ from tilewright.schedule.gemm.dequantize import (
     split_weights,
     step_of_pairs,
 )
-from tilewright.schedule.gemm.gemm_axes import GemmAxes
+from tilewright.schedule.gemm.gemm_axes import GemmAxes, same_rows
 from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
 from tilewright.schedule.gemm.loop_order import writes_lines
 from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
@@ -54,7 +55,7 @@ from tilewright.schedule.gemm.register_tile import (
     tile_sums,
 )
 from tilewright.schedule.maps.elementwise import is_elementwise
-from tilewright.schedule.steps.access import conditional_nest, known
+from tilewright.schedule.steps.access import bytes_of, conditional_nest, known
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop, vectors_of
 from tilewright.schedule.strategy import FusedRegion, Strategy
@@ -254,12 +255,12 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
     is_one = _is_one_tile(axes, tile)
     rows, row = _row_tiles(s, plan, remainder, target)
     if not remainder and _may_leave_columns(axes, tile):
-        return _tiles_of_any_columns(s, axes, rows, row, plan.decision)
+        return _tiles_of_any_columns(s, axes, rows, row, plan.decision, target)
     alone = not remainder and not any(o.attrs.get("overlap") for o in rows)  # rows, too, would overlap
     tail = "overlap" if alone and not plan.shape.packed and _fills_tile(axes, tile) else "guard"
     columns, inner = column_tiles(s, axes.vector, axes.block, tile.columns, tile.lanes, tail)
     inner = [*row, *inner]
-    panel = _panel_order(axes, columns, plan.decision.columns_outside)
+    panel = _panel_order(axes, columns, plan.decision.columns_outside, target)
     around = [*panel, *rows]
     if by_lines and (lines := [o for o in panel if o not in columns]):
         panel, around = lines, [*lines, *rows, *columns]
@@ -282,14 +283,14 @@ def _may_leave_columns(axes: GemmAxes, tile: Tile) -> bool:
 
 
 def _tiles_of_any_columns(
-    s: Schedule, axes: GemmAxes, rows: list[Op], row: list[Op], decision: Decision
+    s: Schedule, axes: GemmAxes, rows: list[Op], row: list[Op], decision: Decision, target: Target
 ) -> _Tiled:
     """Whole tiles, and the columns that these leave in tiles of one vector. Both are within the same loops, which
     threads share."""
     tile = decision.tile
     s.reorder(*axes.outer, *rows, axes.vector, *row)
     parts = s.split(axes.vector, tile.columns * tile.lanes, tail="branch")
-    panel = _panel_order(axes, [parts.outer], decision.columns_outside)
+    panel = _panel_order(axes, [parts.outer], decision.columns_outside, target)
     around = [*panel, *rows]
     s.reorder(*around)
     assert parts.tail is not None
@@ -304,12 +305,27 @@ def _tiles_of_any_columns(
     return _Tiled(panel, rows, nests, _is_one_tile(axes, tile))
 
 
-def _panel_order(axes: GemmAxes, columns: list[Op], columns_outside: bool) -> list[Op]:
+def _panel_order(axes: GemmAxes, columns: list[Op], columns_outside: bool, target: Target) -> list[Op]:
     """Loops around the row tiles. What only moves the rows' operand goes inside of the column tiles when these are to
     be read once; else outside, so that rows are read once."""
     batch = [o for o in axes.outer if axes.sums.moving(o) & axes.columns]
     space = [o for o in axes.outer if o not in batch]
-    return [*batch, *columns, *space] if columns_outside else [*batch, *space, *columns]
+    count = _loops_around_groups(axes, batch, space, target)
+    first, space = space[:count], space[count:]
+    return [*first, *batch, *columns, *space] if columns_outside else [*first, *batch, *space, *columns]
+
+
+def _loops_around_groups(axes: GemmAxes, batch: Sequence[Op], space: Sequence[Op], target: Target) -> int:
+    """How many loops that move the rows alone stand around that over blocks of groups of columns, if there is such."""
+    repeats = same_rows(axes, batch[0]) if len(batch) == 1 else 1
+    moved = axes.sums.moving(batch[0]) - axes.columns if batch else set()
+    operands = [{o.operands[0] for o in loads} for loads in (moved, axes.columns)]
+    sizes = [d for b in set[Value]().union(*operands) for d in buffer_type(b).shape]
+    if repeats == 1 or not all(d.is_const for d in (*sizes, *map(extent_of, (*batch, *space)))):
+        return 0
+    rows, cols = (sum(map(bytes_of, found)) for found in operands)
+    blocks, *around = (extent_of(o).value for o in (*batch, *space))
+    return loops_around_groups(rows, cols, blocks // repeats, repeats, around, target)
 
 
 def _rows_of_remainder(s: Schedule, axes: GemmAxes, tile: Tile, target: Target) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.cost.core import divisors
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import COSTLY
+from tilewright.ir.sym import Sym, var
 from tilewright.loops.edit import extent_of, loop_var
 from tilewright.schedule.gemm.reduction_nest import ReductionNest
 from tilewright.schedule.steps.access import element_bytes, known, stores_in, stride_in
@@ -68,6 +70,23 @@ def assign_axes(sums: ReductionNest, vector: Op | None = None) -> GemmAxes:
         lines = [o for o in outer if o in live and extent_of(o).is_const and moved[o] == moved[row]]
         line = lines[-1] if lines else None
     return GemmAxes(sums, vector, row, block if block is not row else None, outer, line)
+
+
+def same_rows(axes: GemmAxes, loop: Op) -> int:
+    """How many iterations of a loop, one after the other, read the same rows, as blocks of filters of one group do: 1
+    where this is not known, or it moves no rows."""
+    rows = axes.sums.moving(loop) - axes.columns
+    extent = known(extent_of(loop))
+    if not rows or extent is None:
+        return 1
+    v = loop_var(axes.sums.stage.axes[axes.axis(loop)])
+    return next((n for n in reversed(divisors(extent)) if all(_stays(o, v, n) for o in rows)), 1)
+
+
+def _stays(load: Op, v: Sym, count: int) -> bool:
+    """Whether a load reads the same place for `count` values of v from any multiple of that on."""
+    group, within = var("group"), var("within", 0, count - 1)
+    return all(within not in i.subs({v: group * count + within}).vars for i in load.attrs["idx"])
 
 
 def transposed_axes(axes: GemmAxes, constants: Sequence[Value]) -> GemmAxes | None:

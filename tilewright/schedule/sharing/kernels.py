@@ -305,7 +305,7 @@ class _Kernels:
     def _finished(self, scheduled: Lowered) -> Func:
         """The kernel as a function of the module, handed on."""
         kernel = self.module.add(scheduled.func)
-        if self.optional.checked:
+        if self.optional.verified:
             verify_func(kernel, spec_of(self.target))
         pairs = self.optional.attempt("inplace", lambda: overwritable(kernel), lambda: ())
         kernel.info = replace(kernel_info(kernel), inplace=pairs)

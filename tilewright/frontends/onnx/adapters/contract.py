@@ -98,7 +98,8 @@ def conv_transpose(node: Node) -> Value:
 def _for_output(
     node: Node, window: WindowAttributes, extra: Sequence[int], wanted: Sequence[Sym | int]
 ) -> WindowAttributes:
-    """The pads that give spatial sizes `wanted`; an odd one goes to the begin, with SAME_UPPER to the end."""
+    """The pads that give spatial sizes `wanted`; an odd one goes to the begin, with SAME_UPPER to the end. Sizes that
+    no tap reaches need pads below 0, which all go to the end."""
     begin, end = [], []
     for k, size in enumerate([sym(d) for d in wanted][-len(window.kernel) :]):
         total = window.strides[k] * (node.shape(0)[2 + k] - 1) + window.reach(k) + extra[k] - size

@@ -1,0 +1,35 @@
+"""Sweeps: tests of one path over many cases, of which the ordinary suite tries a drawn sample and a nightly run all."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+
+def without_what_is_left_to_the_night(items: Sequence[pytest.Item], seed: int) -> list[pytest.Item]:
+    """The tests, with a sample of the cases of each that is marked `sweep`."""
+    cases: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sweep") is not None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    kept = {item.nodeid for name, found in cases.items() for item in sample(found, random.Random(f"{seed} {name}"))}
+    return [item for item in items if item.get_closest_marker("sweep") is None or item.nodeid in kept]
+
+
+def sample(cases: Sequence[pytest.Function], rng: random.Random) -> Iterator[pytest.Function]:
+    """As many as the marker says; else some in which each value of each parameter occurs."""
+    marker = cases[0].get_closest_marker("sweep")
+    assert marker is not None
+    drawn = rng.sample(cases, len(cases))
+    if marker.args:
+        yield from drawn[: marker.args[0]]
+        return
+    seen: set[tuple[str, str]] = set()
+    for case in drawn:
+        values = {(name, repr(value)) for name, value in case.callspec.params.items()}
+        if not values <= seen:
+            seen |= values
+            yield case
