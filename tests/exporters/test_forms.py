@@ -17,6 +17,7 @@ from tilewright.exporters.onnx.write import onnx_model
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import silu
@@ -26,7 +27,7 @@ from tilewright.ops.index import scatter_nd
 from tilewright.ops.linalg import inverse
 from tilewright.ops.recurrent import lstm
 from tilewright.ops.scan import running
-from tilewright.ops.view import pad, slice_
+from tilewright.ops.view import pad, slice_, stretch
 
 RNG = np.random.default_rng(0)
 
@@ -153,6 +154,18 @@ def test_an_operator_of_a_plugin_is_written_by_its_definition(monkeypatch: pytes
     finally:
         for name in ("diagonal_of_products", "capped"):
             del OPERATORS[name]
+
+
+def test_what_is_stretched_vanishes_before_operators_that_broadcast_alone() -> None:
+    n, m = var("n"), var("m")
+
+    def stretched(x: Value) -> Value:
+        return stretch(x, shape=(m, 3))
+
+    types = tensor(dt.f32, (n, 3)), tensor(dt.f32, (m, 3))
+    alone = onnx_model(graph(lambda x, y: stretched(x), *types))
+    assert operators(alone)[-1] == "Expand"
+    assert operators(onnx_model(graph(lambda x, y: ew.add(stretched(x), y), *types))) == ["Add"]
 
 
 @pytest.mark.parametrize("dtype", [dt.bf16, dt.f16, dt.f32])
