@@ -17,15 +17,17 @@ from tilewright.exporters.onnx.write import onnx_model
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
+from tilewright.ops.activation import silu
 from tilewright.ops.contract import conv
 from tilewright.ops.define import OPERATORS, Operator
 from tilewright.ops.index import scatter_nd
 from tilewright.ops.linalg import inverse
 from tilewright.ops.recurrent import lstm
 from tilewright.ops.scan import running
-from tilewright.ops.view import pad, slice_
+from tilewright.ops.view import pad, slice_, stretch
 
 RNG = np.random.default_rng(0)
 
@@ -152,6 +154,35 @@ def test_an_operator_of_a_plugin_is_written_by_its_definition(monkeypatch: pytes
     finally:
         for name in ("diagonal_of_products", "capped"):
             del OPERATORS[name]
+
+
+def test_what_is_stretched_vanishes_before_operators_that_broadcast_alone() -> None:
+    n, m = var("n"), var("m")
+
+    def stretched(x: Value) -> Value:
+        return stretch(x, shape=(m, 3))
+
+    types = tensor(dt.f32, (n, 3)), tensor(dt.f32, (m, 3))
+    alone = onnx_model(graph(lambda x, y: stretched(x), *types))
+    assert operators(alone)[-1] == "Expand"
+    assert operators(onnx_model(graph(lambda x, y: ew.add(stretched(x), y), *types))) == ["Add"]
+
+
+@pytest.mark.parametrize("dtype", [dt.bf16, dt.f16, dt.f32])
+def test_recurrent_layers_of_short_floats_are_computed_in_wide_ones(dtype: dt.DType) -> None:
+    types = [tensor(dtype, shape) for shape in ((2, 1, 8), (4, 2, 2), (6,), (1, 2), (1, 2))]
+    proto = onnx_model(graph(lambda *operands: lstm(*operands)[0], *types), opset=17)
+    onnx.checker.check_model(proto, full_check=True)
+    (layer,) = [node for node in proto.graph.node if node.op_type == "LSTM"]
+    made_by = {name: node.op_type for node in proto.graph.node for name in node.output}
+    assert (made_by.get(layer.input[0]) == "Cast") == (dtype is dt.bf16)
+
+
+@pytest.mark.parametrize("operator", [ew.rsqrt, ew.trunc, silu, ew.floor])
+def test_bytes_of_floats_are_computed_in_wide_ones(operator: Callable[..., Value]) -> None:
+    proto = onnx_model(graph(operator, tensor(dt.f8e5m2, (3,))))
+    onnx.checker.check_model(proto, full_check=True)
+    assert operators(proto)[0] == operators(proto)[-1] == "Cast"
 
 
 def test_what_has_no_form_is_listed_at_once() -> None:

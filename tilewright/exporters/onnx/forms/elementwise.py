@@ -24,7 +24,8 @@ def relu_as_maximum(w: OnnxWriter, op: Op) -> str | None:
     x, zero = op.operands
     if zero.op is None or zero.op.name != "full" or zero.op.attrs["value"] != 0 or not x.tensor.dtype.is_float:
         return None
-    return w.node("Relu", w.name(x)) if op.result.tensor.shape == x.tensor.shape else None
+    is_plain = op.result.tensor.shape == x.tensor.shape and w.takes("Relu", x)
+    return w.node("Relu", w.name(x)) if is_plain else None
 
 
 @form("min")
@@ -107,38 +108,46 @@ def _limited(w: OnnxWriter, x: Value, dtype: DType) -> str:
 
 
 @form("rsqrt")
-def rsqrt(w: OnnxWriter, op: Op) -> str:
+def rsqrt(w: OnnxWriter, op: Op) -> str | None:
+    if not w.takes("Sqrt", *op.operands):
+        return None
     return w.node("Reciprocal", w.node("Sqrt", w.name(op.operands[0])))
 
 
 @form("ne")
 def ne(w: OnnxWriter, op: Op) -> str | None:
-    if op.operands[0].tensor.dtype.kind == "float" and op.operands[0].tensor.dtype.bits < 16:
+    if not w.takes("Equal", *op.operands):
         return None
     return w.node("Not", w.node("Equal", *map(w.name, op.operands)))
 
 
 @form("rem")
-def rem(w: OnnxWriter, op: Op) -> str:
-    return w.node("Mod", *map(w.name, op.operands), fmod=1)
+def rem(w: OnnxWriter, op: Op) -> str | None:
+    return w.node("Mod", *map(w.name, op.operands), fmod=1) if w.takes("Mod", *op.operands) else None
 
 
 @form("mod")
 def mod(w: OnnxWriter, op: Op) -> str | None:
-    return None if op.result.tensor.dtype.is_float else w.node("Mod", *map(w.name, op.operands))
+    if op.result.tensor.dtype.is_float or not w.takes("Mod", *op.operands):
+        return None
+    return w.node("Mod", *map(w.name, op.operands))
 
 
 @rewritten("mod")
-def mod_of_floats(op: Op) -> Value:
+def mod_of_floats(op: Op) -> Value | None:
     """The remainder with the sign of a, moved by b where b has another sign."""
     a, b = op.operands
+    if not a.tensor.dtype.is_float:
+        return None
     found = ew.rem(a, b)
     other_sign = ew.xor(ew.lt(found, 0.0), ew.lt(b, 0.0))
     return ew.select(ew.and_(ew.ne(found, 0.0), other_sign), ew.add(found, b), found)
 
 
 @form("trunc")
-def trunc(w: OnnxWriter, op: Op) -> str:
+def trunc(w: OnnxWriter, op: Op) -> str | None:
+    if not w.takes("Ceil", *op.operands):
+        return None
     (x,) = map(w.name, op.operands)
     negative = w.node("Less", x, w.number(0, op.result.tensor.dtype))
     return w.node("Where", negative, w.node("Ceil", x), w.node("Floor", x))
@@ -240,7 +249,9 @@ def clip(w: OnnxWriter, op: Op) -> str | Sequence[str] | None:
 
 
 @form("silu")
-def silu(w: OnnxWriter, op: Op) -> str:
+def silu(w: OnnxWriter, op: Op) -> str | None:
+    if not w.takes("Sigmoid", *op.operands):
+        return None
     x = w.name(op.operands[0])
     return w.node("Mul", x, w.node("Sigmoid", x))
 

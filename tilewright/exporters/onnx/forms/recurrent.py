@@ -60,10 +60,12 @@ def _before_reshape(v: Value) -> Value | None:
 
 
 @form("lstm", "gru", "rnn")
-def recurrent(w: OnnxWriter, op: Op) -> tuple[str, ...]:
+def recurrent(w: OnnxWriter, op: Op) -> tuple[str, ...] | None:
     """LSTM, GRU and RNN of one direction; the product with the input weights, which stands before ours, is theirs."""
     if op.attrs.get("clip", 0.0):
         raise NoFormError("ONNX has no recurrent layers of which cells are limited")
+    if not w.takes(op.name.upper(), *op.operands[:2]):
+        return None
     gates, r, *others = op.operands
     count, hidden = r.tensor.shape[0].value, r.tensor.shape[2]
     if not hidden.is_const:
@@ -99,6 +101,17 @@ def recurrent(w: OnnxWriter, op: Op) -> tuple[str, ...]:
         input_forget=1 if op.attrs.get("couple") else None,
     )  # fmt: skip
     return (w.node("Squeeze", y, w.ints([1])), *[w.node("Squeeze", state, w.ints([0])) for state in finals])
+
+
+@rewritten("lstm", "gru", "rnn")
+def recurrent_in_wide_numbers(op: Op) -> Sequence[Value] | None:
+    """Layers of short floats, of which states are kept in f32."""
+    dtype = op.operands[0].tensor.dtype
+    if dtype.accumulator == dtype:
+        return None
+    wide = [ew.cast(v, dtype=dt.f32) if v.tensor.dtype.is_float else v for v in op.operands]
+    found = OPERATORS[op.name](*wide, **op.attrs)
+    return [ew.cast(v, dtype=result.tensor.dtype) for v, result in zip(found, op.results, strict=True)]
 
 
 def _zeros(like: Value, times: int) -> Value:

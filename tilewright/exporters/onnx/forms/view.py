@@ -86,8 +86,10 @@ def _is_never_empty(shape: Sequence[Sym], left_out: Sequence[int]) -> bool:
 @form("stretch")
 def stretch(w: OnnxWriter, op: Op) -> str | None:
     """Operators that broadcast do so by themselves."""
-    broadcast = all(user.name != "expand" and OPERATORS[user.name].targets is not None for user in op.result.users)
-    return w.name(op.operands[0]) if op.result.users and broadcast else None
+    operators = [OPERATORS.get(user.name) for user in op.result.users if user.name != "expand"]
+    broadcast = [o for o in operators if o is not None and o.targets is not None]
+    is_needless = 0 < len(broadcast) == len(op.result.users)
+    return w.name(op.operands[0]) if is_needless else None
 
 
 @form("expand", "stretch")
