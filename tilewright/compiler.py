@@ -3,7 +3,7 @@ their code and weights in one artefact. Read it from top to bottom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -28,6 +28,7 @@ from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_f
 from tilewright.ir.process_settings import rare_collections, short_turns
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.broadcasting import both_meanings
+from tilewright.ops.define.operator import staying_whole
 from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.places import OVERWRITES
@@ -144,9 +145,20 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
         raise InternalError(what, hint="please report this with the model") from e
 
 
-def import_graph(model: Any, session: Session | None = None) -> Module:
-    """The graph of a model, for tools that change it: it means all that the model means. Raises as `import_request`."""
+def import_graph(model: Any, session: Session | None = None, whole: Container[str] = ()) -> Module:
+    """The graph of a model, for tools that change it: it means all that the model means. Composites named in `whole`
+    stay whole where sizes can be followed through them. Raises as `import_request`."""
     request, session = Request.of(model, None, None), Session.of(session)
+    try:
+        with staying_whole(whole):
+            return _with_all_meanings(request, session)
+    except UnsupportedError:
+        if not whole:
+            raise
+        return _with_all_meanings(request, session)
+
+
+def _with_all_meanings(request: Request, session: Session) -> Module:
     module = import_request(request, session)
     both = broadcasting_module(module, request, session)
     if both is not None:

@@ -55,7 +55,7 @@ ROOMS |= {
     "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},
     "exporters": {"api", "compiler", "frontends", "ir", "ops", "options", "runtime", "session", "tilewright"},
-    "quantization": {"api", "frontends", "ir", "options", "runtime"},
+    "quantization": {"api", "compiler", "exporters", "frontends", "graph", "ir", "ops", "options", "runtime"},
     "comparison": {"api", "compiler", "graph", "ir", "ops", "options", "quantization", "runtime"},
     "torch": {"api", "frontends", "ir", "options", "runtime", "session"},
     "cli": ALL,
@@ -84,6 +84,7 @@ LATE = {
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("frontends/built_in.py", "tilewright.ir.text"),  # nor the printer
+    ("frontends/built_in.py", "tilewright.ops.written_out"),  # nor operators
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.identity"),  # torch takes seconds
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.load"),
     ("frontends/torch/node.py", "tilewright.frontends.torch.tensors"),  # the pages list adapters without torch

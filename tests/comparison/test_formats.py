@@ -133,3 +133,19 @@ def test_a_graph_that_tools_have_made_is_a_model() -> None:
     assert found.worst is None and "constant" in {op.name for op in graph.main.body.ops}
     with pytest.raises(tilewright.OptionError, match="where the graph is imported"):
         tilewright.compile(graph, shapes={"x": [2, 3, 8, 8]})
+
+
+def test_a_convolution_is_not_compared_before_the_normalisation_that_is_folded_into_it() -> None:
+    rng = np.random.default_rng(2)
+    given = {"k": (4, 3, 3, 3), "b": (4,), "g": (4,), "m": (4,), "v": (4,)}
+    arrays = {n: np.abs(rng.standard_normal(shape)).astype(np.float32) + 0.5 for n, shape in given.items()}
+    factor = arrays["g"] / np.sqrt(arrays["v"] + 1e-5)
+    folded = {"k": arrays["k"] * factor.reshape(-1, 1, 1, 1), "b": arrays["b"] - arrays["m"] * factor}
+    bodies = ("c = Conv(x, k) d = BatchNormalization(c, g, b, m, v) y = Relu(d)", "d = Conv(x, k, b) y = Relu(d)")
+    made = []
+    for body, weights in zip(bodies, (arrays, folded), strict=True):
+        text = f"g (float[1,3,8,8] x) => (float[1,4,6,6] y) {{ {body} }}"
+        made.append(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {text}'))
+        made[-1].graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in weights.items())
+    found = tilewright.diff(*made, feeds(1), threads=1)
+    assert [layer.tensors for layer in found.layers] == [("d", "d"), ("y", "y")] and found.worst is None

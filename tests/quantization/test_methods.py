@@ -9,7 +9,6 @@ from tests.quantization.networks import image_network
 from tilewright.quantization.methods import bias, rounding, smooth
 from tilewright.quantization.methods.equalise import equalised, factors
 from tilewright.quantization.methods.histogram import Histogram, Observer
-from tilewright.quantization.methods.inputs import Windows
 from tilewright.quantization.methods.integers import (
     TYPES,
     affine,
@@ -20,7 +19,7 @@ from tilewright.quantization.methods.integers import (
     symmetric,
 )
 from tilewright.quantization.methods.ranges import METHODS, channel_parameters, percentile, tensor_parameters
-from tilewright.quantization.network import Network
+from tilewright.quantization.network import Network, read_graph
 from tilewright.runtime.errors import InputError
 
 
@@ -111,13 +110,13 @@ def test_smoothing_makes_both_sides_alike() -> None:
 def test_equalised_networks_compute_the_same() -> None:
     import tilewright
 
-    network = Network.of(image_network(), 13)
+    network = Network.of(read_graph(image_network()))
     other, pairs = equalised(network)
     assert [(p.first.node, p.second.node) for p in pairs] == [("conv0", "conv1"), ("conv1", "gemm")][
         : len(pairs)
     ]
     x = np.random.default_rng(7).standard_normal((2, 3, 12, 12)).astype(np.float32)
-    before, after = (tilewright.compile(n.model, threads=1, cache=False)(x)[0] for n in (network, other))
+    before, after = (tilewright.compile(n.module, threads=1, cache=False)(x)[0] for n in (network, other))
     assert np.allclose(before, after, rtol=1e-4, atol=1e-4)
     a, b = np.abs(other.array("k0")).max(axis=(1, 2, 3)), np.abs(other.array("k1")).max(axis=(0, 2, 3))
     assert np.allclose(a, b, rtol=1e-3)
@@ -125,7 +124,7 @@ def test_equalised_networks_compute_the_same() -> None:
 
 
 def test_bias_correction_is_the_mean_error() -> None:
-    network = Network.of(image_network(), 13)
+    network = Network.of(read_graph(image_network()))
     gemm = network.units[2].layers[0]
     rng = np.random.default_rng(8)
     x = rng.standard_normal((1000, 16)) + 1
@@ -150,11 +149,12 @@ def test_reconstruction_loses_less_than_rounding() -> None:
 
 
 def test_windows_are_what_filters_meet() -> None:
-    network = Network.of(image_network(), 13)
-    node = network.graph.node[2]
+    network = Network.of(read_graph(image_network()))
+    layer = network.units[1].layers[0]
     x = np.random.default_rng(10).standard_normal((2, 8, 7, 7)).astype(np.float32)
     k = network.array("k1")
-    rows = Windows.of(node, k.shape[2:]).rows(x, 1000) @ k.reshape(16, -1).T
+    assert layer.windows is not None
+    rows = layer.windows.rows(x, 1000, {}) @ k.reshape(16, -1).T
     wanted = np.array(
         [
             [(x[n, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] * k[o]).sum() for o in range(16)]

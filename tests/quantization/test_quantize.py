@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tests.quantization.command_line import call
-from tests.quantization.networks import classifier, image_network, samples
+from tests.quantization.networks import CLASSES, HIDDEN, INPUTS, classifier, image_network, samples
+from tilewright.exporters.onnx.write import onnx_model
 from tilewright.quantization import run as room
 from tilewright.quantization.certificate import certificate_of
 from tilewright.quantization.data import open_data
@@ -23,9 +24,9 @@ from tilewright.quantization.decision import timing
 from tilewright.quantization.forms import Former, Recipe
 from tilewright.quantization.methods.histogram import Observer
 from tilewright.quantization.methods.inputs import UnitInputs
-from tilewright.quantization.network import Network
-from tilewright.quantization.probe import Probe
-from tilewright.quantization.qdq import Writer
+from tilewright.quantization.network import Network, read_graph
+from tilewright.quantization.probe import Probe, Tap
+from tilewright.quantization.written import written
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import InputError
 
@@ -34,34 +35,22 @@ def forms_of(
     model: onnx.ModelProto, feed: dict[str, np.ndarray], recipe: Recipe
 ) -> tuple[Any, onnx.ModelProto]:
     """The outputs of the probe, and the model as it is written, with all layers in one form."""
-    network = Network.of(model, 21 if recipe.kind == "w4" else 13)
-    tap_names = {unit.name: unit for unit in network.units}
-    from_tap = tapped(network, feed)
-    observers = {name: Observer(unit.data_axis) for name, unit in tap_names.items()}
-    for name, unit in tap_names.items():
-        observers[name].add(from_tap[unit.data])
+    network = Network.of(read_graph(model))
+    tap = Tap(network, 1)
+    found, dims = tap(feed), tap.dims(feed)
+    observers = {unit.name: Observer(unit.data_axis) for unit in network.units}
+    for name, array in found.items():
+        observers[name].add(array)
     former = Former(network, observers)
     for unit in network.units:
-        former.inputs[unit.name] = UnitInputs(network, unit)
+        former.inputs[unit.name] = UnitInputs(unit)
         for inputs in former.inputs[unit.name].each:
-            inputs.add_fit(from_tap[unit.data], 1)
+            inputs.add_fit(found[unit.name], 1, dims)
     forms = {unit.name: former.form(unit, recipe) for unit in network.units}
     units = {unit.name: unit for unit in network.units}
     floats = {name: form.probed(network, units[name]) for name, form in forms.items()}
-    return Probe(network, 1).runner(floats)(feed), Writer(network).model(
-        {n: f.code for n, f in forms.items()}
-    )
-
-
-def tapped(network: Network, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    from_model = onnx.ModelProto()
-    from_model.CopyFrom(network.model)
-    names = [u.data for u in network.units if u.data not in feed]
-    for name in names:
-        from_model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-    session = ort.InferenceSession(from_model.SerializeToString(), providers=["CPUExecutionProvider"])
-    outputs = [o.name for o in session.get_outputs()]
-    return {**feed, **dict(zip(outputs, session.run(None, feed), strict=True))}
+    made = written(network, {n: f.code for n, f in forms.items()})
+    return Probe(network, 1).runner(floats)(feed), onnx_model(made)
 
 
 RECIPES = [
@@ -88,10 +77,10 @@ def test_all_forms_of_convolutions_agree_with_onnxruntime(recipe: Recipe) -> Non
 
 
 def compare_engines(model: onnx.ModelProto, feed: dict[str, np.ndarray], recipe: Recipe) -> None:
-    probed, written = forms_of(model, feed, recipe)
-    session = ort.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
+    probed, small = forms_of(model, feed, recipe)
+    session = ort.InferenceSession(small.SerializeToString(), providers=["CPUExecutionProvider"])
     (theirs,) = session.run(None, feed)
-    (ours,) = tilewright.compile(written, threads=1, cache=False)(**feed)
+    (ours,) = tilewright.compile(small, threads=1, cache=False)(**feed)
     (wide,) = tilewright.compile(model, threads=1, cache=False)(**feed)
     step = float(np.abs(wide).max()) / 127
     assert np.abs(ours - theirs).max() <= step and np.abs(probed[0] - theirs).max() <= step
@@ -289,15 +278,16 @@ def test_kinds_without_integer_activations(saved: Path, kind: str) -> None:
     found = onnx.load(out)
     assert {layer.kind for layer in certificate_of(found, "out").layers} == {kind}
     wanted = TensorProto.BFLOAT16 if kind == "bf16" else TensorProto.INT4
-    assert sum(tensor.data_type == wanted for tensor in found.graph.initializer) == 3
+    weights = {(INPUTS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, CLASSES)}
+    assert sum(t.data_type == wanted and tuple(t.dims) in weights for t in found.graph.initializer) == 3
     verified = call("verify", out, "--data", saved / "data.npz", "--batch", 8, "--threads", 1)
     assert verified.exit_code == 0, verified.output
 
 
 def test_bfloat16_of_the_probe_is_that_of_the_model() -> None:
     feed = {"x": samples(32)[0]}
-    probed, written = forms_of(classifier(hidden=64), feed, Recipe("bf16"))
-    (ours,) = tilewright.compile(written, threads=1, cache=False)(**feed)
+    probed, small = forms_of(classifier(hidden=64), feed, Recipe("bf16"))
+    (ours,) = tilewright.compile(small, threads=1, cache=False)(**feed)
     (wide,) = tilewright.compile(classifier(hidden=64), threads=1, cache=False)(**feed)
     step = float(np.abs(wide).max()) / 256
     assert np.abs(ours - probed[0]).max() <= step and 0 < np.abs(ours - wide).max() < 8 * step

@@ -14,10 +14,11 @@ from tilewright.quantization.data import open_data
 from tilewright.quantization.forms import Form, Former, Recipe
 from tilewright.quantization.methods import inputs as inputs_room
 from tilewright.quantization.methods import rounding
-from tilewright.quantization.methods.inputs import Rows, bytes_of, spread
+from tilewright.quantization.methods.inputs import Rows, bytes_of
 from tilewright.quantization.methods.integers import TYPES
 from tilewright.quantization.methods.ranges import channel_parameters
-from tilewright.quantization.network import Network
+from tilewright.quantization.methods.windows import spread
+from tilewright.quantization.network import Network, read_graph
 from tilewright.quantization.probe import Tap
 from tilewright.quantization.recipes import best_form
 from tilewright.quantization.state import State
@@ -28,7 +29,7 @@ def quiet(stage: str, done: int, total: int) -> None:
 
 
 def prepared(count: int = 400, hidden: int = 64) -> tuple[Former, Tap, Any]:
-    network = Network.of(classifier(hidden=hidden), 13)
+    network = Network.of(read_graph(classifier(hidden=hidden)))
     tap = Tap(network, 1)
     data = open_data({"x": samples(count)[0]}, tap.model.inputs, batch=8)
     former = Former(network, observe(tap, network, data, State(None, ""), "ranges", quiet))
@@ -37,8 +38,8 @@ def prepared(count: int = 400, hidden: int = 64) -> tuple[Former, Tap, Any]:
 
 def made(former: Former, tap: Tap, data: Any) -> dict[str, Form]:
     found = {}
-    for group in in_groups(former.network, former.network.units):
-        former.inputs = gather(tap, former.network, group, data, quiet)
+    for group in in_groups(former.network.units):
+        former.inputs = gather(tap, group, data, quiet)
         found |= {unit.name: best_form(former, unit, "int8", "auto") for unit in group}
         former.release()
     return found
@@ -49,7 +50,7 @@ def test_forms_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytest.
     network = former.network
     whole = made(former, tap, data)
     monkeypatch.setattr(calibration, "MOST_BYTES", 1)
-    assert [len(group) for group in in_groups(network, network.units)] == [1, 1, 1]
+    assert [len(group) for group in in_groups(network.units)] == [1, 1, 1]
     for name, form in made(former, tap, data).items():
         assert form.recipe == whole[name].recipe
         for node, weights in form.code.weights.items():
@@ -59,12 +60,12 @@ def test_forms_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytest.
 def test_the_chosen_form_has_the_least_error_on_other_rows() -> None:
     former, tap, data = prepared()
     unit = former.network.units[1]
-    former.inputs = gather(tap, former.network, [unit], data, quiet)
+    former.inputs = gather(tap, [unit], data, quiet)
     best = best_form(former, unit, "int8", "auto")
     plain = former.form(unit, Recipe("int8"))
     assert former.error(unit, best) < former.error(unit, plain)
     (met,) = former.inputs[unit.name].each
-    x = np.concatenate([tap(data.read(i).feed)[unit.data] for i in data.part("choice")])
+    x = np.concatenate([tap(data.read(i).feed)[unit.name] for i in data.part("choice")])
     assert np.array_equal(met.check.array, x)
     w = former.network.array("w1")
     wanted = x @ w
@@ -81,7 +82,7 @@ def test_what_fits_few_samples_too_closely_does_not_win() -> None:
     rng = np.random.default_rng(0)
     former, tap, data = prepared()
     unit = former.network.units[0]
-    former.inputs = gather(tap, former.network, [unit], data, quiet)
+    former.inputs = gather(tap, [unit], data, quiet)
     (met,) = former.inputs[unit.name].each
     few = rng.standard_normal((8, INPUTS)).astype(np.float32) * np.geomspace(100, 0.01, INPUTS).astype(np.float32)
     assert met.square is not None
@@ -101,7 +102,7 @@ def test_integers_are_found_once_for_all_recipes(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(rounding, "reconstructed", counted)
     former, tap, data = prepared()
     unit = former.network.units[1]
-    former.inputs = gather(tap, former.network, [unit], data, quiet)
+    former.inputs = gather(tap, [unit], data, quiet)
     for kind in ("int8", "w8"):
         for correct in (False, True):
             former.form(unit, Recipe(kind, correct=correct, reconstruct=True))
@@ -130,5 +131,5 @@ def test_rows_take_no_more_memory_than_stated(monkeypatch: pytest.MonkeyPatch) -
         rows.add(np.ones((10, 64), np.float32))
     assert rows.array.shape == (16, 64) and rows.array.nbytes == 4096
     assert spread(10, 4).tolist() == [1, 3, 6, 8] and spread(3, 4).tolist() == [0, 1, 2]
-    network = Network.of(classifier(hidden=64), 13)
-    assert bytes_of(network, network.units[1]) == 2 * 4096 + 8 * 64 * 64
+    network = Network.of(read_graph(classifier(hidden=64)))
+    assert bytes_of(network.units[1]) == 2 * 4096 + 8 * 64 * 64

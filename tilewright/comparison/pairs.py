@@ -29,7 +29,7 @@ class TensorPair:
 
 
 def pair_tensors(a: CoreGraph, b: CoreGraph) -> list[TensorPair]:
-    """Those that have names, in the order of the second graph."""
+    """Those that have names in both, in the order of the second graph."""
     roots = _by_names(a, b)
     agreeing = [_is_alike(x.op, y.op) for x, y in roots.items()]
     if agreeing and sum(agreeing) < LEAST_AGREEMENT * len(agreeing):
@@ -41,8 +41,8 @@ def pair_tensors(a: CoreGraph, b: CoreGraph) -> list[TensorPair]:
     for x, y in sorted(roots.items(), key=lambda pair: order[pair[1]]):
         first, second = a.as_read(x), b.as_read(y)
         names = (first.name or next(iter(a.names(x)), "")), (second.name or next(iter(b.names(y)), ""))
-        if any(names):
-            found.append(TensorPair(first, second, (names[0] or names[1], names[1] or names[0])))
+        if all(names):  # what has no name is a part of a layer: sums before a bias, say, which other factors may be in
+            found.append(TensorPair(first, second, names))
     return found
 
 

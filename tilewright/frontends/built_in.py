@@ -50,7 +50,10 @@ class GraphFrontEnd:
                 "constants= and shapes= were given for a graph, whose inputs are what they are",
                 hint="give them where the graph is imported",
             )
+        from tilewright.ops.written_out import write_out
+
         copy: Module = source.copy()
+        write_out(copy)
         return copy
 
 

@@ -9,6 +9,7 @@ import ml_dtypes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, sym
 from tilewright.ops.contract import conv, matmul
 from tilewright.ops.define import op
 from tilewright.ops.elementwise import (
@@ -32,7 +33,7 @@ from tilewright.ops.elementwise import (
 from tilewright.ops.reduce import dtype_of, reduce_max, reduce_min
 from tilewright.ops.shape import Dim, require_unstretched
 from tilewright.ops.source import full
-from tilewright.ops.view import reshape, shape_of
+from tilewright.ops.view import expand, reshape, shape_of, slice_
 
 
 def is_quantised(dtype: DType) -> bool:
@@ -196,3 +197,21 @@ def along_axis(x: Value, axis: int, rank: int) -> Value:
     """A vector laid along `axis` of `rank` axes."""
     (length,) = shape_of(x)
     return reshape(x, shape=tuple(length if k == axis else 1 for k in range(rank)))
+
+
+def spread(x: Value, axis: int, block: int, size: Sym) -> Value:
+    """One number for each block of `block` elements as one for each of `size` elements along the axis."""
+    shape = shape_of(x)
+    apart = (*shape[: axis + 1], sym(1), *shape[axis + 1 :])
+    wide = (*shape[: axis + 1], sym(block), *shape[axis + 1 :])
+    merged = (*shape[:axis], shape[axis] * block, *shape[axis + 1 :])
+    return cut(reshape(expand(reshape(x, shape=apart), shape=wide), shape=merged), axis, size)
+
+
+def cut(x: Value, axis: int, size: Sym) -> Value:
+    """The first `size` elements along an axis."""
+    shape = shape_of(x)
+    if shape[axis] == size:
+        return x
+    sizes = tuple(size if k == axis else d for k, d in enumerate(shape))
+    return slice_(x, starts=(0,) * len(shape), sizes=sizes, steps=(1,) * len(shape))

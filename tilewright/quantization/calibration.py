@@ -9,7 +9,8 @@ import numpy as np
 
 from tilewright.quantization.data import Dataset
 from tilewright.quantization.methods.histogram import Observer
-from tilewright.quantization.methods.inputs import UnitInputs, bytes_of, spread
+from tilewright.quantization.methods.inputs import UnitInputs, bytes_of
+from tilewright.quantization.methods.windows import spread
 from tilewright.quantization.network import LayerGroup, Network
 from tilewright.quantization.probe import Tap
 from tilewright.quantization.state import State
@@ -43,8 +44,8 @@ def observe(
         progress("calibrating", place, len(numbers))
         tensors = tap(data.read(number).feed)
         for unit in network.units:
-            _check(tensors[unit.data], unit, number)
-            observers[unit.name].add(tensors[unit.data])
+            _check(tensors[unit.name], unit, number)
+            observers[unit.name].add(tensors[unit.name])
         if time.monotonic() - last > KEEP_S:
             _keep(state, name, observers, place + 1)
             last = time.monotonic()
@@ -67,22 +68,21 @@ def _check(tensor: np.ndarray, unit: LayerGroup, sample: int) -> None:
         )
 
 
-def gather(
-    tap: Tap, network: Network, units: Sequence[LayerGroup], data: Dataset, progress: Steps
-) -> dict[str, UnitInputs]:
+def gather(tap: Tap, units: Sequence[LayerGroup], data: Dataset, progress: Steps) -> dict[str, UnitInputs]:
     """What the layers of units meet: for making forms from the samples for ranges, for comparing them from others, so
     that what was fitted too closely is not taken for good."""
-    found = {unit.name: UnitInputs(network, unit) for unit in units}
+    found = {unit.name: UnitInputs(unit) for unit in units}
     fit, check = (_some(data.part(name)) for name in ("ranges", "choice"))
     for place, number in enumerate([*fit, *check]):
         progress("gathering inputs", place, len(fit) + len(check))
-        tensors = tap(data.read(number).feed)
+        feed = data.read(number).feed
+        tensors, dims = tap(feed), tap.dims(feed)
         for unit in units:
             for inputs in found[unit.name].each:
                 if place < len(fit):
-                    inputs.add_fit(tensors[unit.data], len(fit))
+                    inputs.add_fit(tensors[unit.name], len(fit), dims)
                 else:
-                    inputs.add_check(tensors[unit.data], len(check))
+                    inputs.add_check(tensors[unit.name], len(check), dims)
     return found
 
 
@@ -90,12 +90,12 @@ def _some(numbers: Sequence[int]) -> list[int]:
     return [numbers[i] for i in spread(len(numbers), MOST_GATHERED)]
 
 
-def in_groups(network: Network, units: Sequence[LayerGroup]) -> Iterator[list[LayerGroup]]:
+def in_groups(units: Sequence[LayerGroup]) -> Iterator[list[LayerGroup]]:
     """Units in their order, so many at a time that what they meet can be held in memory."""
     group: list[LayerGroup] = []
     size = 0
     for unit in units:
-        more = bytes_of(network, unit)
+        more = bytes_of(unit)
         if group and size + more > MOST_BYTES:
             yield group
             group, size = [], 0

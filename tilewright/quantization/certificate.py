@@ -17,7 +17,8 @@ from tilewright.runtime.errors import InputError
 KEY = "tilewright.quantization"
 """Of the entry in the metadata of a model, and of the report of an artefact."""
 
-SCHEMA = 1
+SCHEMA = 2
+"""Of certificates whose digests are those of graphs."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +110,6 @@ class Certificate:
 def _short(number: object) -> str:
     """A number in few digits; what a damaged certificate has instead as it is."""
     return f"{number:.4g}" if isinstance(number, int | float) else f"{number!r:.20}"
-
-
-def add_certificate(model: onnx.ModelProto, certificate: Certificate) -> None:
-    """Write the certificate into the metadata of a model, in the place of the one that it has."""
-    kept = [(entry.key, entry.value) for entry in model.metadata_props if entry.key != KEY]
-    del model.metadata_props[:]
-    for key, value in (*kept, (KEY, json.dumps(certificate.record()))):
-        model.metadata_props.add(key=key, value=value)
 
 
 def certificate_of(source: onnx.ModelProto | Artifact, where: str) -> Certificate:

@@ -17,7 +17,7 @@ from tilewright.quantization.methods.integers import TYPES, QParameters, affine,
 from tilewright.quantization.methods.ranges import channel_parameters, tensor_parameters
 from tilewright.quantization.network import Layer, LayerGroup, Network
 from tilewright.quantization.probe import LayerForm, UnitForm
-from tilewright.quantization.qdq import WEIGHT_BLOCK, QuantizedWeights, UnitCode
+from tilewright.quantization.written import WEIGHT_BLOCK, QuantizedWeights, UnitCode
 
 KINDS = ("int8", "bf16", "w8", "w4")
 """int8: activations and weights of 8 bits; bf16: both bfloat16; w8, w4: weights alone, of 8 and of 4 bits."""
@@ -96,22 +96,16 @@ def _restored(record: Sequence[Any]) -> QParameters:
     return QParameters(record[0], record[1], TYPES[record[2]])
 
 
-def why_not(network: Network, unit: LayerGroup, kind: str) -> str:
+def why_not(unit: LayerGroup, kind: str) -> str:
     """Why a unit cannot have a kind; "" where it can."""
     for layer in unit.layers:
-        shape = tuple(network.initializers[layer.weight].dims)
         if kind == "w4":
-            inputs = shape[1 - layer.channel_axis] if layer.operator != "Conv" else 0
-            if layer.operator == "Conv":
+            if layer.windows is not None:
                 return "weights of 4 bits are for matrices"
-            if inputs % WEIGHT_BLOCK:
-                return f"{inputs} inputs are no multiple of the blocks of {WEIGHT_BLOCK} that share a scale"
-        if kind == "bf16" and layer.operator == "Conv":
+            if layer.inputs % WEIGHT_BLOCK:
+                return f"{layer.inputs} inputs are no multiple of the blocks of {WEIGHT_BLOCK} that share a scale"
+        if kind == "bf16" and layer.windows is not None:
             return "convolutions have no form of bfloat16"
-        if kind == "bf16":
-            node = next(n for n in network.graph.node if n.name == layer.node)
-            if any(name not in network.initializers for name in node.input[1:]):
-                return "an operand that is added is computed, and float32"
     return ""
 
 
@@ -238,7 +232,7 @@ class Former:
             integers = rounding.reconstructed(matrix, corrections, scales, zeros, parameters.type)
         else:
             integers = rounding.nearest(matrix, scales, zeros, parameters.type)
-        return _stored(layer, integers, parameters, tuple(self.network.initializers[layer.weight].dims))
+        return _stored(layer, integers, parameters)
 
     def _corrections(
         self, unit: LayerGroup, layer: Layer, share: float, divisor: np.ndarray | None
@@ -275,18 +269,16 @@ def _mean_square(x: np.ndarray) -> float:
 def _input_extents(network: Network, layer: Layer) -> np.ndarray:
     """The largest weight that each input meets."""
     weights = np.abs(network.array(layer.weight))
-    if layer.operator != "Conv":
+    if layer.windows is None:
         return np.asarray(layer.matrix(weights).max(axis=1))
     outputs, depth = weights.shape[:2]
     by_group = weights.reshape(layer.groups, outputs // layer.groups, depth, -1)
     return np.asarray(by_group.max(axis=(1, 3)).reshape(-1))
 
 
-def _stored(
-    layer: Layer, integers: np.ndarray, parameters: QParameters, shape: tuple[int, ...]
-) -> QuantizedWeights:
+def _stored(layer: Layer, integers: np.ndarray, parameters: QParameters) -> QuantizedWeights:
     small = np.int8 if parameters.type.name == "int4" else np.uint8
-    laid = layer.from_matrix(integers.astype(small), shape)
+    laid = layer.from_matrix(integers.astype(small))
     if parameters.scale.ndim < 2:
         return QuantizedWeights(laid, parameters)
     if layer.channel_axis == 0:

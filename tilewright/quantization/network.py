@@ -1,63 +1,107 @@
-"""An ONNX model as quantisation sees it: layers with constant weights, the tensors that they read, units of choice."""
+"""A graph as quantisation sees it: layers with constant weights, the values that they read, units of choice."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper, version_converter
 
-from tilewright.frontends.onnx.file import Source, read_model
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.compiler import import_graph
+from tilewright.exporters.onnx.whole import whole_composites
+from tilewright.graph.match import is_constant, sole_user
+from tilewright.graph.rewrites.affine import FoldAffine
+from tilewright.graph.rewrites.dead import DropDead
+from tilewright.graph.rewrites.duplicates import MergeDuplicates
+from tilewright.graph.rewrites.fold import Fold
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Module, Op, Value, free_name
+from tilewright.ir.diag import Loc
+from tilewright.ir.passes import PassContext, run_passes
+from tilewright.ops.define.derive_traits import traits_of
+from tilewright.quantization.methods.windows import Windows
 
-LAYERS = ("MatMul", "Gemm", "Conv")
-"""Operators whose products with constant weights may be computed in smaller types."""
+KEPT = Fold(max_growth=1)
+"""Constants that would take more memory when folded, as floats of few bits do, are left as they are."""
 
-LEAST_OPSET = 13
-"""Of QuantizeLinear and DequantizeLinear with a scale for each channel."""
+PREPARATION = (KEPT, FoldAffine(divisions=False, fold=KEPT), MergeDuplicates(), DropDead())
+"""Passes after which weights are constants: those that are moved, and those with a normalisation behind them."""
 
-BLOCK_OPSET = 21
-"""Of 4-bit integers, and of scales for blocks."""
+
+def read_graph(model: Any) -> Module:
+    """The graph of a model of any format, in the operators that other engines know, but for normalisations by
+    constants, which are factors of weights."""
+    return import_graph(model, whole=whole_composites() - {"batch_norm"})
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A product with constant weights. `channel_axis` is the axis of the weights along which outputs lie, and
-    `data_axis` that of the inputs along which the products are summed."""
+    """A product with constant weights: the name and the operator of its `node`, and the `op` that multiplies.
+    `channel_axis` is the axis of the weights along which outputs lie, and `data_axis` that of the inputs along which
+    the products are summed. `bias` is a constant that an op, the `adder`, adds to each channel of the product, and
+    nobody else sees the product before. Of a convolution there are `windows`."""
 
     node: str
     operator: str
-    data: str
+    op: Op
     weight: str
-    output: str
-    bias: str | None
+    shape: tuple[int, ...]
     channel_axis: int
     data_axis: int
-    groups: int = 1
+    windows: Windows | None = None
+    bias: str | None = None
+    adder: Op | None = None
+
+    @property
+    def groups(self) -> int:
+        return 1 if self.windows is None else self.windows.groups
+
+    @property
+    def channels(self) -> int:
+        """Of the outputs."""
+        return self.shape[self.channel_axis]
+
+    @property
+    def inputs(self) -> int:
+        """Channels of what is read, along `data_axis`."""
+        return self.shape[1 - self.channel_axis] * self.groups
+
+    @property
+    def width(self) -> int:
+        """Elements that each sum reads of all groups: the length of a row."""
+        return self.inputs * prod(self.shape[2:])
+
+    @property
+    def result(self) -> Value:
+        """The sums, with the bias."""
+        return self.op.result if self.adder is None else self.adder.result
+
+    def along_channels(self, vector: np.ndarray) -> np.ndarray:
+        """A number for each channel of what is read or given, as it broadcasts against that."""
+        return vector.reshape(-1, *[1] * (len(self.shape) - 2)) if self.windows is not None else vector
 
     def matrix(self, weights: np.ndarray) -> np.ndarray:
         """The weights as `[inputs, outputs]`; those of a convolution have all of a window as inputs."""
-        if self.operator == "Conv":
+        if self.windows is not None:
             return np.asarray(weights.reshape(weights.shape[0], -1).T)
         return weights if self.channel_axis == 1 else np.asarray(weights.T)
 
-    def from_matrix(self, matrix: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        if self.operator == "Conv":
-            return np.ascontiguousarray(matrix.T).reshape(shape)
+    def from_matrix(self, matrix: np.ndarray) -> np.ndarray:
+        if self.windows is not None:
+            return np.ascontiguousarray(matrix.T).reshape(self.shape)
         return matrix if self.channel_axis == 1 else np.ascontiguousarray(matrix.T)
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """The layers that read one tensor: it is quantised once for all of them, so they are chosen together."""
+    """The layers that read one value: it is quantised once for all of them, so they are chosen together."""
 
     name: str
-    data: str
+    data: Value
     layers: tuple[Layer, ...]
 
     @property
@@ -66,284 +110,131 @@ class LayerGroup:
 
 
 class Network:
-    """A model whose constants are initializers, with its layers; nodes have names that are unique."""
+    """A graph whose weights are constants, with its layers; their nodes have names that are unique."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = model
+    def __init__(self, module: Module) -> None:
+        self.module = module
 
     @classmethod
-    def of(cls, model: onnx.ModelProto, opset: int) -> Network:
-        """A copy of a model, at least of this opset. UnsupportedError where it cannot be converted to that."""
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        if version_of(copy) < opset:
-            try:
-                copy = version_converter.convert_version(copy, opset)
-            except (
-                Exception
-            ) as error:  # the converter raises RuntimeError, and ValueError for what it does not know
-                first, *_ = str(error).splitlines() or [""]
-                raise UnsupportedError(
-                    f"the model has opset {version_of(model)}, and cannot be converted to {opset}: {first}",
-                    hint=f"export it again for opset {opset} or newer",
-                ) from error
-        _name_nodes(copy.graph)
-        _constants_as_initializers(copy.graph)
-        _fold_moves_of_weights(copy.graph)
-        _fold_batch_normalization(copy.graph)
-        return cls(copy)
-
-    @property
-    def graph(self) -> onnx.GraphProto:
-        return self.model.graph
+    def of(cls, graph: Module) -> Network:
+        """A copy of a graph, prepared."""
+        module = graph.copy()
+        run_passes(module, PREPARATION, PassContext())
+        _name_layers(module)
+        return cls(module)
 
     def copy(self) -> Network:
-        model = onnx.ModelProto()
-        model.CopyFrom(self.model)
-        return Network(model)
-
-    @cached_property
-    def initializers(self) -> dict[str, TensorProto]:
-        return {tensor.name: tensor for tensor in self.graph.initializer}
-
-    @cached_property
-    def readers(self) -> Mapping[str, list[onnx.NodeProto]]:
-        return readers_of(self.graph)
-
-    @cached_property
-    def producers(self) -> Mapping[str, onnx.NodeProto]:
-        return {name: node for node in self.graph.node for name in node.output if name}
-
-    @cached_property
-    def outputs(self) -> frozenset[str]:
-        return frozenset(output.name for output in self.graph.output)
+        return Network(self.module.copy())
 
     def array(self, name: str) -> np.ndarray:
-        return np.asarray(numpy_helper.to_array(self.initializers[name]))
+        return self.module.constants[name]
 
     def set_array(self, name: str, array: np.ndarray) -> None:
-        """Give an initializer other elements."""
-        self.initializers[name].CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        """Give a constant other elements."""
+        self.module.constants[name] = np.ascontiguousarray(array)
 
     @cached_property
     def units(self) -> tuple[LayerGroup, ...]:
         """In the order of the graph."""
-        groups: dict[tuple[str, int], list[Layer]] = defaultdict(list)
-        for layer in self._layers():
-            groups[layer.data, layer.data_axis].append(layer)
+        groups: dict[tuple[Value, int], list[Layer]] = defaultdict(list)
+        for op in self.module.main.body.ops:
+            if traits_of(op).sums_products and not self._why_not(op):
+                layer = self._layer(op)
+                groups[op.operands[0], layer.data_axis].append(layer)
         return tuple(LayerGroup(layers[0].node, data, tuple(layers)) for (data, _), layers in groups.items())
 
     @cached_property
     def left_alone(self) -> dict[str, str]:
-        """Why nodes that multiply are no layers, by name."""
-        known = {layer.node for layer in self._layers()}
+        """Why ops that multiply are no layers, by node."""
+        known = {layer.node for unit in self.units for layer in unit.layers}
         return {
-            node.name: self._why_not(node) or "its form is not supported"
-            for node in self.graph.node
-            if node.op_type in _MULTIPLY and node.domain in _DEFAULT and node.name not in known
+            op.loc.node: self._why_not(op)
+            for op in self.module.main.body.ops
+            if traits_of(op).sums_products and op.loc.node not in known
         }
 
-    def _layers(self) -> Iterator[Layer]:
-        for node in self.graph.node:
-            if node.op_type in LAYERS and node.domain in _DEFAULT and not self._why_not(node):
-                yield self._layer(node)
+    @cached_property
+    def _recurrent(self) -> frozenset[Loc]:
+        return _recurrent(self.module)
 
-    def _why_not(self, node: onnx.NodeProto) -> str:
-        if node.op_type not in LAYERS:
-            return f"{node.op_type} is no kind of layer that is quantised"
-        weight = self.initializers.get(node.input[1])
-        if weight is None:
-            if node.input[0] in self.initializers:
-                return "the constant operand is the left one"
-            return "its weights are not constant"
-        if node.input[0] in self.initializers:
+    def _why_not(self, op: Op) -> str:
+        data, weights = (op.operands[:2] * 2)[:2]
+        form = AXES.get(op.name)
+        if form is None or op.loc in self._recurrent:
+            return f"{op.loc.op or op.name} is no kind of layer that is quantised"
+        if not is_constant(weights):
+            return "the constant operand is the left one" if is_constant(data) else "its weights are not constant"
+        if is_constant(data):
             return "both operands are constant"
-        if weight.data_type != TensorProto.FLOAT:
-            return f"its weights are {TensorProto.DataType.Name(weight.data_type).lower()}"
-        if len(weight.dims) != 2 and node.op_type != "Conv":
+        type = weights.tensor
+        if type.dtype != dt.f32:
+            return f"its weights are {type.dtype}"
+        if type.rank != 2 and form.is_matrix:
             return "its weights are no matrix"
-        if attribute(node, "transA", 0):
+        if op.attrs.get("transpose_a"):
             return "its left operand is transposed"
-        if node.op_type == "Gemm" and attribute(node, "alpha", 1.0) != 1.0:
-            return "its products are scaled"
-        if not all(weight.dims):
+        if not all(d != 0 for d in type.shape):
             return "it has no weights"
-        if not np.isfinite(self.array(weight.name)).all():
-            return "its weights are not finite"
-        return ""
+        array = self._stored(weights)
+        if array is None:
+            return "its weights are all one number"
+        return "" if np.isfinite(array).all() else "its weights are not finite"
 
-    def _layer(self, node: onnx.NodeProto) -> Layer:
-        data, weight = node.input[:2]
-        bias = node.input[2] if len(node.input) > 2 and node.input[2] in self.initializers else None
-        if node.op_type == "MatMul":
-            bias = self._added(node.output[0], self.initializers[weight].dims[1])
-        is_conv = node.op_type == "Conv"
-        turned = node.op_type == "Gemm" and bool(attribute(node, "transB", 0))
-        return Layer(
-            node.name,
-            node.op_type,
-            data,
-            weight,
-            node.output[0],
-            bias,
-            0 if is_conv or turned else 1,
-            1 if is_conv else -1,
-            int(attribute(node, "group", 1)) if is_conv else 1,
-        )
+    def _stored(self, value: Value) -> np.ndarray | None:
+        name = None if value.op is None else value.op.attrs.get("name")
+        return None if name is None else self.module.constants[name]
 
-    def _added(self, product: str, channels: int) -> str | None:
+    def _layer(self, op: Op) -> Layer:
+        weights, form = op.operands[1], AXES[op.name]
+        shape = tuple(d.value for d in weights.tensor.shape)
+        channel_axis = 0 if not form.is_matrix or op.attrs["transpose_b"] else 1
+        assert weights.op is not None
+        layer = Layer(
+            op.loc.node, op.loc.op or op.name, op, weights.op.attrs["name"], shape, channel_axis, form.data_axis,
+            None if form.is_matrix else Windows.of(op, shape[2:]),
+        )  # fmt: skip
+        adder = sole_user(op.result)
+        bias = None if adder is None else self._bias(adder, layer)
+        return layer if bias is None else replace(layer, bias=bias, adder=adder)
+
+    def _bias(self, adder: Op, layer: Layer) -> str | None:
         """The constant that is all that is done to a product but for what follows its sum."""
-        readers = self.readers.get(product, [])
-        if len(readers) != 1 or readers[0].op_type != "Add" or product in self.outputs:
+        if adder.name != "add" or adder.result.type != layer.op.result.type:
             return None
-        other = next((name for name in readers[0].input if name != product), None)
-        tensor = None if other is None else self.initializers.get(other)
-        is_bias = (
-            tensor is not None and list(tensor.dims) == [channels] and tensor.data_type == TensorProto.FLOAT
-        )
-        return other if is_bias else None
+        other = next((v for v in adder.operands if v is not layer.op.result), None)
+        array = None if other is None else self._stored(other)
+        if other is None or other.op is None or array is None:
+            return None
+        wanted = layer.along_channels(np.empty(layer.channels)).shape
+        is_bias = array.size == layer.channels and array.shape[-len(wanted) :] == wanted
+        return str(other.op.attrs["name"]) if is_bias else None
 
 
-_DEFAULT = ("", "ai.onnx")
-_MULTIPLY = (*LAYERS, "ConvTranspose", "LSTM", "GRU", "RNN", "Einsum", "Attention")
+@dataclass(frozen=True)
+class Axes:
+    """Where an operator has the axes of a product: the inputs are summed along `data_axis` of the data."""
+
+    data_axis: int
+    is_matrix: bool
 
 
-def version_of(model: onnx.ModelProto) -> int:
-    """Of the default operator set."""
-    return max((o.version for o in model.opset_import if o.domain in _DEFAULT), default=1)
+AXES: Mapping[str, Axes] = {"matmul": Axes(-1, True), "conv": Axes(1, False)}
+"""Operators whose products with constant weights may be computed in smaller types."""
 
 
-def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
+def _recurrent(module: Module) -> frozenset[Loc]:
+    """The places of recurrent layers, of which products with what they read are parts."""
+    return frozenset(op.loc for op in module.main.body.ops if traits_of(op).has_state)
 
 
-def outer_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Names of values that a node reads, also in its subgraphs (some of which these define themselves)."""
-    yield from (name for name in node.input if name)
-    for a in node.attribute:
-        for graph in ([a.g] if a.HasField("g") else []) + list(a.graphs):
-            yield from (output.name for output in graph.output)
-            for inner in graph.node:
-                yield from outer_names(inner)
-
-
-def names_of(graph: onnx.GraphProto) -> set[str]:
-    """All names of values, so that new ones can differ."""
-    found = {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
-    for node in graph.node:
-        found.update((*node.output, *outer_names(node)))
-    return found
-
-
-def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[onnx.NodeProto]]:
-    """The nodes that read each tensor, those whose bodies read it included, in order."""
-    found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in graph.node:
-        for name in dict.fromkeys(outer_names(node)):
-            found[name].append(node)
-    return found
-
-
-def whole_model(source: Source) -> onnx.ModelProto:
-    """A model of one's own, with the weights that lie in files beside it. ModelError where these cannot be read."""
-    model, folder = read_model(source)
-    if isinstance(source, onnx.ModelProto):
-        model = onnx.ModelProto()
-        model.CopyFrom(source)
-    try:
-        if folder is not None:
-            onnx.load_external_data_for_model(model, str(folder))
-    except Exception as error:
-        raise ModelError(f"the model's external data cannot be read: {error}", where=str(folder)) from error
-    return model
-
-
-def _name_nodes(graph: onnx.GraphProto) -> None:
+def _name_layers(module: Module) -> None:
+    """Give ops that multiply names of nodes that no other layer has."""
     taken: set[str] = set()
-    for index, node in enumerate(graph.node):
-        name = node.name or (node.output[0] if node.output else "") or f"{node.op_type}_{index}"
-        base, count = name, 1
-        while name in taken:
-            count += 1
-            name = f"{base}:{count}"
-        node.name = name
-        taken.add(name)
-
-
-def _constants_as_initializers(graph: onnx.GraphProto) -> None:
-    """Constant nodes of tensors; default values of inputs are no constants."""
-    given = {value.name for value in graph.input}
-    names = {i.name for i in graph.initializer if i.name in given}
-    for value in [v for v in graph.input if v.name in names]:
-        graph.input.remove(
-            value
-        )  # nobody gives a weight with a call; a model that says so was exported long ago
-    for node in [n for n in graph.node if n.op_type == "Constant" and n.domain in _DEFAULT]:
-        value = attribute(node, "value", None)
-        if isinstance(value, TensorProto):
-            tensor = graph.initializer.add()
-            tensor.CopyFrom(value)
-            tensor.name = node.output[0]
-            graph.node.remove(node)
-
-
-def _fold_moves_of_weights(graph: onnx.GraphProto) -> None:
-    """Transposed and renamed constants become constants."""
-    arrays = {tensor.name: tensor for tensor in graph.initializer}
-    for node in [n for n in graph.node if n.op_type in ("Identity", "Transpose")]:
-        tensor = arrays.get(node.input[0]) if node.input else None
-        if tensor is None or tensor.data_type != TensorProto.FLOAT:
-            continue
-        if node.output[0] in {o.name for o in graph.output}:
-            continue
-        array = numpy_helper.to_array(tensor)
-        if node.op_type == "Transpose":
-            array = np.ascontiguousarray(array.transpose(attribute(node, "perm", None)))
-        graph.node.remove(node)
-        arrays[node.output[0]] = graph.initializer.add()
-        arrays[node.output[0]].CopyFrom(numpy_helper.from_array(array, node.output[0]))
-
-
-def _fold_batch_normalization(graph: onnx.GraphProto) -> None:
-    """A normalisation by constants after a convolution goes into its weights and bias."""
-    network = Network(_model_of(graph))
-    for node in [n for n in graph.node if n.op_type == "BatchNormalization"]:
-        conv = network.producers.get(node.input[0])
-        if (
-            conv is None
-            or conv.op_type != "Conv"
-            or len(node.output) != 1
-            or node.input[0] in network.outputs
-        ):
-            continue
-        constants = [*node.input[1:5], *conv.input[1:]]
-        is_alone = len(network.readers[node.input[0]]) == 1 and len(network.readers[conv.input[1]]) == 1
-        if not is_alone or any(name not in network.initializers for name in constants):
-            continue
-        scale, shift, mean, variance = (network.array(name).astype(np.float64) for name in node.input[1:5])
-        factor = scale / np.sqrt(variance + attribute(node, "epsilon", 1e-5))
-        weights = network.array(conv.input[1]).astype(np.float64)
-        bias = (
-            network.array(conv.input[2]).astype(np.float64) if len(conv.input) > 2 and conv.input[2] else 0.0
-        )
-        folded = weights * factor.reshape(-1, *[1] * (weights.ndim - 1))
-        network.set_array(conv.input[1], folded.astype(np.float32))
-        name = f"{conv.name}:folded bias"
-        graph.initializer.append(
-            numpy_helper.from_array(((bias - mean) * factor + shift).astype(np.float32), name)
-        )
-        del conv.input[2:]
-        conv.input.append(name)
-        conv.output[0] = node.output[0]
-        graph.node.remove(node)
-
-
-class _Holder:
-    """A graph in place, as a model: messages of protobuf copy what is put into them."""
-
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self.graph = graph
-
-
-def _model_of(graph: onnx.GraphProto) -> Any:
-    return _Holder(graph)
+    recurrent = _recurrent(module)
+    for op in module.main.body.ops:
+        if traits_of(op).sums_products and op.loc not in recurrent:
+            results = (value.name for value in op.results if value.name)
+            base = op.loc.node or next(results, op.loc.value or op.loc.op or op.name)
+            name = free_name(base, taken)
+            op.loc = replace(op.loc, node=name)
+            taken.add(name)

@@ -2,27 +2,34 @@
 
 To judge a hundred forms of a model one would have to compile a hundred models. In the probe the weights of the layers
 are inputs, and so are the parameters by which what they read is rounded; any form is a call with other values.
-Rounding, clipping and scales are those of QuantizeLinear and DequantizeLinear, and products are summed in floats: the
-same numbers as those of integers, but for the rounding of float32 sums.
+Rounding, clipping and scales are those of quantisation, and products are summed in floats: the same numbers as those of
+integers, but for the rounding of float32 sums.
 
     x * smooth -> / scale -> round -> clip -> * scale -> (where on) -> product with given weights -> + shift
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
 
 from tilewright.api import compile as compile_model
+from tilewright.graph.editing import add_input, build_after, build_before, replace_in, set_outputs
+from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Module, Value
+from tilewright.ir.types import tensor
+from tilewright.ops.define.binding import bound_dims
+from tilewright.ops.elementwise import add, cast, div, max_, min_, mul, round_, select
 from tilewright.quantization.methods.integers import QParameters
-from tilewright.quantization.network import Layer, LayerGroup, Network
+from tilewright.quantization.network import LayerGroup, Network
 from tilewright.runtime import Model
 
 Outputs = tuple[np.ndarray, ...]
+Given = Callable[[str, np.ndarray], Value]
 
 
 @dataclass(frozen=True)
@@ -36,8 +43,8 @@ class LayerForm:
 
 @dataclass(frozen=True)
 class UnitForm:
-    """What becomes of the layers that read a tensor: which kind of type they have, the parameters by which the tensor
-    is rounded (None: it is not), and factors of its channels before that."""
+    """What becomes of the layers that read a value: which kind of type they have, the parameters by which the value is
+    rounded (None: it is not), and factors of its channels before that."""
 
     kind: str
     layers: Mapping[str, LayerForm] = field(repr=False)
@@ -51,8 +58,8 @@ class Probe:
 
     def __init__(self, network: Network, threads: int | None) -> None:
         self._network = network
-        model, self._defaults = _built(network)
-        self._model = compile_model(model, threads=threads, cache=False)
+        module, self._defaults = _built(network)
+        self._model = compile_model(module, threads=threads, cache=False)
         self._numbers = {unit.name: i for i, unit in enumerate(network.units)}
 
     def runner(self, forms: Mapping[str, UnitForm]) -> Callable[[Mapping[str, np.ndarray]], Outputs]:
@@ -80,124 +87,70 @@ class Probe:
         if form.kind == "bf16":
             found[f"q:{number}:bf16"] = np.asarray(True)
         if form.smooth is not None:
-            found[f"q:{number}:smooth"] = _along(form.smooth, unit.data_axis, self._defaults, number)
+            found[f"q:{number}:smooth"] = unit.layers[0].along_channels(np.asarray(form.smooth, np.float32))
         for index, layer in enumerate(unit.layers):
             made = form.layers[layer.node]
             found[f"q:{number}:{index}:w"] = np.asarray(made.weights, np.float32)
             if made.shift is not None:
-                shape = self._defaults[f"q:{number}:{index}:b"].shape
-                found[f"q:{number}:{index}:b"] = np.asarray(made.shift, np.float32).reshape(shape)
+                found[f"q:{number}:{index}:b"] = layer.along_channels(np.asarray(made.shift, np.float32))
         return found
 
 
-def _along(factors: np.ndarray, axis: int, defaults: Mapping[str, np.ndarray], number: int) -> np.ndarray:
-    return np.asarray(factors, np.float32).reshape(defaults[f"q:{number}:smooth"].shape)
+def _built(network: Network) -> tuple[Module, dict[str, np.ndarray]]:
+    own: dict[Value, Value] = {}
+    module = network.module.copy(own)
+    defaults: dict[str, np.ndarray] = {}
 
-
-def data_channels(network: Network, unit: LayerGroup) -> int:
-    """Channels of what a unit reads, along `data_axis`."""
-    layer = unit.layers[0]
-    shape = network.initializers[layer.weight].dims
-    return int(shape[1] * layer.groups if layer.operator == "Conv" else shape[1 - layer.channel_axis])
-
-
-def _built(network: Network) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    copy = network.copy()
-    graph, defaults = copy.graph, dict[str, np.ndarray]()
-    nodes = {node.name: node for node in graph.node}
-    before: dict[str, list[onnx.NodeProto]] = {}
-    after: dict[str, list[onnx.NodeProto]] = {}
-
-    def given(name: str, value: np.ndarray) -> str:
+    def given(name: str, value: np.ndarray) -> Value:
         defaults[name] = value
-        kind = TensorProto.BOOL if value.dtype == np.bool_ else TensorProto.FLOAT
-        graph.input.append(helper.make_tensor_value_info(name, kind, list(value.shape)))
-        return name
+        return add_input(module, name, tensor(dt.bool_ if value.dtype == np.bool_ else dt.f32, value.shape))
 
     for number, unit in enumerate(network.units):
-        key = f"q:{number}"
-        channels = data_channels(network, unit)
-        is_conv = unit.layers[0].operator == "Conv"
-        space = len(network.initializers[unit.layers[0].weight].dims) - 2
-        smooth = given(
-            f"{key}:smooth", np.ones((channels, *[1] * space) if is_conv else (channels,), np.float32)
-        )
-        steps = [
-            ("Mul", [unit.data, smooth], "x"),
-            ("Div", [f"{key}.x", given(f"{key}:scale", np.asarray(1, np.float32))], "steps"),
-            ("Round", [f"{key}.steps"], "rounded"),
-            ("Max", [f"{key}.rounded", given(f"{key}:low", np.asarray(-1, np.float32))], "above"),
-            ("Min", [f"{key}.above", given(f"{key}:high", np.asarray(1, np.float32))], "clipped"),
-            ("Mul", [f"{key}.clipped", f"{key}:scale"], "integers"),
-            ("Where", [given(f"{key}:on", np.asarray(False)), f"{key}.integers", f"{key}.x"], "either"),
-            ("Cast", [f"{key}.either"], "short"),
-            ("Cast", [f"{key}.short"], "long"),
-            ("Where", [given(f"{key}:bf16", np.asarray(False)), f"{key}.long", f"{key}.either"], "read"),
-        ]
-        made = [helper.make_node(op, names, [f"{key}.{to}"], f"{key}.{to}") for op, names, to in steps]
-        made[7].attribute.append(helper.make_attribute("to", TensorProto.BFLOAT16))
-        made[8].attribute.append(helper.make_attribute("to", TensorProto.FLOAT))
-        before[unit.layers[0].node] = made
+        first = own[unit.layers[0].op.result].op
+        assert first is not None
+        read = build_before(first, module, partial(_rounded, own[unit.data], unit, f"q:{number}", given))
         for index, layer in enumerate(unit.layers):
-            node = nodes[layer.node]
-            node.input[0] = f"{key}.read"
-            node.input[1] = given(f"{key}:{index}:w", network.array(layer.weight))
-            count = channels_of(network, layer)
-            shift = given(
-                f"{key}:{index}:b", np.zeros((count, *[1] * space) if is_conv else (count,), np.float32)
-            )
-            node.output[0] = f"{key}.{index}.sum"
-            after[layer.node] = [
-                helper.make_node("Add", [node.output[0], shift], [layer.output], f"{key}.{index}.shifted")
-            ]
-    ordered = [
-        n for node in graph.node for n in (*before.get(node.name, ()), node, *after.get(node.name, ()))
-    ]
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered]
-    del graph.node[:]
-    graph.node.extend(kept)
-    _drop_unread(graph)
-    return copy.model, defaults
+            result = own[layer.op.result]
+            assert result.op is not None
+            weights = given(f"q:{number}:{index}:w", network.array(layer.weight))
+            shift = given(f"q:{number}:{index}:b", layer.along_channels(np.zeros(layer.channels, np.float32)))
+            result.op.set_operands([read, weights])
+            users = list(result.users)
+            replace_in(users, result, build_after(result, module, partial(add, result, shift)))
+    drop_dead(module)
+    return module, defaults
 
 
-def channels_of(network: Network, layer: Layer) -> int:
-    return int(network.initializers[layer.weight].dims[layer.channel_axis])
-
-
-def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Initializers that nothing reads any more."""
-    read = {name for node in graph.node for name in _all_inputs(node)} | {o.name for o in graph.output}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    if len(kept) < len(graph.initializer):
-        copies = [onnx.TensorProto.FromString(t.SerializeToString()) for t in kept]
-        del graph.initializer[:]
-        graph.initializer.extend(copies)
-
-
-def _all_inputs(node: onnx.NodeProto) -> Iterable[str]:
-    yield from node.input
-    for a in node.attribute:
-        for graph in ([a.g] if a.HasField("g") else []) + list(a.graphs):
-            yield from (output.name for output in graph.output)
-            for inner in graph.node:
-                yield from _all_inputs(inner)
+def _rounded(x: Value, unit: LayerGroup, key: str, given: Given) -> Value:
+    """What the layers of a unit read, in the form that comes with the call."""
+    layer = unit.layers[0]
+    x = mul(x, given(f"{key}:smooth", layer.along_channels(np.ones(layer.inputs, np.float32))))
+    scale = given(f"{key}:scale", np.asarray(1, np.float32))
+    above = max_(round_(div(x, scale)), given(f"{key}:low", np.asarray(-1, np.float32)))
+    integers = mul(min_(above, given(f"{key}:high", np.asarray(1, np.float32))), scale)
+    either = select(given(f"{key}:on", np.asarray(False)), integers, x)
+    short = cast(cast(either, dtype=dt.bf16), dtype=dt.f32)
+    return select(given(f"{key}:bf16", np.asarray(False)), short, either)
 
 
 class Tap:
     """A compiled model that also gives what its layers read."""
 
     def __init__(self, network: Network, threads: int | None) -> None:
-        copy = network.copy()
-        given = {value.name for value in copy.graph.input}
-        self._own = len(copy.graph.output)
-        present = {output.name for output in copy.graph.output}
-        self.taps = list(dict.fromkeys(u.data for u in network.units if u.data not in given | present))
-        for name in self.taps:
-            copy.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-        self._outputs = [output.name for output in copy.graph.output]
-        self.model: Model = compile_model(copy.model, threads=threads, cache=False)
+        own: dict[Value, Value] = {}
+        module = network.module.copy(own)
+        self._main = module.main
+        values = list(dict.fromkeys(unit.data for unit in network.units))
+        self._places = {unit.name: values.index(unit.data) for unit in network.units}
+        set_outputs(module, {f"{place}:{value.name}": own[value] for place, value in enumerate(values)})
+        drop_dead(module)
+        self.model: Model = compile_model(module, threads=threads, cache=False)
 
     def __call__(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Tensors by name: inputs, outputs, and what layers read."""
+        """What the layers of units read, by the names of these."""
         found = self.model(*[feed[info.name] for info in self.model.inputs])
-        return {**feed, **dict(zip(self._outputs, found, strict=True))}
+        return {name: found[place] for name, place in self._places.items()}
+
+    def dims(self, feed: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """The sizes of a call, by the names of dims."""
+        return bound_dims(self._main.args, [feed[name] for name in self._main.attrs["inputs"]])

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
-
+from tilewright.api import with_examples
 from tilewright.options import OnProgress
 from tilewright.quantization.certificate import name_of
 from tilewright.quantization.checks import check_quantised
 from tilewright.quantization.decision.judge import Metric
 from tilewright.quantization.forms import KINDS
 from tilewright.quantization.methods.ranges import METHODS
-from tilewright.quantization.network import whole_model
+from tilewright.quantization.network import read_graph
 from tilewright.quantization.result import BudgetError, Quantized, check_output
 from tilewright.quantization.run import Asked, Quantization
 from tilewright.quantization.state import check_work
@@ -23,9 +22,12 @@ from tilewright.runtime.errors import OptionError
 
 
 def quantize(
-    model: str | Path | bytes | onnx.ModelProto,
+    model: str | Path | bytes | Any,
     data: Any,
     *,
+    example_inputs: Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     max_drop: float,
     metric: Metric = None,
     kinds: Sequence[str] = KINDS,
@@ -38,18 +40,21 @@ def quantize(
     force: bool = False,
     progress: OnProgress | None = None,
 ) -> Quantized:
-    """Make layers of a model smaller where that is faster on this machine, and the metric drops by no more than
-    `max_drop` (0.005: half a point) with `confidence`. docs/quantize.md describes every step.
+    """Make layers of a model (of any format that `compile` takes) smaller where that is faster on this machine, and the
+    metric drops by no more than `max_drop` (0.005: half a point) with `confidence`. docs/quantize.md describes every
+    step.
 
     data: a .npz file, a folder of such files, or an iterable of feeds (dicts of arrays by input name), which may hold
         "labels".
+    example_inputs, example_kwargs, dynamic_shapes: what a torch.nn.Module is traced with, as for `compile`.
     metric: "accuracy", "top1", "recall", "cosine", "FILE.py:FUNCTION" or a function of (outputs, labels or feeds) that
         gives a score for each item; by default what the outputs are, compared with float32.
     kinds: of "int8", "bf16", "w8", "w4".
     calibration: "auto" (the best for each layer), "min-max", "percentile", "entropy" or "mse".
     batch: samples in a call, where an array holds single samples and the model has a symbolic first dim.
     output: a file to write, .onnx or .tw; findings are kept beside it in `work` until it is written. It may be
-        neither the model itself nor a file of another kind, unless `force` is true.
+        neither the model itself nor a file of another kind, unless `force` is true. Compiled models (.tw) may hold what
+        ONNX cannot express.
 
     Raises InputError and OptionError for what is wrong with the data or the arguments, and BudgetError where something
     would be faster and nothing is within the budget; the float32 model is then written with its certificate.
@@ -64,7 +69,7 @@ def quantize(
     folder = _work(output, work)
     if folder is not None:
         check_work(folder)
-    loaded = whole_model(model)
+    loaded = read_graph(with_examples(model, example_inputs, example_kwargs, dynamic_shapes))
     check_quantised(loaded)
     run = Quantization(loaded, name_of(model), data, batch, asked, folder, progress)
     try:

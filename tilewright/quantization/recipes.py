@@ -23,7 +23,7 @@ def recipes_of(unit: LayerGroup, kind: str, calibration: str) -> list[Recipe]:
     if kind != "int8" or calibration != "auto":
         return [first_recipe(kind, calibration)]
     found = [Recipe(kind, method) for method in METHODS]
-    if unit.layers[0].operator != "Conv":
+    if unit.layers[0].windows is None:
         found += [Recipe(kind, "min-max", smooth=share) for share in SHARES]
     return found
 

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from tilewright.api import compile as compile_model
-from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.core import Module
 from tilewright.options import OnProgress, Progress
 from tilewright.quantization.calibration import gather, in_groups, observe
-from tilewright.quantization.certificate import Certificate, LayerRecord, add_certificate
+from tilewright.quantization.certificate import Certificate, LayerRecord
 from tilewright.quantization.data import fingerprint, open_data
 from tilewright.quantization.decision.bounds import items_needed, least_items
 from tilewright.quantization.decision.choose import Alternative, Choice, grow, order, steps
@@ -26,12 +25,12 @@ from tilewright.quantization.decision.timing import LEAST_WHOLE_GAIN, Comparison
 from tilewright.quantization.forms import Form, Former, why_not
 from tilewright.quantization.methods.equalise import equalised
 from tilewright.quantization.methods.histogram import Observer
-from tilewright.quantization.network import BLOCK_OPSET, LEAST_OPSET, LayerGroup, Network
+from tilewright.quantization.network import LayerGroup, Network
 from tilewright.quantization.probe import Probe, Tap
-from tilewright.quantization.qdq import Writer
 from tilewright.quantization.recipes import best_form, first_recipe
-from tilewright.quantization.result import BudgetError, Quantized, digest_of
+from tilewright.quantization.result import BudgetError, Quantized, as_read_again, bytes_of, digest_of
 from tilewright.quantization.state import State
+from tilewright.quantization.written import written
 from tilewright.runtime.errors import InputError
 
 MOST_CHOICE_SAMPLES = 32
@@ -63,7 +62,7 @@ class Quantization:
     """What is known of a quantisation so far."""
 
     def __init__(
-        self, model: onnx.ModelProto, name: str, data: Any, batch: int | None, asked: Asked,
+        self, model: Module, name: str, data: Any, batch: int | None, asked: Asked,
         work: Path | None, progress: OnProgress | None,
     ) -> None:  # fmt: skip
         self.original, self.name, self.asked = model, name, asked
@@ -84,7 +83,7 @@ class Quantization:
         self.digest = digest_of(model)
         self.state = State(work, fingerprint(self.digest, self.data.digest, options))
         self.kinds = asked.kinds
-        self.network = self._network()
+        self.network = Network.of(model)
         self.times: dict[str, dict[str, tuple[float, float]]] = {}
         self.forms: dict[tuple[str, str], Form] = {}
         self.candidates: list[Alternative] = []
@@ -125,19 +124,12 @@ class Quantization:
         if most < LEAST_WHOLE_GAIN * self._float32_seconds():
             return self._kept(judge, f"all that is faster would save less than {LEAST_WHOLE_GAIN:.0%} of the time")
         self._equalise(eager)
+        names = {unit.name for unit in eager}
+        eager = [unit for unit in self.network.units if unit.name in names]
         pairs = [(unit, kind) for unit in eager for kind in self.kinds if self._gain(unit, kind) > 0]
         self._make_forms(pairs)
         self._measure_noise(pairs)
         return self._choose(judge)
-
-    def _network(self) -> Network:
-        if "w4" in self.kinds:
-            try:
-                return Network.of(self.original, BLOCK_OPSET)
-            except UnsupportedError as error:
-                self.kinds = tuple(kind for kind in self.kinds if kind != "w4")
-                self.remarks.append(f"no weights of 4 bits: {error.what}")
-        return Network.of(self.original, LEAST_OPSET)
 
     def _judge(self, part: str, most: int | None = None) -> Judge:
         metric = self.asked.metric if part == "judge" else None
@@ -166,13 +158,13 @@ class Quantization:
     def _measure_times(self) -> None:
         kept = self.state.get("times")
         if kept is None:
-            models = {"float32": self.network.model}
+            models = {"float32": self.network.module}
             for kind in self.kinds:
-                able = [u for u in self.network.units if not why_not(self.network, u, kind)]
+                able = [u for u in self.network.units if not why_not(u, kind)]
                 if able:
                     recipe = first_recipe(kind, self.asked.calibration)
                     codes = {unit.name: self.former.form(unit, recipe).code for unit in able}
-                    models[kind] = Writer(self.network).model(codes)
+                    models[kind] = written(self.network, codes)
                     self.former.release()
             feeds = self._timed_feeds()
             kept, remarks = time_kinds(models, self.network, feeds, self.asked.threads, self.step)
@@ -191,7 +183,7 @@ class Quantization:
         return [feeds[len(feeds) * (2 * i + 1) // (2 * TIMED_FEEDS)] for i in range(TIMED_FEEDS)]
 
     def _gain(self, unit: LayerGroup, kind: str) -> float:
-        if why_not(self.network, unit, kind):
+        if why_not(unit, kind):
             return 0.0
         return self.times.get(kind, {}).get(unit.name, (0.0, 0.0))[0]
 
@@ -254,8 +246,8 @@ class Quantization:
             else:
                 pending.setdefault(unit.name, []).append(kind)
         done = 0
-        for group in in_groups(self.network, [u for u in self.network.units if u.name in pending]):
-            inputs = gather(self.tap, self.network, group, self.data, self.step)
+        for group in in_groups([u for u in self.network.units if u.name in pending]):
+            inputs = gather(self.tap, group, self.data, self.step)
             for unit in group:
                 self.step("recipes of layers", done, len(pending))
                 done += 1
@@ -347,8 +339,9 @@ class Quantization:
         while chosen:
             self.step("compiling the choice", 0, 1)
             codes = {name: self.forms[name, c.kind].code for name, c in chosen.items()}
-            model = Writer(self.network).model(codes)
-            compiled = compile_model(model, threads=self.asked.threads, cache=False)
+            graph = written(self.network, codes)
+            again = as_read_again(graph)
+            compiled = compile_model(again, threads=self.asked.threads, cache=False)
             self.step("comparing", 0, 1)
             verdict = judge.judge(as_function(compiled))
             is_within = verdict.within(self.asked.max_drop)
@@ -360,7 +353,7 @@ class Quantization:
                         f"{len(chosen)} of {len(self.network.units)} groups of layers are smaller, "
                         f"{saved:.0%} less time"
                     )
-                    return self._certified(model, verdict, comparison, chosen, outcome)
+                    return self._certified(graph, again, verdict, comparison, chosen, outcome)
                 is_slower = True
             smaller: Choice
             if is_slower:
@@ -384,11 +377,12 @@ class Quantization:
             )
         seconds = self._float32_seconds()
         comparison = Comparison(seconds, seconds, 0.0)
-        return self._certified(self.original, verdict, comparison, {}, outcome)
+        return self._certified(self.original, as_read_again(self.original), verdict, comparison, {}, outcome)
 
     def _certified(
-        self, model: onnx.ModelProto, verdict: Verdict, comparison: Comparison, chosen: Choice, outcome: str
+        self, graph: Module, again: Module, verdict: Verdict, comparison: Comparison, chosen: Choice, outcome: str
     ) -> Quantized:
+        """The result, and what it is when it is read again."""
         finding = verdict.finding
         basis = finding.basis
         if verdict.guard is not None:
@@ -401,14 +395,13 @@ class Quantization:
             confidence=self.asked.confidence, basis=basis, items=finding.items, changed=finding.changed,
             outcome=outcome, layers=tuple(self._records(chosen)),
             seconds_before=comparison.before, seconds_after=comparison.after,
-            bytes_before=self.original.ByteSize(), bytes_after=model.ByteSize(), calibration=self.calibration,
-            model=self.name, model_digest=self.digest, weights_digest=digest_of(model), data=self.data.about,
+            bytes_before=bytes_of(self.original), bytes_after=bytes_of(again), calibration=self.calibration,
+            model=self.name, model_digest=self.digest, weights_digest=digest_of(again), data=self.data.about,
             data_digest=self.data.digest, remarks=tuple(self.remarks),
             options={"kinds": list(self.asked.kinds), "metric": _worded(self.asked.metric), "threads":
                      self.float32.threads},
         )  # fmt: skip
-        add_certificate(model, certificate)
-        return Quantized(model, certificate)
+        return Quantized(graph, certificate)
 
     def _records(self, chosen: Choice) -> Iterable[LayerRecord]:
         alone = {(c.unit, c.kind): c.drop for c in self.candidates}
@@ -431,7 +424,7 @@ class Quantization:
     def _why_wide(self, unit: LayerGroup, gains: Mapping[str, float], drops: Mapping[str, float]) -> str:
         faster = [kind for kind, gain in gains.items() if gain > 0]
         if not faster:
-            reasons = {why_not(self.network, unit, kind) for kind in self.kinds} - {""}
+            reasons = {why_not(unit, kind) for kind in self.kinds} - {""}
             more = f" ({'; '.join(sorted(reasons))})" if reasons else ""
             return f"no smaller type is faster on this machine{more}"
         if drops and all((unit.name, kind) in self.excessive for kind in drops):

@@ -10,11 +10,12 @@ import onnx
 
 from tilewright.api import compile as compile_model
 from tilewright.frontends.onnx.file import read_model
+from tilewright.ir.core import Module
 from tilewright.quantization.certificate import Certificate, certificate_of
 from tilewright.quantization.checks import check_quantised
 from tilewright.quantization.data import open_data
 from tilewright.quantization.decision.judge import METRICS, Judge, Metric, Verdict, as_function
-from tilewright.quantization.network import whole_model
+from tilewright.quantization.network import read_graph
 from tilewright.quantization.result import digest_of
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import InputError, OptionError
@@ -48,7 +49,7 @@ def verify(
     source: str | Path | onnx.ModelProto,
     data: Any,
     *,
-    model: str | Path | bytes | onnx.ModelProto | None = None,
+    model: Any = None,
     metric: Metric = None,
     batch: int | None = None,
     threads: int | None = None,
@@ -61,7 +62,7 @@ def verify(
     if isinstance(source, str | Path) and Path(source).suffix == ".tw":
         after = Model(Artifact.load(source), threads)
     else:
-        small = whole_model(source)
+        small = read_graph(source)
         check_quantised(small)
         if digest_of(small) != certificate.weights_digest:
             problems.append("the model is not the one that was certified: its graph or weights are others")
@@ -105,13 +106,13 @@ def _metric(certificate: Certificate, metric: Metric) -> Metric:
     return str(said) if said is not None else None
 
 
-def _float32(certificate: Certificate, model: str | Path | bytes | onnx.ModelProto | None) -> onnx.ModelProto:
+def _float32(certificate: Certificate, model: Any) -> Module:
     source = model if model is not None else certificate.model
     if isinstance(source, str) and not source:
         raise OptionError(
             "the certificate names no file of the float32 model", hint="give it: model=... or --model"
         )
-    found = whole_model(source)
+    found = read_graph(source)
     if digest_of(found) != certificate.model_digest:
         raise InputError(
             "the float32 model is not the one that was quantised",

@@ -16,7 +16,8 @@ from tilewright.quantization.methods.ranges import METHODS
 from tilewright.quantization.quantize import quantize
 from tilewright.runtime.storage.files import check_file
 
-HELP = """Make layers of MODEL smaller where that is faster on this machine, and the loss stays within a budget.
+HELP = """Make layers of MODEL (of any format) smaller where that is faster on this machine, and the loss stays within a
+budget. The result is ONNX, or compiled.
 
 The data holds an array for each input: a .npz file whose first axis are samples or batches (of a model with one input
 also a .npy file), or a folder of files of a call each (.npz; of one input also .npy, images and .wav). "labels" may be
@@ -25,7 +26,7 @@ among them. Without labels and metric, what counts are the outputs of float32.
 \b
 Examples:
   tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx
-  tilewright quantize model.onnx --data calls/ --max-drop 1% --metric accuracy -o small.tw
+  tilewright quantize model.pt2 --data calls/ --max-drop 1% --metric accuracy -o small.tw
   tilewright quantize model.onnx --data calls/ --max-drop 1% --metric score.py:f1 --kinds int8,w8 -o small.onnx
 
 \b

@@ -6,7 +6,7 @@ which the kernel's epilogue adds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -37,17 +37,19 @@ LINEAR = ("conv", "matmul", "conv_transpose")
 
 @dataclass(frozen=True)
 class FoldAffine:
-    """Move constant factors into weights, and fold. Products round differently then: not for strict
-    numerics."""
+    """Move constant factors into weights, and fold. Products round differently then: not for strict numerics. With
+    `divisions` they are made products before, which other engines need not know of."""
 
     name: ClassVar[str] = "fold-affine"
+    divisions: bool = True
+    fold: Fold = field(default_factory=Fold)
 
     def run(self, module: Module, ctx: PassContext) -> None:
         if ctx.strict:
             return
-        for rules in (_TO_SUMS_AND_PRODUCTS, _FACTORS):
+        for rules in (_TO_SUMS_AND_PRODUCTS if self.divisions else (difference_with_constant,), _FACTORS):
             rewrite(module.main, rules, module, ctx.remarks, stage=self.name, within=ctx)
-            Fold().run(module, ctx)
+            self.fold.run(module, ctx)
 
 
 def _weighted(value: Value) -> Op | None:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 
 from tilewright.api import compile as compile_model
+from tilewright.ir.core import Module, Op
+from tilewright.ops.define.derive_traits import traits_of
 from tilewright.quantization.network import Network
 from tilewright.runtime import Model
 from tilewright.runtime.errors import TilewrightError
@@ -41,8 +42,6 @@ WHOLE_ROUNDS = 9
 PRODUCTS = ("matmul", "conv", "winograd", "depthwise", "dot", "gemm")
 """Words in the names of kernels that multiply."""
 
-_MULTIPLY = ("MatMul", "Gemm", "Conv", "ConvTranspose")
-
 Feed = Mapping[str, np.ndarray]
 
 
@@ -54,9 +53,9 @@ class UnitTimes:
     others: float
 
 
-def unit_times(compiled: Model, model: onnx.ModelProto, network: Network, feeds: Sequence[Feed]) -> UnitTimes:
+def unit_times(compiled: Model, module: Module, network: Network, feeds: Sequence[Feed]) -> UnitTimes:
     """Of one round: the sum over the feeds."""
-    owner = _owners(model, network)
+    owner = _owners(module, network)
     units = {unit.name: 0.0 for unit in network.units}
     others = 0.0
     for feed in feeds:
@@ -69,23 +68,22 @@ def unit_times(compiled: Model, model: onnx.ModelProto, network: Network, feeds:
     return UnitTimes(units, others)
 
 
-def _owners(model: onnx.ModelProto, network: Network) -> dict[str, str]:
+def _owners(module: Module, network: Network) -> dict[str, str]:
     """The unit of each node: of the layer that it is, or the next one above it, unless other products lie between."""
     layers = {layer.node: unit.name for unit in network.units for layer in unit.layers}
-    producers = {name: node for node in model.graph.node for name in node.output}
     found: dict[str, str] = {}
-    for start in model.graph.node:
-        pending, seen = deque([start]), set[str]()
+    for start in module.main.body.ops:
+        pending, seen = deque([start]), set[Op]()
         while pending:
-            node = pending.popleft()
-            if node.name in layers:
-                found[start.name] = layers[node.name]
+            op = pending.popleft()
+            if op.loc.node in layers:
+                found.setdefault(start.loc.node, layers[op.loc.node])
                 break
-            if node.op_type in _MULTIPLY:
+            if traits_of(op).sums_products:
                 break
-            if node.name not in seen:
-                seen.add(node.name)
-                pending.extend(producers[name] for name in node.input if name in producers)
+            if op not in seen:
+                seen.add(op)
+                pending.extend(value.op for value in op.operands if value.op is not None)
     return found
 
 
@@ -106,7 +104,7 @@ def gains(base: Sequence[UnitTimes], other: Sequence[UnitTimes]) -> dict[str, tu
 
 
 def time_kinds(
-    models: Mapping[str, onnx.ModelProto],
+    models: Mapping[str, Module],
     network: Network,
     feeds: Sequence[Feed],
     threads: int | None,

@@ -7,23 +7,20 @@ channel on both sides, makes the ranges of both the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.graph.match import sole_user, uniform_number
+from tilewright.ir.core import Module, Op
 from tilewright.quantization.network import Layer, Network
 
-HOMOGENEOUS = {
-    "Relu",
-    "LeakyRelu",
-    "MaxPool",
-    "AveragePool",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "Identity",
-    "Dropout",
-}
-"""Operators on each channel by itself that a positive factor passes through."""
+HOMOGENEOUS = frozenset({"relu", "leaky_relu", "max_pool", "average_pool", "sum_pool", "reduce_mean", "reduce_max"})
+"""Operators that a positive factor of each channel passes through, where each channel stays by itself."""
+
+MOST_BETWEEN = 8
+"""Ops between two layers."""
 
 LIMIT = 1e3
 """Factors are between its reciprocal and this."""
@@ -31,51 +28,52 @@ LIMIT = 1e3
 
 @dataclass(frozen=True)
 class Pair:
-    """Two layers between which channels can be scaled, and the constant that is added between them, if any."""
+    """Two layers between which channels can be scaled."""
 
     first: Layer
     second: Layer
-    bias: str | None
 
 
 def pairs(network: Network) -> tuple[Pair, ...]:
-    """All pairs whose tensors in between have no other reader, and whose weights are theirs alone."""
-    by_data: dict[str, list[Layer]] = {}
-    for unit in network.units:
-        by_data.setdefault(unit.data, []).extend(unit.layers)
+    """All pairs whose values in between have no other reader, and whose weights are theirs alone."""
+    layers = {layer.op: layer for unit in network.units for layer in unit.layers}
     found = []
-    for unit in network.units:
-        for layer in unit.layers:
-            second = _second(network, layer, by_data)
-            if second is not None and _is_alone(network, layer) and _is_alone(network, second):
-                found.append(Pair(layer, second, layer.bias))
+    for layer in layers.values():
+        second = _second(network.module, layer, layers)
+        if second is not None and _is_alone(layer) and _is_alone(second):
+            found.append(Pair(layer, second))
     return tuple(found)
 
 
-def _second(network: Network, layer: Layer, by_data: dict[str, list[Layer]]) -> Layer | None:
-    value = layer.output
-    for _ in range(8):
-        readers = network.readers.get(value, [])
-        if len(readers) != 1 or value in network.outputs:
+def _second(module: Module, layer: Layer, layers: Mapping[Op, Layer]) -> Layer | None:
+    value = layer.result
+    for _ in range(MOST_BETWEEN):
+        reader = sole_user(value)
+        if reader is None or not reader.results:
             return None
-        if value in by_data:
-            (node,) = readers
-            found = next((x for x in by_data[value] if x.node == node.name), None)
-            both = None if found is None else {layer.operator == "Conv", found.operator == "Conv"}
-            return found if both is not None and len(both) == 1 else None
-        (node,) = readers
-        is_bias = node.op_type == "Add" and layer.bias is not None and layer.bias in node.input
-        if node.op_type not in HOMOGENEOUS and not is_bias:
+        found = layers.get(reader)
+        if found is not None:
+            return found if (found.windows is None) == (layer.windows is None) else None
+        if not _is_homogeneous(reader, layer.data_axis, module):
             return None
-        value = node.output[0]
+        value = reader.result
     return None
 
 
-def _is_alone(network: Network, layer: Layer) -> bool:
-    constants = [layer.weight] + ([layer.bias] if layer.bias else [])
-    node = next(n for n in network.graph.node if n.name == layer.node)
-    has_other_bias = len(node.input) > 2 and node.input[2] != "" and node.input[2] != layer.bias
-    return not has_other_bias and all(len(network.readers[name]) == 1 for name in constants)
+def _is_homogeneous(op: Op, axis: int, module: Module) -> bool:
+    """Whether f(s x) is s f(x) for a positive number s for each place along an axis."""
+    first, second = (*op.operands, *op.operands)[:2]
+    rank = first.tensor.rank
+    if op.name in HOMOGENEOUS:
+        return axis % rank not in [a % rank for a in op.attrs.get("axes", ())] and op.result.tensor.rank == rank
+    return op.name == "max" and uniform_number(second, module) == 0
+
+
+def _is_alone(layer: Layer) -> bool:
+    constants = [layer.op.operands[1]]
+    if layer.adder is not None:
+        constants += [v for v in layer.adder.operands if v is not layer.op.result]
+    return all(len(value.users) == 1 for value in constants)
 
 
 def factors(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -99,7 +97,7 @@ def _equalise(network: Network, pair: Pair) -> None:
     first, second = network.array(pair.first.weight), network.array(pair.second.weight)
     outputs = np.moveaxis(first, pair.first.channel_axis, 0).reshape(first.shape[pair.first.channel_axis], -1)
     groups = pair.second.groups
-    if pair.second.operator == "Conv":
+    if pair.second.windows is not None:
         inputs = second.reshape(groups, second.shape[0] // groups, second.shape[1], -1)
         largest = np.abs(inputs).max(axis=(1, 3)).reshape(-1)
     else:
@@ -110,13 +108,14 @@ def _equalise(network: Network, pair: Pair) -> None:
     shape = [1] * first.ndim
     shape[pair.first.channel_axis] = -1
     network.set_array(pair.first.weight, first / scale.reshape(shape))
-    if pair.bias is not None:
-        network.set_array(pair.bias, network.array(pair.bias) / scale)
-    if pair.second.operator == "Conv":
+    if pair.first.bias is not None:
+        bias = network.array(pair.first.bias)
+        network.set_array(pair.first.bias, bias / scale.reshape(bias.shape))
+    if pair.second.windows is not None:
         space = [1] * (second.ndim - 2)
         by_group = scale.reshape(groups, 1, second.shape[1], *space)
         scaled = second.reshape(groups, -1, *second.shape[1:]) * by_group
         network.set_array(pair.second.weight, scaled.reshape(second.shape))
     else:
         matrix = pair.second.matrix(second) * scale[:, None]
-        network.set_array(pair.second.weight, pair.second.from_matrix(matrix, second.shape))
+        network.set_array(pair.second.weight, pair.second.from_matrix(matrix))

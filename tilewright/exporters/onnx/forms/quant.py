@@ -63,7 +63,7 @@ def dequantize_linear(w: OnnxWriter, op: Op) -> str | None:
             return None
     elif not _is_expressible(w, x.tensor.dtype, dtype):
         return None
-    given = _parameters(w, x, scale, zero, dtype, x.tensor.dtype)
+    given = _parameters(w, x, scale, zero, dtype, x.tensor.dtype, is_known=True)
     if given is None:
         return None
     names, layout = given
@@ -80,9 +80,10 @@ def _attrs(layout: ScaleLayout) -> dict[str, int | None]:
 
 
 def _parameters(
-    w: OnnxWriter, x: Value, scale: Value, zero: Value, scales_in: DType, zeros_in: DType
+    w: OnnxWriter, x: Value, scale: Value, zero: Value, scales_in: DType, zeros_in: DType, *, is_known: bool = False
 ) -> tuple[list[str], ScaleLayout] | None:
-    """The scale and the zero point (left out where it is 0 and of u8) as ONNX has them; None where it cannot."""
+    """The scale and the zero point as ONNX has them; None where it cannot. The zero point is left out where it is 0 and
+    of u8, or where the type `is_known` without it."""
     shape = x.tensor.shape
     found = _layout(w, shape, scale)
     if found is None:
@@ -95,7 +96,7 @@ def _parameters(
         if own is None or (own != found and own != ScaleLayout()):
             return None
     names = [_laid_out(w, shape, scale, layout, scales_in)]
-    if is_nothing and zeros_in in (dt.u8, dt.i32):
+    if is_nothing and (is_known or zeros_in is dt.u8):
         return names, layout
     if is_nothing:
         names.append(_zeros_like(w, shape, scale, layout, zeros_in))

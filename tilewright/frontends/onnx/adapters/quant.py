@@ -12,11 +12,10 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
 from tilewright.ops.define import constant
-from tilewright.ops.view import expand, reshape, shape_of, slice_
+from tilewright.ops.view import reshape, shape_of
 
 
 @adapter("QuantizeLinear", since=10)
@@ -59,25 +58,7 @@ def _laid_out(node: Node, k: int) -> Value:
         return quant.along_axis(value, axis, len(shape))
     if len(own) != len(shape) or block < 0:
         raise ModelError(f"{node.op}: input {k} is {node.type(k)} for blocks of {node.type(0)}")
-    return spread(value, axis, block, shape[axis])
-
-
-def spread(x: Value, axis: int, block: int, size: Sym) -> Value:
-    """One number for each block of `block` elements as one for each of `size` elements along the axis."""
-    shape = shape_of(x)
-    apart = (*shape[: axis + 1], sym(1), *shape[axis + 1 :])
-    wide = (*shape[: axis + 1], sym(block), *shape[axis + 1 :])
-    merged = (*shape[:axis], shape[axis] * block, *shape[axis + 1 :])
-    return cut(reshape(expand(reshape(x, shape=apart), shape=wide), shape=merged), axis, size)
-
-
-def cut(x: Value, axis: int, size: Sym) -> Value:
-    """The first `size` elements along an axis."""
-    shape = shape_of(x)
-    if shape[axis] == size:
-        return x
-    sizes = tuple(size if k == axis else d for k, d in enumerate(shape))
-    return slice_(x, starts=(0,) * len(shape), sizes=sizes, steps=(1,) * len(shape))
+    return quant.spread(value, axis, block, shape[axis])
 
 
 @adapter("DynamicQuantizeLinear", since=11)

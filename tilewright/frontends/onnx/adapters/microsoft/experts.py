@@ -10,7 +10,6 @@ from tilewright.frontends.composites.axes import require
 from tilewright.frontends.onnx.adapters.microsoft.activation import swiglu
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.adapters.microsoft.weights import unpacked
-from tilewright.frontends.onnx.adapters.quant import spread
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
@@ -24,6 +23,7 @@ from tilewright.ops import quant
 from tilewright.ops.contract import matmul
 from tilewright.ops.index import gather_elements, scatter_elements
 from tilewright.ops.norm import softmax
+from tilewright.ops.quant import spread
 from tilewright.ops.reduce import as_dtype, reduce_sum, widened
 from tilewright.ops.shape import UndecidedDimsError
 from tilewright.ops.sort import topk

@@ -6,7 +6,6 @@ import numpy as np
 
 from tilewright.frontends.composites.axes import require
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft
-from tilewright.frontends.onnx.adapters.quant import cut, spread
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
@@ -18,6 +17,7 @@ from tilewright.ops import quant
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.index import gather
+from tilewright.ops.quant import cut, spread
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
 from tilewright.ops.source import full
 from tilewright.ops.view import concat, reshape, shape_of
