@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.exporters.round_trip import agree, operators, parsed
+from tests.exporters.round_trip import agree, operators, parsed, run
 
 RNG = np.random.default_rng(0)
 
@@ -41,7 +41,8 @@ def test_a_loop_is_loop() -> None:
     x = np.array([0.5, 1.5], np.float32)
     feeds = [{"trips": np.int64(k), "x": x} for k in (0, 1, 4)]
     written = agree(parsed(LOOP), *feeds[1:])
-    assert operators(written) == ["Loop"]
+    assert operators(written) == ["Loop", "Shape", "Gather", "Shape", "Concat", "Reshape"]
+    assert run(written, feeds[0])[1].shape == (0, 2)  # the rows of no trip
 
 
 def test_sizes_that_data_decide() -> None:

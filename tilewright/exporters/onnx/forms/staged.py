@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.exporters.onnx.forms.registry import NoFormError, form
 from tilewright.exporters.onnx.sizes import declare_elements
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Op
+from tilewright.ir.core import Op, Value
 from tilewright.ir.types import HostType, TensorType, Type
 
 if TYPE_CHECKING:
@@ -46,7 +46,20 @@ def loop(w: OnnxWriter, op: Op) -> tuple[str, ...]:
         if getattr(before.type, "kind", "") != getattr(after.type, "kind", ""):
             raise NoFormError(f"a loop of ONNX does not carry {before.type} into a trip, and {after.type} out of it")
     body = w.block(op.blocks[0], f"{w.label}/body")
-    return w.several("Loop", len(op.results), *map(w.name, op.operands), body=body)
+    count = op.attrs["states"]
+    names = w.several("Loop", len(op.results), *map(w.name, op.operands), body=body)
+    rows = zip(names[count:], op.results[count:], strict=True)
+    return (*names[:count], *[_rows(w, *row) for row in rows])
+
+
+def _rows(w: OnnxWriter, name: str, value: Value) -> str:
+    """The rows of all trips. In ONNX Runtime those of no trip have sizes of 0 in place of dims that are no numbers,
+    even where these are known before the loop."""
+    shape = value.tensor.shape[1:]
+    if all(d.is_const for d in shape) or any(v not in w.scope.sources for d in shape for v in d.vars):
+        return name
+    trips = w.node("Gather", w.node("Shape", name), w.ints([0]), axis=0)
+    return w.node("Reshape", name, w.node("Concat", trips, w.dims(shape), axis=0), allowzero=1)
 
 
 @form("host")
