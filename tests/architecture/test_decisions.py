@@ -50,7 +50,7 @@ LIMITS = {
     "graph/integer/products.py": {"LEAST_DIGITS": "digits of a factor", "SHORT": "range of an integer"},
     "graph/integer/rows.py": {"LOG_LIMIT": "range of an integer", "MOST_ELEMENTS": "digits of a sum"},
     "graph/integer/sums.py": {"SUMS_BOUND": "digits of a sum"},
-    "graph/rewrites/weight_only.py": {"LEAST_BYTES": "size of the artefact"},
+    "graph/quantised/weight_only.py": {"LEAST_BYTES": "size of the artefact"},
 }
 """Numbers at the head of modules that are no times, and what they bound."""
 

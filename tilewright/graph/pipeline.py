@@ -21,6 +21,7 @@ from tilewright.graph.precision.narrow_products import NarrowProducts
 from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.quantised.byte_tables import ByteTables
 from tilewright.graph.quantised.integer_products import IntegerProducts
+from tilewright.graph.quantised.weight_only import WeightOnly
 from tilewright.graph.rewrites.affine import FoldAffine
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.dead import DropDead
@@ -30,7 +31,6 @@ from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
 from tilewright.graph.rewrites.joined_parts import SinkIntoParts
-from tilewright.graph.rewrites.weight_only import WeightOnly
 from tilewright.ir.passes import Pass, PassOptions
 from tilewright.target.target import Target
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.graph.programs import inputs, program
+from tilewright.graph.quantised.weight_only import WeightOnly
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
-from tilewright.graph.rewrites.weight_only import WeightOnly
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.passes import PassContext, run_passes

@@ -20,7 +20,7 @@ from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import is_widened_later
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Join, Match, Strategies, cheapest
 from tilewright.graph.match import type_of
-from tilewright.graph.rewrites.weight_only import separate_weights
+from tilewright.graph.quantised.weight_only import separate_weights
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import failure
 from tilewright.ir.optional_steps import Part

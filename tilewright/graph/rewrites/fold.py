@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.graph.match import is_constant, type_of
+from tilewright.graph.quantised.weight_only import dequantizing_casts
 from tilewright.graph.rewrites.dead import drop_dead
-from tilewright.graph.rewrites.weight_only import dequantizing_casts
 from tilewright.ir.core import Module, Op, replace_in_block
 from tilewright.ir.diag import TilewrightError, failure
 from tilewright.ir.passes import PassContext

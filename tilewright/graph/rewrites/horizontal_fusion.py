@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.graph.match import dtype_of, shape_of, sole_user, type_of
+from tilewright.graph.quantised.weight_only import concatenated, form_of, may_be_concatenated
 from tilewright.graph.rewrites.dead import drop_dead
-from tilewright.graph.rewrites.weight_only import concatenated, form_of, may_be_concatenated
 from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
 from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array

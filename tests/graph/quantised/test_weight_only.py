@@ -11,10 +11,10 @@ from tests.graph import programs
 from tests.graph.programs import conv, find, inputs, kernels, ops, program
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
+from tilewright.graph.quantised.weight_only import WeightOnly
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
-from tilewright.graph.rewrites.weight_only import WeightOnly
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.passes import Pass, PassContext, run_passes
