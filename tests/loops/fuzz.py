@@ -57,9 +57,13 @@ class Case:
 
     def given(self) -> Arrays:
         """Arguments as the program expects them now."""
+        packed = kernel_info(self.func).packed
         copies = [a.copy() for a in self.arrays]
-        for index, packing in kernel_info(self.func).packed.items():
-            copies[index] = apply_packing(copies[index].reshape(self.shapes[index]), packing)
+        for index, shape in enumerate(self.logical_shapes()):
+            if index in packed:
+                copies[index] = apply_packing(copies[index].reshape(self.shapes[index]), packed[index])
+            else:
+                copies[index] = copies[index].reshape(shape)  # whose axes may be merged and split
         return copies
 
     def results(self, backwards: bool) -> Arrays:
@@ -68,7 +72,8 @@ class Case:
         return self.outputs(copies)
 
     def outputs(self, arrays: Arrays) -> Arrays:
-        return arrays[len(arrays) - kernel_info(self.func).outputs :]
+        first = len(arrays) - kernel_info(self.func).outputs
+        return [a.reshape(given.shape) for a, given in zip(arrays[first:], self.arrays[first:], strict=True)]
 
     def logical_shapes(self) -> list[tuple[int, ...]]:
         """The shapes of the arguments as the types say now."""

@@ -172,6 +172,11 @@ def merge_axes(c: Chance) -> None:
     c.s.merge_axes(buffer, c.r.randint(0, max(0, rank_of(buffer) - 2)))
 
 
+def split_axis(c: Chance) -> None:
+    buffer = c.buffer()
+    c.s.split_axis(buffer, c.r.randrange(rank_of(buffer)), c.r.choice((1, 2, 3, 4, 5, 8)))
+
+
 def swap_axes(c: Chance) -> None:
     buffer = c.buffer(*c.buffers())
     c.s.swap_axes(buffer, c.r.randint(0, rank_of(buffer)), c.r.randint(0, max(0, rank_of(buffer) - 1)))
@@ -302,6 +307,7 @@ STEPS: dict[str, Step] = {
     "pack": pack,
     "pack_argument": pack_argument,
     "merge_axes": merge_axes,
+    "split_axis": split_axis,
     "swap_axes": swap_axes,
     "rfactor": rfactor,
     "vectorize_reduction": vectorize_reduction,

@@ -18,8 +18,8 @@ from tilewright.loops.order.parallel import parallel
 from tilewright.loops.order.peel import peel
 from tilewright.loops.order.split import split
 from tilewright.loops.spec import LOOPS_SPEC, versions_of
+from tilewright.loops.storage.axes import merge_axes
 from tilewright.loops.storage.inplace import overwritable
-from tilewright.loops.storage.merge_axes import merge_axes
 from tilewright.loops.storage.pack import pack_argument
 from tilewright.loops.storage.packing import Packing
 from tilewright.ops.define.loop_programs import run_kernel as interpret

@@ -14,15 +14,15 @@ from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.conditions.guard_reduction import guard_reduction
 from tilewright.loops.conditions.simplify import simplify
-from tilewright.loops.edit import extent_of, find_loop, loops_in
+from tilewright.loops.edit import buffer_type, extent_of, find_loop, loops_in
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.peel import peel
 from tilewright.loops.order.split import split
 from tilewright.loops.spec import LOOPS_SPEC
+from tilewright.loops.storage.axes import merge_axes, split_axis
 from tilewright.loops.storage.compute_in import compute_in
-from tilewright.loops.storage.merge_axes import merge_axes
 from tilewright.loops.storage.preload import preload
 from tilewright.loops.storage.swap_axes import swap_axes
 from tilewright.ops.define.loop_programs import run_kernel
@@ -334,6 +334,42 @@ def test_two_axes_are_seen_as_one() -> None:
     x = RNG.standard_normal((6, 10))
     np.testing.assert_allclose(run(func, x).reshape(10, 6), x.T * 2)
     assert "no axes 0 and 1" in refused(lambda: merge_axes(func, func.args[1], 0))
+
+
+EVERY_EIGHTH = """
+kernel @k(x: &f64[24, 5], y: &f64[8, 3, 5]) dims() with {outputs=1} {
+  for b in 0..8 { for i in 0..3 { for j in 0..5 { y[b, i, j] = x[8*i + b, j] * 2 } } }
+  return
+}
+"""
+
+
+def test_one_axis_is_seen_as_two() -> None:
+    func = read(EVERY_EIGHTH)
+    split_axis(func, func.args[0], 0, 8)
+    assert [str(i) for i in only_load(func).attrs["idx"]] == ["i", "b", "j"]
+    assert [d.value for d in buffer_type(func.args[0]).shape] == [3, 8, 5]
+    x = RNG.standard_normal((24, 5))
+    found = run(func, x.reshape(3, 8, 5))
+    np.testing.assert_allclose(found, x.reshape(3, 8, 5).transpose(1, 0, 2) * 2)
+
+
+@pytest.mark.parametrize(
+    ("axis", "size", "change", "why"),
+    [
+        (0, 7, ("", ""), "no axis 0 of a multiple of 7"),
+        (2, 1, ("", ""), "no axis 2"),
+        (0, 0, ("", ""), "no axis 0"),
+        (0, 4, ("8*i + b", "8*i + b"), "no sum of a multiple of 4"),
+        (0, 8, ("8*i + b", "7*i + b"), "no sum of a multiple of 8"),
+        (0, 8, ("outputs=1", "outputs=1, packed={0: Packing{factors=((), ()), order=(0, 1)}}"), "packed"),
+    ],
+)
+def test_an_axis_is_not_taken_apart(axis: int, size: int, change: tuple[str, str], why: str) -> None:
+    func = read(EVERY_EIGHTH.replace(*change))
+    before = print_func(func)
+    assert why in refused(lambda: split_axis(func, func.args[0], axis, size))
+    assert print_func(func) == before
 
 
 IN_BETWEEN = """

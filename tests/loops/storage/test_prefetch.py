@@ -16,7 +16,7 @@ from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.spec import LOOPS_SPEC
-from tilewright.loops.storage.merge_axes import merge_axes
+from tilewright.loops.storage.axes import merge_axes
 from tilewright.loops.storage.pack import pack_argument
 from tilewright.loops.storage.packing import Packing
 from tilewright.loops.storage.prefetch import prefetch, prefetch_run

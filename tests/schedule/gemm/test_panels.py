@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, Module
+from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
@@ -19,6 +21,7 @@ from tilewright.ops import contract as ct
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import argmax
+from tilewright.ops.view import reshape, shape_of, transpose
 from tilewright.options import Options
 from tilewright.runtime.module import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
@@ -135,3 +138,24 @@ def test_constants_of_fewer_columns_than_lanes_are_packed_ahead_of_time(rows: Sy
         x = RNG.standard_normal((n, 40)).astype(np.float32)
         (y,) = Model(compile_module(module(), Options(), parse_target("host")), 2)(x)
         np.testing.assert_allclose(y, x.astype(np.float64) @ w, rtol=1e-4, atol=1e-5)
+
+
+def every_eighth_row(q: Value, r: Value) -> Value:
+    """Products of q [i, b, d] with those rows of r [j * b, d] that belong to its own place of the batch."""
+    batch, depth = shape_of(q)[1], shape_of(q)[2]
+    rows = reshape(r, shape=(shape_of(r)[0] // batch, batch, depth))
+    return ct.matmul(transpose(q, perm=(1, 0, 2)), transpose(rows, perm=(1, 0, 2)), transpose_b=True)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_columns_that_step_over_a_batch_are_copied_without_it(target: str) -> None:
+    q, r = RNG.standard_normal((40, 8, 24), np.float32), RNG.standard_normal((8 * 48, 24), np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, q.shape), tensor(dt.f32, r.shape)], every_eighth_row, [q, r], target)
+    panels = [
+        op.result.buffer.shape
+        for kernel in module.funcs.values()
+        if kernel.level == "loops"
+        for op in kernel.body.walk()
+        if op.name == "alloc" and op.result.buffer.space == "scratch"
+    ]
+    assert panels and all(prod(d.value for d in shape) <= 48 * 24 for shape in panels)

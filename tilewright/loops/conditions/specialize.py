@@ -24,7 +24,7 @@ from tilewright.loops.edit import (
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.primitive import primitive
 from tilewright.loops.spec import versions_of
-from tilewright.loops.storage.merge_axes import merge_alike
+from tilewright.loops.storage.axes import merge_alike
 
 LARGEST = 1 << 20
 """Value of a dim up to which kernels are specialised for it."""

@@ -49,17 +49,21 @@ def run_kernel(
 
 
 def _same_elements(given: Sequence[int], expected: Sequence[int]) -> bool:
-    """Whether `expected` is the given shape, with neighbouring axes merged or not."""
+    """Whether `expected` is the given shape, with neighbouring axes merged, or an axis split, or not."""
     if 0 in expected:
         return 0 in given
-    rest = list(given)
-    for n in expected:
-        size = rest.pop(0) if rest else 1
-        while size != n and rest:
-            size *= rest.pop(0)
-        if size != n:
+    ours, theirs = list(given), list(expected)
+    while ours and theirs:
+        size, wanted = ours.pop(0), theirs.pop(0)
+        if size < wanted:
+            while size < wanted and ours:
+                size *= ours.pop(0)
+        else:
+            while wanted < size and theirs:
+                wanted *= theirs.pop(0)
+        if size != wanted:
             return False
-    return all(n == 1 for n in rest)
+    return all(n == 1 for n in (*ours, *theirs))
 
 
 @dataclass(slots=True)

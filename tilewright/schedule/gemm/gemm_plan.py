@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tilewright.cost.gemm.cost_model import Decision, choose, why_not_cut, why_not_transposed
@@ -10,13 +11,16 @@ from tilewright.cost.gemm.depth_lanes import rows_that_pay_copies
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.loops.edit import extent_of
+from tilewright.ir.sym import ZERO
+from tilewright.loops.edit import extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.stages import Stage
+from tilewright.loops.storage.axes import split_index
 from tilewright.schedule.gemm.dot_products import group_of_products
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, assign_axes, transposed_axes
 from tilewright.schedule.gemm.gemm_shape import few_rows_of, gemm_shape, transposed_shape
 from tilewright.schedule.gemm.reduction_nest import ReductionNest
+from tilewright.schedule.steps.access import known, stride_of
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
 
@@ -48,6 +52,7 @@ def plan_gemm(
     """Decide as the cost model chooses, or as `decision` says. ScheduleError when it is no contraction, and when
     vectors along the rows are wanted (`transposed`) and not possible. Reasons against what is not done are noted."""
     axes = assign_axes(sums)
+    see_steps_as_axes(s, axes)
     constants = [*constants_of(s.func), *(w.buffer for w in weights)]
     group = group_of_products(s, axes, constants, target)
     shape = gemm_shape(axes, constants, 1 if group is None else extent_of(group).value)
@@ -63,6 +68,26 @@ def plan_gemm(
         axes, shape = _better_axes(s, axes, shape, constants, target, transposed)
     decision = decision or _chosen(s, shape, target)
     return GemmPlan(axes, shape, replace(decision, tile=_for_its_rows(decision.tile, axes)), weights, group)
+
+
+def see_steps_as_axes(s: Schedule, axes: GemmAxes) -> None:
+    """See what columns step over as an axis of its own where the loops around the tiles choose the place on it.
+
+        x[8*column + i, depth]    ->    x[column, i, depth]        for x: f32[2048, 64] seen as f32[256, 8, 64]
+
+    So are rows of which a batch has every eighth: a panel of the axis as it is would hold the others, too.
+    """
+    loop_of = axes.sums.stage.axes
+    around = {loop_var(loop_of[axes.axis(o)]) for o in axes.outer if o in axes.sums.axis_of}
+    v = loop_var(loop_of[axes.axis(axes.vector)])
+    for load in axes.columns:
+        for axis, index in enumerate(load.attrs["idx"]):
+            step = known(stride_of(index, v) or ZERO) or 0
+            split = split_index(load, axis, step) if step > 1 else None
+            if split is not None and split[1].vars and split[1].vars <= around:
+                with suppress(ScheduleError):  # another load of it may be of another form
+                    s.split_axis(load.operands[0], axis, step)
+                break
 
 
 def _better_axes(
