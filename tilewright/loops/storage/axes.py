@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ir.core import Func, Op, Value
-from tilewright.ir.sym import ZERO, Sym
+from tilewright.ir.sym import ZERO, Sym, sym
 from tilewright.ir.sym import simplify as simplify_sym
 from tilewright.ir.types import BufferType
 from tilewright.ir.types import buffer as dense
@@ -58,7 +58,7 @@ def split_axis(func: Func, buffer: Value, axis: int, size: int) -> Value:
     for op, split in parts.items():
         idx = op.attrs["idx"]
         op.attrs["idx"] = (*idx[:axis], *(split or ()), *idx[axis + 1 :])
-    shape = (*type.shape[:axis], type.shape[axis] // size, size, *type.shape[axis + 1 :])
+    shape = (*type.shape[:axis], type.shape[axis] // size, sym(size), *type.shape[axis + 1 :])
     buffer.type = dense(type.dtype, shape, type.space)
     return buffer
 
