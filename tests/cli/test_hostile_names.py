@@ -77,6 +77,7 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "diff", path, path, "--random", "1"
     yield "quantize", path, "--data", "\x1b.npz", "--max-drop", "1%", "-o", str(source.with_name("\x1bq.onnx"))
     yield "verify", path, "--data", "\x1b.npz"
+    yield "convert", path, "-o", str(source.with_name("\x1bc.onnx"))
     yield ("cache",)
     yield ("info",)
     yield ("\x1b\u202ecommand",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.ir.core import Func, Op, substitute
@@ -76,9 +76,8 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
         refuse("for_other_dims", func.name, "the two kernels read a constant in different orders")
     if _is_parallel(func) and all(op.name == "return" for op in other.body.ops):
         put_ops(other.body, [new_loop(var("none", 0), sym(0), kind="parallel"), Op("return")])
-    for kernel in (func, other):
-        if not _is_parallel(kernel) and (_is_parallel(func) or _is_parallel(other)):
-            _put_in_one_iteration(kernel)
+    if _is_parallel(func) or _is_parallel(other):
+        _share_serial_versions(func, other)
     for kernel in (func, other):
         _narrow(kernel, {now: d for now, d in zip(kernel.dims, dims, strict=True) if now is not d})
     condition = logical_and(*(ge0(d - least[d.name]) for d in dims if d.name in least))
@@ -93,11 +92,20 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
     return func
 
 
-def _put_in_one_iteration(func: Func) -> None:
-    """Make all of a kernel one iteration of a parallel loop: one thread runs it."""
-    ops = [op for op in take_ops(func.body) if op.name != "return"]
-    once = fresh_var(names_in(func), "once", sym(1))
-    put_ops(func.body, [new_loop(once, sym(1), ops, kind="parallel"), Op("return")])
+def _share_serial_versions(*kernels: Func) -> None:
+    """Make each version without a parallel loop one iteration of one: one thread runs it. ScheduleError for a version
+    whose parallel loops are inside of others."""
+    serial = [(k, b) for k in kernels for b in versions_of(k.body) if not _has_parallel(b.ops)]
+    for kernel, body in serial:
+        if _has_parallel(body.walk()):
+            refuse("for_other_dims", kernel.name, "threads share loops inside of others in a part of the versions")
+    for kernel, body in serial:
+        ops = take_ops(body)
+        returned = [op for op in ops if op.name == "return"]
+        put_ops(body, ops)
+        once = fresh_var(names_in(kernel), "once", sym(1))
+        iteration = new_loop(once, sym(1), [op for op in ops if op.name != "return"], kind="parallel")
+        put_ops(body, [iteration, *returned])
 
 
 def _least(extent: Sym, wanted: int) -> dict[Sym, Sym]:
@@ -152,6 +160,9 @@ def _binders(ops: Sequence[Op]) -> list[Op]:
 
 
 def _is_parallel(func: Func) -> bool:
-    return all(
-        any(is_loop(op) and kind_of(op) == "parallel" for op in body.ops) for body in versions_of(func.body)
-    )
+    """Whether a version of a kernel has loops that threads share around all others."""
+    return any(_has_parallel(body.ops) for body in versions_of(func.body))
+
+
+def _has_parallel(ops: Iterable[Op]) -> bool:
+    return any(is_loop(op) and kind_of(op) == "parallel" for op in ops)
