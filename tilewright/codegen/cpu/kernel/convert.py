@@ -59,7 +59,10 @@ def _float_to_int(x: Reg, to: DType) -> Reg:
     wide = to if to.bits >= 8 else dt.i8 if to.kind == "int" else dt.u8
     low, high = (-(1 << wide.bits - 1), 1 << wide.bits - 1) if to.kind == "int" else (0, 1 << wide.bits)
     if wide.bits <= 16:
-        return wrap(clamped(x, low, high - 1).convert("fptosi", dt.i32).convert("trunc", wide), to)
+        whole = clamped(x, low, high - 1, nan=low).convert("fptosi", dt.i32)
+        if low:  # beside the limits, not before them; as a rule part of the conversion, which has a mask
+            whole = x.is_nan().select(whole.like(0), whole)
+        return wrap(whole.convert("trunc", wide), to)
     reaches, beyond, below = x >= low, x >= high, x < low
     inside = reaches.select(beyond.select(x.like(0), x), 0)
     via = dt.i32 if wide.bits < 32 else wide
