@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from tilewright.ir.sym import var
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.conditions.specialize import for_other_dims, specialize, specialize_less
-from tilewright.loops.edit import extent_of, find_loop
+from tilewright.loops.edit import extent_of, find_loop, loop_var, loops_in
 from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.loops.order.parallel import parallel
 from tilewright.loops.order.peel import peel
@@ -157,6 +159,41 @@ def test_one_thread_runs_a_version_that_has_nothing_to_share(which: str, n: int)
     assert text.parallel is not None
     assert text.parallel.evaluate({"n": n, "m": 1}) == (n if (n >= 4) == (which == "large") else 1)
     np.testing.assert_array_equal(y, 2 * x + 3)
+
+
+@pytest.mark.parametrize("shared", [*product((False, True), repeat=3)])
+def test_any_of_several_versions_may_have_nothing_to_share(shared: tuple[bool, ...]) -> None:
+    """For 5 rows or more, for 2 or more, and for fewer; each version that threads do not share is one iteration."""
+    dims = kernel().dims
+    large, small, fewest = specialize(kernel(), dims[0], 5), kernel(), kernel()
+    specialize_less(small, {"n": 5})
+    between = small.dims
+    specialize(small, between[0], 2)
+    for version, is_shared in zip((large, small, fewest), shared, strict=True):
+        if is_shared:
+            parallel(version, find_loop(version, "i"))
+    func = for_other_dims(large, for_other_dims(small, fewest, between), dims)
+    verify_func(func, LOOPS_SPEC)
+    assert len(versions_of(func.body)) == 3
+    for n in (0, 1, 2, 4, 5, 11):
+        x, w = np.arange(n, dtype=np.float32), np.arange(8, dtype=np.float32)
+        text, _ = run_native(func, [x, w, y := np.zeros(n, np.float32)], (n, 1), slices=[(0, 2), (2, 1 << 40)])
+        np.testing.assert_array_equal(y, 2 * x + 3)
+        own = shared[0 if n >= 5 else 1 if n >= 2 else 2]
+        assert (text.parallel is not None) == any(shared)
+        if text.parallel is not None:
+            assert text.parallel.evaluate({"n": n, "m": 1}) == (n if own else 1)
+
+
+def test_a_version_whose_shared_loop_is_inside_of_others_stays_alone() -> None:
+    func, inner, dims = specialize(kernel(MATRIX), kernel(MATRIX).dims[0], 4), kernel(MATRIX), kernel(MATRIX).dims
+    first, second = (loop_var(o).name for o in loops_in(func.body)[:2])
+    parallel(func, find_loop(func, first))
+    parallel(inner, find_loop(inner, second))
+    before = print_func(func), print_func(inner)
+    with pytest.raises(ScheduleError, match="inside of others"):
+        for_other_dims(func, inner, dims)
+    assert (print_func(func), print_func(inner)) == before
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])
