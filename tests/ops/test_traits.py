@@ -17,12 +17,12 @@ from tilewright.ir.sym import ge
 from tilewright.ir.types import tensor
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, Operator
-from tilewright.ops.define.check_traits import contradictions
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.elementwise import gt, select
+from tilewright.ops.traits.check import contradictions
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.facts import FIRST, Traits
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import concat, pad
 
 SAMPLES = 2

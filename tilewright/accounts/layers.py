@@ -15,7 +15,7 @@ from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Loc, Remark
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
 
 CONVOLUTIONS = frozenset({"conv", "conv_integer", "conv_transpose"})
 PRODUCTS = CONVOLUTIONS | {"matmul", "matmul_integer", "rnn", "gru", "lstm", "lstm_quantized"}

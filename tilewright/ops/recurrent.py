@@ -25,8 +25,8 @@ from tilewright.ir.sym import Sym, ceildiv, le, lt, minimum
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import Traits
 from tilewright.ops.shape import require_equal_dim
+from tilewright.ops.traits.facts import Traits
 
 _STEP_BY_STEP = Traits(continuous=frozenset(range(8)), sums_products=True, has_state=True)
 """Networks that carry a state from step to step; all operands but the lengths are floats."""

@@ -16,8 +16,8 @@ from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ir.types import product
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import concat, reshape, slice_
 
 

@@ -20,7 +20,7 @@ from tilewright.ir.core import Module, Op
 from tilewright.ir.dtype import DType
 from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.target.target import Target
 
 _HALVES = (dt.u4, dt.i4)

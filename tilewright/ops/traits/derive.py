@@ -13,7 +13,7 @@ from tilewright.ir.scalar import SCALAR_OPS, ScalarOp, identity
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import ScalarType, TensorType
 from tilewright.ops.define.operator import OPERATORS, Application, Compute, Operator
-from tilewright.ops.define.traits import NONE, UNKNOWN, Indices, Number, Traits
+from tilewright.ops.traits.facts import NONE, UNKNOWN, Indices, Number, Traits
 
 
 def traits_of(op: Op) -> Traits:

@@ -20,11 +20,11 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.types import tensor
-from tilewright.ops.define.derive_traits import traits
 from tilewright.ops.define.interp import evaluate
 from tilewright.ops.define.operator import Operator
-from tilewright.ops.define.pairing import is_elementwise
-from tilewright.ops.define.traits import Traits
+from tilewright.ops.traits.derive import traits
+from tilewright.ops.traits.facts import Traits
+from tilewright.ops.traits.pairing import is_elementwise
 
 Arrays = Sequence[np.ndarray]
 

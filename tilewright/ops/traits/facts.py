@@ -1,8 +1,8 @@
 """The traits that an operator can have: facts beside what it computes, which passes ask for instead of names.
 
-What follows from the definition of an operator is derived from it (`derive_traits`): of a primitive from its Compute,
+What follows from the definition of an operator is derived from it (`derive`): of a primitive from its Compute,
 of a composite from its parts. The rest is declared with the operator (`Operator.declares`), as that of operators that
-bring their own loops. Each trait says something that can be tried on arrays, and is (`check_traits`).
+bring their own loops. Each trait says something that can be tried on arrays, and is (`check`).
 """
 
 from __future__ import annotations
