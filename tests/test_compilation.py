@@ -21,7 +21,7 @@ from tilewright.link import Weights
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
 from tilewright.program.interp import run_program
-from tilewright.program.places import is_planned
+from tilewright.program.memory.places import is_planned
 from tilewright.runtime import Model
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.stages import programs

@@ -31,15 +31,15 @@ from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import Spec, verify_func
 from tilewright.loops.kernel_info import KernelInfo, kernel_info
 from tilewright.loops.storage.packing import Packing
-from tilewright.memory.budget import over_budget
-from tilewright.memory.order import Order
-from tilewright.memory.place_views import PlaceViews
-from tilewright.memory.plan import plan_in_order
-from tilewright.memory.storage import Place, assign_storage
 from tilewright.ops.define.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress
 from tilewright.plugins import NO_PLUGINS, Plugins
-from tilewright.program.places import annotate, arena_of, broken_plan, is_planned
+from tilewright.program.memory.budget import over_budget
+from tilewright.program.memory.order import Order
+from tilewright.program.memory.place_views import PlaceViews
+from tilewright.program.memory.places import annotate, arena_of, broken_plan, is_planned
+from tilewright.program.memory.plan import plan_in_order
+from tilewright.program.memory.storage import Place, assign_storage
 from tilewright.program.spec import LEVEL, program_spec
 from tilewright.program.split import SplitGraph, parts_of
 from tilewright.program.states import introduce_states, pair_states

@@ -31,7 +31,7 @@ from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.define.operator import staying_whole
 from tilewright.options import FrequentSizes, OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
-from tilewright.program.places import OVERWRITES
+from tilewright.program.memory.places import OVERWRITES
 from tilewright.program.steps import staged_program
 from tilewright.runtime import Artifact
 from tilewright.runtime.artifact import sizes_text

@@ -41,12 +41,12 @@ from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.storage.packing import PackedArray
-from tilewright.memory.storage import Place, needs_copy
-from tilewright.memory.views import bytes_of
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
-from tilewright.program.places import UNSHARED, arena_of, is_planned, places_of
+from tilewright.program.memory.places import UNSHARED, arena_of, is_planned, places_of
+from tilewright.program.memory.storage import Place, needs_copy
+from tilewright.program.memory.views import bytes_of
 from tilewright.program.spec import READ
 from tilewright.program.split import PLACE
 from tilewright.program.states import STATES, states_of

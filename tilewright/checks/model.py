@@ -29,11 +29,11 @@ from tilewright.ir.diag import Problem, Remark, UnsupportedError
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym, eq
 from tilewright.ir.types import TensorType
-from tilewright.memory.budget import over_budget
-from tilewright.memory.plan import typical
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
 from tilewright.options import OnProgress, Options, Request
+from tilewright.program.memory.budget import over_budget
+from tilewright.program.memory.plan import typical
 from tilewright.program.split import PLACE
 from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import OptionError

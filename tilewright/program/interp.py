@@ -14,11 +14,11 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import ANY_DIM, TensorType
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.memory.storage import Place
 from tilewright.ops.define.interp import evaluate_func, evaluate_op
 from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
-from tilewright.program.places import is_planned, places_of
+from tilewright.program.memory.places import is_planned, places_of
+from tilewright.program.memory.storage import Place
 from tilewright.program.spec import READ, STATE, UPDATE
 from tilewright.runtime.staged.functions.registry import bound
 
