@@ -48,7 +48,7 @@ from tilewright.program.memory.places import UNSHARED, arena_of, is_planned, pla
 from tilewright.program.memory.storage import Place, needs_copy
 from tilewright.program.memory.views import bytes_of
 from tilewright.program.spec import READ
-from tilewright.program.split import PLACE
+from tilewright.program.split import PLACE, part_functions
 from tilewright.program.states import STATES, states_of
 from tilewright.program.steps import Staged
 from tilewright.program.uses import dims_of
@@ -444,7 +444,7 @@ def make_staged(
         states=states,
         producer=f"tilewright {tilewright.__version__}",
         report=report,
-        assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in module.funcs.values() if f.level == "graph"]),
+        assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in part_functions(module)]),
     )
 
 
