@@ -14,7 +14,6 @@ from tilewright.back_end import CPU
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import kind_of, loops_in
@@ -24,6 +23,7 @@ from tilewright.ops import contract, reduce, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
+from tilewright.passes import PassContext
 from tilewright.program.places import annotate
 from tilewright.runtime import Model
 from tilewright.schedule.sharing.kernels import schedule_regions

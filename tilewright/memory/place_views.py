@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
 from tilewright.memory.storage import planned_bytes
 from tilewright.memory.views import (
     Location,
@@ -22,6 +21,7 @@ from tilewright.memory.views import (
     part_offsets,
     slice_offset,
 )
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.ir.core import Module, Op
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ops.quant import changes_type_alone
+from tilewright.passes import PassContext
 from tilewright.quantization.methods.integers import TYPES, check_parameters
 from tilewright.quantization.network import KEPT
 

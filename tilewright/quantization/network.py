@@ -21,8 +21,8 @@ from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value, free_name
 from tilewright.ir.diag import Loc
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ops.define.derive_traits import traits_of
+from tilewright.passes import PassContext, run_passes
 from tilewright.quantization.methods.windows import Windows
 
 KEPT = Fold(max_growth=1)
