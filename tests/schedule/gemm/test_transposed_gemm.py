@@ -15,7 +15,6 @@ from tilewright.cost.gemm.register_tile import GemmShape
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import buffer_type, extent_of, kind_of, loop_var, loops_in
 from tilewright.loops.kernel_info import kernel_info
@@ -23,6 +22,7 @@ from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
+from tilewright.passes import PassContext
 from tilewright.runtime.module import Model
 from tilewright.schedule.gemm import gemm_plan
 from tilewright.schedule.sharing.kernels import schedule_regions
