@@ -37,6 +37,10 @@ class Slot(Generic[R]):
         """Decorates a rule of these operators."""
         return lambda rule: self.give(rule, *operators)
 
+    def has(self, operator: Operator) -> bool:
+        """Whether an operator has a rule."""
+        return self.name in operator.rules
+
     def of(self, op: Op) -> R | None:
         """The rule of an op's operator."""
         operator = OPERATORS.get(op.name)
