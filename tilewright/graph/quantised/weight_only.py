@@ -161,19 +161,22 @@ def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     return None
 
 
-@rule("matmul")
+@rule()
 def untranspose_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """x @ transpose(f(q)) -> x @ f(transpose(q)) for constants q, which are transposed when compiling."""
-    x, w = op.operands
+    product = matrix_product(op)
+    if product is None:
+        return None
+    x, w = op.operands[product.data], op.operands[product.weights]
     if is_constant(w) or not is_known(w) or is_known(x):
         return None
-    if op.attrs["transpose_b"]:
+    if product.turns_weights:
         transposed = _transposed(w, ctx.module)
     elif w.op is not None and _swaps_last(w.op):
         transposed = _transposed(w.op.operands[0], ctx.module)
     else:
         return None
-    return None if transposed is None else matmul(x, transposed, transpose_a=op.attrs["transpose_a"])
+    return None if transposed is None else matmul(x, transposed, transpose_a=product.turns_data)
 
 
 def _swaps_last(op: Op) -> bool:
