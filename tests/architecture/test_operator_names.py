@@ -20,10 +20,9 @@ HELD = {
     "accounts": 5,
     "checks": 1,
     "codegen": 3,
-    "graph": 131,
+    "graph": 97,
     "ir": 2,
     "loops": 2,
-    "program": 5,
     "quantization": 3,
     "schedule": 2,
 }
