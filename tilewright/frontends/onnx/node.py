@@ -9,11 +9,11 @@ import numpy as np
 from onnx import AttributeProto
 
 from tilewright.frontends.axes import as_scalar, from_front
-from tilewright.frontends.errors import shown
 from tilewright.frontends.node import NodeWithOperands
 from tilewright.frontends.onnx.attributes import checked_flag, value_of
 from tilewright.frontends.onnx.schema import attributes_of
 from tilewright.frontends.onnx.tensors import dtype_of
+from tilewright.frontends.problems import shown
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.node import NodeWithOperands
+from tilewright.frontends.problems import shown
 from tilewright.frontends.tflite.model import OperatorInfo, TfliteTensor
 from tilewright.frontends.tflite.schema import ACTIVATIONS
 from tilewright.frontends.tflite.tensors import WIDEST, dequantized, dtype_of_tensor, float_bias

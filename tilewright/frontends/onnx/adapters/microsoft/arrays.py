@@ -6,8 +6,9 @@ from functools import reduce
 
 import numpy as np
 
-from tilewright.frontends.onnx.adapters import image, source, view
+from tilewright.frontends.onnx.adapters import source, view
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks, require_two_parts
+from tilewright.frontends.onnx.adapters.rare import regions
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -24,7 +25,7 @@ from tilewright.ops.reduce import as_dtype, reduce_min, reduce_sum, widened
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
 
-microsoft("GridSample")(image.grid_sample)
+microsoft("GridSample")(regions.grid_sample)
 microsoft("Pad")(view.padded)
 microsoft("Trilu")(view.trilu)
 
