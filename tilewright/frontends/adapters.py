@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from tilewright.ir.outside import Definitions
@@ -107,3 +110,35 @@ class LatePackages:
         """Import all of them."""
         for part in self._packages:
             self.load(part)
+
+
+REQUIRED = inspect.Parameter.empty
+"""The default of an attribute that has none."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a function over operators is called: its positional parameters are operands, in order (`least` of them must
+    be given, `most` is None where there may be any number), its keyword-only ones attributes, with the kind of each
+    ("float", "bool", ...; "" where it is not said) and its default."""
+
+    least: int
+    most: int | None
+    attributes: Mapping[str, tuple[str, Any]]
+
+
+@cache
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """That of a function, or of the function that defines an operator."""
+    parameters = inspect.signature(getattr(function, "fn", function)).parameters.values()
+    operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    attributes = {p.name: (_kind(p), p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
+    is_open = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    least = sum(p.default is REQUIRED for p in operands)
+    return Signature(least, None if is_open else len(operands), attributes)
+
+
+def _kind(parameter: inspect.Parameter) -> str:
+    if parameter.annotation is not REQUIRED:
+        return str(parameter.annotation)
+    return "" if parameter.default in (REQUIRED, None) else type(parameter.default).__name__

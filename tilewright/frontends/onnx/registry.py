@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilewright.frontends.adapters import EVERY, AdapterTable, LatePackages
 from tilewright.ir.outside import Definitions
-from tilewright.ops.define import OPERATORS, OnnxBinding, Operator
+from tilewright.ops.define import OPERATORS
 
 if TYPE_CHECKING:
     from tilewright.frontends.onnx.node import Node
@@ -100,23 +100,25 @@ def bind_operators() -> None:
             for binding in operator.onnx_bindings:
                 key = (binding.domain, binding.name)
                 if key not in done:
-                    _ADAPTERS.bind(key, _translation(operator, binding), range(binding.since, EVERY.stop))
+                    renamed = {ours: theirs for theirs, ours in binding.attrs}
+                    _ADAPTERS.bind(key, _translation(operator, renamed), range(binding.since, EVERY.stop))
 
 
-def _translation(operator: Operator, binding: OnnxBinding) -> Adapter:
+def _translation(function: Callable[..., Any], renamed: Mapping[str, str]) -> Adapter:
     def translate(node: Node) -> Any:
-        attrs = {}
-        for theirs, ours in binding.attrs:
-            value = node.attr(theirs, None)
-            if theirs == "axis" and value is not None and value < 0:
-                if value < -node.rank(0):
-                    raise ValueError(f"axis {value} does not exist: the tensor has {node.rank(0)} axes")
-                value += node.rank(0)
-            if value is not None:
-                attrs[ours] = value
-        return operator(*node.given, **attrs)
+        return node.applied(function, **renamed)
 
+    translate.__module__ = function.__module__
     return translate
+
+
+def binds(
+    table: Mapping[str, Callable[..., Any]], *, since: int = 1, domain: str = "", **renamed: str
+) -> None:
+    """Operators of these names are these functions: operands are positional parameters, attributes keyword-only ones
+    of the same names, or of those that are `renamed` (ours="theirs")."""
+    for name, function in table.items():
+        adapter(name, since=since, domain=domain)(_translation(function, renamed))
 
 
 def bound(node: Node) -> Any:

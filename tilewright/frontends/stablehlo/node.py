@@ -17,7 +17,6 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.outside import Definitions
-from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 
 if TYPE_CHECKING:
@@ -132,17 +131,6 @@ class ProgramOp(NodeWithOperands):
     @property
     def result_type(self) -> TensorLike:
         return self.types[0]
-
-    def result_shape(self, *like: Sequence[Sym]) -> tuple[Sym, ...]:
-        """The dims of the result, those that are dynamic as in what is `like` it."""
-        shape = []
-        for k, d in enumerate(self.result_type.shape):
-            known = None if d is None else sym(d)
-            for other in like:
-                known = known if known is not None else other[k]
-            assert known is not None
-            shape.append(known)
-        return tuple(shape)
 
     def region(self, k: int) -> ir.Block:
         """The block of region `k`."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tilewright.frontends.adapters import AdapterTable
+from tilewright.frontends.adapters import AdapterTable, signature_of
 from tilewright.ir.outside import Definitions
-from tilewright.ops.define import OPERATORS, Operator, TorchBinding
+from tilewright.ops.define import OPERATORS
 
 if TYPE_CHECKING:
     from tilewright.frontends.torch.node import AtenNode
@@ -64,19 +64,29 @@ def bind_operators() -> None:
             for binding in operator.torch_bindings:
                 name = _full(binding.name)
                 if name not in done:
-                    _ADAPTERS.bind(name, _translation(operator, binding))
+                    _ADAPTERS.bind(name, _translation(operator, dict(binding.attrs)))
                     done.add(name)
 
 
-def _translation(operator: Operator, binding: TorchBinding) -> Adapter:
-    def translate(node: AtenNode, **arguments: Any) -> Any:
-        attrs = {
-            ours: arguments[theirs] for theirs, ours in binding.attrs if arguments.get(theirs) is not None
-        }
-        renamed = {theirs for theirs, _ in binding.attrs}
-        return operator(*node.promoted(*(a for name, a in arguments.items() if name not in renamed)), **attrs)
+def _translation(function: Callable[..., Any], renamed: Mapping[str, str]) -> Adapter:
+    """`renamed` are our names of attributes, by those of the arguments."""
+    same = {name: name for name in signature_of(function).attributes if name not in renamed.values()}
+    names = {**same, **renamed}
 
+    def translate(node: AtenNode, **arguments: Any) -> Any:
+        attrs = {ours: arguments[theirs] for theirs, ours in names.items() if arguments.get(theirs) is not None}
+        return function(*node.promoted(*(a for name, a in arguments.items() if name not in names)), **attrs)
+
+    translate.__module__ = function.__module__
     return translate
+
+
+def binds(table: Mapping[str, Callable[..., Any]], **renamed: str) -> None:
+    """Operators of these names are these functions: tensors and numbers, promoted to one dtype, are positional
+    parameters in order, other arguments keyword-only ones of the same names, or of those that are `renamed`
+    (ours="theirs")."""
+    for name, function in table.items():
+        aten(name)(_translation(function, {theirs: ours for ours, theirs in renamed.items()}))
 
 
 def find_adapter(name: str) -> Adapter | None:

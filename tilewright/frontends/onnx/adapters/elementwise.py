@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.onnx.registry import adapter, binds
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -71,11 +71,6 @@ def converted(node: Node, dtype: DType) -> Value:
     return ew.cast(ew.cast(x, dtype=dt.i32) if wraps else x, dtype=dtype)
 
 
-@adapter("BitCast")
-def bit_cast(node: Node) -> Value:
-    return ew.bitcast(node.input(0), dtype=node.dtype_attr("to"))
-
-
 @adapter("Clip")
 def clip(node: Node) -> Value:
     x = node.input(0)
@@ -110,6 +105,5 @@ def is_inf(node: Node) -> Value:
     return ew.and_(infinite, ew.gt(x, 0) if positive else ew.lt(x, 0))
 
 
-@adapter("Reciprocal")
-def reciprocal(node: Node) -> Value:
-    return ew.div(1.0, node.input(0))
+binds({"BitCast": ew.bitcast}, dtype="to")
+binds({"Reciprocal": lambda x: ew.div(1.0, x)})
