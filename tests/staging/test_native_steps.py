@@ -300,6 +300,24 @@ def test_artefacts_keep_their_native_steps() -> None:
     assert all(map(np.array_equal, again(x, np.array(4)), model(x, np.array(4))))
 
 
+def test_an_executor_cannot_run_what_native_code_calls() -> None:
+    artifact = compiled(SQUARES).artifact
+
+    class Other:
+        plan = run_profiled = None
+
+        def run(self, call: int) -> int:
+            return 0
+
+        def create_pool(self, threads: int) -> None:
+            return None
+
+        def destroy_pool(self, address: int) -> None: ...
+
+    with pytest.raises(tilewright.ArtifactError, match="executor= cannot run parts that native code calls"):
+        tilewright.Model(artifact, 1, lambda _: Other())
+
+
 ROWS = """g (float[n, 3] x, int64 trips) => (float[n, 3] y, float[k, n, 3] same, float[k, m] flat, float[k, p] chosen) {
     none = Constant <value_ints = [-1]> ()
     y, same, flat, chosen = Loop (trips, , x) <body = trip (int64 i, bool go, float[n, 3] a)

@@ -588,7 +588,7 @@ def _native_steps(
     if program is None or not program.slots:
         return None
     if not isinstance(code, NativeCode):
-        raise ArtifactError("the artefact calls parts from native code, and they are none")
+        raise ArtifactError("executor= cannot run parts that native code calls", hint="load the model without it")
     return staged.native.NativeSteps(
         program,
         StepsCode(code, program, [part.artifact.run_symbol for part in parts]),
