@@ -192,7 +192,7 @@ def linking_after_a_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def text_of_the_program(patch: pytest.MonkeyPatch) -> None:
-    raising(patch, tilewright.back_end, "program_ir", lambda program, *_: len(program.order) < 14)
+    raising(patch, tilewright.back_end, "program_ir", lambda program, *_: len(program.steps) < 14)
 
 
 def remarks_on_memory(patch: pytest.MonkeyPatch) -> None:
