@@ -33,7 +33,7 @@ ROOMS: dict[str, set[str]] = {
     "memory": {"ir", "passes"},
     "codegen": {"ir", "loops", "runtime", "target"},
     "asm": {"ir", "target"},
-    "accounts": {"codegen", "graph", "ir", "loops", "ops", "target"},
+    "accounts": {"codegen", "graph", "ir", "loops", "memory", "ops", "program", "runtime", "target"},
     "runtime": set(),
     "options": {"frontends", "runtime"},
     "plugins": {"frontends", "ir"},
