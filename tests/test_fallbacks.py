@@ -24,10 +24,10 @@ from tilewright.ir.core import Op
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.loops.stages import Lowered
-from tilewright.memory.order import Order
-from tilewright.memory.place_views import PlaceViews
 from tilewright.options import Options, Progress
 from tilewright.passes import NeededPass
+from tilewright.program.memory.order import Order
+from tilewright.program.memory.place_views import PlaceViews
 from tilewright.runtime import Model
 from tilewright.runtime.errors import ExecutionError
 from tilewright.schedule.sharing import kernels

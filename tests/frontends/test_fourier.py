@@ -12,10 +12,10 @@ import pytest
 import tilewright
 from tests.frontends.helpers import imported, node_model, reference
 from tests.schedule import scheduling as oracle
-from tilewright.frontends.composites.fourier import factors_of
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.diag import TilewrightError
+from tilewright.ops.composites.fourier import factors_of
 from tilewright.options import Options
 from tilewright.passes import PassContext, run_passes
 from tilewright.target.named import parse_target

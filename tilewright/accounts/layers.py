@@ -15,7 +15,7 @@ from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Loc
 from tilewright.ir.notes import Outcome
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
 from tilewright.runtime.report.records import ChannelCount, ProductForm, TypesOfLayer
 
 CONVOLUTIONS = frozenset({"conv", "conv_integer", "conv_transpose"})

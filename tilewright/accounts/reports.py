@@ -11,8 +11,8 @@ from tilewright.ir.diag import Remark
 from tilewright.ir.sym import sym
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
-from tilewright.memory.views import bytes_of
-from tilewright.program.places import UNSHARED, arena_of
+from tilewright.program.memory.places import UNSHARED, arena_of
+from tilewright.program.memory.views import bytes_of
 from tilewright.runtime.report.records import (
     CallRecord,
     IntegerMeaning,

@@ -78,3 +78,13 @@ def default_passes(options: PassOptions) -> list[Pass]:
         Fold(),
         TwoStageReduction(),
     ]
+
+
+KEPT = Fold(max_growth=1)
+"""Constants that would take more memory when folded, as floats of few bits do, are left as they are."""
+
+
+def constant_weights() -> list[Pass]:
+    """For tools that change weights: passes after which these are constants, those that are moved, and those with a
+    normalisation behind them."""
+    return [KEPT, FoldAffine(divisions=False, fold=KEPT), MergeDuplicates(), DropDead()]

@@ -29,9 +29,9 @@ from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_blo
 from tilewright.ir.diag import Problem
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import is_view, traits_of
 from tilewright.ops.define.interp import evaluate
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import is_view, traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.passes import PassContext
 
 KEPT = (

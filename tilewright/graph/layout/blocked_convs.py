@@ -19,7 +19,7 @@ from tilewright.ir.types import product
 from tilewright.ops.blocked import conv_blocked, depthwise_blocked
 from tilewright.ops.contract import matmul
 from tilewright.ops.cook_toom import tile_lengths
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import pad, reshape, slice_
 from tilewright.passes import PassContext
 from tilewright.target.target import Target

@@ -15,8 +15,8 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ir.types import product
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import concat, reshape, slice_
 from tilewright.passes import PassContext
 

@@ -23,7 +23,7 @@ from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, re
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops.contract import conv_flat, conv_grouped, matmul
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import reshape, slice_
 from tilewright.passes import PassContext
 from tilewright.target.target import Target

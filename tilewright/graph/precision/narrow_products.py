@@ -25,7 +25,7 @@ from tilewright.ir.rewrite import constant_array
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul_widening
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
 from tilewright.passes import PassContext
 
 

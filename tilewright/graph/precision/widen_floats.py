@@ -37,8 +37,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import traits_of
 from tilewright.passes import PassContext
 from tilewright.target.dots import Dot
 

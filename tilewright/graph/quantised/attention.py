@@ -29,9 +29,9 @@ from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, de
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import is_view
 from tilewright.ops.quant import quantize_linear
 from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.traits.derive import is_view
 from tilewright.ops.view import reshape, transpose
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target

@@ -26,9 +26,9 @@ from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.define.interp import evaluate_block
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.index import table_lookup
 from tilewright.ops.source import full
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import reshape
 from tilewright.passes import PassContext
 from tilewright.target.target import Target

@@ -19,7 +19,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import TensorType
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.passes import PassContext
 from tilewright.target.target import Target
 

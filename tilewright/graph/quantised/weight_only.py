@@ -27,8 +27,8 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import is_view
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import is_view
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import expand, reshape, slice_, transpose
 from tilewright.passes import PassContext
 

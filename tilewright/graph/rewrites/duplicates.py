@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.ir.core import Func, Module, Op
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
 from tilewright.passes import PassContext
 
 COMPARED_BYTES = 1 << 16

@@ -18,9 +18,9 @@ from tilewright.ir.diag import TilewrightError, failure
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.define.interp import evaluate_op
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.passes import PassContext
 
 TABLE_WORK = 16

@@ -20,8 +20,8 @@ from tilewright.ir.sym import prove_ge0
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import is_view
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import is_view
 from tilewright.passes import PassContext
 
 

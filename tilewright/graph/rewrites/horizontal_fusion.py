@@ -22,7 +22,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
-from tilewright.ops.define.derive_traits import is_view
+from tilewright.ops.traits.derive import is_view
 from tilewright.ops.view import slice_
 from tilewright.passes import PassContext
 

@@ -14,9 +14,9 @@ from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.contract import conv
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.elementwise import add
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import concat, slice_
 from tilewright.passes import PassContext
 

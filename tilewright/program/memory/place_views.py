@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
-from tilewright.memory.storage import planned_bytes
-from tilewright.memory.views import (
+from tilewright.passes import PassContext
+from tilewright.program.memory.storage import planned_bytes
+from tilewright.program.memory.views import (
     Location,
     bytes_of,
     is_consecutive_slice,
@@ -21,7 +22,6 @@ from tilewright.memory.views import (
     part_offsets,
     slice_offset,
 )
-from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)
