@@ -43,7 +43,7 @@ def compile_request(
 
     artifact = compile_with_fallbacks(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
-        artifact.report["model"] = request.model.name
+        artifact = replace(artifact, model=request.model.name)
     return artifact
 
 
@@ -147,11 +147,10 @@ def compile_graphs(
             optional.blame(code.failed, error)
         clock.lap("llvm")
     setting.tell("link", 0, 1)
-    for stage, seconds in clock.laps.items():
-        link.add_time(artifact.report, stage, seconds)
-    for program, (before, after) in zip(artifact.programs[1:], pairwise(ends), strict=False):
-        link.add_bytes(program.report, objects[before[0] : after[0]], after[1] - before[1])
-    return artifact.sharing(tuple(objects), *blocks)
+    added = [
+        (sum(map(len, objects[before[0] : after[0]])), after[1] - before[1]) for before, after in pairwise(ends)
+    ]
+    return link.with_costs(artifact, clock.laps, added).sharing(tuple(objects), *blocks)
 
 
 def _with_broadcasting(
@@ -165,8 +164,8 @@ def _with_broadcasting(
         return link.with_broadcasting(artifact, program, module.main.attrs["open_dims"])
     except UnsupportedError as error:
         reason = f"dims that are taken for equal cannot be broadcast: {error.what}"
-        artifact.report["remarks"].append(Remark("import", error.where or "the model", reason, "missed").record())
-        return artifact
+        remark = Remark("import", error.where or "the model", reason, "missed")
+        return artifact.reporting(remarks=(*artifact.report.remarks, remark))
 
 
 def _compile_program(module: Module, setting: Setting, output: Output) -> Artifact:
