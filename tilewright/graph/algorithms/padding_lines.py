@@ -22,11 +22,11 @@ from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.match import shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import constant
 from tilewright.ops.view import concat, pad, slice_
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)
