@@ -287,6 +287,7 @@ def test_affine_split_reproduces_the_expression(seed: int) -> None:
         (s.select(s.lt(I, 6), N, K), N),
         (s.select(s.lt(I, N), K, K), K),
         (s.select(s.lt(I, N), 1, 0), s.lt(I, N)),
+        (s.select(s.lt(I, N), 0, s.select(s.lt(K, N), 0, M)), s.select(s.logical_or(s.lt(I, N), s.lt(K, N)), 0, M)),
         (s.ceildiv(N, 16), (N - 1) // 16 + 1),
     ],
     ids=str,
