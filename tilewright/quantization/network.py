@@ -11,25 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler import import_graph
+from tilewright.compilation import Compilation
 from tilewright.exporters.onnx.whole import whole_composites
 from tilewright.graph.match import is_constant, sole_user
-from tilewright.graph.rewrites.affine import FoldAffine
-from tilewright.graph.rewrites.dead import DropDead
-from tilewright.graph.rewrites.duplicates import MergeDuplicates
-from tilewright.graph.rewrites.fold import Fold
+from tilewright.graph.pipeline import constant_weights
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value, free_name
 from tilewright.ir.diag import Loc
-from tilewright.ir.passes import PassContext, run_passes
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
 from tilewright.quantization.methods.windows import Windows
-
-KEPT = Fold(max_growth=1)
-"""Constants that would take more memory when folded, as floats of few bits do, are left as they are."""
-
-PREPARATION = (KEPT, FoldAffine(divisions=False, fold=KEPT), MergeDuplicates(), DropDead())
-"""Passes after which weights are constants: those that are moved, and those with a normalisation behind them."""
+from tilewright.requested import import_graph
 
 
 def read_graph(model: Any) -> Module:
@@ -118,10 +109,9 @@ class Network:
     @classmethod
     def of(cls, graph: Module) -> Network:
         """A copy of a graph, prepared."""
-        module = graph.copy()
-        run_passes(module, PREPARATION, PassContext())
-        _name_layers(module)
-        return cls(module)
+        prepared = Compilation.by_default(graph.copy()).apply(constant_weights())
+        _name_layers(prepared.module)
+        return cls(prepared.module)
 
     def copy(self) -> Network:
         return Network(self.module.copy())
