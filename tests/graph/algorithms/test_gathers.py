@@ -12,13 +12,13 @@ from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import TilewrightError
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
 from tilewright.ops import view as vw
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
+from tilewright.passes import PassContext
 
 
 def strided(sizes: Sequence[int], strides: Sequence[int], first: int = 0, dtype: type = np.int64) -> Value:
