@@ -25,7 +25,7 @@ from tilewright.ir.diag import (
     VerifyError,
 )
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
-from tilewright.ir.process_settings import rare_collections, short_turns
+from tilewright.ir.process_settings import rarely_collected, short_turns
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.define.operator import staying_whole
@@ -78,7 +78,7 @@ def compile_with_fallbacks(
     def may_be_a_defect(error: Exception) -> bool:
         return watched is None or error is not watched.raised
 
-    with rare_collections(), short_turns(), faults_of_plugins(session.loaded_plugins.back_ends, may_be_a_defect):
+    with rarely_collected(), short_turns(), faults_of_plugins(session.loaded_plugins.back_ends, may_be_a_defect):
         return retry_without_failed_steps(
             lambda: import_request(request, session, watched),
             lambda module, optional: _in_memory(module, lambda: compiled(module, optional, watched)),
