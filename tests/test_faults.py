@@ -20,7 +20,7 @@ from tilewright.graph.fusion import fuse
 from tilewright.ir.core import Func, Op
 from tilewright.loops.lower import Lowered
 from tilewright.loops.storage.packing import PackedArray
-from tilewright.memory import storage
+from tilewright.program.memory import storage
 from tilewright.runtime import Model
 from tilewright.runtime.errors import PerformanceWarning
 from tilewright.schedule.sharing import kernels

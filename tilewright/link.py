@@ -41,14 +41,14 @@ from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.storage.packing import PackedArray
-from tilewright.memory.storage import Place, needs_copy
-from tilewright.memory.views import bytes_of
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
-from tilewright.program.places import UNSHARED, arena_of, is_planned, places_of
+from tilewright.program.memory.places import UNSHARED, arena_of, is_planned, places_of
+from tilewright.program.memory.storage import Place, needs_copy
+from tilewright.program.memory.views import bytes_of
 from tilewright.program.spec import READ
-from tilewright.program.split import PLACE
+from tilewright.program.split import PLACE, part_functions
 from tilewright.program.states import STATES, states_of
 from tilewright.program.steps import Staged
 from tilewright.program.uses import dims_of
@@ -444,7 +444,7 @@ def make_staged(
         states=states,
         producer=f"tilewright {tilewright.__version__}",
         report=report,
-        assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in module.funcs.values() if f.level == "graph"]),
+        assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in part_functions(module)]),
     )
 
 

@@ -14,7 +14,7 @@ PACKAGE = Path(tilewright.__file__).parent
 FACTS = {"caches", "bandwidth", "pipes", "calibration", "cores", "LINE_BYTES"}
 """What only the rooms that may know of time read of a target."""
 
-ASKING = ("graph", "schedule", "memory", "ops", "frontends")
+ASKING = ("graph", "schedule", "program", "ops", "frontends")
 """Rooms that ask `cost`."""
 
 LIMITS = {

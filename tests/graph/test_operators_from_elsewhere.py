@@ -25,7 +25,6 @@ from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import UnsupportedError
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import tensor
 from tilewright.ops.contract import matmul
@@ -37,6 +36,7 @@ from tilewright.ops.shape import broadcast
 from tilewright.ops.traits.check import contradictions
 from tilewright.ops.view import transpose
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.quantization.network import Network
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target

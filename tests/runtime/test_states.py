@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper, parser
 
 import tilewright
 from tests.staging.models import model_of
-from tilewright.compilation import Compilation, Setting, split
+from tilewright.compilation import Compilation, Setting
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.options import Options
 from tilewright.program.interp import run_program
@@ -128,9 +128,7 @@ def test_the_program_keeps_them_too(graph: str, states: dict[str, str], inputs: 
     """The interpreter of the program that is compiled, kernels in their places."""
     setting = Setting.of(Options(verify=True, states=states), host_target())
     model, module = compiled(source(graph), states=states), load_onnx(source(graph))
-    parts = split(module, setting)
-    if parts == (module,):
-        Compilation(module, setting).run("planned")
+    module = Compilation(module, setting).run("planned").whole()
     held: dict[str, np.ndarray] = {}
     for k in range(1, 4):
         given = inputs(k)

@@ -21,9 +21,9 @@ from tilewright import compilation, link
 from tilewright.codegen.program import Program
 from tilewright.ir.core import Func, Module
 from tilewright.ir.sym import Sym, sym
-from tilewright.memory import plan
-from tilewright.memory.plan import ArenaPlan, Lifetime
-from tilewright.memory.storage import Storage
+from tilewright.program.memory import plan
+from tilewright.program.memory.plan import ArenaPlan, Lifetime
+from tilewright.program.memory.storage import Storage
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.artifact import Artifact
 

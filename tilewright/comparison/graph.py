@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from tilewright.graph.rewrites.duplicates import merge_duplicates
+from tilewright.compilation import Compilation
+from tilewright.graph.rewrites.duplicates import MergeDuplicates
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
@@ -38,13 +39,17 @@ class Segment:
 
 class CoreGraph:
     """A graph whose tensors are told apart by their roots: values that only type-changing ops lie between have one
-    root. The module is the graph's own, and is changed: ops that compute the same become one."""
+    root. Ops that compute the same are one."""
 
     def __init__(self, module: Module) -> None:
         self.module, self.main = module, module.main
-        merge_duplicates(self.main, module)
         self.inputs = dict(zip(self.main.attrs["inputs"], self.main.args, strict=True))
         self.outputs = dict(zip(self.main.attrs["outputs"], self.main.returns, strict=True))
+
+    @classmethod
+    def of(cls, module: Module) -> CoreGraph:
+        """Of a graph, which is changed."""
+        return cls(Compilation.by_default(module).apply([MergeDuplicates()]).module)
 
     @cached_property
     def computed(self) -> frozenset[Value]:

@@ -13,6 +13,7 @@ from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
 from tilewright.program.lifetimes import with_frees
 from tilewright.program.native_steps import with_native_steps
 from tilewright.program.spec import READ, STATE, UPDATE
+from tilewright.program.split import part_functions
 from tilewright.program.states import states_of
 from tilewright.runtime.staged.program import (
     CallHost,
@@ -37,7 +38,7 @@ class Staged:
 def staged_program(module: Module) -> Staged:
     """The steps of the main function of a module, which is a program that calls parts."""
     main = module.main
-    parts = [func for func in module.funcs.values() if func.level == "graph"]
+    parts = part_functions(module)
     made = _Steps({part.name: k for k, part in enumerate(parts)})
     states = states_of(main)
     read = {op.operands[0]: op.result for op in main.body.ops if op.name == READ}

@@ -10,27 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler import import_graph
+from tilewright.compilation import Compilation
 from tilewright.exporters.onnx.whole import whole_composites
 from tilewright.graph.match import is_constant, sole_user
-from tilewright.graph.rewrites.affine import FoldAffine
-from tilewright.graph.rewrites.dead import DropDead
-from tilewright.graph.rewrites.duplicates import MergeDuplicates
-from tilewright.graph.rewrites.fold import Fold
+from tilewright.graph.pipeline import constant_weights
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value, free_name
 from tilewright.ir.diag import Loc
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ops.quant import INTEGERS
-from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.derive import known_product, product_of, traits_of
 from tilewright.ops.traits.facts import Product
 from tilewright.quantization.methods.windows import Windows
-
-KEPT = Fold(max_growth=1)
-"""Constants that would take more memory when folded, as floats of few bits do, are left as they are."""
-
-PREPARATION = (KEPT, FoldAffine(divisions=False, fold=KEPT), MergeDuplicates(), DropDead())
-"""Passes after which weights are constants: those that are moved, and those with a normalisation behind them."""
+from tilewright.requested import import_graph
 
 
 def read_graph(model: Any) -> Module:
@@ -119,10 +110,9 @@ class Network:
     @classmethod
     def of(cls, graph: Module) -> Network:
         """A copy of a graph, prepared."""
-        module = graph.copy()
-        run_passes(module, PREPARATION, PassContext())
-        _name_layers(module)
-        return cls(module)
+        prepared = Compilation.by_default(graph.copy()).apply(constant_weights())
+        _name_layers(prepared.module)
+        return cls(prepared.module)
 
     def copy(self) -> Network:
         return Network(self.module.copy())
@@ -186,8 +176,7 @@ class Network:
         return None if name is None else self.module.constants[name]
 
     def _layer(self, op: Op) -> Layer:
-        product = product_of(op)
-        assert product is not None
+        product = known_product(op)
         weights = op.operands[product.weights]
         shape = tuple(d.value for d in weights.tensor.shape)
         assert weights.op is not None

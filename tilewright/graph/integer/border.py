@@ -20,6 +20,7 @@ from tilewright.ir.diag import Problem
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate
+from tilewright.ops.quant import changes_type_alone
 from tilewright.ops.traits.derive import traits_of
 
 Tensor = tuple[str, str, str, float, int]
@@ -46,8 +47,8 @@ def take_integers(module: Module, numbers: Numbers) -> list[Tensor]:
 def _taken(arg: Value, numbers: Numbers) -> Fixed:
     quantized = list(_readers(arg))
     hint = "quantise it before all else (QuantizeLinear and DequantizeLinear behind it, with known scales)"
-    if not quantized or any(op.name != "quantize_linear" for op in quantized):
-        other = next((op for op in quantized if op.name != "quantize_linear"), None)
+    other = next((op for op in quantized if op.name != "quantize_linear"), None)
+    if not quantized or other is not None:
         raise Obstacle(f"it is read as floats by {other.loc if other else 'nothing'}", hint)
     first = quantized[0]
     arrays = [[numbers.array(v) if numbers.is_known(v) else None for v in op.operands[1:]] for op in quantized]
@@ -74,7 +75,7 @@ def _taken(arg: Value, numbers: Numbers) -> Fixed:
 def _readers(value: Value) -> Iterator[Op]:
     """What reads a value, or the elements that were moved or cast from it."""
     for user in value.users:
-        is_cast = user.name == "cast" and dtype_of(user.result).is_float
+        is_cast = changes_type_alone(user) and dtype_of(user.result).is_float
         if (traits_of(user).moves_one and user.operands[0] is value) or is_cast:
             yield from _readers(user.result)
         else:

@@ -21,10 +21,9 @@ from tilewright.graph.precision.attention_products import attention_products, su
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ops.cook_toom import tile_lengths
-from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.derive import known_product, traits_of
 from tilewright.ops.traits.facts import Product
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -39,10 +38,9 @@ def is_considered(op: Op, dtype: DType) -> bool:
     return all(dtype_of(v) is dtype for v in (*read, op.results[0]))
 
 
-def float_dot(ctx: PassContext, *, exact: bool) -> Dot | None:
+def float_dot(target: Target, *, exact: bool) -> Dot | None:
     """The machine's instruction for groups of 16-bit floats; with `exact` one that rounds as multiply-adds do."""
-    dots = () if ctx.target is None else ctx.target.dots_in(dt.f32)
-    return next((dot for dot in dots if dot.rounds_as_fma or not exact), None)
+    return next((dot for dot in target.dots_in(dt.f32) if dot.rounds_as_fma or not exact), None)
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class NarrowChoice:
             return False, reason
         shapes = self._shapes(op)
         share = narrow_share(shapes, self.dot, self.target, self.all_weights)
-        fastest = self._fastest(op) if _product(op).space else 1.0
+        fastest = self._fastest(op) if known_product(op).space else 1.0
         message = f"{self.dot.left} is estimated at {share:.2f} of the time of direct sums of f32"
         if fastest < 1:
             message += f", Winograd's algorithm at {fastest:.2f}"
@@ -77,7 +75,7 @@ class NarrowChoice:
 
     def _why_not(self, op: Op) -> str:
         """Why the machine cannot multiply the operands of an operator in groups; "" where it can."""
-        product, recurs = _product(op), traits_of(op).has_state
+        product, recurs = known_product(op), traits_of(op).has_state
         if not (product.of_matrices or (product.slides and "sums" in op.attrs) or recurs):
             return f"{op.name} multiplies in float32 only"
         if op in self.attention:
@@ -119,7 +117,7 @@ class NarrowChoice:
 
     def _shapes(self, op: Op) -> list[SumsShape]:
         """What the estimate asks for, of each typical size."""
-        product = _product(op)
+        product = known_product(op)
         if traits_of(op).has_state:
             return self._steps(op)
         if op in self.attention:
@@ -164,9 +162,3 @@ class NarrowChoice:
             for n, *extents in self.typical.of([images, *space])
         ]
         return share_of_fastest(shapes, tile_lengths(tuple(taps), MOST_GROWTH), self.target, self.all_weights)
-
-
-def _product(op: Op) -> Product:
-    product = product_of(op)
-    assert product is not None, f"{op.name} is considered"
-    return product

@@ -21,12 +21,12 @@ from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array, defining
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.derive import known_product, traits_of
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class NarrowProducts:
         found = [op for op in module.main.body.ops if is_considered(op, dt.f32)] if ctx.fast else []
         if not found:
             return
-        dot = float_dot(ctx, exact=False)
-        if dot is None:
+        target = ctx.target
+        dot = None if target is None else float_dot(target, exact=False)
+        if target is None or dot is None:
             ctx.remark(self.name, "products of f32", "the machine multiplies no groups of shorter floats")
             return
-        choice = NarrowChoice.of(module, dot, ctx.target)
+        choice = NarrowChoice.of(module, dot, target)
         chosen = [op for op in found if decided(op, choice, ctx)]
         if chosen:
             _Narrowing(module, choice, frozenset(chosen)).run()
@@ -62,8 +63,7 @@ def decided(op: Op, choice: NarrowChoice, ctx: PassContext) -> bool:
 def narrow_product(op: Op, narrow: Callable[[Value], Value], choice: NarrowChoice) -> Value:
     """A chosen product or convolution with sums in float32, of data that `narrow` gives in fewer bits and of rounded
     weights."""
-    product = product_of(op)
-    assert product is not None, "chosen are products"
+    product = known_product(op)
     data, right = narrow(op.operands[product.data]), op.operands[product.weights]
     if op in choice.attention:
         return matmul_widening(data, narrow(right), sums=dt.f32, transpose_b=product.turns_weights)

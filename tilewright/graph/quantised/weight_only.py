@@ -31,15 +31,15 @@ from tilewright.graph.quantised.half_bytes import choose_halves
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, defining, rewrite, rule
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.traits.derive import is_view, traits_of
+from tilewright.ops.traits.derive import is_view, known_product, traits_of
 from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import expand, reshape, slice_, transpose
+from tilewright.passes import PassContext
 
 LEAST_BYTES = 64 << 10
 """Bytes of dequantised weights below which they are folded: the readers of so few find them in a cache."""
@@ -108,8 +108,7 @@ def _picks_by_data(op: Op) -> bool:
 
 def _rows(op: Op) -> int | None:
     """Rows of a product that share one matrix; None where their number is not known."""
-    product = matrix_product(op)
-    assert product is not None
+    product = known_product(op)
     shape = shape_of(op.operands[product.data])
     count = shape[2 * len(shape) - 3 - product.depth]
     return count.value if count.is_const else None

@@ -12,8 +12,8 @@ from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.memory.storage import Place, Storage
-from tilewright.memory.views import bytes_of, part_offsets, slice_offset
+from tilewright.program.memory.storage import Place, Storage
+from tilewright.program.memory.views import bytes_of, part_offsets, slice_offset
 
 ARENA, UNSHARED, OVERWRITES = "arena", "unshared", "overwrites"
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
-from tilewright.memory.storage import planned_bytes
-from tilewright.memory.views import (
+from tilewright.passes import PassContext
+from tilewright.program.memory.storage import planned_bytes
+from tilewright.program.memory.views import (
     Location,
     bytes_of,
     is_consecutive_slice,

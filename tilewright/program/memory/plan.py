@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from tilewright.ir.sym import Sym, maximum, sym
-from tilewright.memory.occupancy import Occupancy
+from tilewright.program.memory.occupancy import Occupancy
 
 ALIGNMENT = 64
 """Bytes to a multiple of which buffers are aligned: a cache line, and the widest vector."""

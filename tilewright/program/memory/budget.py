@@ -7,8 +7,8 @@ from collections import Counter
 from tilewright.ir.core import Func
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import Sym
-from tilewright.memory.plan import TYPICAL_DIM, typical
-from tilewright.memory.storage import lifetimes_of
+from tilewright.program.memory.plan import TYPICAL_DIM, typical
+from tilewright.program.memory.storage import lifetimes_of
 
 BUDGET = 1 << 30
 """Bytes of intermediate results that any model may take beside twice the bytes of its weights: images of eight million

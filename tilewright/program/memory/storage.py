@@ -1,6 +1,6 @@
 """Storage: for every value of a program of kernel calls, the memory it lives in.
 
-A program here is a graph-level Func that holds only `constant`, `call`, `return` and the views of `memory/views.py`,
+A program here is a graph-level Func that holds only `constant`, `call`, `return` and the views of `views.py`,
 which need no code. Graph outputs are written straight into the caller's arrays. A result takes the place of an
 argument of its kernel that is not needed any more, where the kernel allows it.
 """
@@ -14,8 +14,8 @@ from typing import Literal
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
-from tilewright.memory.plan import ArenaPlan, Lifetime, plan_arena, typical_total, unshared_bytes
-from tilewright.memory.views import Location, bytes_of, locate
+from tilewright.program.memory.plan import ArenaPlan, Lifetime, plan_arena, typical_total, unshared_bytes
+from tilewright.program.memory.views import Location, bytes_of, locate
 
 Pairs = Sequence[tuple[int, int]]
 """Positions of an operand and of a result, counted through both, that may lie in the same memory."""

@@ -7,10 +7,10 @@ from heapq import heappop, heappush
 from typing import ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
-from tilewright.memory.plan import typical
-from tilewright.memory.storage import planned_bytes
-from tilewright.memory.views import VIEWS, bytes_of, locate
+from tilewright.passes import PassContext
+from tilewright.program.memory.plan import typical
+from tilewright.program.memory.storage import planned_bytes
+from tilewright.program.memory.views import VIEWS, bytes_of, locate
 
 NO_KERNEL = VIEWS | {"constant", "return"}
 
