@@ -20,7 +20,6 @@ from tilewright.ir.diag import Problem
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate
-from tilewright.ops.quant import changes_type_alone
 from tilewright.ops.traits.derive import traits_of
 
 Tensor = tuple[str, str, str, float, int]
@@ -75,7 +74,7 @@ def _taken(arg: Value, numbers: Numbers) -> Fixed:
 def _readers(value: Value) -> Iterator[Op]:
     """What reads a value, or the elements that were moved or cast from it."""
     for user in value.users:
-        is_cast = changes_type_alone(user) and dtype_of(user.result).is_float
+        is_cast = user.name == "cast" and dtype_of(user.result).is_float
         if (traits_of(user).moves_one and user.operands[0] is value) or is_cast:
             yield from _readers(user.result)
         else:
