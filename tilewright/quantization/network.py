@@ -18,7 +18,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value, free_name
 from tilewright.ir.diag import Loc
 from tilewright.ops.quant import INTEGERS
-from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.derive import known_product, product_of, traits_of
 from tilewright.ops.traits.facts import Product
 from tilewright.quantization.methods.windows import Windows
 from tilewright.requested import import_graph
@@ -176,8 +176,7 @@ class Network:
         return None if name is None else self.module.constants[name]
 
     def _layer(self, op: Op) -> Layer:
-        product = product_of(op)
-        assert product is not None
+        product = known_product(op)
         weights = op.operands[product.weights]
         shape = tuple(d.value for d in weights.tensor.shape)
         assert weights.op is not None

@@ -46,8 +46,8 @@ def take_integers(module: Module, numbers: Numbers) -> list[Tensor]:
 def _taken(arg: Value, numbers: Numbers) -> Fixed:
     quantized = list(_readers(arg))
     hint = "quantise it before all else (QuantizeLinear and DequantizeLinear behind it, with known scales)"
-    if not quantized or any(op.name != "quantize_linear" for op in quantized):
-        other = next((op for op in quantized if op.name != "quantize_linear"), None)
+    other = next((op for op in quantized if op.name != "quantize_linear"), None)
+    if not quantized or other is not None:
         raise Obstacle(f"it is read as floats by {other.loc if other else 'nothing'}", hint)
     first = quantized[0]
     arrays = [[numbers.array(v) if numbers.is_known(v) else None for v in op.operands[1:]] for op in quantized]

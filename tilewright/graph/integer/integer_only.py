@@ -21,13 +21,14 @@ from tilewright.graph.integer.border import give_integers, take_integers
 from tilewright.graph.integer.curves import Curve, applied, bytes_of, every_byte
 from tilewright.graph.integer.fixed import Fixed, as_scale, of_integers, requantized
 from tilewright.graph.integer.obstacles import Obstacle, raise_if_any
-from tilewright.graph.integer.rules import moved, rule_of
+from tilewright.graph.integer.rules import by_rule, moved
 from tilewright.graph.integer.state import FIXED_POINT, Numbers
 from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uniform_number
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Problem
+from tilewright.ir.rewrite import defining
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.define.interp import evaluate
@@ -147,7 +148,7 @@ class _Rewriting:
         has_integers = not any(v in numbers.curves and v not in numbers.fixed for v in op.operands if is_float(v))
         if curve is None or has_integers:
             try:
-                made = self._by_rule(op)
+                made = by_rule(op, numbers)
             except Obstacle:
                 if curve is None:
                     raise
@@ -164,12 +165,6 @@ class _Rewriting:
         self.numbers.curves[op.result] = Curve(root, curve.elements)
         if x is not None and x.value is curve.root:
             self.numbers.fixed[op.result] = x.on(root)
-
-    def _by_rule(self, op: Op) -> Fixed | Value:
-        rule = rule_of(op)
-        if rule is None:
-            raise Obstacle("it has no form in integers")
-        return rule(op, self.numbers)
 
     def _curve(self, op: Op) -> Curve | None:
         """The result as a function of one byte."""
@@ -196,7 +191,7 @@ class _Rewriting:
 
     def _number(self, value: Value) -> np.ndarray | None:
         """The only element that a known tensor has."""
-        if value in self.numbers.curves or (not self.numbers.is_known(value) and not _is_full(value)):
+        if value in self.numbers.curves or (not self.numbers.is_known(value) and defining(value, "full") is None):
             return None
         if value in self.numbers.known:
             if type_of(value).size != 1:
@@ -280,10 +275,6 @@ def _of_curve(curve: Curve | None, result: Value) -> Value:
 def _whole(array: np.ndarray, value: Value) -> np.ndarray:
     """All elements of a value of which `array` may be the only one."""
     return np.ascontiguousarray(np.broadcast_to(array, [d.value for d in shape_of(value)]))
-
-
-def _is_full(value: Value) -> bool:
-    return value.op is not None and value.op.name == "full"
 
 
 def _only(zeros: np.ndarray) -> int:

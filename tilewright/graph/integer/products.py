@@ -18,7 +18,7 @@ from tilewright.ops.contract import conv, conv_transpose, matmul, matmul_widenin
 from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.quant import INTEGERS, matmul_integer
 from tilewright.ops.source import full
-from tilewright.ops.traits.derive import product_of
+from tilewright.ops.traits.derive import known_product
 from tilewright.ops.traits.facts import Product
 from tilewright.ops.view import transpose
 
@@ -83,8 +83,7 @@ def _swapped(value: Value) -> tuple[int, ...]:
 
 @FIXED_POINT.rule(conv, conv_transpose)
 def _conv(op: Op, numbers: Numbers) -> Fixed:
-    product, form = product_of(op), INTEGERS.of(op)
-    assert product is not None
+    product, form = known_product(op), INTEGERS.of(op)
     weights = _weights(op.operands[1], numbers)
     if weights is None:
         raise Obstacle("its filters are not known when compiling")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from tilewright.graph.integer.fixed import (
 )
 from tilewright.graph.integer.obstacles import Obstacle
 from tilewright.graph.integer.products import product_of_matrices
-from tilewright.graph.integer.state import FIXED_POINT, FixedRule, Numbers
+from tilewright.graph.integer.state import FIXED_POINT, Numbers
 from tilewright.graph.integer.sums import negated, plus, plus_known
 from tilewright.graph.match import dtype_of, hands_on_elements, matrix_product, shape_of
 from tilewright.ir import dtype as dt
@@ -196,11 +195,11 @@ def _compared(op: Op, numbers: Numbers) -> Value:
         a, b, compare = b, a, _MIRRORED.get(op.name, compare)
     if numbers.is_known(b):
         x = numbers.of(a)
-        right = integers(as_integers(np.clip(_limit_of(compare, _array(numbers, b) / x.scale), -GREATEST, GREATEST)))
-        made: Value = compare(centred(x), right)
-        return made
-    x, y = common([uniform(numbers.of(a)), uniform(numbers.of(b))])
-    made = compare(centred(x), centred(y))
+        limit = np.clip(_limit_of(compare, _array(numbers, b) / x.scale), -GREATEST, GREATEST)
+        sides = [centred(x), integers(as_integers(limit))]
+    else:
+        sides = [centred(x) for x in common([uniform(numbers.of(v)) for v in (a, b)])]
+    made: Value = compare(*sides)
     return made
 
 
@@ -269,16 +268,16 @@ def _cast(op: Op, numbers: Numbers) -> Fixed:
     raise Obstacle(f"integers of {dtype.bits} bits become floats")
 
 
-def rule_of(op: Op) -> FixedRule | None:
-    """How a result of integers is made; None where there is no such form."""
-    product = matrix_product(op)
-    derived = partial(product_of_matrices, product) if product is not None else None
-    return FIXED_POINT.of(op) or derived or (_move if hands_on_one(op) else None)
-
-
-def hands_on_one(op: Op) -> bool:
-    """Whether all elements of its only result are elements of the first operand, moved or chosen by their order."""
-    return hands_on_elements(op) and traits_of(op).chooses_one
+def by_rule(op: Op, numbers: Numbers) -> Fixed | Value:
+    """The integers of a result: by the operator's own rule, or as its traits say."""
+    rule, product = FIXED_POINT.of(op), matrix_product(op)
+    if rule is not None:
+        return rule(op, numbers)
+    if product is not None:
+        return product_of_matrices(product, op, numbers)
+    if hands_on_elements(op) and traits_of(op).chooses_one:
+        return _move(op, numbers)
+    raise Obstacle("it has no form in integers")
 
 
 

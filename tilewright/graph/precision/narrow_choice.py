@@ -23,7 +23,7 @@ from tilewright.ir.core import Module, Op
 from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import constant_array
 from tilewright.ops.cook_toom import tile_lengths
-from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.derive import known_product, traits_of
 from tilewright.ops.traits.facts import Product
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -67,7 +67,7 @@ class NarrowChoice:
             return False, reason
         shapes = self._shapes(op)
         share = narrow_share(shapes, self.dot, self.target, self.all_weights)
-        fastest = self._fastest(op) if _product(op).space else 1.0
+        fastest = self._fastest(op) if known_product(op).space else 1.0
         message = f"{self.dot.left} is estimated at {share:.2f} of the time of direct sums of f32"
         if fastest < 1:
             message += f", Winograd's algorithm at {fastest:.2f}"
@@ -75,7 +75,7 @@ class NarrowChoice:
 
     def _why_not(self, op: Op) -> str:
         """Why the machine cannot multiply the operands of an operator in groups; "" where it can."""
-        product, recurs = _product(op), traits_of(op).has_state
+        product, recurs = known_product(op), traits_of(op).has_state
         if not (product.of_matrices or (product.slides and "sums" in op.attrs) or recurs):
             return f"{op.name} multiplies in float32 only"
         if op in self.attention:
@@ -117,7 +117,7 @@ class NarrowChoice:
 
     def _shapes(self, op: Op) -> list[SumsShape]:
         """What the estimate asks for, of each typical size."""
-        product = _product(op)
+        product = known_product(op)
         if traits_of(op).has_state:
             return self._steps(op)
         if op in self.attention:
@@ -162,9 +162,3 @@ class NarrowChoice:
             for n, *extents in self.typical.of([images, *space])
         ]
         return share_of_fastest(shapes, tile_lengths(tuple(taps), MOST_GROWTH), self.target, self.all_weights)
-
-
-def _product(op: Op) -> Product:
-    product = product_of(op)
-    assert product is not None, f"{op.name} is considered"
-    return product

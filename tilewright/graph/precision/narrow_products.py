@@ -25,7 +25,7 @@ from tilewright.ir.rewrite import constant_array, defining
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.derive import known_product, traits_of
 from tilewright.passes import PassContext
 
 
@@ -63,8 +63,7 @@ def decided(op: Op, choice: NarrowChoice, ctx: PassContext) -> bool:
 def narrow_product(op: Op, narrow: Callable[[Value], Value], choice: NarrowChoice) -> Value:
     """A chosen product or convolution with sums in float32, of data that `narrow` gives in fewer bits and of rounded
     weights."""
-    product = product_of(op)
-    assert product is not None, "chosen are products"
+    product = known_product(op)
     data, right = narrow(op.operands[product.data]), op.operands[product.weights]
     if op in choice.attention:
         return matmul_widening(data, narrow(right), sums=dt.f32, transpose_b=product.turns_weights)

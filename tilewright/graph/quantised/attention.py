@@ -31,7 +31,7 @@ from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.quant import OF_NUMBERS, quantize_linear
 from tilewright.ops.reduce import reduce_sum
-from tilewright.ops.traits.derive import is_view, product_of
+from tilewright.ops.traits.derive import is_view, known_product
 from tilewright.ops.view import reshape, transpose
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -124,8 +124,7 @@ def _sum_of_shares(value: Value, module: Module) -> float | None:
 
 def _centred_sums(op: Op, left: _Operand, right: _Operand, dot: Dot, ctx: RewriteContext) -> Value:
     """Products of integers with their zero points taken off, added up in i32."""
-    product = product_of(op)
-    right, transposed = _by_rows(right, product is not None and product.turns_weights)
+    right, transposed = _by_rows(right, known_product(op).turns_weights)
     along = -1 if transposed else -2  # the axis of the right operand that is summed over
     (rows, row_shift), (columns, column_shift) = (
         _as_bytes(operand.integers, dtype) for operand, dtype in ((left, dot.left), (right, dot.right))

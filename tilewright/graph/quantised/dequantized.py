@@ -18,6 +18,7 @@ from tilewright.graph.match import (
     dtype_of,
     hands_on_elements,
     is_constant,
+    matrix_product,
     shape_of,
     sole_user,
     type_of,
@@ -29,7 +30,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, constant_array, defining, rule
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
-from tilewright.ops.define import OPERATORS, Operator, constant
+from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.quant import INTEGERS, dequantize_linear, matmul_integer, quantize_linear
 from tilewright.ops.traits.derive import is_view, product_of, traits_of
 from tilewright.ops.traits.facts import Product
@@ -184,7 +185,7 @@ def sums_of_integers(why_not: WhyNot) -> Rule:
 
 def _sums_of_integers(why_not: WhyNot, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     product = product_of(op)
-    form = None if product is None else integers_of(op, product)
+    form = INTEGERS.of(op) if matrix_product(op) is None else matmul_integer
     if product is None or form is None or dtype_of(op.result) != dt.f32:
         return None
     x, w = (defining(op.operands[k], "dequantize_linear") for k in (product.data, product.weights))
@@ -209,11 +210,6 @@ def _sums_of_integers(why_not: WhyNot, op: Op, b: Builder, ctx: RewriteContext) 
     if product.of_matrices:
         return scaled(sums, data_scale, scale)
     return scaled(sums, data_scale, reshape(scale, shape=(1, type_of(scale).size, *[1] * (weights.ndim - 2))))
-
-
-def integers_of(op: Op, product: Product) -> Operator | None:
-    """The operator that computes on integers; matrices do not lie transposed there."""
-    return matmul_integer if product.of_matrices and product.is_plain else INTEGERS.of(op)
 
 
 def _why_in_floats(product: Product, x: Op, w: Op) -> str:

@@ -14,18 +14,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.cost.narrow_weights import lie_in_halves
-from tilewright.graph.match import (
-    dtype_of,
-    keeps_each_element,
-    matrix_product,
-    multiplies_known,
-    shape_of,
-    type_of,
-)
+from tilewright.graph.match import dtype_of, keeps_each_element, multiplies_known, shape_of, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import TensorType
+from tilewright.ops.traits.derive import known_product
 from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
@@ -107,8 +101,7 @@ def _why_whole(constants: Sequence[Op], dtype: DType | None, all_weights: int, t
         return "they are longer than 4 bits"
     products = [p for op in constants for cast in op.result.users for p in _products(cast)]
     for op in products:
-        product = matrix_product(op)
-        assert product is not None
+        product = known_product(op)
         *_, rows, depth = shape_of(op.operands[product.data])
         if product.turns_data:
             rows, depth = depth, rows

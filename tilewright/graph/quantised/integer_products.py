@@ -47,17 +47,16 @@ from tilewright.ir.rewrite import (
     RewriteContext,
     Rule,
     constant_array,
-    defining,
     rewrite,
 )
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul_widening
-from tilewright.ops.define import Operator, constant
-from tilewright.ops.quant import OF_NUMBERS, is_quantisation
+from tilewright.ops.define import constant
+from tilewright.ops.quant import OF_NUMBERS, changes_type_alone, is_quantisation
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import full
-from tilewright.ops.traits.derive import product_of
+from tilewright.ops.traits.derive import known_product, product_of
 from tilewright.ops.view import pad
 from tilewright.passes import PassContext
 from tilewright.target.dots import Dot
@@ -114,7 +113,7 @@ def _why_in_floats(
     """As `why_not_multiplied`, of an operator on floats. Weights of a matrix are read once, and are much shorter as
     integers; those of a convolution are read for all positions, and its algorithm may save multiplications."""
     dot = _dot_of(dots, op, weights.astype(np.int32) - zeros.astype(np.int32))
-    if not _of_matrices(op) and products_per_float(dot, target) <= 1:
+    if not known_product(op).of_matrices and products_per_float(dot, target) <= 1:
         return "the machine multiplies no more integers than floats in a cycle"
     return why_not_multiplied(dot, op, weights, zeros)
 
@@ -122,21 +121,16 @@ def _why_in_floats(
 def _dot_of(dots: Sequence[Dot], op: Op, centred: np.ndarray) -> Dot:
     """The first instruction that takes the centred weights of a convolution; a product takes bytes of any zero point,
     whose rows are summed for that."""
-    if _of_matrices(op):
+    if known_product(op).of_matrices:
         return dots[0]
     return next((dot for dot in dots if _fits(centred, dot.right)), dots[0])
-
-
-def _of_matrices(op: Op) -> bool:
-    product = product_of(op)
-    return product is not None and product.of_matrices
 
 
 def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray) -> str:
     """Why the machine does not multiply the integers of a product or convolution in groups; "" where it does.
     `weights` are laid out as the operator reads them."""
     centred = weights.astype(np.int32) - zeros.astype(np.int32)
-    is_product = _of_matrices(op)
+    is_product = known_product(op).of_matrices
     terms = np.abs(centred, dtype=np.int64).sum(axis=-2 if is_product else tuple(range(1, centred.ndim)))
     if OF_NUMBERS.of(op) is None and BYTES * terms.max(initial=0) >= 1 << 31:  # its own are modulo 2^32
         return "its sums may be longer than 32 bits"
@@ -182,12 +176,11 @@ def multiply_in_groups(
     dots: Sequence[Dot], target: Target, stored_as: StoredAs, op: Op, b: Builder, ctx: RewriteContext
 ) -> Replacement:
     """The sums in the dtypes of one of the target's `dots`, and what zero points add to them."""
-    numbers = OF_NUMBERS.of(op)
-    if numbers is None:
+    if OF_NUMBERS.of(op) is None:
         return None
     _, right, _, right_zero = op.operands
     array, zeros = constant_array(right, ctx.module), constant_array(right_zero, ctx.module)
-    if _of_matrices(op) and not is_constant(right):
+    if known_product(op).of_matrices and not is_constant(right):
         return product_of_the_call(dots[0], op, ctx)
     if array is None or zeros is None:
         return NoMatch("the right operand and its zero points are not known when compiling")
@@ -196,9 +189,9 @@ def multiply_in_groups(
     reason = why_not_multiplied(dot, op, array, zeros)
     if reason:
         return NoMatch(reason)
-    if _of_matrices(op):
+    if known_product(op).of_matrices:
         return _product(dot, stored_as, op, centred, zeros, ctx)
-    return _convolution(numbers, dot, target, op, centred, ctx)
+    return _convolution(dot, target, op, centred, ctx)
 
 
 def _pads(op: Op) -> bool:
@@ -208,7 +201,7 @@ def _pads(op: Op) -> bool:
 def dequantize_centred(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """Of bytes that a product reads as centred i16, the same i16 times the scale: one tensor serves both."""
     x, scale, zero = op.operands
-    if not any(defining(v, "cast") and dtype_of(v) is dt.i16 for u in x.users for v in u.results):
+    if not any(changes_type_alone(u) and dtype_of(u.result) is dt.i16 for u in x.users):
         return None
     if dtype_of(x).bits != 8 or op.attrs["dtype"] != dt.f32 or not whole_parameters(op):
         return None
@@ -242,10 +235,9 @@ def _product(
     return sums
 
 
-def _convolution(
-    conv: Operator, dot: Dot, target: Target, op: Op, centred: np.ndarray, ctx: RewriteContext
-) -> Value:
-    x, _, x_zero, _ = op.operands
+def _convolution(dot: Dot, target: Target, op: Op, centred: np.ndarray, ctx: RewriteContext) -> Value:
+    conv, (x, _, x_zero, _) = OF_NUMBERS.of(op), op.operands
+    assert conv is not None
     attrs: dict[str, Any] = dict(op.attrs)
     if dot.left is dt.i16:
         made: Value = conv(_centred(x, x_zero), _constant(centred, dot.right), sums=dt.i32, **attrs)

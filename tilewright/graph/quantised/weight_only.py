@@ -36,7 +36,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.traits.derive import is_view, traits_of
+from tilewright.ops.traits.derive import is_view, known_product, traits_of
 from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import expand, reshape, slice_, transpose
 from tilewright.passes import PassContext
@@ -108,8 +108,7 @@ def _picks_by_data(op: Op) -> bool:
 
 def _rows(op: Op) -> int | None:
     """Rows of a product that share one matrix; None where their number is not known."""
-    product = matrix_product(op)
-    assert product is not None
+    product = known_product(op)
     shape = shape_of(op.operands[product.data])
     count = shape[2 * len(shape) - 3 - product.depth]
     return count.value if count.is_const else None

@@ -51,6 +51,13 @@ def product_of(op: Op) -> Product | None:
     return traits_of(op).product
 
 
+def known_product(op: Op) -> Product:
+    """Those of an op that is known to be a product."""
+    product = product_of(op)
+    assert product is not None, f"{op.name} adds up no products"
+    return product
+
+
 def is_reduction(op: Op) -> bool:
     """Whether it combines elements of its only operand along axes."""
     operator = OPERATORS.get(op.name)
