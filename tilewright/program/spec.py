@@ -29,6 +29,7 @@ from tilewright.ir.verify import OpRule, Spec
 from tilewright.ops.define.spec import graph_spec
 from tilewright.ops.define.staged import ASSUME, STAGED
 from tilewright.program.aliasing import broken_aliasing
+from tilewright.program.memory.views import VIEWS
 
 LEVEL = "program"
 
@@ -37,7 +38,6 @@ STATE, READ, UPDATE = "state", "read", "update"
 SPACE = "state"
 """The memory of states, in their types: `state f32[1, 8]`."""
 
-VIEWS = ("reshape", "slice", "concat")
 
 
 def program_spec(module: Module) -> Spec:
