@@ -74,8 +74,8 @@ def test_outputs_go_to_given_arrays(expanding: tilewright.Model) -> None:
 
 
 def test_the_report_tells_of_all_parts(expanding: tilewright.Model) -> None:
-    report = expanding.report().data
-    assert report["parts"] == 2 and report["kernels"] == len(report["calls"]) >= 2
+    report = expanding.report()
+    assert report.parts == 2 and report.kernels == len(report.calls) >= 2
 
 
 def test_an_impossible_size_is_an_error_of_the_call() -> None:

@@ -99,7 +99,7 @@ def test_large_windows_of_each_type(operator: str, dtype: str) -> None:
     attrs: dict[str, Any] = {"kernel_shape": [2001], "strides": [1], "dilations": [1], "pads": [1000, 1000]}
     model = tilewright.compile(pooling(operator, x.shape, dtype, **attrs), cache=False, threads=1)
     (y,) = model(x)
-    assert y.dtype == x.dtype and model.report().data["kernels"] > 5
+    assert y.dtype == x.dtype and model.report().kernels > 5
     loose = {"float16": 2e-3, "float32": 1e-5}.get(dtype, 1e-12)
     np.testing.assert_allclose(y.astype(np.float64), expected(operator, x, attrs), rtol=loose, atol=loose)
 
@@ -121,7 +121,7 @@ def test_a_window_of_any_size_takes_work_of_the_sizes_of_input_and_output() -> N
     """A mean of 510 x 16,895 elements, which takes minutes where each window is read."""
     attrs = {"kernel_shape": [510, 16895], "pads": [255] * 4, "count_include_pad": 1}
     model = tilewright.compile(pooling("AveragePool", (2, 1, 3, 32766), **attrs), cache=False, threads=1, profile=True)
-    touched = sum(int(call["touched bytes"]) for call in model.report().data["calls"])
+    touched = sum(int(call.touched_bytes) for call in model.report().calls)
     assert touched < 40 * 4 * (2 * 3 * 32766 + 2 * 4 * 16382)
     (y,) = model(np.ones((2, 1, 3, 32766), np.float32))
     assert y.shape == (2, 1, 4, 16382)

@@ -23,6 +23,7 @@ from tilewright.loops.order.split import split
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.axes import merge_axes, split_axis
 from tilewright.loops.storage.compute_in import compute_in
+from tilewright.loops.storage.pack import pack
 from tilewright.loops.storage.preload import preload
 from tilewright.loops.storage.swap_axes import swap_axes
 from tilewright.ops.define.loop_programs import run_kernel
@@ -467,3 +468,27 @@ def test_a_producer_of_two_loops_is_kept_inside_of_its_domain_in_both() -> None:
     y = np.full((6, 3), np.nan)
     run_kernel(func, [x, y])
     assert np.array_equal(y, np.concatenate([x + 1, np.zeros((2, 3))]))
+
+
+@pytest.mark.parametrize(("condition", "needed"), [("8*io + 7 < n", False), ("8*io + 6 < n", True), ("io < n", True)])
+def test_a_copy_of_what_a_branch_knows_to_be_there_has_no_conditions(condition: str, needed: bool) -> None:
+    func = parse_kernel(
+        f"""
+kernel @k(x: &f64[n], y: &f64[n]) dims(n) with {{outputs=1}} {{
+  for io in 0..(n + 7) // 8 {{
+    if {condition} {{
+      for t in 0..1 {{
+        for i in 0..8 {{
+          y[8*io + i if 8*io + i < n] = x[8*io + i if 8*io + i < n else 0]
+        }}
+      }}
+    }}
+  }}
+  return
+}}
+"""
+    )
+    made = pack(func, func.args[0], find_loop(func, "t"))
+    assert verify_func(func, LOOPS_SPEC) is None
+    (load,) = (op for op in made.fill[-1].walk() if op.name == "load")
+    assert bool(load.attrs.get("guard")) == needed

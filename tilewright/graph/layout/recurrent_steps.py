@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.cost.recurrence import USUAL_BATCH, columns_of_gate, entries_together, floats_of_line
-from tilewright.graph.match import shape_of
-from tilewright.graph.quantised.weight_only import is_known
+from tilewright.graph.match import is_known, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
 from tilewright.ir.rewrite import defining

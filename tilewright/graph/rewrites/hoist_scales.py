@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.graph.match import dtype_of, shape_of, uniform_number
-from tilewright.graph.quantised.weight_only import is_known
+from tilewright.graph.match import dtype_of, is_known, shape_of, uniform_number
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rewrite, rule
 from tilewright.ir.sym import prove_ge0

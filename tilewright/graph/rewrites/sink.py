@@ -1,7 +1,8 @@
-"""Rules that move transposes and reshapes below the operators that read them, where they meet and cancel.
+"""Rules that move transposes, reshapes and expands below the operators that read them, where they meet and cancel.
 
 Exporters of channels-last frameworks put a transpose before and after each convolution; below the elementwise
-operators between two convolutions the two are neighbours.
+operators between two convolutions the two are neighbours. What is expanded before it is computed with (positions and
+learned queries, for each image of a batch) is computed once, and when compiling where it is known.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
 from tilewright.ops.traits.derive import is_alias, is_view
 from tilewright.ops.traits.pairing import is_elementwise
-from tilewright.ops.view import concat, reshape, transpose
+from tilewright.ops.view import concat, expand, reshape, transpose
 
 Perm = tuple[int, ...]
 
@@ -223,6 +224,82 @@ def reshape_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacem
     return reshape(transpose(inner.operands[0], perm=(*units, *moved)), shape=shape_of(op.result))
 
 
+@rule()
+def expand_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """f(expand(x), y) -> expand(f(x, y)) where no operand has the expanded axes."""
+    if not any(defining(v, "expand") for v in op.operands) or not is_elementwise(op) or len(op.results) != 1:
+        return None
+    return _expanded_afterwards(op, [_before_expand(v) for v in op.operands])
+
+
+@rule("matmul")
+def expand_below_product(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """Rows and batches that are expanded are multiplied once, also where a reshape makes one axis of them."""
+    x, w = op.operands
+    merged = defining(x, "reshape")
+    if merged is not None and type_of(w).rank == 2 and not op.attrs["transpose_a"]:
+        wide = merged.operands[0]
+        source = _before_expand(wide, but=-1)
+        if source is wide or type_of(wide).rank < 2 or shape_of(wide)[-1] != shape_of(x)[-1]:
+            return None
+        sums = matmul(source, w, transpose_b=op.attrs["transpose_b"])
+        rows = expand(sums, shape=(*shape_of(wide)[:-1], shape_of(sums)[-1]))
+        return reshape(rows, shape=shape_of(op.result))
+    operands = [_before_expand(x, but=_depth_axis(op, 0)), _before_expand(w, but=_depth_axis(op, 1))]
+    return _expanded_afterwards(op, operands)
+
+
+def _depth_axis(product: Op, k: int) -> int:
+    """The axis along which operand k of a product is summed, from the end."""
+    return -2 if product.attrs[("transpose_a", "transpose_b")[k]] == (k == 0) else -1
+
+
+@rule("transpose")
+def expand_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    inner = defining(op.operands[0], "expand")
+    if inner is None:
+        return None
+    x, rank = inner.operands[0], type_of(op.result).rank
+    x = reshape(x, shape=(*[sym(1)] * (rank - type_of(x).rank), *shape_of(x)))
+    return expand(transpose(x, perm=op.attrs["perm"]), shape=shape_of(op.result))
+
+
+@rule("reshape")
+def expand_below_reshape(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """reshape(expand(x)) -> expand(reshape(x)) where axes are split or merged that are expanded alike."""
+    inner = defining(op.operands[0], "expand")
+    if inner is None:
+        return None
+    x, wide = inner.operands[0], shape_of(inner.result)
+    own = (*[sym(1)] * (len(wide) - type_of(x).rank), *shape_of(x))
+    shape = _before_reshape(own, shape_of(op.result), wide)
+    return None if shape is None else expand(reshape(x, shape=shape), shape=shape_of(op.result))
+
+
+def _before_expand(value: Value, but: int | None = None) -> Value:
+    """What broadcasts to `value`, of as many axes, but for one axis (from the end) of which all elements are needed."""
+    inner = defining(value, "expand")
+    if inner is None:
+        return value
+    x, shape = inner.operands[0], shape_of(value)
+    own = (*[sym(1)] * (len(shape) - type_of(x).rank), *shape_of(x))
+    wide = [a for a, (d, after) in enumerate(zip(own, shape, strict=True)) if d != after]
+    if any(own[a] != 1 for a in wide) or (but is not None and len(shape) + but in wide):
+        return value
+    return x if own == shape_of(x) else reshape(x, shape=own)
+
+
+def _expanded_afterwards(op: Op, operands: list[Value]) -> Replacement:
+    """An op over operands with fewer elements, expanded where it has fewer as well."""
+    if operands == list(op.operands):
+        return None
+    found = OPERATORS[op.name](*operands, **op.attrs)
+    shape = shape_of(op.result)
+    if len(live_dims(shape_of(found))) >= len(live_dims(shape)):
+        return None
+    return expand(found, shape=shape)
+
+
 def _common_suffix(a: tuple[Sym, ...], b: tuple[Sym, ...]) -> int:
     """How many trailing dims two shapes share."""
     same = 0
@@ -302,4 +379,5 @@ SINK_RULES = (
     move_below_whole_reduction,
     transpose_below_reduction,
     reshape_below_elementwise, reshape_below_softmax, reshape_below_transpose,
+    expand_below_elementwise, expand_below_product, expand_below_transpose, expand_below_reshape,
 )  # fmt: skip

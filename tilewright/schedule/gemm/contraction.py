@@ -25,7 +25,7 @@ from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
 from tilewright.graph.fusion.strategy import Join, Match
-from tilewright.graph.quantised.weight_only import is_known
+from tilewright.graph.match import is_known
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import sym, weighted_sum

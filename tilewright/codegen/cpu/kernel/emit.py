@@ -118,6 +118,7 @@ class _Kernel:
 
     def _lines(self) -> list[str]:
         """What was emitted, as the lines of a function."""
+        self.text.finish()
         return [*self.text.allocas, *self.text.lines, *self._fence(), "  ret void"]
 
     def _fence(self) -> list[str]:
@@ -142,6 +143,7 @@ class _Kernel:
 
     def _fork(self, loop: Op) -> None:
         """Make a function of a parallel loop inside of others, and call it through the thread pool."""
+        self.text.finish()
         symbol = f"{self.func.name}.part{len(self.parts) // 2}"
         around = [loop_var(o) for o in enclosing_loops(loop)]
         self.parts += self._part(symbol, loop, around)
@@ -306,6 +308,7 @@ class _Kernel:
         with self.indices.scope(is_block=True):
             self.indices.bind(op.attrs["var"], self.indices.integer(self._in_turn(op, counter, first, end)))
             self._block(op.blocks[0])
+        text.finish()
         text.line(f"{following} = add nuw nsw i64 {counter}, 1")
         more = text.emit(f"icmp slt i64 {following}, {end}")
         text.lines[hole] = f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{text.block} ]"
