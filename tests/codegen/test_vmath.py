@@ -45,7 +45,6 @@ SPECIAL_VALUES = {
     "cosh": [(0.0, 1.0), (INF, INF), (-INF, INF), (100.0, INF), (NAN, NAN)],
     "erf": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (3e38, 1.0), (INF, 1.0), (-INF, -1.0), (NAN, NAN)],
     "exp": [(-0.0, 1.0), (INF, INF), (-INF, 0.0), (89.0, INF), (-104.0, 0.0), (-1e9, 0.0), (-103.0, TINY), (NAN, NAN)],
-    "exp2": [(0.0, 1.0), (7.0, 128.0), (128.0, INF), (-149.0, TINY), (-151.0, 0.0), (-INF, 0.0), (NAN, NAN)],
     "expm1": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (INF, INF), (-INF, -1.0), (NAN, NAN)],
     "log": [(1.0, 0.0), (0.0, -INF), (-0.0, -INF), (-TINY, NAN), (-INF, NAN), (INF, INF), (NAN, NAN)],
     "log1p": [(-0.0, -0.0), (TINY, TINY), (-1.0, -INF), (-2.0, NAN), (-INF, NAN), (INF, INF), (NAN, NAN)],
@@ -53,7 +52,6 @@ SPECIAL_VALUES = {
     "sigmoid": [(0.0, 0.5), (INF, 1.0), (-INF, 0.0), (-103.0, TINY), (NAN, NAN)],
     "sin": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (INF, NAN), (-INF, NAN), (NAN, NAN)],
     "sinh": [(0.0, 0.0), (-0.0, -0.0), (-TINY, -TINY), (INF, INF), (-INF, -INF), (NAN, NAN)],
-    "softplus": [(INF, INF), (-INF, 0.0), (3e38, 3e38), (-103.0, TINY), (NAN, NAN)],
     "tan": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (INF, NAN), (-INF, NAN), (NAN, NAN)],
     "tanh": [(0.0, 0.0), (-0.0, -0.0), (TINY, TINY), (3e38, 1.0), (INF, 1.0), (-INF, -1.0), (NAN, NAN)],
 }  # fmt: skip
@@ -93,7 +91,7 @@ def test_special_values(name: str, dtype: str) -> None:
         assert_same(compile_vmath(name, dtype)(x), expected)
 
 
-SCALED = ["exp", "softplus"]
+SCALED = ["exp"]
 needs_scale = pytest.mark.skipif(host_target().scale is None, reason="this machine has no such instruction")
 
 
@@ -240,7 +238,7 @@ def test_functions_share_a_module() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize(
-    "name", ["exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "softplus"]
+    "name", ["exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid"]
 )
 def test_frequent_functions_have_no_branch_and_no_call(name: str, dtype: str) -> None:
     text = vmath_function(name, dtype, 16)

@@ -167,10 +167,7 @@ _TABLE = (
         "or", 2, "same", lambda a, b: np.bitwise_or(a, b),
         commutative=True, identity=0, absorbing=-1, steps=True,
     ),
-    ScalarOp(
-        "xor", 2, "same", lambda a, b: np.bitwise_xor(a, b),
-        commutative=True, identity=0, steps=True,
-    ),
+    ScalarOp("xor", 2, "same", lambda a, b: np.bitwise_xor(a, b), commutative=True, identity=0, steps=True),
     ScalarOp("shl", 2, "same", np.left_shift, identity=0, steps=True),
     ScalarOp("shr", 2, "same", np.right_shift, identity=0, steps=True),
     _comparison("eq", np.equal, 0),

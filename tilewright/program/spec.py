@@ -30,6 +30,7 @@ from tilewright.ir.verify import OpRule, Spec
 from tilewright.ops.define.spec import graph_spec
 from tilewright.ops.define.staged import ASSUME, STAGED
 from tilewright.program.aliasing import broken_aliasing
+from tilewright.program.memory.views import VIEWS
 
 LEVEL = "program"
 
@@ -39,7 +40,6 @@ NATIVE = "native"
 SPACE = "state"
 """The memory of states, in their types: `state f32[1, 8]`."""
 
-VIEWS = ("reshape", "slice", "concat")
 
 
 def program_spec(module: Module) -> Spec:

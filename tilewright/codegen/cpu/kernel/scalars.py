@@ -197,10 +197,6 @@ def finite_quotient(x: Reg, divisor: Reg, inverse: Reg) -> Reg:
     return fma(error, inverse, near)
 
 
-_VECTOR_MATH = [
-    "pow", "exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "tan", "asin", "acos", "atan",
-    "sinh", "cosh", "asinh", "acosh", "atanh", "rsqrt",
-]  # fmt: skip
 _NEAR_THEIR_OPERAND = ["sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"]
 """Functions that give their operand for a small one."""
 
@@ -232,7 +228,7 @@ _FLOAT: dict[str, Emit] = {
     "quotient": _quotient,
     "is_nan": lambda x: x.is_nan(),
     "is_inf": _is_inf,
-    **{name: _vector_math(name) for name in _VECTOR_MATH},
+    **{name: _vector_math(name) for name in vmath.SUPPORTED},
     **{name: _computed(_vector_math(name)) for name in _NEAR_THEIR_OPERAND},
 }
 _COMPARE: dict[str, Emit] = {

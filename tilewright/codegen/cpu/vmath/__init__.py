@@ -28,7 +28,7 @@ SUPPORTED: Mapping[str, Mapping[str, float]] = MappingProxyType(
 """The largest error of each function that is not exact, by dtype, in units of the last place of the exact result.
 
 For f32 it bounds what `bench/ulp.py` measured: over all 2^32 arguments for the functions that models use
-most, over each 33rd for the others, over random pairs for pow. Sigmoid and softplus were measured at all
+most, over each 33rd for the others, over random pairs for pow. Sigmoid was measured at all
 arguments with 2^-27 <= |x| < 128 and at each 1023rd of the others. For f64 it bounds what `bench/ulp64.py` measured
 at 2.6 million arguments; of functions that the math library computes it is what that usually promises.
 """

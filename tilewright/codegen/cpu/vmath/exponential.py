@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from tilewright.codegen.cpu.kernel.functions import (
     absolute,
-    at_least,
     at_most,
     clamp,
     copysign,
@@ -18,7 +17,6 @@ from tilewright.codegen.cpu.kernel.functions import (
 )
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.codegen.cpu.vmath import wide
-from tilewright.codegen.cpu.vmath.logarithm import log1p
 from tilewright.codegen.cpu.vmath.scaling import multiply_by_power
 from tilewright.ir import dtype as dt
 from tilewright.target.scale import Scale
@@ -68,14 +66,6 @@ EXPM1_TAIL = (
     0.04166743531823158,
     0.00836626160889864,
     0.0013870657421648502,
-)
-# (2^f - 1) / f on |f| <= 0.5, error of 2^f 9.4e-8.
-EXP2M1_OVER_F = (
-    0.6931470036506653,
-    0.24022245407104492,
-    0.0555071085691452,
-    0.009671391919255257,
-    0.00132696982473135,
 )
 
 
@@ -136,15 +126,6 @@ def _scaled_exp(scale: Scale, x: Reg) -> Reg:
     return multiply_by_power(scale, polynomial(r, EXP), n, keep)
 
 
-def exp2(x: Reg) -> Reg:
-    """2^x; underflow is gradual."""
-    x = clamp(x, -151.0, 129.0)
-    shifted = x + ROUND_BIASED
-    f = x - (shifted - ROUND_BIASED)
-    low, high = _half_powers(shifted)
-    return fma(polynomial(f, EXP2M1_OVER_F) * f, low, low) * high
-
-
 def expm1(x: Reg) -> Reg:
     """e^x - 1, accurate near zero."""
     shifted, r = _reduce(clamp(x, -20.0, 89.0))
@@ -163,11 +144,6 @@ def sigmoid(x: Reg) -> Reg:
     inverse = ((2 * BIAS << 23) - power).as_float
     root = _exp_of_half(twice, -1.0, 1.0)
     return inverse / fma(root * power.as_float, root, inverse)
-
-
-def softplus(x: Reg) -> Reg:
-    """log(1 + e^x), without overflow."""
-    return at_least(x, 0.0) + log1p(exp(-absolute(x)))
 
 
 def sinh(x: Reg) -> Reg:

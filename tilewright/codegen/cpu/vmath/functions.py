@@ -66,7 +66,6 @@ SINGLE: Mapping[str, Function] = MappingProxyType(
         "cosh": Function(exponential.cosh, 1.0),
         "erf": Function(rational.erf, 3.5),
         "exp": Function(exponential.exp, 3.0),
-        "exp2": Function(exponential.exp2, 2.5),
         "expm1": Function(exponential.expm1, 2.0),
         "log": Function(logarithm.log, 1.5),
         "log1p": Function(logarithm.log1p, 2.0),
@@ -76,7 +75,6 @@ SINGLE: Mapping[str, Function] = MappingProxyType(
         "sigmoid": Function(exponential.sigmoid, 4.0),
         "sin": _circular(trigonometric.sin, trigonometric.far_sin, 2.0),
         "sinh": Function(exponential.sinh, 1.0),
-        "softplus": Function(exponential.softplus, 4.0),
         "tan": _circular(trigonometric.tan, trigonometric.far_tan, 4.0),
         "tanh": Function(rational.tanh, 3.5),
     }
@@ -94,7 +92,6 @@ DOUBLE: Mapping[str, Function] = MappingProxyType(
         "cosh": Function(exponential64.cosh, 2.5),
         "erf": Function(error_function.erf, 2.0),
         "exp": Function(exponential64.exp, 1.5),
-        "exp2": Function(exponential64.exp2, 1.5),
         "expm1": Function(exponential64.expm1, 2.0),
         "log": Function(logarithm64.log, 1.0),
         "log1p": Function(logarithm64.log1p, 2.0),
@@ -104,7 +101,6 @@ DOUBLE: Mapping[str, Function] = MappingProxyType(
         "sigmoid": Function(exponential64.sigmoid, 3.0),
         "sin": _circular64("sin", circular64.sin, 1.0),
         "sinh": Function(exponential64.sinh, 3.0),
-        "softplus": Function(exponential64.softplus, 3.0),
         "tan": _circular64("tan", circular64.tan, 2.5),
         "tanh": Function(exponential64.tanh, 3.0),
     }

@@ -6,7 +6,6 @@ import math
 
 from tilewright.codegen.cpu.kernel.functions import (
     absolute,
-    at_least,
     at_most,
     clamp,
     copysign,
@@ -14,11 +13,10 @@ from tilewright.codegen.cpu.kernel.functions import (
     polynomial,
 )
 from tilewright.codegen.cpu.kernel.text import Reg
-from tilewright.codegen.cpu.vmath.float64.logarithm import LN2_HIGH, LN2_LOW, log1p, product_of_log
+from tilewright.codegen.cpu.vmath.float64.logarithm import LN2_HIGH, LN2_LOW, product_of_log
 from tilewright.codegen.cpu.vmath.power import power_of
 
 LOG2_E = 1.4426950408889634
-LN2 = 0.6931471805599453
 # Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits.
 ROUND = 1.5 * 2.0**52
 BIAS = 1023
@@ -27,12 +25,6 @@ BIAS = 1023
 EXPM1_TAIL = (
     0.5, 0.1666666666666667, 0.04166666666666667, 0.00833333333332612, 0.0013888888888883737, 0.00019841269874873975,
     2.480158732558584e-05, 2.755725533255441e-06, 2.7557273594799413e-07, 2.510524515390137e-08, 2.0914707069612355e-09,
-)  # fmt: skip
-# (2^f - 1 - f ln 2) / f^2 on |f| <= 0.5, error of 2^f 2^-62.
-EXP2M1_TAIL = (
-    0.24022650695910072, 0.0555041086648216, 0.009618129107628479, 0.0013333558146416936, 0.00015403530393375914,
-    1.525273382983612e-05, 1.3215486802903931e-06, 1.0178062445845774e-07, 7.054899956372649e-09,
-    4.4549605981865186e-10, 2.572508057683636e-11,
 )  # fmt: skip
 
 
@@ -73,16 +65,6 @@ def _exp_of_sum(x: Reg, low: Reg) -> Reg:
     return fma(tail, power, power) * high
 
 
-def exp2(x: Reg) -> Reg:
-    """2^x; underflow is gradual."""
-    x = clamp(x, -1076.0, 1025.0)
-    shifted = x + ROUND
-    f = x - (shifted - ROUND)
-    low, high, _ = _powers(shifted)
-    near = fma(f, LN2, polynomial(f, EXP2M1_TAIL) * (f * f))
-    return fma(near, low, low) * high
-
-
 def expm1(x: Reg) -> Reg:
     """e^x - 1, accurate near zero."""
     shifted, r = _reduce(clamp(x, -40.0, 710.0))
@@ -97,11 +79,6 @@ def sigmoid(x: Reg) -> Reg:
     """1 / (1 + e^-x), with e^-|x| so that nothing overflows and underflow is gradual."""
     e = exp(-absolute(x))
     return (x < 0.0).select(e, 1.0) / (e + 1.0)
-
-
-def softplus(x: Reg) -> Reg:
-    """log(1 + e^x), without overflow."""
-    return at_least(x, 0.0) + log1p(exp(-absolute(x)))
 
 
 def tanh(x: Reg) -> Reg:
