@@ -29,7 +29,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.composites.complex import ComplexPair, apart, joined
 from tilewright.ops.composites.text import literal
-from tilewright.ops.source import sym_tensor
+from tilewright.ops.source import dim_value
 
 SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool
 
@@ -378,7 +378,7 @@ class GraphImporter:
         if isinstance(given, ComplexPair):
             return joined(given)
         if isinstance(given, Sym):
-            number = sym_tensor(values=(given,), scalar=True)
+            number = dim_value(given)
             return ew.cast(number, dtype=dt.bool_) if isinstance(stated, torch.SymBool) else number
         if isinstance(given, bool | int | float):
             return literal(np.array(given), "")

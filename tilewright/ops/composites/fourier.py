@@ -34,8 +34,8 @@ from tilewright.ops.define import constant
 from tilewright.ops.image import size_scalar
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import dtype_of
-from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import concat, pad, reshape, reverse, shape_of, slice_, transpose
+from tilewright.ops.source import dim_value, iota
+from tilewright.ops.view import concat, pad, reshape, reverse, section, shape_of, transpose
 
 MAX_MATRIX = 16
 """The longest axis of complex numbers that is transformed by one matrix where it could be divided."""
@@ -141,18 +141,11 @@ def _group(count: Sym) -> Sym | None:
 
 
 def _apart(x: Value) -> ComplexPair:
-    return ComplexPair(_slice(x, 1, 0, 1), _slice(x, 1, 1, 1))
-
-
-def _slice(x: Value, axis: int, start: Sym | int, size: Sym | int) -> Value:
-    shape = shape_of(x)
-    starts = tuple(sym(start) if k == axis else sym(0) for k in range(len(shape)))
-    sizes = tuple(sym(size) if k == axis else d for k, d in enumerate(shape))
-    return slice_(x, starts=starts, sizes=sizes, steps=(1,) * len(shape))
+    return ComplexPair(section(x, 1, 0, 1), section(x, 1, 1, 1))
 
 
 def _cut(x: Value, axis: int, size: Sym | int) -> Value:
-    return x if shape_of(x)[axis] == size else _slice(x, axis, 0, size)
+    return x if shape_of(x)[axis] == size else section(x, axis, 0, size)
 
 
 # Matrices and turns
@@ -197,7 +190,7 @@ def _turned(x: Value, roots: np.ndarray) -> Value:
     """x [outer, 2, *shape of the roots, inner], each element times its root."""
     turns = np.stack([roots.real, roots.imag]), np.stack([-roots.imag, roots.real])
     real, imaginary = (
-        ew.mul(_slice(x, 1, k, 1), _weights(part[..., None], x, "turns")) for k, part in enumerate(turns)
+        ew.mul(section(x, 1, k, 1), _weights(part[..., None], x, "turns")) for k, part in enumerate(turns)
     )
     return ew.add(real, imaginary)
 
@@ -269,7 +262,7 @@ def _by_convolution(x: Value, n: int, inverse: bool, scale: float) -> Value:
         turned = _turned(x, chirp)
     long = _transformed(resized(turned, 2, sym(size)), size, False, 1.0)
     found = _transformed(_turned(long, spectrum), size, True, 1.0)
-    return _turned(_slice(found, 2, 0, n), chirp)
+    return _turned(section(found, 2, 0, n), chirp)
 
 
 def better_size(least: int) -> int:
@@ -301,8 +294,8 @@ def _of_real(x: Value, n: int, bins: int, inverse: bool, scale: float) -> Value:
     outer, _, _, inner = shape_of(x)
     found = reshape(found, shape=(outer, 2, m, half, inner))
     count = -(-bins // first)
-    others = reverse(_slice(_slice(found, 3, 1, first - half), 2, m - count, count), axes=(2, 3))
-    whole = concat(_slice(found, 2, 0, count), _conjugated(others), axis=3)
+    others = reverse(section(section(found, 3, 1, first - half), 2, m - count, count), axes=(2, 3))
+    whole = concat(section(found, 2, 0, count), _conjugated(others), axis=3)
     return _cut(reshape(whole, shape=(outer, 2, count * first, inner)), 2, bins)
 
 
@@ -319,10 +312,10 @@ def _to_real(x: Value, n: int, scale: float) -> Value:
         return _multiplied(x, _real_rows(n, half.value) * scale)
     whole = _mirrored(x, n)
     if not last:
-        return _slice(_transformed(whole, n, True, scale), 1, 0, 1)
+        return section(_transformed(whole, n, True, scale), 1, 0, 1)
     a = max(last)
     m, half_a = n // a, a // 2 + 1
-    columns = _slice(reshape(whole, shape=(outer, 2, m, a, inner)), 3, 0, half_a)
+    columns = section(reshape(whole, shape=(outer, 2, m, a, inner)), 3, 0, half_a)
     columns = reshape(columns, shape=(outer, 2, m, half_a * inner))
     rows = reshape(_transformed(columns, m, True, scale), shape=(outer, 2, m, half_a, inner))
     turned = transpose(_turned(rows, _roots(n, True, m, half_a)), perm=(0, 1, 3, 2, 4))
@@ -340,12 +333,12 @@ def _real_rows(n: int, half: int) -> np.ndarray:
 def _mirrored(x: Value, n: int) -> Value:
     """All n numbers of which [outer, 2, n // 2 + 1, inner] are the first."""
     rest = n - (n // 2 + 1)
-    return concat(x, _conjugated(reverse(_slice(x, 2, 1, rest), axes=(2,))), axis=2) if rest else x
+    return concat(x, _conjugated(reverse(section(x, 2, 1, rest), axes=(2,))), axis=2) if rest else x
 
 
 def _mirrored_pair(x: ComplexPair, axis: int, n: Sym) -> ComplexPair:
     rest = n - shape_of(x.real)[axis]
-    real, imaginary = (reverse(_slice(v, axis, 1, rest), axes=(axis,)) for v in (x.real, x.imaginary))
+    real, imaginary = (reverse(section(v, axis, 1, rest), axes=(axis,)) for v in (x.real, x.imaginary))
     return ComplexPair(concat(x.real, real, axis=axis), concat(x.imaginary, ew.neg(imaginary), axis=axis))
 
 
@@ -412,7 +405,7 @@ def _computed_roots(n: Sym, bins: Sym, inverse: bool, dtype: DType) -> tuple[Val
     """Roots of unity [n, bins], of which there are n different ones: these are computed, and gathered."""
     turns = ew.div(ew.cast(iota(shape=(n,), axis=0), dtype=dtype), size_scalar(n, dtype))
     steps = ew.mul(iota(shape=(n, 1), axis=0), iota(shape=(1, bins), axis=1))
-    places = ew.mod(steps, sym_tensor(values=(n,), scalar=True))
+    places = ew.mod(steps, dim_value(n))
     sin = _sine(turns)
     cos, sin = _sine(ew.add(turns, 0.25)), sin if inverse else ew.neg(sin)
     return gather(cos, places, in_range=True), gather(sin, places, in_range=True)

@@ -11,8 +11,8 @@ from tilewright.ops.eigen import orthogonal_columns, symmetric_eigen
 from tilewright.ops.index import gather, triangle
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.shape import broadcast
-from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
+from tilewright.ops.source import dim_value, full, iota
+from tilewright.ops.view import concat, expand, reshape, section, shape_of, slice_, transpose, unsqueeze
 
 
 def turned(x: Value) -> Value:
@@ -43,7 +43,7 @@ def diagonal(x: Value) -> Value:
     if columns.is_const:
         steps = (*[1] * len(outer), columns.value + 1)
         return slice_(flat, starts=(0,) * len(steps), sizes=(*outer, n), steps=steps)
-    step = sym_tensor(values=(columns + 1,), scalar=True)
+    step = dim_value(columns + 1)
     return gather(flat, ew.mul(iota(shape=(n,), axis=0), step), axis=len(outer))
 
 
@@ -89,9 +89,7 @@ def _rotated(x: Value) -> tuple[Value, Value, Value, bool]:
 
 def _first(x: Value, count: Sym) -> Value:
     """The first elements of the last axis."""
-    *outer, n = shape_of(x)
-    rank = len(outer) + 1
-    return x if n == count else slice_(x, starts=(0,) * rank, sizes=(*outer, count), steps=(1,) * rank)
+    return x if shape_of(x)[-1] == count else section(x, -1, 0, count)
 
 
 def singular_values(x: Value) -> Value:
@@ -135,15 +133,9 @@ def symmetric_inverse(x: Value, lower: bool, absolute: Value, relative: Value) -
     values, vectors = eigen(x, lower)
     sizes = ew.abs_(values)
     n = shape_of(values)[-1]
-    ends = ew.max_(_first(sizes, sym(1)), _last(sizes, n))
+    ends = ew.max_(_first(sizes, sym(1)), section(sizes, -1, n - 1, 1))
     inverse = inverted(values, ends, absolute, relative)
     return matmul(ew.mul(vectors, as_rows(inverse)), vectors, transpose_b=True)
-
-
-def _last(x: Value, n: Sym) -> Value:
-    *outer, _ = shape_of(x)
-    rank = len(outer) + 1
-    return slice_(x, starts=(*((0,) * (rank - 1)), n - 1), sizes=(*outer, 1), steps=(1,) * rank)
 
 
 def inverted(values: Value, greatest: Value, absolute: Value, relative: Value) -> Value:

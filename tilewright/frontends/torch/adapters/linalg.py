@@ -13,7 +13,6 @@ from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import linalg as la
 from tilewright.ops import reduce as rd
@@ -22,17 +21,13 @@ from tilewright.ops.composites.matrices import cut, diagonal, identity, solved_t
 from tilewright.ops.eigen import matrix_exponential
 from tilewright.ops.index import gather_elements, scatter_elements, triangle
 from tilewright.ops.shape import broadcast
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import expand, shape_of, squeeze, unsqueeze
 
 
 def _info(x: Value) -> Value:
     """0 for each matrix: that it has a factor is not checked."""
     return full(value=0, dtype=dt.i32, shape=shape_of(x)[:-2])
-
-
-def _number(d: Sym | int) -> Value:
-    return sym_tensor(values=(sym(d),), scalar=True)
 
 
 # Elimination
@@ -144,7 +139,7 @@ def log_determinant(node: AtenNode, A: Value) -> tuple[Value, ...]:
     factors, pivots = _factored(node, A)
     values = diagonal(factors)
     axis = len(shape_of(values)) - 1
-    steps = ew.add(iota(shape=(shape_of(A)[-1],), axis=0), _number(1))
+    steps = ew.add(iota(shape=(shape_of(A)[-1],), axis=0), dim_value(1))
     is_moved = ew.ne(ew.cast(pivots, dtype=dt.i64), steps)
     one = node.value(1, node.dtype)
     signs = ew.mul(ew.sign(values), ew.select(is_moved, ew.neg(one), one))
