@@ -69,7 +69,7 @@ from tilewright.session import Session
 
 model = tilewright.compile("model.onnx", session=Session(pathlib.Path("cache")))
 kept = len(list(pathlib.Path("cache").glob("*.tw")))
-print(model(np.ones(3, np.float32))[0][0], kept, model.report().data["remarks"])
+print(model(np.ones(3, np.float32))[0][0], kept, model.report().remarks)
 """
 
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_told_is_not_kept_and_the_report_says_so(tmp_path: Path) 
         (tmp_path / "factor.txt").write_text(str(factor))
         number, kept, remarks = place.call(value='float(open("factor.txt").read())')
         assert (number, kept) == (factor, 0)
-        assert "'stage': 'cache'" in remarks and "'kind': 'missed'" in remarks
+        assert "stage='cache'" in remarks and "kind='missed'" in remarks
         assert "an operator from outside depends on the function open" in remarks
 
 
