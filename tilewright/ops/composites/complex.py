@@ -64,13 +64,13 @@ def cast(x: Number, dtype: DType) -> ComplexPair:
 # Parts along a last axis, as they lie in memory
 
 
-def joined(x: ComplexPair) -> Value:
+def as_real(x: ComplexPair) -> Value:
     """Real and imaginary parts along a new last axis."""
     shape = (*shape_of(x.real), 1)
     return concat(reshape(x.real, shape=shape), reshape(x.imaginary, shape=shape), axis=len(shape) - 1)
 
 
-def apart(x: Value) -> ComplexPair:
+def as_complex(x: Value) -> ComplexPair:
     """Of a tensor whose last axis holds real and imaginary parts."""
     return ComplexPair(_part(x, 0), _part(x, 1))
 

@@ -15,7 +15,7 @@ from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import concat, expand, reshape, section, shape_of, slice_, transpose, unsqueeze
 
 
-def turned(x: Value) -> Value:
+def matrix_transpose(x: Value) -> Value:
     """Each matrix with its rows as columns."""
     rank = len(shape_of(x))
     return transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
@@ -59,14 +59,14 @@ def least(a: Sym, b: Sym) -> Sym:
 def mirrored(x: Value, lower: bool) -> Value:
     """The symmetric matrices of which one half is given."""
     half = triangle(x, diagonal=-1 if lower else 1, upper=not lower)
-    return ew.add(triangle(x, diagonal=0, upper=not lower), turned(half))
+    return ew.add(triangle(x, diagonal=0, upper=not lower), matrix_transpose(half))
 
 
 def solved_triangle(a: Value, b: Value, upper: bool, left: bool = True, unit: bool = False) -> Value:
     """x of a x = b, or x a = b, for triangular matrices a; batches are broadcast. With `unit` the diagonal counts as
     1."""
     if not left:
-        return turned(solved_triangle(turned(a), turned(b), not upper, True, unit))
+        return matrix_transpose(solved_triangle(matrix_transpose(a), matrix_transpose(b), not upper, True, unit))
     outer = broadcast(shape_of(a)[:-2], shape_of(b)[:-2])
     a, b = (expand(x, shape=(*outer, *shape_of(x)[-2:])) for x in (a, b))
     return la.solve_triangular(a, b, upper=upper, unit=unit)
@@ -83,7 +83,7 @@ def _rotated(x: Value) -> tuple[Value, Value, Value, bool]:
     *_, m, n = shape_of(x)
     is_wide = le(m, n)
     is_turned = m != n and is_wide.is_const and bool(is_wide.value)
-    lengths, products, rotations = orthogonal_columns(turned(x) if is_turned else x)
+    lengths, products, rotations = orthogonal_columns(matrix_transpose(x) if is_turned else x)
     return lengths, products, rotations, is_turned
 
 
@@ -114,7 +114,7 @@ def singular(x: Value, full_matrices: bool) -> tuple[Value, Value, Value]:
     left = ew.mul(left, as_rows(signs))
     right = rotations if full_matrices else cut(rotations, columns, k)
     u, v = (right, left) if is_turned else (left, right)
-    return u, _first(lengths, k), turned(v)
+    return u, _first(lengths, k), matrix_transpose(v)
 
 
 def pseudo_inverse(x: Value, absolute: Value, relative: Value) -> Value:
@@ -125,7 +125,7 @@ def pseudo_inverse(x: Value, absolute: Value, relative: Value) -> Value:
     # x = p v^T, and the columns of p have these lengths
     scaled = ew.mul(rotations, as_rows(ew.mul(inverse, inverse)))
     found = matmul(scaled, products, transpose_b=True)
-    return turned(found) if is_turned else found
+    return matrix_transpose(found) if is_turned else found
 
 
 def symmetric_inverse(x: Value, lower: bool, absolute: Value, relative: Value) -> Value:

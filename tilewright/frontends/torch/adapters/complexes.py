@@ -220,12 +220,12 @@ for _name in _INLINED:
 
 @on_complex("view_as_real", "view_as_real_copy")
 def view_as_real(node: AtenNode, self: ComplexPair) -> Value:
-    return cx.joined(self)
+    return cx.as_real(self)
 
 
 @on_complex("view_as_complex", "view_as_complex_copy")
 def view_as_complex(node: AtenNode, self: Value) -> ComplexPair:
-    return cx.apart(self)
+    return cx.as_complex(self)
 
 
 @on_complex("view.dtype", "view_copy.dtype")
@@ -236,9 +236,9 @@ def parts_in_a_row(node: AtenNode, self: Held, dtype: object) -> Held:
         raise node.refuse("views of the bits of complex numbers as elements of other sizes")
     if isinstance(self, Value):
         *outer, last = shape_of(self)
-        return cx.apart(reshape(self, shape=(*outer, last // 2, 2)))
+        return cx.as_complex(reshape(self, shape=(*outer, last // 2, 2)))
     *outer, last = shape_of(self.real)
-    return self if node.is_complex else reshape(cx.joined(self), shape=(*outer, last * 2))
+    return self if node.is_complex else reshape(cx.as_real(self), shape=(*outer, last * 2))
 
 
 @on_complex("complex")
@@ -483,10 +483,10 @@ def index_put(
 
 @on_complex("masked_select")
 def masked_select(node: AtenNode, self: ComplexPair, mask: Value) -> ComplexPair:
-    joined = cx.joined(self)
+    joined = cx.as_real(self)
     wide = expand(reshape(mask, shape=(*shape_of(mask), 1)), shape=(*shape_of(mask), 2))
     flat = index.masked_select(node, joined, wide)
-    return cx.apart(reshape(flat, shape=(shape_of(flat)[0] // 2, 2)))
+    return cx.as_complex(reshape(flat, shape=(shape_of(flat)[0] // 2, 2)))
 
 
 # Reductions and products

@@ -131,7 +131,7 @@ def stft(node: AtenNode, self: Held, n_fft: Number, hop_length: Number | None = 
     bins = fft(found, 1, bins=size // 2 + 1 if is_half else None, scale=scale)
     if not batched:
         bins = cx.each(bins, lambda v: reshape(v, shape=shape_of(v)[1:]))
-    return bins if node.is_complex else cx.joined(bins)
+    return bins if node.is_complex else cx.as_real(bins)
 
 
 def _column(x: Held) -> Held:

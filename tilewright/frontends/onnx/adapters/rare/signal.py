@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.axes import apart, require
+from tilewright.frontends.axes import around_axis, require
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -46,7 +46,7 @@ def dft(node: Node) -> Value:
     if axis.is_const:
         return as_dtype(_along(node, x, axis.value), node.dtype(0))
     require(node.translation, s.lt(axis, rank - 1), "DFT goes along the axis of the parts of a number")
-    result = _along(node, reshape(x, shape=(*apart(signal, axis), parts)), 1)
+    result = _along(node, reshape(x, shape=(*around_axis(signal, axis), parts)), 1)
     _, size, _, parts = shape_of(result)
     dims = [s.select(s.eq(axis, k), size, d) for k, d in enumerate(signal)]
     return as_dtype(reshape(result, shape=(*dims, parts)), node.dtype(0))
