@@ -145,7 +145,7 @@ def test_sizes_that_are_not_found_ask_for_dim(tmp_path: Path) -> None:
     assert "in place" not in refuse("run", path, "--input", "random", "--dim", "n=1")
 
 
-def meeting(
+def satisfying(
     conditions: list[str], most: int = 1 << 20, known: dict[str, int] | None = None, **usual: int
 ) -> dict[str, int]:
     choices = {name: (size, 2 * size) for name, size in usual.items()}
@@ -153,26 +153,27 @@ def meeting(
     def elements(sizes: Mapping[str, Any]) -> Any:
         return elements_of([["a", "b"]], {"a": 1, "b": 1, **sizes})
 
-    return Search(choices, known or {}, elements, most).meeting(conditions)
+    return Search(choices, known or {}, elements, most).satisfying(conditions)
 
 
 def test_a_search_changes_few_sizes() -> None:
-    assert meeting(["a >= 1"], a=7, b=9) == {"a": 7, "b": 9}
-    assert meeting(["a % 5 == 0"], a=7, b=9) == {"a": 5, "b": 9}
-    assert meeting(["a == 2*b"], a=7, b=9) == {"a": 18, "b": 9}
-    assert meeting(["a == c + 1"], known={"c": 40}, a=7, b=9) == {"a": 41, "b": 9}
-    assert meeting(["a == 3 or one of them is 1", "b < 6 and b != 5"], a=1, b=9) == {"a": 1, "b": 1}
-    assert meeting(["max(a, b, 3) == 3", "select(a == 2, b, 0) == 2"], a=7, b=9) == {"a": 2, "b": 2}
-    assert meeting(["a*b == 1000000000000037"], most=1 << 30, a=7, b=9) == {"a": 7, "b": 9}  # which nobody finds
-    assert meeting(["a*b % 1000 == 0"], most=10, a=7, b=9) == {"a": 7, "b": 9}  # and which would be too large
-    assert meeting(["a +", "other > 3", "a // 0 == 1", "a**b == 3", "a(b) == 1", "'a'"], a=7, b=9) == {"a": 7, "b": 9}
+    assert satisfying(["a >= 1"], a=7, b=9) == {"a": 7, "b": 9}
+    assert satisfying(["a % 5 == 0"], a=7, b=9) == {"a": 5, "b": 9}
+    assert satisfying(["a == 2*b"], a=7, b=9) == {"a": 18, "b": 9}
+    assert satisfying(["a == c + 1"], known={"c": 40}, a=7, b=9) == {"a": 41, "b": 9}
+    assert satisfying(["a == 3 or one of them is 1", "b < 6 and b != 5"], a=1, b=9) == {"a": 1, "b": 1}
+    assert satisfying(["max(a, b, 3) == 3", "select(a == 2, b, 0) == 2"], a=7, b=9) == {"a": 2, "b": 2}
+    assert satisfying(["a*b == 1000000000000037"], most=1 << 30, a=7, b=9) == {"a": 7, "b": 9}  # which nobody finds
+    assert satisfying(["a*b % 1000 == 0"], most=10, a=7, b=9) == {"a": 7, "b": 9}  # and which would be too large
+    unreadable = ["a +", "other > 3", "a // 0 == 1", "a**b == 3", "a(b) == 1", "'a'"]
+    assert satisfying(unreadable, a=7, b=9) == {"a": 7, "b": 9}
 
 
 def test_a_search_with_many_dims_ends() -> None:
     names = [f"d{k}" for k in range(40)]
     conditions = [f"{one}*{other} == 62615533" for one, other in pairwise(names)]
     started = time.perf_counter()
-    meeting(conditions, **dict.fromkeys(names, 3))
+    satisfying(conditions, **dict.fromkeys(names, 3))
     assert time.perf_counter() - started < 30
 
 

@@ -117,7 +117,7 @@ REQUIRED = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
-class Signature:
+class CallSignature:
     """How a function over operators is called: its positional parameters are operands, in order (`least` of them must
     be given, `most` is None where there may be any number), its keyword-only ones attributes, with the kind of each
     ("float", "bool", ...; "" where it is not said) and its default."""
@@ -128,14 +128,14 @@ class Signature:
 
 
 @cache
-def signature_of(function: Callable[..., Any]) -> Signature:
+def signature_of(function: Callable[..., Any]) -> CallSignature:
     """That of a function, or of the function that defines an operator."""
     parameters = inspect.signature(getattr(function, "fn", function)).parameters.values()
     operands = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     attributes = {p.name: (_kind(p), p.default) for p in parameters if p.kind is p.KEYWORD_ONLY}
     is_open = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     least = sum(p.default is REQUIRED for p in operands)
-    return Signature(least, None if is_open else len(operands), attributes)
+    return CallSignature(least, None if is_open else len(operands), attributes)
 
 
 def _kind(parameter: inspect.Parameter) -> str:

@@ -105,7 +105,7 @@ def reduced(
     return small if keepdims else reshape(small, shape=without(shape, flags, len(axes)))
 
 
-def apart(shape: Sequence[Sym], axis: Sym) -> tuple[Sym, Sym, Sym]:
+def around_axis(shape: Sequence[Sym], axis: Sym) -> tuple[Sym, Sym, Sym]:
     """The numbers of elements before an axis, along it and after it."""
     before = product(s.select(s.lt(sym(k), axis), d, ONE) for k, d in enumerate(shape))
     after = product(s.select(s.lt(axis, sym(k)), d, ONE) for k, d in enumerate(shape))
@@ -118,4 +118,4 @@ def apart(shape: Sequence[Sym], axis: Sym) -> tuple[Sym, Sym, Sym]:
 def along(x: Value, axis: Sym, operator: Callable[[Value], Value]) -> Value:
     """What `operator` makes of x seen as [before, axis, after]; it keeps the shape."""
     shape = shape_of(x)
-    return reshape(operator(reshape(x, shape=apart(shape, axis))), shape=shape)
+    return reshape(operator(reshape(x, shape=around_axis(shape, axis))), shape=shape)

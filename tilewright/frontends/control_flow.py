@@ -26,7 +26,7 @@ from tilewright.ops.composites.text import moved_one
 from tilewright.ops.define import constant, staged
 from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.define.speculation import speculative_steps
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import reshape, shape_of, transpose
 
 LITTLE_WORK = 1 << 14
@@ -260,7 +260,7 @@ def _measured(translation: Translation, size: Sym) -> Sym:
     """A number or variable for a size that is known here."""
     if size.is_const or size.kind == "var":
         return size
-    return staged.measure_size(sym_tensor(values=(size,), scalar=True), translation.new_size())
+    return staged.measure_size(dim_value(size), translation.new_size())
 
 
 def _never_ends(translation: Translation, condition: Value, block: Block) -> bool:
@@ -322,13 +322,13 @@ def scan(
     """A scan over axes: (*state, *elements) -> (*state, *one of each output). Of what is scanned and of the outputs the
     axis is given, and whether they go backward along it."""
     size = type_of(scanned[0][0]).shape[scanned[0][1]]
-    trips = sym_tensor(values=(size,), scalar=True)
+    trips = dim_value(size)
 
     def taken(x: Value, position: Value, axis: int, back: bool) -> Value:
         known = translation.constant_of(position)
         if known is not None and size.is_const:
             return element(x, axis, size.value - 1 - int(known) if back else int(known))
-        last = sym_tensor(values=(size - 1,), scalar=True)
+        last = dim_value(size - 1)
         return index.gather(x, ew.sub(last, position) if back else position, axis=axis)
 
     def trip(position: Value, condition: Value, *states: Value) -> tuple[Value, ...]:
@@ -347,7 +347,7 @@ def _placed(rows: Value, axis: int, back: bool) -> Value:
         raise ValueError(f"axis {axis} is out of range for rank {rank}")
     if back:
         size = shape_of(rows)[0]
-        last = sym_tensor(values=(size - 1,), scalar=True)
+        last = dim_value(size - 1)
         rows = index.gather(rows, ew.sub(last, iota(shape=(size,), axis=0)), axis=0)
     order = list(range(1, rank))
     order.insert(axis % rank, 0)

@@ -9,12 +9,11 @@ import numpy as np
 from tilewright.frontends.translation import Translation
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import UnsupportedError
-from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.composites.text import moved
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import BRANCH
-from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze
+from tilewright.ops.view import concat, reshape, section, shape_of, unsqueeze
 
 MAX_TRIPS = 256
 """Iterations of a loop that is unrolled at most."""
@@ -89,7 +88,5 @@ def stacked(values: Sequence[Value], axis: int) -> Value:
 def element(x: Value, axis: int, position: int) -> Value:
     """x[position] along `axis`, without that axis."""
     shape = shape_of(x)
-    starts = tuple(sym(position if k == axis else 0) for k in range(len(shape)))
-    sizes: tuple[Sym, ...] = (*shape[:axis], sym(1), *shape[axis + 1 :])
-    one = x if shape[axis] == 1 else slice_(x, starts=starts, sizes=sizes, steps=(1,) * len(shape))
+    one = x if shape[axis] == 1 else section(x, axis, position, 1)
     return reshape(one, shape=(*shape[:axis], *shape[axis + 1 :]))

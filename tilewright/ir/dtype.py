@@ -41,6 +41,10 @@ class DType:
             return False
         return self is other or (other.bits < self.bits and not (self.kind == "uint" and other.kind == "int"))
 
+    def integer(self, kind: str = "int") -> DType:
+        """The integers that have as many bits, with a sign ("int") or without one ("uint")."""
+        return BY_NAME[f"{kind[0]}{self.bits}"]
+
     @property
     def accumulator(self) -> DType:
         """The dtype in which sums of this dtype are kept."""

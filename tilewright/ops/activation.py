@@ -26,12 +26,7 @@ from tilewright.ops.elementwise import (
     tanh,
 )
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
-from tilewright.ops.source import full
-
-
-def constant_like(value: float, x: Value) -> Value:
-    """A rank-0 tensor with the dtype of x."""
-    return full(value=value, dtype=dtype_of(x), shape=())
+from tilewright.ops.source import number_like
 
 
 @op
@@ -181,7 +176,7 @@ mish.onnx("Mish", since=18)
 @op
 def thresholded_relu(x: Value, *, alpha: float = 1.0) -> Value:
     """x where it is above `alpha`, else 0."""
-    return select(gt(x, alpha), x, constant_like(0, x))
+    return select(gt(x, alpha), x, number_like(0, x))
 
 
 thresholded_relu.onnx("ThresholdedRelu", since=1, alpha="alpha")
@@ -191,7 +186,7 @@ thresholded_relu.onnx("ThresholdedRelu", since=1, alpha="alpha")
 def shrink(x: Value, *, bias: float = 0.0, lambd: float = 0.5) -> Value:
     """x drawn towards 0 by `bias` where |x| is above `lambd`, else 0."""
     low, high = lt(x, -lambd), gt(x, lambd)
-    return select(low, add(x, bias), select(high, sub(x, bias), constant_like(0, x)))
+    return select(low, add(x, bias), select(high, sub(x, bias), number_like(0, x)))
 
 
 shrink.onnx("Shrink", since=9, bias="bias", lambd="lambd")

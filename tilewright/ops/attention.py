@@ -13,7 +13,7 @@ from tilewright.ops.elementwise import add, ge, mul, select
 from tilewright.ops.norm import softmax
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
 from tilewright.ops.shape import Dim
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import shape_of
 
 
@@ -41,7 +41,7 @@ def attention(
     if causal:
         queries, keys = shape_of(scores)[-2:]
         last = add(
-            iota(shape=(queries, sym(1)), axis=0), sym_tensor(values=(sym(causal_offset),), scalar=True)
+            iota(shape=(queries, sym(1)), axis=0), dim_value(causal_offset)
         )
         scores = select(ge(last, iota(shape=(keys,), axis=0)), scores, nothing)
     if mask is not None:

@@ -21,9 +21,9 @@ from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
 from tilewright.ops.shape import Dim, checked_axis, require, require_equal_dim, require_rank
 from tilewright.ops.sort import unflattened
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.source import dim_value, iota
 from tilewright.ops.traits.facts import FIRST, Traits
-from tilewright.ops.view import expand, reshape, shape_of, transpose
+from tilewright.ops.view import channels_first, channels_last, expand, reshape, shape_of, transpose
 
 MAX_GATHERED_TAPS = 4
 """Where an element is made of more elements than these, the matrix of weights is multiplied by."""
@@ -93,7 +93,7 @@ def known_places(places: np.ndarray, name: str) -> Value:
 
 def size_scalar(d: Sym, dtype: dt.DType) -> Value:
     """A dim as a rank-0 tensor."""
-    return ew.cast(sym_tensor(values=(d,), scalar=True), dtype=dtype)
+    return ew.cast(dim_value(d), dtype=dtype)
 
 
 @op
@@ -114,7 +114,7 @@ def linear_along(x: Value, coordinates: Value, *, axis: int) -> Value:
 
 def clamped(positions: Value, size: Sym) -> Value:
     """Positions made to lie in 0..size."""
-    return ew.max_(ew.min_(positions, sym_tensor(values=(size - 1,), scalar=True)), 0)
+    return ew.max_(ew.min_(positions, dim_value(size - 1)), 0)
 
 
 @op
@@ -254,14 +254,7 @@ def sampled(x: Value, grid: Value, **how: Any) -> Value:
     shape = shape_of(x)
     if len(shape) < 3 or not shape[1].is_const or shape[1].value < MANY_CHANNELS:
         return grid_sample(x, grid, **how)
-    rows = grid_sample_rows(channels_last(x), grid, **how)
-    rank = len(shape_of(rows))
-    return transpose(rows, perm=(0, rank - 1, *range(1, rank - 1)))
-
-
-def channels_last(x: Value) -> Value:
-    """[n, c, *space] as [n, *space, c]."""
-    return transpose(x, perm=(0, *range(2, len(shape_of(x))), 1))
+    return channels_first(grid_sample_rows(channels_last(x), grid, **how))
 
 
 def _check_grid(x: TensorType | Array, grid: TensorType | Array, space: Sequence[Sym], mode: str, padding: str) -> None:

@@ -14,7 +14,7 @@ from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.elementwise import abs_, cast, div, mul, pow_
 from tilewright.ops.reduce import as_dtype, dtype_of, widened
 from tilewright.ops.shape import Dim, require_equal_dim, require_space
-from tilewright.ops.source import full, sym_tensor
+from tilewright.ops.source import dim_value, full
 from tilewright.ops.view import shape_of
 from tilewright.ops.window import Window
 
@@ -122,7 +122,7 @@ def _number(n: Sym, like: Value) -> Value:
     """A dim as a rank-0 tensor of the dtype of `like`."""
     if n.is_const:
         return full(value=n.value, dtype=dtype_of(like), shape=())
-    return cast(sym_tensor(values=(n,), scalar=True), dtype=dtype_of(like))
+    return cast(dim_value(n), dtype=dtype_of(like))
 
 
 @op

@@ -34,7 +34,7 @@ from tilewright.ops.reduce import dtype_of, reduce_max, reduce_min
 from tilewright.ops.shape import Dim, require_unstretched
 from tilewright.ops.source import full
 from tilewright.ops.traits.slots import RuleSlot
-from tilewright.ops.view import expand, reshape, shape_of, slice_
+from tilewright.ops.view import expand, reshape, section, shape_of
 
 
 def is_quantised(dtype: DType) -> bool:
@@ -231,8 +231,4 @@ def spread(x: Value, axis: int, block: int, size: Sym) -> Value:
 
 def cut(x: Value, axis: int, size: Sym) -> Value:
     """The first `size` elements along an axis."""
-    shape = shape_of(x)
-    if shape[axis] == size:
-        return x
-    sizes = tuple(size if k == axis else d for k, d in enumerate(shape))
-    return slice_(x, starts=(0,) * len(shape), sizes=sizes, steps=(1,) * len(shape))
+    return x if shape_of(x)[axis] == size else section(x, axis, 0, size)

@@ -29,7 +29,7 @@ from tilewright.ops.elementwise import (
     sub,
 )
 from tilewright.ops.shape import checked_axes, checked_axis
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import shape_of, squeeze
 
 
@@ -95,7 +95,7 @@ def element_count(x: Value, axes: Sequence[int], dtype: DType, least: int = 0) -
     count = s.maximum(product(shape_of(x)[a] for a in checked_axes(axes, len(shape_of(x)))), least)
     if count.is_const:
         return full(value=count.value, dtype=dtype, shape=())
-    return cast(sym_tensor(values=(count,), scalar=True), dtype=dtype)
+    return cast(dim_value(count), dtype=dtype)
 
 
 @op

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
+from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ops.define import Compute, compute, primitive
@@ -39,3 +40,15 @@ def sym_tensor(*, values: tuple[Sym, ...], scalar: bool = False) -> Compute:
         return t.index(chosen)
 
     return compute([], () if scalar else (len(values),), body)
+
+
+def dim_value(d: Dim) -> Value:
+    """A dim as a rank-0 tensor of i64."""
+    value: Value = sym_tensor(values=(s.sym(d),), scalar=True)
+    return value
+
+
+def number_like(value: float, x: Value) -> Value:
+    """A rank-0 tensor with the dtype of x."""
+    found: Value = full(value=value, dtype=x.tensor.dtype, shape=())
+    return found

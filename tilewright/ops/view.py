@@ -299,6 +299,38 @@ def flatten(x: Value, *, axis: int = 1) -> Value:
 flatten.onnx("Flatten", since=1, axis="axis")
 
 
+def sliced(x: Value, starts: Sequence[Dim], sizes: Sequence[Dim], steps: Sequence[int]) -> Value:
+    """The slice; x itself where that is all of it."""
+    each = zip(starts, sizes, steps, shape_of(x), strict=True)
+    if all(start == 0 and size == d and step == 1 for start, size, step, d in each):
+        return x
+    found: Value = slice_(x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
+    return found
+
+
+def channels_first(x: Value) -> Value:
+    """[n, *space, c] as [n, c, *space]; passes remove what meets its opposite."""
+    rank = len(shape_of(x))
+    found: Value = transpose(x, perm=(0, rank - 1, *range(1, rank - 1)))
+    return found
+
+
+def channels_last(x: Value) -> Value:
+    """[n, c, *space] as [n, *space, c]."""
+    found: Value = transpose(x, perm=(0, *range(2, len(shape_of(x))), 1))
+    return found
+
+
+def section(x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
+    """So many elements along one axis, from `start` on, each `step` places behind the one before."""
+    shape = shape_of(x)
+    a = checked_axis(axis, len(shape))
+    starts = tuple(start if k == a else 0 for k in range(len(shape)))
+    steps = tuple(step if k == a else 1 for k in range(len(shape)))
+    found: Value = slice_(x, starts=starts, sizes=(*shape[:a], size, *shape[a + 1 :]), steps=steps)
+    return found
+
+
 @op
 def split(x: Value, *, sizes: Sequence[Dim], axis: int) -> tuple[Value, ...]:
     """Consecutive parts of x along `axis`, of `sizes` elements each."""

@@ -17,8 +17,8 @@ from tilewright.torch.weights import FROZEN, Key, addresses_in, is_readable, key
 MAX_VARIANTS = 8
 """Different parameters that one graph is compiled for; then they are taken as inputs."""
 
-MAX_TURNS = 64
-"""Parameters in different memory between which calls turn without reading them all."""
+MAX_KNOWN_WEIGHTS = 64
+"""How many sets of parameters, in different memory, are known without reading them again."""
 
 Compile = Callable[[Mapping[str, tuple[str, torch.Tensor]]], Callable[..., Any]]
 
@@ -92,10 +92,10 @@ class Frozen:
         current = self._current
         key = current.key_of(args) + self._writes.counts()
         if key != current.key or not current.is_unchanged():
-            self._current = current = self._turned_to(args, current.places, key)
+            self._current = current = self._code_for(args, current.places, key)
         return current.run(*[args[k] for k in current.free])
 
-    def _turned_to(self, args: Sequence[Any], places: tuple[int, ...], key: Key) -> _Variant:
+    def _code_for(self, args: Sequence[Any], places: tuple[int, ...], key: Key) -> _Variant:
         """The code for parameters that are others than in the last call, or hold something else."""
         known = self._known.get((places, addresses_in(key)))
         if known is None or (known.key == key and known.is_unchanged()):
@@ -119,7 +119,7 @@ class Frozen:
             if written and not self._parameters & written:
                 places = tuple(k for k in places if k not in written)
                 key = key_of(self._weights, places)(args) + self._writes.counts()
-                return self._turned_to(args, places, key)
+                return self._code_for(args, places, key)
         code = (places, addresses_in(key), watched.contents)
         run = self._codes.get(code)
         if run is None and len(self._codes) < MAX_VARIANTS:
@@ -141,7 +141,7 @@ class Frozen:
         return self._remembered(_Variant(places, key_of(self._weights, places), key, every, self._open, None))
 
     def _remembered(self, variant: _Variant) -> _Variant:
-        if len(self._known) >= MAX_TURNS:
+        if len(self._known) >= MAX_KNOWN_WEIGHTS:
             del self._known[next(iter(self._known))]
         self._known[variant.places, addresses_in(variant.key)] = variant
         return variant

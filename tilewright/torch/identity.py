@@ -19,7 +19,7 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _LIBRARIES = ("torch", "math", "_operator", "builtins")
 
 
-class Untold(Exception):
+class NoIdentityError(Exception):
     """A graph holds what has no text that tells its meaning."""
 
 
@@ -31,7 +31,7 @@ def graph_identity(graph: torch.fx.GraphModule, inputs: Sequence[Any], frozen: S
     try:
         for part in (torch.__version__, *_modes(), *_inputs(graph, inputs, frozen), *_nodes(graph)):
             digest.update(part.encode() + b"\n")
-    except Untold:
+    except NoIdentityError:
         return None
     return digest.hexdigest()
 
@@ -47,19 +47,19 @@ def _inputs(graph: torch.fx.GraphModule, inputs: Sequence[Any], frozen: Sequence
     """The types of inputs, with the symbols of their sizes and what is known of these."""
     placeholders = graph.graph.find_nodes(op="placeholder")
     if len(placeholders) != len(inputs):
-        raise Untold
+        raise NoIdentityError
     symbols: dict[Any, Any] = {}
     for node, x, is_frozen in zip(placeholders, inputs, frozen, strict=True):
         known = node.meta.get("example_value")
         if isinstance(x, torch.Tensor):
             if type(x) not in _TENSORS or not isinstance(known, torch.Tensor) or x.layout != torch.strided:
-                raise Untold
+                raise NoIdentityError
             sizes = [_size(n, symbols) for n in (*known.shape, *known.stride(), known.storage_offset())]
             yield f"{is_frozen} {x.dtype} {x.device} {x.is_conj()} {x.is_neg()} {x.requires_grad} {sizes}"
         elif isinstance(x, (int, float, bool, *SymTypes)):
             yield f"{type(x).__name__} {_size(known if known is not None else x, symbols)}"
         else:
-            raise Untold
+            raise NoIdentityError
     for symbol, environment in sorted(symbols.items(), key=lambda pair: str(pair[0])):
         yield f"{symbol} {environment.var_to_range.get(symbol)}"
 
@@ -76,11 +76,11 @@ def _nodes(graph: torch.fx.GraphModule) -> Iterator[str]:
         if node.op == "get_attr":
             child = getattr(graph, str(node.target), None)
             if not isinstance(child, torch.fx.GraphModule):
-                raise Untold
+                raise NoIdentityError
             yield f"{node.name} graph {node.target}"
             yield from _nodes(child)
         elif node.op == "call_module":
-            raise Untold
+            raise NoIdentityError
         else:
             target = node.target if isinstance(node.target, str) else _function(node.target)
             yield f"{node.op} {node.name} {target} {_text(node.args)} {_text(node.kwargs)} {module_path(node)}"
@@ -90,7 +90,7 @@ def _function(target: Any) -> str:
     """The name of a function of PyTorch's or Python's, which means the same as long as these do."""
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         if str(target).partition(".")[0] not in ("aten", "prims"):
-            raise Untold
+            raise NoIdentityError
         return str(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"higher {target.name()}"
@@ -99,7 +99,7 @@ def _function(target: Any) -> str:
         return f"torch.nn.functional.{short}"
     module, name = getattr(target, "__module__", None) or "torch", getattr(target, "__qualname__", "<nameless>")
     if str(module).partition(".")[0] not in _LIBRARIES or "<" in name:
-        raise Untold
+        raise NoIdentityError
     return f"{module}.{name}"
 
 
@@ -114,4 +114,4 @@ def _text(value: Any) -> str:
         return "{" + ", ".join(f"{k!r}: {_text(v)}" for k, v in value.items()) + "}"
     if isinstance(value, _PLAIN):
         return f"{type(value).__name__} {value!r}"
-    raise Untold
+    raise NoIdentityError

@@ -13,7 +13,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tilewright import api
 from tilewright.frontends.torch.capture import Captured, draws, has_complex, is_translated, kept
-from tilewright.frontends.torch.symbols.declared import told_by, traced_ranges
+from tilewright.frontends.torch.symbols.declared import symbols_of_inputs, traced_ranges
 from tilewright.frontends.torch.symbols.guards import Guards
 from tilewright.frontends.torch.tensors import COMPLEX, DTYPES
 from tilewright.ir.diag import TilewrightError, UnsupportedError
@@ -125,7 +125,7 @@ def _blamed(graph: torch.fx.GraphModule, error: TilewrightError) -> dict[torch.f
 def _given(free: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
     """The inputs of a graph that are inputs of the model: sizes that tensors tell are not."""
     used = [node for node in free if node.users and node.meta.get("val") is not None]
-    told = told_by(used)
+    told = symbols_of_inputs(used)
     return [
         node for node in used
         if not isinstance(size := node.meta["val"], torch.SymInt) or size.node.expr not in told
@@ -167,7 +167,7 @@ def _theirs(node: torch.fx.Node) -> str:
     arbitrary = _ARBITRARY.get(target._schema.name, ())
     if _is_taken(node, arbitrary):
         return "its vectors have arbitrary signs"
-    if _meets_ties(node, target):
+    if _depends_on_ties(node, target):
         return "which of equal elements comes first is not said"
     if target is torch.ops.aten.linalg_matrix_exp.default:
         return "PyTorch's error is that of its greatest element, and ours another"
@@ -199,7 +199,7 @@ _ORDERS = {"aten::topk": True, "aten::kthvalue": True, "aten::sort": False, "ate
 """Operators that give positions, and whether PyTorch's are any among equal integers, too, and not among bools alone."""
 
 
-def _meets_ties(node: torch.fx.Node, target: torch._ops.OpOverload) -> bool:
+def _depends_on_ties(node: torch.fx.Node, target: torch._ops.OpOverload) -> bool:
     """Whether positions are asked for among elements of which many are equal."""
     name = target._schema.name
     if name not in _ORDERS or node.kwargs.get("stable"):

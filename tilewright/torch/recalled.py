@@ -112,9 +112,9 @@ class Recalled:
         self._free: tuple[int, ...] | None = None
         self._other: Runner | None = None
         self._first = known
-        self._known: dict[Any, _Turn] = {}
+        self._known: dict[Any, _CodeInUse] = {}
         # One attribute, so that threads see a key with its own code.
-        self._current: _Turn | None = None
+        self._current: _CodeInUse | None = None
 
     def __call__(self, *args: Any) -> Any:
         if self._other is not None:
@@ -122,13 +122,13 @@ class Recalled:
         key = self._key_of(args)
         current = self._current
         if current is None or key != current.key or not current.is_unchanged():
-            current = self._turned_to(key, args)
+            current = self._code_for(key, args)
             if current is None:
                 return self._other(*args)  # type: ignore[misc]
         assert self._free is not None
         return current.run(*[args[k] for k in self._free])
 
-    def _turned_to(self, key: Any, args: Sequence[Any]) -> _Turn | None:
+    def _code_for(self, key: Any, args: Sequence[Any]) -> _CodeInUse | None:
         addresses = addresses_in(key)
         last = self._known.get(addresses)
         if last is not None and last.key == key and last.is_unchanged():
@@ -145,19 +145,20 @@ class Recalled:
         if self._free is None:
             frozen = set(self._places)
             self._free = tuple(k for k in range(len(args)) if k not in frozen)
-        if len(self._known) >= MAX_TURNS:
+        if len(self._known) >= MAX_KNOWN_WEIGHTS:
             del self._known[next(iter(self._known))]
         held = [args[k].untyped_storage() for k in self._places] if self._recall.weights == FROZEN else []
-        self._current = self._known[addresses] = _Turn(key, run, watched, held)
+        self._current = self._known[addresses] = _CodeInUse(key, run, watched, held)
         return self._current
 
 
-MAX_TURNS = 16
-"""Parameters in different memory between which calls turn without reading them all: layers that share a graph."""
+MAX_KNOWN_WEIGHTS = 16
+"""How many sets of parameters, in different memory, are known without reading them again: layers that share a graph
+are called with one after the other."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Turn:
+class _CodeInUse:
     """Code, the memory and counts of the parameters that it is for, and the watch over what these hold. Where that
     trusts the counts, the memory is held: no other parameters have these addresses then."""
 

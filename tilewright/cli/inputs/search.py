@@ -80,7 +80,7 @@ class Search:
     elements: Callable[[Values], Any]
     most: int
 
-    def meeting(self, conditions: Sequence[str]) -> dict[str, int]:
+    def satisfying(self, conditions: Sequence[str]) -> dict[str, int]:
         """Sizes with which the conditions hold that say something of these dims: the usual ones, and as few others as
         possible. Where none are found, with which as many hold as were found."""
         found = {name: usual[0] for name, usual in self.choices.items()}

@@ -110,7 +110,7 @@ class Given:
             return None
 
         try:
-            start = Search(self.choices, self.sizes, self._elements, MOST_FOUND).meeting(assumed)
+            start = Search(self.choices, self.sizes, self._elements, MOST_FOUND).satisfying(assumed)
             sizes = find_sizes(self.choices, fails, start)
         except InputError as error:
             raise self._with_dims(error, start) from error

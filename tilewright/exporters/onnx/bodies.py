@@ -21,7 +21,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops.define import OPERATORS, Operator
 from tilewright.ops.index import gather
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import expand, reshape, shape_of, transpose
 
 _REDUCTIONS = {
@@ -102,7 +102,7 @@ class _BodyInOperators:
         """An integer expression as an i64 tensor over the axes."""
         local = [v for v in e.vars if v in self._places or v in self._bound]
         if not local:
-            return reshape(sym_tensor(values=(e,), scalar=True), shape=(1,) * len(self._extents))
+            return reshape(dim_value(e), shape=(1,) * len(self._extents))
         args = e.args
         match e.kind:
             case "var":
@@ -168,7 +168,7 @@ class _BodyInOperators:
                 continue
             step = self._index(i)
             if stride != 1:
-                step = ew.mul(step, reshape(sym_tensor(values=(stride,), scalar=True), shape=ones))
+                step = ew.mul(step, reshape(dim_value(stride), shape=ones))
             position = step if position is None else ew.add(position, step)
         if position is None:
             position = full(value=0, dtype=dt.i64, shape=ones)

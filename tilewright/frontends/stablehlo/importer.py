@@ -24,7 +24,7 @@ from tilewright.frontends.translation import BrokenInputError, Results, Translat
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
 from tilewright.ir.sym import sym
-from tilewright.ops.composites.complex import apart, joined
+from tilewright.ops.composites.complex import as_complex, as_real
 from tilewright.ops.composites.text import literal
 from tilewright.ops.shape import surely_different
 from tilewright.ops.source import full
@@ -78,7 +78,7 @@ class Inliner:
             raise
         self.translation.problems.raise_if_any()
         self.translation.complex_results = {k for k, held in enumerate(found) if isinstance(held, ComplexPair)}
-        return [joined(held) if isinstance(held, ComplexPair) else as_value(held) for held in found]
+        return [as_real(held) if isinstance(held, ComplexPair) else as_value(held) for held in found]
 
     def function(self, function: ir.Operation, arguments: Sequence[Held], path: str, depth: int) -> list[Held]:
         if depth > MAX_DEPTH:
@@ -225,7 +225,7 @@ def _arguments(function: ir.Operation, inputs: Sequence[Value]) -> list[Held]:
         return list(inputs)
     declared = function.regions[0].blocks[0].arguments
     return [
-        apart(v) if tensor_type(a.type).is_complex else v for a, v in zip(declared, inputs, strict=True)
+        as_complex(v) if tensor_type(a.type).is_complex else v for a, v in zip(declared, inputs, strict=True)
     ]
 
 

@@ -27,9 +27,9 @@ from tilewright.ir.diag import InternalError, Loc, ModelError, UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
-from tilewright.ops.composites.complex import ComplexPair, apart, joined
+from tilewright.ops.composites.complex import ComplexPair, as_complex, as_real
 from tilewright.ops.composites.text import literal
-from tilewright.ops.source import sym_tensor
+from tilewright.ops.source import dim_value
 
 SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool
 
@@ -80,7 +80,7 @@ class GraphImporter:
                 if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
                     self._sizes.bind(size.node.expr, d)
             if result.is_complex():
-                return apart(value)
+                return as_complex(value)
         elif isinstance(result, torch.SymInt) and value is not None:
             symbols = self.translation.measure(value)
             assert symbols is not None
@@ -376,9 +376,9 @@ class GraphImporter:
         if isinstance(given, Value):
             return given
         if isinstance(given, ComplexPair):
-            return joined(given)
+            return as_real(given)
         if isinstance(given, Sym):
-            number = sym_tensor(values=(given,), scalar=True)
+            number = dim_value(given)
             return ew.cast(number, dtype=dt.bool_) if isinstance(stated, torch.SymBool) else number
         if isinstance(given, bool | int | float):
             return literal(np.array(given), "")

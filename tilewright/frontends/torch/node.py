@@ -16,7 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.ops.source import sym_tensor
+from tilewright.ops.source import dim_value
 from tilewright.ops.view import shape_of
 
 Number = int | float | bool | Sym
@@ -106,7 +106,7 @@ class AtenNode(TranslatedNode):
             return x if type_of(x).dtype is dtype else ew.cast(x, dtype=dtype)
         if isinstance(x, Sym):
             if not x.is_const:
-                return self.value(sym_tensor(values=(x,), scalar=True), dtype)
+                return self.value(dim_value(x), dtype)
             x = x.value
         with np.errstate(over="ignore", invalid="ignore"):
             return constant(np.array(x).astype(dtype.storage), "")

@@ -7,7 +7,7 @@ from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.index import gather
 from tilewright.ops.shape import UndecidedDimsError
-from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
+from tilewright.ops.view import concat, reshape, section, shape_of, transpose
 
 
 def to_heads(x: Value, count: int) -> Value:
@@ -39,19 +39,12 @@ def rotated(x: Value, cos: Value, sin: Value, positions: Value, *, interleaved: 
     if not (size.is_const and pairs.is_const):
         what = f"{pairs} pairs of {size} elements can only be rotated where both are known"
         raise UndecidedDimsError(what, (size, pairs))
-    turning = x if size == 2 * pairs else _part(x, 0, 2 * pairs.value)
+    turning = x if size == 2 * pairs else section(x, -1, 0, 2 * pairs.value)
     cos, sin = (_at(table, positions, interleaved) for table in (cos, sin))
     result = ew.add(ew.mul(turning, cos), ew.mul(_quarter_turn(turning, interleaved), sin))
     if size == 2 * pairs:
         return result
-    return concat(result, _part(x, 2 * pairs.value, size.value - 2 * pairs.value), axis=3)
-
-
-def _part(x: Value, start: int, size: int) -> Value:
-    """Elements from `start` on along the last axis."""
-    outer = shape_of(x)[:-1]
-    zeros = (0,) * len(outer)
-    return slice_(x, starts=(*zeros, start), sizes=(*outer, size), steps=(1,) * (len(outer) + 1))
+    return concat(result, section(x, -1, 2 * pairs.value, size.value - 2 * pairs.value), axis=3)
 
 
 def _at(table: Value, positions: Value, interleaved: bool) -> Value:
@@ -72,6 +65,6 @@ def _quarter_turn(x: Value, interleaved: bool) -> Value:
     *outer, width = shape_of(x)
     half = width.value // 2
     if not interleaved:
-        return concat(ew.neg(_part(x, half, half)), _part(x, 0, half), axis=3)
+        return concat(ew.neg(section(x, -1, half, half)), section(x, -1, 0, half), axis=3)
     apart = reshape(x, shape=(*outer, half, 2))
-    return reshape(concat(ew.neg(_part(apart, 1, 1)), _part(apart, 0, 1), axis=4), shape=(*outer, width))
+    return reshape(concat(ew.neg(section(apart, -1, 1, 1)), section(apart, -1, 0, 1), axis=4), shape=(*outer, width))

@@ -10,13 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.source import full
-from tilewright.ops.view import concat, expand, reshape, shape_of, slice_
+from tilewright.ops.view import concat, expand, reshape, section, shape_of
 
 
 @dataclass(frozen=True)
@@ -65,22 +64,19 @@ def cast(x: Number, dtype: DType) -> ComplexPair:
 # Parts along a last axis, as they lie in memory
 
 
-def joined(x: ComplexPair) -> Value:
+def as_real(x: ComplexPair) -> Value:
     """Real and imaginary parts along a new last axis."""
     shape = (*shape_of(x.real), 1)
     return concat(reshape(x.real, shape=shape), reshape(x.imaginary, shape=shape), axis=len(shape) - 1)
 
 
-def apart(x: Value) -> ComplexPair:
+def as_complex(x: Value) -> ComplexPair:
     """Of a tensor whose last axis holds real and imaginary parts."""
     return ComplexPair(_part(x, 0), _part(x, 1))
 
 
 def _part(x: Value, k: int) -> Value:
-    *outer, _ = shape_of(x)
-    starts = (*[0] * len(outer), k)
-    one = slice_(x, starts=starts, sizes=(*outer, 1), steps=(1,) * len(starts))
-    return reshape(one, shape=tuple(outer))
+    return reshape(section(x, -1, k, 1), shape=shape_of(x)[:-1])
 
 
 # Arithmetic
@@ -247,7 +243,7 @@ def sqrt(x: ComplexPair) -> ComplexPair:
     short = ew.select(_is_zero(long), long, ew.div(ew.abs_(x.imaginary), divisor))
     is_left = ew.lt(x.real, _number(0.0, dtype))
     real, imaginary = ew.select(is_left, short, long), ew.select(is_left, long, short)
-    bits = {2: dt.i16, 4: dt.i32, 8: dt.i64}[dtype.bytes]
+    bits = dtype.integer()
     below = ew.lt(ew.bitcast(x.imaginary, dtype=bits), full(value=0, dtype=bits, shape=()))
     return ComplexPair(real, ew.select(below, ew.neg(imaginary), imaginary))
 
@@ -406,7 +402,4 @@ def step_of_scan(x: ComplexPair, axis: int, step: int) -> ComplexPair:
 
 
 def _cut(x: ComplexPair, axis: int, start: int, size: int) -> ComplexPair:
-    shape = shape_of(x.real)
-    starts = tuple(start if k == axis else 0 for k in range(len(shape)))
-    sizes = tuple(size if k == axis else d for k, d in enumerate(shape))
-    return each(x, lambda v: slice_(v, starts=starts, sizes=sizes, steps=(1,) * len(shape)))
+    return each(x, lambda v: section(v, axis, start, size))

@@ -3,7 +3,8 @@ Tukey, 1965), those of large prime sizes become convolutions (Bluestein, 1970).
 
 Inside, a tensor is [outer, parts, n, inner]: the parts of complex numbers (one of real ones) are an axis before the
 one that is transformed. n = a * m elements are a matrix [a, m]: its columns are transformed by a product from the left,
-each element is turned, and the rows, moved in front (Stockham's order), are transformed in turn. Nothing else is moved.
+each element is multiplied by a root of unity, and the rows, moved in front (Stockham's order), are transformed in turn.
+Nothing else is moved.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.composites.complex import (
     ComplexPair,
     Number,
-    apart,
+    as_complex,
+    as_real,
     each,
-    joined,
     real_of,
 )
 from tilewright.ops.contract import matmul
@@ -34,8 +35,8 @@ from tilewright.ops.define import constant
 from tilewright.ops.image import size_scalar
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import dtype_of
-from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import concat, pad, reshape, reverse, shape_of, slice_, transpose
+from tilewright.ops.source import dim_value, iota
+from tilewright.ops.view import concat, pad, reshape, reverse, section, shape_of, transpose
 
 MAX_MATRIX = 16
 """The longest axis of complex numbers that is transformed by one matrix where it could be divided."""
@@ -141,31 +142,24 @@ def _group(count: Sym) -> Sym | None:
 
 
 def _apart(x: Value) -> ComplexPair:
-    return ComplexPair(_slice(x, 1, 0, 1), _slice(x, 1, 1, 1))
-
-
-def _slice(x: Value, axis: int, start: Sym | int, size: Sym | int) -> Value:
-    shape = shape_of(x)
-    starts = tuple(sym(start) if k == axis else sym(0) for k in range(len(shape)))
-    sizes = tuple(sym(size) if k == axis else d for k, d in enumerate(shape))
-    return slice_(x, starts=starts, sizes=sizes, steps=(1,) * len(shape))
+    return ComplexPair(section(x, 1, 0, 1), section(x, 1, 1, 1))
 
 
 def _cut(x: Value, axis: int, size: Sym | int) -> Value:
-    return x if shape_of(x)[axis] == size else _slice(x, axis, 0, size)
+    return x if shape_of(x)[axis] == size else section(x, axis, 0, size)
 
 
 # Matrices and turns
 
 
-def _turns(n: int, inverse: bool, *places: np.ndarray) -> np.ndarray:
+def _twiddles(n: int, inverse: bool, *places: np.ndarray) -> np.ndarray:
     """exp(-+2 pi i j k / n), exactly reduced first."""
     j, k = places
     return np.asarray(np.exp((2j if inverse else -2j) * np.pi * ((j * k) % n) / n))
 
 
 def _roots(n: int, inverse: bool, rows: int, columns: int) -> np.ndarray:
-    return _turns(n, inverse, np.arange(rows)[:, None], np.arange(columns)[None, :])
+    return _twiddles(n, inverse, np.arange(rows)[:, None], np.arange(columns)[None, :])
 
 
 def _weights(array: np.ndarray, like: Value, name: str) -> Value:
@@ -193,11 +187,11 @@ def _by_matrix(x: Value, roots: np.ndarray) -> Value:
     return reshape(_multiplied(x, matrix), shape=(outer, 2, roots.shape[0], inner))
 
 
-def _turned(x: Value, roots: np.ndarray) -> Value:
+def _times_roots(x: Value, roots: np.ndarray) -> Value:
     """x [outer, 2, *shape of the roots, inner], each element times its root."""
     turns = np.stack([roots.real, roots.imag]), np.stack([-roots.imag, roots.real])
     real, imaginary = (
-        ew.mul(_slice(x, 1, k, 1), _weights(part[..., None], x, "turns")) for k, part in enumerate(turns)
+        ew.mul(section(x, 1, k, 1), _weights(part[..., None], x, "turns")) for k, part in enumerate(turns)
     )
     return ew.add(real, imaginary)
 
@@ -248,7 +242,7 @@ def _columns(x: Value, a: int, m: int, roots: np.ndarray) -> Value:
 def _rows(x: Value, a: int, m: int, inverse: bool) -> Value:
     """The rows of transformed columns [outer, 2, k, m, inner] turned and transformed: [outer, 2, m * k, inner]."""
     outer, _, k, _, inner = shape_of(x)
-    turned = transpose(_turned(x, _roots(a * m, inverse, k.value, m)), perm=(0, 1, 3, 2, 4))
+    turned = transpose(_times_roots(x, _roots(a * m, inverse, k.value, m)), perm=(0, 1, 3, 2, 4))
     found = _transformed(reshape(turned, shape=(outer, 2, m, k * inner)), m, inverse, 1.0)
     return reshape(found, shape=(outer, 2, m * k, inner))
 
@@ -257,7 +251,7 @@ def _by_convolution(x: Value, n: int, inverse: bool, scale: float) -> Value:
     """j k = (j^2 + k^2 - (k - j)^2) / 2: a convolution with a chirp, along an axis of a better size."""
     size = better_size(2 * n - 1)
     places = np.arange(n)
-    chirp = _turns(2 * n, inverse, places, places)
+    chirp = _twiddles(2 * n, inverse, places, places)
     wave = np.zeros(size, complex)
     wave[:n] = np.conj(chirp)
     wave[size - n + 1 :] = np.conj(chirp[1:][::-1])
@@ -266,10 +260,10 @@ def _by_convolution(x: Value, n: int, inverse: bool, scale: float) -> Value:
         waves = _weights(np.stack([chirp.real, chirp.imag])[..., None], x, "chirp")
         turned = ew.mul(x, waves)
     else:
-        turned = _turned(x, chirp)
+        turned = _times_roots(x, chirp)
     long = _transformed(resized(turned, 2, sym(size)), size, False, 1.0)
-    found = _transformed(_turned(long, spectrum), size, True, 1.0)
-    return _turned(_slice(found, 2, 0, n), chirp)
+    found = _transformed(_times_roots(long, spectrum), size, True, 1.0)
+    return _times_roots(section(found, 2, 0, n), chirp)
 
 
 def better_size(least: int) -> int:
@@ -301,8 +295,8 @@ def _of_real(x: Value, n: int, bins: int, inverse: bool, scale: float) -> Value:
     outer, _, _, inner = shape_of(x)
     found = reshape(found, shape=(outer, 2, m, half, inner))
     count = -(-bins // first)
-    others = reverse(_slice(_slice(found, 3, 1, first - half), 2, m - count, count), axes=(2, 3))
-    whole = concat(_slice(found, 2, 0, count), _conjugated(others), axis=3)
+    others = reverse(section(section(found, 3, 1, first - half), 2, m - count, count), axes=(2, 3))
+    whole = concat(section(found, 2, 0, count), _conjugated(others), axis=3)
     return _cut(reshape(whole, shape=(outer, 2, count * first, inner)), 2, bins)
 
 
@@ -319,13 +313,13 @@ def _to_real(x: Value, n: int, scale: float) -> Value:
         return _multiplied(x, _real_rows(n, half.value) * scale)
     whole = _mirrored(x, n)
     if not last:
-        return _slice(_transformed(whole, n, True, scale), 1, 0, 1)
+        return section(_transformed(whole, n, True, scale), 1, 0, 1)
     a = max(last)
     m, half_a = n // a, a // 2 + 1
-    columns = _slice(reshape(whole, shape=(outer, 2, m, a, inner)), 3, 0, half_a)
+    columns = section(reshape(whole, shape=(outer, 2, m, a, inner)), 3, 0, half_a)
     columns = reshape(columns, shape=(outer, 2, m, half_a * inner))
     rows = reshape(_transformed(columns, m, True, scale), shape=(outer, 2, m, half_a, inner))
-    turned = transpose(_turned(rows, _roots(n, True, m, half_a)), perm=(0, 1, 3, 2, 4))
+    turned = transpose(_times_roots(rows, _roots(n, True, m, half_a)), perm=(0, 1, 3, 2, 4))
     found = _multiplied(reshape(turned, shape=(outer, 2, half_a, m * inner)), _real_rows(a, half_a))
     return reshape(found, shape=(outer, 1, n, inner))
 
@@ -340,12 +334,12 @@ def _real_rows(n: int, half: int) -> np.ndarray:
 def _mirrored(x: Value, n: int) -> Value:
     """All n numbers of which [outer, 2, n // 2 + 1, inner] are the first."""
     rest = n - (n // 2 + 1)
-    return concat(x, _conjugated(reverse(_slice(x, 2, 1, rest), axes=(2,))), axis=2) if rest else x
+    return concat(x, _conjugated(reverse(section(x, 2, 1, rest), axes=(2,))), axis=2) if rest else x
 
 
 def _mirrored_pair(x: ComplexPair, axis: int, n: Sym) -> ComplexPair:
     rest = n - shape_of(x.real)[axis]
-    real, imaginary = (reverse(_slice(v, axis, 1, rest), axes=(axis,)) for v in (x.real, x.imaginary))
+    real, imaginary = (reverse(section(v, axis, 1, rest), axes=(axis,)) for v in (x.real, x.imaginary))
     return ComplexPair(concat(x.real, real, axis=axis), concat(x.imaginary, ew.neg(imaginary), axis=axis))
 
 
@@ -356,13 +350,13 @@ def transformed(x: Value, *, inverse: bool = False, bins: Sym | None = None) -> 
     """The transform of x [..., n, 1 or 2] of f32 or f64 as [..., n, 2], or the first `bins` of n; inverse ones are
     divided by n."""
     *outer, parts = shape_of(x)
-    given = reshape(x, shape=tuple(outer)) if parts == 1 else apart(x)
-    return joined(fft(given, len(outer) - 1, inverse=inverse, bins=bins))
+    given = reshape(x, shape=tuple(outer)) if parts == 1 else as_complex(x)
+    return as_real(fft(given, len(outer) - 1, inverse=inverse, bins=bins))
 
 
 def real_inverse(x: Value, n: Sym) -> Value:
     """The n real numbers [..., n, 1] whose transform begins with x [..., n // 2 + 1, 2]; the others mirror these."""
-    found = irfft(apart(x), len(shape_of(x)) - 2, n)
+    found = irfft(as_complex(x), len(shape_of(x)) - 2, n)
     return reshape(found, shape=(*shape_of(found), 1))
 
 
@@ -412,7 +406,7 @@ def _computed_roots(n: Sym, bins: Sym, inverse: bool, dtype: DType) -> tuple[Val
     """Roots of unity [n, bins], of which there are n different ones: these are computed, and gathered."""
     turns = ew.div(ew.cast(iota(shape=(n,), axis=0), dtype=dtype), size_scalar(n, dtype))
     steps = ew.mul(iota(shape=(n, 1), axis=0), iota(shape=(1, bins), axis=1))
-    places = ew.mod(steps, sym_tensor(values=(n,), scalar=True))
+    places = ew.mod(steps, dim_value(n))
     sin = _sine(turns)
     cos, sin = _sine(ew.add(turns, 0.25)), sin if inverse else ew.neg(sin)
     return gather(cos, places, in_range=True), gather(sin, places, in_range=True)

@@ -11,11 +11,11 @@ from tilewright.ops.eigen import orthogonal_columns, symmetric_eigen
 from tilewright.ops.index import gather, triangle
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.shape import broadcast
-from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
+from tilewright.ops.source import dim_value, full, iota
+from tilewright.ops.view import concat, expand, reshape, section, shape_of, slice_, transpose, unsqueeze
 
 
-def turned(x: Value) -> Value:
+def matrix_transpose(x: Value) -> Value:
     """Each matrix with its rows as columns."""
     rank = len(shape_of(x))
     return transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
@@ -43,7 +43,7 @@ def diagonal(x: Value) -> Value:
     if columns.is_const:
         steps = (*[1] * len(outer), columns.value + 1)
         return slice_(flat, starts=(0,) * len(steps), sizes=(*outer, n), steps=steps)
-    step = sym_tensor(values=(columns + 1,), scalar=True)
+    step = dim_value(columns + 1)
     return gather(flat, ew.mul(iota(shape=(n,), axis=0), step), axis=len(outer))
 
 
@@ -59,14 +59,14 @@ def least(a: Sym, b: Sym) -> Sym:
 def mirrored(x: Value, lower: bool) -> Value:
     """The symmetric matrices of which one half is given."""
     half = triangle(x, diagonal=-1 if lower else 1, upper=not lower)
-    return ew.add(triangle(x, diagonal=0, upper=not lower), turned(half))
+    return ew.add(triangle(x, diagonal=0, upper=not lower), matrix_transpose(half))
 
 
 def solved_triangle(a: Value, b: Value, upper: bool, left: bool = True, unit: bool = False) -> Value:
     """x of a x = b, or x a = b, for triangular matrices a; batches are broadcast. With `unit` the diagonal counts as
     1."""
     if not left:
-        return turned(solved_triangle(turned(a), turned(b), not upper, True, unit))
+        return matrix_transpose(solved_triangle(matrix_transpose(a), matrix_transpose(b), not upper, True, unit))
     outer = broadcast(shape_of(a)[:-2], shape_of(b)[:-2])
     a, b = (expand(x, shape=(*outer, *shape_of(x)[-2:])) for x in (a, b))
     return la.solve_triangular(a, b, upper=upper, unit=unit)
@@ -83,15 +83,13 @@ def _rotated(x: Value) -> tuple[Value, Value, Value, bool]:
     *_, m, n = shape_of(x)
     is_wide = le(m, n)
     is_turned = m != n and is_wide.is_const and bool(is_wide.value)
-    lengths, products, rotations = orthogonal_columns(turned(x) if is_turned else x)
+    lengths, products, rotations = orthogonal_columns(matrix_transpose(x) if is_turned else x)
     return lengths, products, rotations, is_turned
 
 
 def _first(x: Value, count: Sym) -> Value:
     """The first elements of the last axis."""
-    *outer, n = shape_of(x)
-    rank = len(outer) + 1
-    return x if n == count else slice_(x, starts=(0,) * rank, sizes=(*outer, count), steps=(1,) * rank)
+    return x if shape_of(x)[-1] == count else section(x, -1, 0, count)
 
 
 def singular_values(x: Value) -> Value:
@@ -116,7 +114,7 @@ def singular(x: Value, full_matrices: bool) -> tuple[Value, Value, Value]:
     left = ew.mul(left, as_rows(signs))
     right = rotations if full_matrices else cut(rotations, columns, k)
     u, v = (right, left) if is_turned else (left, right)
-    return u, _first(lengths, k), turned(v)
+    return u, _first(lengths, k), matrix_transpose(v)
 
 
 def pseudo_inverse(x: Value, absolute: Value, relative: Value) -> Value:
@@ -127,7 +125,7 @@ def pseudo_inverse(x: Value, absolute: Value, relative: Value) -> Value:
     # x = p v^T, and the columns of p have these lengths
     scaled = ew.mul(rotations, as_rows(ew.mul(inverse, inverse)))
     found = matmul(scaled, products, transpose_b=True)
-    return turned(found) if is_turned else found
+    return matrix_transpose(found) if is_turned else found
 
 
 def symmetric_inverse(x: Value, lower: bool, absolute: Value, relative: Value) -> Value:
@@ -135,15 +133,9 @@ def symmetric_inverse(x: Value, lower: bool, absolute: Value, relative: Value) -
     values, vectors = eigen(x, lower)
     sizes = ew.abs_(values)
     n = shape_of(values)[-1]
-    ends = ew.max_(_first(sizes, sym(1)), _last(sizes, n))
+    ends = ew.max_(_first(sizes, sym(1)), section(sizes, -1, n - 1, 1))
     inverse = inverted(values, ends, absolute, relative)
     return matmul(ew.mul(vectors, as_rows(inverse)), vectors, transpose_b=True)
-
-
-def _last(x: Value, n: Sym) -> Value:
-    *outer, _ = shape_of(x)
-    rank = len(outer) + 1
-    return slice_(x, starts=(*((0,) * (rank - 1)), n - 1), sizes=(*outer, 1), steps=(1,) * rank)
 
 
 def inverted(values: Value, greatest: Value, absolute: Value, relative: Value) -> Value:

@@ -16,7 +16,7 @@ from tilewright.ops.index import gather, scatter_elements
 from tilewright.ops.reduce import dtype_of, reduce_sum
 from tilewright.ops.scan import cumsum
 from tilewright.ops.sort import topk
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota, sym_tensor
 from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze
 
 
@@ -89,5 +89,5 @@ def non_max_suppression(
     kept, counts = ps.kept_boxes(boxes, scores, overlap, threshold, limit=limit, centred=center_point_box)
     ends, total = _ends(counts, number)
     chosen, rows = ps.joined_rows(kept, ends, count=total)
-    kinds = sym_tensor(values=(classes,), scalar=True)
+    kinds = dim_value(classes)
     return concat(*[unsqueeze(v, axes=(1,)) for v in (ew.div(rows, kinds), ew.mod(rows, kinds), chosen)], axis=1)

@@ -11,13 +11,12 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import recurrent
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import dtype_of, reduce_sum
 from tilewright.ops.source import full
-from tilewright.ops.view import reshape, shape_of, slice_
+from tilewright.ops.view import reshape, section, shape_of
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
@@ -78,7 +77,7 @@ def layer(x: Value, d: Direction) -> tuple[Value, ...]:
     if d.kind == "RNN":
         return recurrent.rnn(gates, r, h, *lengths, **attrs)
     if d.kind == "GRU":
-        last = slice_(bias, starts=(sym(2 * hidden),), sizes=(sym(hidden),), steps=(1,))
+        last = section(bias, 0, 2 * hidden, hidden)
         return recurrent.gru(gates, r, last, h, *lengths, linear_before_reset=d.linear_before_reset, **attrs)
     peepholes = full(value=0.0, dtype=dtype, shape=(3 * hidden,)) if d.peepholes is None else d.peepholes
     if d.scale is None:

@@ -14,7 +14,7 @@ from tilewright.ir.types import TensorType, product, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import HOST, host
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.source import dim_value, iota
 from tilewright.ops.view import reshape, shape_of
 
 Values = Sequence[Value | None]
@@ -58,7 +58,7 @@ def moved(operands: Sequence[Value | None], write: Callable[[list[Value | None]]
             offsets[origin] = len(sources)
             sources += origin
         before = sum((v.tensor.size for v in sources[: offsets[origin]]), ZERO)
-        positions.append(places if before == 0 else ew.add(places, sym_tensor(values=(before,), scalar=True)))
+        positions.append(places if before == 0 else ew.add(places, dim_value(before)))
     return [None if v is None else taken(v, *sources) for v in write(positions)]
 
 

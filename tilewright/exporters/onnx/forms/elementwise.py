@@ -214,29 +214,22 @@ def shift(w: OnnxWriter, op: Op) -> str | None:
     return w.node("Where", w.node("Greater", count, width), w.number(0, dtype), shifted)
 
 
-@rewritten("shl")
-def shift_left(op: Op) -> Value | None:
-    """Integers with a sign, by their bits without one."""
+@rewritten("shl", "shr")
+def signed_shift(op: Op) -> Value | None:
+    """Integers with a sign, by their bits without one; to the right, of those below 0 the complement, the bits of which
+    are all 0 in front, and back."""
     a, b = op.operands
     dtype = a.tensor.dtype
     if dtype.kind == "uint":
         return None
-    bits = {8: dt.u8, 16: dt.u16, 32: dt.u32, 64: dt.u64}[dtype.bits]
-    return ew.cast(ew.shl(ew.cast(a, dtype=bits), ew.cast(b, dtype=bits)), dtype=dtype)
-
-
-@rewritten("shr")
-def shift_right(op: Op) -> Value | None:
-    """Of integers below 0 the complement, the bits of which are all 0 in front, and back."""
-    a, b = op.operands
-    dtype = a.tensor.dtype
-    if dtype.kind == "uint":
-        return None
-    bits = {8: dt.u8, 16: dt.u16, 32: dt.u32, 64: dt.u64}[dtype.bits]
+    bits = dtype.integer("uint")
+    count = ew.cast(b, dtype=bits)
+    if op.name == "shl":
+        return ew.cast(ew.shl(ew.cast(a, dtype=bits), count), dtype=dtype)
     negative = ew.lt(a, 0)
     complement = ew.sub(ew.neg(a), 1)
     positive = ew.cast(ew.select(negative, complement, a), dtype=bits)
-    found = ew.cast(ew.shr(positive, ew.cast(b, dtype=bits)), dtype=dtype)
+    found = ew.cast(ew.shr(positive, count), dtype=dtype)
     return ew.select(negative, ew.sub(ew.neg(found), 1), found)
 
 

@@ -14,7 +14,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import reduce_sum
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota, sym_tensor
 from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def scatter_what_lies_inside(op: Op) -> Value | None:
     are_inside = ew.and_(ew.ge(places, 0), ew.lt(places, sizes))
     inside = ew.eq(reduce_sum(ew.cast(are_inside, dtype=dt.i64), axes=(-1,)), depth)
     flat = reduce_sum(ew.mul(places, steps), axes=(-1,))
-    flat = ew.select(inside, flat, sym_tensor(values=(total,), scalar=True))
+    flat = ew.select(inside, flat, dim_value(total))
     spare = full(value=0, dtype=x.tensor.dtype, shape=(1, *inner))
     rows = concat(reshape(x, shape=(total, *inner)), spare, axis=0)
     found = OPERATORS[op.name](rows, flat, updates, reduction=op.attrs["reduction"])
@@ -153,7 +153,7 @@ def joined_rows(op: Op) -> Sequence[Value]:
     are_before = ew.le(reshape(ends, shape=(1, rows)), reshape(place, shape=(count, 1)))
     row = reduce_sum(ew.cast(are_before, dtype=dt.i64), axes=(1,), keepdims=False)
     begin = ew.select(ew.gt(row, 0), gather(ends, ew.max_(ew.sub(row, 1), 0)), full(value=0, dtype=dt.i64, shape=()))
-    flat = ew.add(ew.mul(row, sym_tensor(values=(width,), scalar=True)), ew.sub(place, begin))
+    flat = ew.add(ew.mul(row, dim_value(width)), ew.sub(place, begin))
     return gather(reshape(values, shape=(rows * width,)), flat), row
 
 

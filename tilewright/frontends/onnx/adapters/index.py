@@ -21,7 +21,7 @@ from tilewright.ops.composites import positions
 from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import host
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import expand, reshape, shape_of
 
 
@@ -95,7 +95,7 @@ def tensor_scatter(node: Node) -> Value:
     shape, axis = shape_of(cache), node.axis_attr()
     if axis == 0:
         raise ModelError("TensorScatter cannot write along the batch axis")
-    size, written = (sym_tensor(values=(shape_of(x)[axis],), scalar=True) for x in (cache, update))
+    size, written = (dim_value(shape_of(x)[axis]) for x in (cache, update))
     offset = _positions(shape, axis)
     if node.optional(2) is not None:
         offset = ew.sub(offset, reshape(node.input(2), shape=(shape[0], *[sym(1)] * (len(shape) - 1))))

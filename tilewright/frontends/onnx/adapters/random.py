@@ -21,7 +21,7 @@ from tilewright.ops.norm import softmax
 from tilewright.ops.random import fresh_key, random_normal, random_uniform
 from tilewright.ops.reduce import as_dtype, dtype_of, reduce_sum, widened
 from tilewright.ops.scan import cumsum
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import reshape
 
 
@@ -94,5 +94,5 @@ def multinomial(node: Node) -> Value:
     passed = ew.ge(reshape(drawn, shape=(batch, count, 1)), reshape(rising, shape=(batch, 1, classes)))
     dtype = node.dtype_attr("dtype")
     # The last class takes what is beyond sums that are rounded to less than 1
-    is_last = ew.eq(iota(shape=(classes,), axis=0), sym_tensor(values=(classes - 1,), scalar=True))
+    is_last = ew.eq(iota(shape=(classes,), axis=0), dim_value(classes - 1))
     return reduce_sum(ew.cast(ew.and_(passed, ew.not_(is_last)), dtype=dtype), axes=(2,), keepdims=False)

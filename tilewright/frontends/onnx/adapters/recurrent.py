@@ -10,12 +10,12 @@ from tilewright.frontends.unroll import element, stacked
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.composites.recurrent import ACTIVATIONS, GATES, Direction, layer
 from tilewright.ops.contract import matmul
 from tilewright.ops.index import within
-from tilewright.ops.view import slice_, transpose
+from tilewright.ops.view import section, transpose
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
@@ -91,7 +91,7 @@ def _direction(node: Node, k: int, reverse: bool, hidden: int) -> Direction:
 
     w, r, biases = element(node.input(1), 0, k), element(node.input(2), 0, k), part(3)
     input_bias, bias = (
-        None if biases is None else slice_(biases, starts=(sym(n),), sizes=(sym(rows),), steps=(1,))
+        None if biases is None else section(biases, 0, n, rows)
         for n in (0, rows)
     )
     lstm = node.op == "LSTM"

@@ -26,7 +26,7 @@ from tilewright.ops.define.staged import measure_size
 from tilewright.ops.image import size_scalar
 from tilewright.ops.reduce import reduce_max, reduce_min
 from tilewright.ops.source import sym_tensor
-from tilewright.ops.view import reshape, slice_
+from tilewright.ops.view import reshape, section
 
 _COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
@@ -140,7 +140,7 @@ def _region(node: Node, count: int) -> list[tuple[float | Value, float | Value]]
 
 def _number(node: Node, k: int, n: int) -> Value:
     """Element n of operand k as an f64 scalar."""
-    one = slice_(node.input(k), starts=(n,), sizes=(1,), steps=(1,))
+    one = section(node.input(k), 0, n, 1)
     return ew.cast(reshape(one, shape=()), dtype=dt.f64)
 
 

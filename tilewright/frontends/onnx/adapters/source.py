@@ -20,7 +20,7 @@ from tilewright.ops.composites.text import literal
 from tilewright.ops.define import constant
 from tilewright.ops.define.exact import Arithmetic
 from tilewright.ops.define.floats import Ratio, UnknownValueError, variables
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota, sym_tensor
 from tilewright.ops.view import reshape
 
 _NUMBERS = {
@@ -67,7 +67,7 @@ def shape(node: Node) -> Value:
 
 @adapter("Size")
 def size(node: Node) -> Value:
-    return sym_tensor(values=(product(node.shape(0)),), scalar=True)
+    return dim_value(product(node.shape(0)))
 
 
 @adapter("Range", since=11)
@@ -179,7 +179,7 @@ def window(node: Node) -> Value:
     period = length if node.attr("periodic") else length - 1
     if not length.is_const:
         checked_shape((length,), node.op)
-        step = ew.cast(sym_tensor(values=(s.maximum(period, 1),), scalar=True), dtype=dt.f64)
+        step = ew.cast(dim_value(s.maximum(period, 1)), dtype=dt.f64)
         angle = ew.div(ew.mul(iota(shape=(length,), axis=0, dtype=dt.f64), 2 * np.pi), step)
         once, twice = (ew.mul(ew.cos(ew.mul(angle, float(k))), f) for k, f in ((1, b), (2, c)))
         return ew.cast(ew.add(ew.sub(a, once), twice), dtype=dtype)

@@ -18,8 +18,8 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.composites.shapes import at_most_one, checked_shape, slice_bounds
 from tilewright.ops.define import constant
 from tilewright.ops.index import gather, triangle
-from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, split
+from tilewright.ops.source import dim_value, full, iota
+from tilewright.ops.view import concat, expand, pad, reshape, section, shape_of, slice_, sliced, split
 
 
 @adapter("Concat")
@@ -55,10 +55,7 @@ def slice_along(node: Node) -> Value:
         start = s.select(s.lt(step, 0), down[0], up[0])
         x = gather(x, _progression(start, step, length), axis=k, in_range=True)
         count[k] = length
-    unchanged = zip(count, shape_of(x), first, stride, strict=True)
-    if all(c == d and f == 0 and k == 1 for c, d, f, k in unchanged):
-        return x
-    return slice_(x, starts=tuple(first), sizes=tuple(count), steps=tuple(stride))
+    return sliced(x, first, count, stride)
 
 
 def _give_lengths(node: Node) -> None:
@@ -90,12 +87,12 @@ def _filled_up(node: Node, k: int, length: int, filler: int) -> Value:
     message = f"{node.op}: input {k}, {x.type}, has more elements than there are axes"
     require(node.translation, s.le(node.shape(k)[0], length), message)
     longer = concat(x, full(value=filler, dtype=node.dtype(k), shape=(length,)), axis=0)
-    return slice_(longer, starts=(0,), sizes=(length,), steps=(1,))
+    return section(longer, 0, 0, length)
 
 
 def _progression(start: Sym, step: Sym, length: Sym) -> Value:
     """start, start + step, ..."""
-    first, by = (sym_tensor(values=(d,), scalar=True) for d in (start, step))
+    first, by = (dim_value(d) for d in (start, step))
     return ew.add(ew.mul(iota(shape=(length,), axis=0), by), first)
 
 

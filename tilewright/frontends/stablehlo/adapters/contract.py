@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jaxlib.mlir.dialects import stablehlo
 
-from tilewright.frontends.stablehlo.adapters.elementwise import converted, number
+from tilewright.frontends.stablehlo.adapters.elementwise import converted
 from tilewright.frontends.stablehlo.adapters.view import padded
 from tilewright.frontends.stablehlo.node import ProgramOp, adapter
 from tilewright.frontends.stablehlo.values import ComplexPair, Held
@@ -19,6 +19,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.source import number_like
 from tilewright.ops.view import reshape, reverse, shape_of, transpose
 
 
@@ -88,7 +89,7 @@ def _product(a: Value, b: Value, dtype: DType, *, turned: bool = False) -> Value
         return contract.matmul_widening(a, b, sums=dtype, transpose_b=turned)
     if dtype is dt.bool_:
         found = contract.matmul(converted(a, dt.i32), converted(b, dt.i32), transpose_b=turned)
-        return ew.ne(found, number(0, found))
+        return ew.ne(found, number_like(0, found))
     return contract.matmul(converted(a, dtype), converted(b, dtype), transpose_b=turned)
 
 
@@ -159,7 +160,7 @@ def _with_space(
         if turned is not None:
             return turned
         zeros = (sym(0),) * len(shape_of(x))
-        x = padded(node.translation, x, number(0, x), zeros, zeros, (0, 0, *(n - 1 for n in apart)))
+        x = padded(node.translation, x, number_like(0, x), zeros, zeros, (0, 0, *(n - 1 for n in apart)))
     x, pads = _cropped(node, x, pads)
     begin, end = tuple(a for a, _ in pads), tuple(b for _, b in pads)
     window = {
@@ -181,7 +182,7 @@ def _cropped(
         return x, pads
     less = [(_below_zero(a), _below_zero(b)) for a, b in pads]
     low, high = ((sym(0), sym(0), *(sym(pair[n]) for pair in less)) for n in (0, 1))
-    x = padded(node.translation, x, number(0, x), low, high, (0,) * len(low))
+    x = padded(node.translation, x, number_like(0, x), low, high, (0,) * len(low))
     return x, [(a - c, b - d) for (a, b), (c, d) in zip(pads, less, strict=True)]
 
 

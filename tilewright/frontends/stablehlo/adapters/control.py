@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 
 from tilewright.frontends import control_flow
 from tilewright.frontends.problems import Problems
-from tilewright.frontends.stablehlo.adapters.elementwise import direction_of, number
+from tilewright.frontends.stablehlo.adapters.elementwise import direction_of
 from tilewright.frontends.stablehlo.node import ProgramOp, adapter
 from tilewright.frontends.stablehlo.types import constant_of, tensor_type
 from tilewright.frontends.stablehlo.values import ComplexPair, Held, LoopRows, ReadRowsError, as_value, flat
@@ -22,7 +22,7 @@ from tilewright.ir.sym import ZERO, Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.define.binding import is_input_value
-from tilewright.ops.source import sym_tensor
+from tilewright.ops.source import dim_value, number_like
 from tilewright.ops.view import reshape, reverse, shape_of
 
 
@@ -71,7 +71,7 @@ def _case(node: ProgramOp) -> Sequence[Held]:
             return _way(node, k)
 
         def written() -> tuple[Value, ...]:
-            is_it = ew.eq(which, number(k, which))
+            is_it = ew.eq(which, number_like(k, which))
             return control_flow.branch(node.translation, is_it, _way(node, k), from_branch(k + 1))
 
         return written
@@ -212,7 +212,7 @@ def _written(node: ProgramOp, loop: Loop, condition: ir.Block, body: ir.Block) -
         if loop.counter is not None and trip is not None:
             dtype = type_of(as_value(loop.states[loop.counter])).dtype
             count = trip if type_of(trip).dtype == dtype else ew.cast(trip, dtype=dtype)
-            found[loop.counter] = ew.add(count, number(loop.start, count)) if loop.start else count
+            found[loop.counter] = ew.add(count, number_like(loop.start, count)) if loop.start else count
         return found
 
     def goes_on(states: Sequence[Held]) -> Value:
@@ -269,7 +269,7 @@ def _body(node: ProgramOp, loop: Loop, body: ir.Block, states: Sequence[Held]) -
 def _integer(symbol: Sym) -> Value:
     if symbol.is_const:
         return constant(np.array(symbol.value, np.int64), "trips")
-    return sym_tensor(values=(symbol,), scalar=True)
+    return dim_value(symbol)
 
 
 def _is_backward(node: ProgramOp, place: Value, counter: Held, loop: Loop) -> bool | None:

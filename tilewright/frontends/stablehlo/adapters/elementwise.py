@@ -19,20 +19,10 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
-from tilewright.ops.source import full
+from tilewright.ops.source import number_like
 
 Unary = Callable[[Value], Value]
 Binary = Callable[[Value, Value], Value]
-
-
-def integer_of(dtype: DType, kind: str = "int") -> DType:
-    """The integers that have the bits of a number."""
-    return dt.BY_NAME[f"{kind[0]}{dtype.bits}"]
-
-
-def number(value: float, like: Value) -> Value:
-    """A scalar of the dtype of a value."""
-    return full(value=value, dtype=type_of(like).dtype, shape=())
 
 
 # Of one operand
@@ -41,17 +31,17 @@ def number(value: float, like: Value) -> Value:
 def _cbrt(x: Value) -> Value:
     """A power, and a step of Newton's method, which zero and infinities need not."""
     size = ew.abs_(x)
-    root = ew.pow_(size, number(1 / 3, x))
+    root = ew.pow_(size, number_like(1 / 3, x))
     square = ew.mul(root, root)
-    better = ew.sub(root, ew.div(ew.sub(ew.mul(square, root), size), ew.mul(square, number(3.0, x))))
-    is_plain = ew.and_(ew.gt(size, number(0.0, x)), ew.not_(ew.is_inf(size)))
+    better = ew.sub(root, ew.div(ew.sub(ew.mul(square, root), size), ew.mul(square, number_like(3.0, x))))
+    is_plain = ew.and_(ew.gt(size, number_like(0.0, x)), ew.not_(ew.is_inf(size)))
     return ew.mul(ew.sign(x), ew.select(is_plain, better, root))
 
 
 def _round_away(x: Value) -> Value:
     """The nearest integer, of two the one farther from zero."""
     whole = ew.trunc(x)
-    beyond = ew.ge(ew.abs_(ew.sub(x, whole)), number(0.5, x))
+    beyond = ew.ge(ew.abs_(ew.sub(x, whole)), number_like(0.5, x))
     return ew.select(beyond, ew.add(whole, ew.sign(x)), whole)
 
 
@@ -62,12 +52,12 @@ def _is_finite(x: Value) -> Value:
 def _population(x: Value) -> Value:
     """The number of ones among the bits: sums of neighbours, of these, and so on."""
     dtype = type_of(x).dtype
-    bits = ew.bitcast(x, dtype=integer_of(dtype, "uint")) if dtype.kind == "int" else x
+    bits = ew.bitcast(x, dtype=dtype.integer("uint")) if dtype.kind == "int" else x
     width = 1
     while width < dtype.bits:
         mask = sum(((1 << width) - 1) << k for k in range(0, dtype.bits, 2 * width))
-        low = ew.and_(bits, number(mask, bits))
-        bits = ew.add(low, ew.and_(ew.shr(bits, number(width, bits)), number(mask, bits)))
+        low = ew.and_(bits, number_like(mask, bits))
+        bits = ew.add(low, ew.and_(ew.shr(bits, number_like(width, bits)), number_like(mask, bits)))
         width *= 2
     return ew.bitcast(bits, dtype=dtype) if dtype.kind == "int" else bits
 
@@ -75,10 +65,10 @@ def _population(x: Value) -> Value:
 def _leading_zeros(x: Value) -> Value:
     """The zeros above the highest one: ones are put below it, and counted."""
     dtype = type_of(x).dtype
-    bits = ew.bitcast(x, dtype=integer_of(dtype, "uint")) if dtype.kind == "int" else x
+    bits = ew.bitcast(x, dtype=dtype.integer("uint")) if dtype.kind == "int" else x
     width = 1
     while width < dtype.bits:
-        bits = ew.or_(bits, ew.shr(bits, number(width, bits)))
+        bits = ew.or_(bits, ew.shr(bits, number_like(width, bits)))
         width *= 2
     return ew.cast(_population(ew.not_(bits)), dtype=dtype)
 
@@ -118,22 +108,22 @@ def _guarded(divide: Binary, by_zero: Callable[[Value], Value]) -> Binary:
     def divided(a: Value, b: Value) -> Value:
         if type_of(b).dtype.is_float:
             return divide(a, b)
-        is_zero = ew.eq(b, number(0, b))
-        return ew.select(is_zero, by_zero(a), divide(a, ew.select(is_zero, number(1, b), b)))
+        is_zero = ew.eq(b, number_like(0, b))
+        return ew.select(is_zero, by_zero(a), divide(a, ew.select(is_zero, number_like(1, b), b)))
 
     return divided
 
 
 def _ones(a: Value) -> Value:
     dtype = type_of(a).dtype
-    return number(-1 if dtype.kind == "int" else (1 << dtype.bits) - 1, a)
+    return number_like(-1 if dtype.kind == "int" else (1 << dtype.bits) - 1, a)
 
 
 def _shift_logical(a: Value, b: Value) -> Value:
     dtype = type_of(a).dtype
     if dtype.kind == "uint":
         return ew.shr(a, b)
-    bits = integer_of(dtype, "uint")
+    bits = dtype.integer("uint")
     return ew.bitcast(ew.shr(ew.bitcast(a, dtype=bits), ew.bitcast(b, dtype=bits)), dtype=dtype)
 
 
@@ -141,9 +131,9 @@ def _shift_arithmetic(a: Value, b: Value) -> Value:
     dtype = type_of(a).dtype
     if dtype.kind == "int":
         # a count below zero is a large one without a sign
-        count = ew.select(ew.lt(b, number(0, b)), number(dtype.bits, b), b) if dtype.bits > 8 else b
+        count = ew.select(ew.lt(b, number_like(0, b)), number_like(dtype.bits, b), b) if dtype.bits > 8 else b
         return ew.shr(a, count)
-    bits = integer_of(dtype)
+    bits = dtype.integer()
     return ew.bitcast(_shift_arithmetic(ew.bitcast(a, dtype=bits), ew.bitcast(b, dtype=bits)), dtype=dtype)
 
 
@@ -151,12 +141,12 @@ def _power(a: Value, b: Value) -> Value:
     """Of integers with an exponent below zero 0, or of 1 and -1 what it is."""
     if type_of(a).dtype.kind != "int":
         return ew.pow_(a, b)
-    is_below = ew.lt(b, number(0, b))
-    plain = ew.pow_(a, ew.select(is_below, number(0, b), b))
-    is_odd = ew.ne(ew.and_(b, number(1, b)), number(0, b))
-    one, zero = number(1, a), number(0, a)
-    of_minus_one = ew.select(is_odd, number(-1, a), one)
-    inverse = ew.select(ew.eq(a, one), one, ew.select(ew.eq(a, number(-1, a)), of_minus_one, zero))
+    is_below = ew.lt(b, number_like(0, b))
+    plain = ew.pow_(a, ew.select(is_below, number_like(0, b), b))
+    is_odd = ew.ne(ew.and_(b, number_like(1, b)), number_like(0, b))
+    one, zero = number_like(1, a), number_like(0, a)
+    of_minus_one = ew.select(is_odd, number_like(-1, a), one)
+    inverse = ew.select(ew.eq(a, one), one, ew.select(ew.eq(a, number_like(-1, a)), of_minus_one, zero))
     return ew.select(is_below, inverse, plain)
 
 
@@ -199,9 +189,9 @@ def direction_of(node_attribute: object) -> str:
 def total_order(x: Value) -> Value:
     """Integers in the order that floats have with -NaN below all, -0 below 0 and NaN above all."""
     dtype = type_of(x).dtype
-    bits = ew.bitcast(x, dtype=integer_of(dtype))
-    rest = number((1 << (dtype.bits - 1)) - 1, bits)
-    return ew.select(ew.lt(bits, number(0, bits)), ew.xor(bits, rest), bits)
+    bits = ew.bitcast(x, dtype=dtype.integer())
+    rest = number_like((1 << (dtype.bits - 1)) - 1, bits)
+    return ew.select(ew.lt(bits, number_like(0, bits)), ew.xor(bits, rest), bits)
 
 
 @adapter("compare", by_element=True)

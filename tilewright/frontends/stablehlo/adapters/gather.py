@@ -16,7 +16,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.source import dim_value, iota
 from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose
 
 
@@ -87,7 +87,7 @@ def gathered(translation: Translation, x: Value, indices: Value, sizes: Sequence
     shape = shape_of(x)
     places, batch = index_parts(indices, numbers)
     for axis in numbers.mapped:  # slices are moved to lie inside
-        last, zero = (sym_tensor(values=(n,), scalar=True) for n in (shape[axis] - sizes[axis], sym(0)))
+        last, zero = (dim_value(n) for n in (shape[axis] - sizes[axis], sym(0)))
         places[axis] = ew.max_(ew.min_(places[axis], last), zero)
     places = {axis: v for axis, v in places.items() if sizes[axis] != shape[axis] or axis in numbers.batching}
     gone = {*numbers.dropped, *numbers.batching}

@@ -14,7 +14,13 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ops import linalg as la
-from tilewright.ops.composites.matrices import eigen, singular, singular_values, solved_triangle, turned
+from tilewright.ops.composites.matrices import (
+    eigen,
+    matrix_transpose,
+    singular,
+    singular_values,
+    solved_triangle,
+)
 from tilewright.ops.source import full
 from tilewright.ops.view import shape_of
 
@@ -56,8 +62,8 @@ def _cholesky_op(node: ProgramOp) -> Held:
 
 
 def _cholesky(x: Value, lower: bool) -> tuple[Value, Value]:
-    factor, info = la.cholesky(x if lower else turned(x))
-    return factor if lower else turned(factor), info
+    factor, info = la.cholesky(x if lower else matrix_transpose(x))
+    return factor if lower else matrix_transpose(factor), info
 
 
 @custom_call(*_lapack("getrf"))
@@ -92,7 +98,7 @@ def _triangular_solve(node: ProgramOp) -> Held:
 
 
 def _solved(node: ProgramOp, left: bool, lower: bool, unit: bool, is_turned: bool) -> Value:
-    a = turned(node.x(0)) if is_turned else node.x(0)
+    a = matrix_transpose(node.x(0)) if is_turned else node.x(0)
     return solved_triangle(a, node.x(1), lower is is_turned, left, unit)
 
 

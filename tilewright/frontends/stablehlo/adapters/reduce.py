@@ -18,7 +18,7 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import product
 from tilewright.ops import reduce
-from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose
+from tilewright.ops.view import concat, expand, reshape, section, shape_of, slice_, transpose
 
 REDUCTIONS: Mapping[str, Callable[..., Value]] = MappingProxyType(
     {
@@ -237,9 +237,7 @@ def _spread(init: Value, shape: Sequence[object]) -> Value:
 
 
 def _every_second(x: Value, start: int, count: int) -> Value:
-    *outer, _ = shape_of(x)
-    zeros, ones = (0,) * len(outer), (1,) * len(outer)
-    return slice_(x, starts=(*zeros, start), sizes=(*outer, count), steps=(*ones, 2))
+    return section(x, -1, start, count, 2)
 
 
 def _last(x: Value) -> Value:

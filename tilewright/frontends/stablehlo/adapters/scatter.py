@@ -19,7 +19,7 @@ from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.source import dim_value, iota
 from tilewright.ops.view import concat, expand, reshape, shape_of, transpose
 
 _REDUCTIONS: Mapping[str, str] = MappingProxyType(
@@ -110,23 +110,23 @@ def scattered(x: Value, indices: Value, updates: Value, numbers: AxisRoles, redu
     for axis in numbers.mapped:
         size = sizes.get(axis, sym(1))
         if size != 1 and size != shape[axis]:
-            last = sym_tensor(values=(shape[axis] - size,), scalar=True)
-            fits = ew.and_(ew.le(sym_tensor(values=(sym(0),), scalar=True), places[axis]), ew.le(places[axis], last))
+            last = dim_value(shape[axis] - size)
+            fits = ew.and_(ew.le(dim_value(0), places[axis]), ew.le(places[axis], last))
             inside = fits if inside is None else ew.and_(inside, fits)
         elif size == shape[axis] and size != 1:
-            fits = ew.eq(places[axis], sym_tensor(values=(sym(0),), scalar=True))
+            fits = ew.eq(places[axis], dim_value(0))
             inside = fits if inside is None else ew.and_(inside, fits)
     columns = []
     for axis in chosen:
         place = places.get(axis)
-        column = sym_tensor(values=(sym(0),), scalar=True) if place is None else _wide(place, batch, len(grid))
+        column = dim_value(0) if place is None else _wide(place, batch, len(grid))
         if axis in windows and sizes[axis] != 1:
             rank = len(counts)
             position = len(batch) + grid.index(axis)
             own = iota(shape=tuple(sizes[axis] if k == position else sym(1) for k in range(rank)), axis=position)
             column = ew.add(column, own)
         if inside is not None:
-            nowhere = sym_tensor(values=(shape[axis],), scalar=True)
+            nowhere = dim_value(shape[axis])
             column = ew.select(_wide(inside, batch, len(grid)), column, nowhere)
         columns.append(reshape(expand(column, shape=counts), shape=(*counts, 1)))
     if not columns:

@@ -15,7 +15,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.index import gather
-from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.source import dim_value, iota
 from tilewright.ops.view import concat, reshape, shape_of, slice_
 
 
@@ -65,8 +65,8 @@ def _inside(place: Sym, size: Sym, dim: Sym) -> Sym:
 def clamped(start: Value, size: Sym, dim: Sym) -> Value:
     """A computed place (i64), moved to where a slice of `size` lies inside of an axis."""
     wide = start if type_of(start).dtype == dt.i64 else ew.cast(start, dtype=dt.i64)
-    last = sym_tensor(values=(dim - size,), scalar=True)
-    return ew.max_(ew.min_(wide, last), sym_tensor(values=(sym(0),), scalar=True))
+    last = dim_value(dim - size)
+    return ew.max_(ew.min_(wide, last), dim_value(0))
 
 
 def taken(translation: Translation, x: Value, starts: Sequence[Value], sizes: Sequence[Sym]) -> Value:
@@ -122,12 +122,9 @@ def updated(translation: Translation, x: Value, update: Value, starts: Sequence[
     for axis, (start, place, size, d) in enumerate(zip(starts, places, sizes, shape, strict=True)):
         if size == d:
             continue
-        if place is not None:
-            begin = sym_tensor(values=(_inside(place, size, d),), scalar=True)
-        else:
-            begin = clamped(start, size, d)
+        begin = clamped(start, size, d) if place is None else dim_value(_inside(place, size, d))
         offset = ew.sub(iota(shape=(d,), axis=0), begin)
-        zero, last = (sym_tensor(values=(n,), scalar=True) for n in (sym(0), size - 1))
+        zero, last = (dim_value(n) for n in (sym(0), size - 1))
         along = ew.and_(ew.le(zero, offset), ew.le(offset, last))
         along = reshape(along, shape=tuple(d if k == axis else 1 for k in range(len(shape))))
         inside = along if inside is None else ew.and_(inside, along)

@@ -14,6 +14,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import source, view
+from tilewright.ops.source import dim_value
 
 
 @adapter("reshape")
@@ -188,7 +189,7 @@ def _get_dimension_size(node: ProgramOp) -> Held:
         raise ModelError(f"there is no axis {axis}")
     held = node.held(0)
     shape = type_of(held.real if isinstance(held, ComplexPair) else node.x(0)).shape
-    return ew.cast(source.sym_tensor(values=(shape[axis],), scalar=True), dtype=node.result_type.dtype)
+    return ew.cast(dim_value(shape[axis]), dtype=node.result_type.dtype)
 
 
 @adapter("set_dimension_size")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from tilewright.frontends.stablehlo.adapters.elementwise import BINARY, number
+from tilewright.frontends.stablehlo.adapters.elementwise import BINARY
 from tilewright.frontends.stablehlo.adapters.reduce import combiner, is_neutral
 from tilewright.frontends.stablehlo.adapters.view import padded
 from tilewright.frontends.stablehlo.node import ProgramOp, adapter, custom_call
@@ -24,6 +24,7 @@ from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.pool import max_pool, sum_pool
 from tilewright.ops.scan import cumprod, cumsum
+from tilewright.ops.source import number_like
 from tilewright.ops.view import expand, reshape, shape_of, slice_, transpose
 
 MOST_TAPS = 512
@@ -114,7 +115,7 @@ def _pooled(node: ProgramOp, x: Value, init: Value, name: str, windows: AxisWind
         wide, first = ew.cast(x, dtype=dt.u8), ew.cast(init, dtype=dt.u8)
         is_all = op in ("and", "minimum", "multiply")
         found = _pooled(node, wide, first, f"stablehlo.{'minimum' if is_all else 'maximum'}", windows)
-        return None if found is None else ew.ne(found, number(0, found))
+        return None if found is None else ew.ne(found, number_like(0, found))
     if op in ("and", "or", "xor"):
         return None
     if not is_neutral(node, init, name):  # it takes part in each window once, and at each padded place
@@ -157,7 +158,7 @@ def _over_space(node: ProgramOp, x: Value, windows: AxisWindows, pool: object, o
     """Windows along the axes behind the first two: the others are moved before these, and become two."""
     rank = len(windows.sizes)
     if any(n != 1 for n in windows.apart):
-        fill = number(0 if op == "add" else _least(x), x)
+        fill = number_like(0 if op == "add" else _least(x), x)
         zeros = (sym(0),) * rank
         x = padded(node.translation, x, fill, zeros, zeros, tuple(n - 1 for n in windows.apart))
     space = [k for k in range(rank) if not windows.is_trivial(k)]
@@ -173,7 +174,7 @@ def _over_space(node: ProgramOp, x: Value, windows: AxisWindows, pool: object, o
     low, high = ([windows.pads[k][n] for k in space] for n in (0, 1))
     if any(p.is_const and p.value < 0 for p in (*low, *high)):
         cut = [[ZERO, ZERO, *(s.minimum(p, 0) for p in side)] for side in (low, high)]
-        moved = padded(node.translation, moved, number(0, moved), cut[0], cut[1], (0,) * len(cut[0]))
+        moved = padded(node.translation, moved, number_like(0, moved), cut[0], cut[1], (0,) * len(cut[0]))
         low, high = ([s.maximum(p, 0) for p in side] for side in (low, high))
     found = pool(  # type: ignore[operator]
         moved, kernel=tuple(windows.sizes[k] for k in space), strides=tuple(windows.strides[k] for k in space),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.tflite.adapters.window import channels_first, channels_last, window_of
+from tilewright.frontends.tflite.adapters.window import window_of
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import binds, tflite
 from tilewright.ir import sym as s
@@ -13,7 +13,7 @@ from tilewright.ir.types import product
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.composites.products import with_bias
-from tilewright.ops.view import reshape, shape_of
+from tilewright.ops.view import channels_first, channels_last, reshape, shape_of
 
 
 @tflite("CONV_2D")

@@ -8,7 +8,7 @@ from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
 from tilewright.ops.composites import positions
@@ -16,7 +16,7 @@ from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.sort import topk
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
 
 
@@ -68,16 +68,12 @@ def dynamic_update_slice(node: OperatorNode) -> Value:
     coordinates = []
     for axis, (d, size) in enumerate(zip(own, part, strict=True)):
         start = reshape(slice_(starts, starts=(axis,), sizes=(1,)), shape=())
-        last = ew.cast(_number(d - size), dtype=dtype_of(start))
+        last = ew.cast(dim_value(d - size), dtype=dtype_of(start))
         first = ew.min_(ew.max_(start, 0), last)
         places = iota(shape=tuple(size if k == axis else sym(1) for k in range(len(own))), axis=axis)
         coordinates.append(expand(ew.add(places, ew.cast(first, dtype=dtype_of(places))), shape=part))
     at = concat(*[unsqueeze(c, axes=(len(own),)) for c in coordinates], axis=len(own)) if own else None
     return update if at is None else ix.scatter_nd(x, at, update)
-
-
-def _number(d: Sym) -> Value:
-    return sym_tensor(values=(sym(d),), scalar=True)
 
 
 @tflite("ONE_HOT")
@@ -88,7 +84,7 @@ def one_hot(node: OperatorNode) -> Value:
     checked_shape((*node.shape(0), depth), "ONE_HOT")
     values = concat(*[reshape(node.input(k), shape=(1,)) for k in (3, 2)], axis=0)
     # positions out of range stand for none, also negative ones, which ours counts from the end
-    indices = ew.select(ew.lt(node.raw(0), 0), ew.cast(_number(depth), dtype=node.type(0).dtype), node.raw(0))
+    indices = ew.select(ew.lt(node.raw(0), 0), ew.cast(dim_value(depth), dtype=node.type(0).dtype), node.raw(0))
     return ix.one_hot(indices, values, depth=depth, axis=axis)
 
 

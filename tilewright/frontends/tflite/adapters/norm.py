@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tilewright.frontends.tflite.adapters.window import channels_first, channels_last
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import binds, tflite
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 from tilewright.ops import norm, reduce
 from tilewright.ops.scan import cumsum
-from tilewright.ops.view import shape_of
+from tilewright.ops.view import channels_first, channels_last, shape_of
 
 REDUCTIONS: Mapping[str, Callable[..., Value]] = MappingProxyType(
     {

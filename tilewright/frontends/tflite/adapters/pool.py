@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.frontends.tflite.adapters.window import channels_first, channels_last, window_of
+from tilewright.frontends.tflite.adapters.window import window_of
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
 from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import pool
-from tilewright.ops.view import shape_of
+from tilewright.ops.view import channels_first, channels_last, shape_of
 
 
 def _windows(node: OperatorNode) -> tuple[Value, dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.frontends.tflite.adapters.window import channels_first, channels_last
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
 from tilewright.ir import sym as s
@@ -12,7 +11,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ops.composites.images.positions import ResizedAxis, Resizing
 from tilewright.ops.composites.images.resizing import resized
-from tilewright.ops.view import reshape, shape_of, transpose
+from tilewright.ops.view import channels_first, channels_last, reshape, shape_of, transpose
 
 
 @tflite("RESIZE_BILINEAR")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tilewright.frontends.axes import require
@@ -17,7 +15,17 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.composites.shapes import checked_shape, slice_bounds
 from tilewright.ops.define import constant
-from tilewright.ops.view import concat, expand, pad, reshape, reverse, shape_of, slice_, split, unsqueeze
+from tilewright.ops.view import (
+    concat,
+    expand,
+    pad,
+    reshape,
+    reverse,
+    shape_of,
+    sliced,
+    split,
+    unsqueeze,
+)
 
 
 @tflite("CONCATENATION", moves=True)
@@ -91,7 +99,7 @@ def slice_from(node: OperatorNode) -> Value:
             node.translation, inside, f"SLICE from {begin} on, of {count} elements, leaves an axis of {d}"
         )
         counts.append(count)
-    return _sliced(node.input(0), begins, counts, [1] * len(shape))
+    return sliced(node.input(0), begins, counts, [1] * len(shape))
 
 
 @tflite("STRIDED_SLICE", moves=True)
@@ -131,7 +139,7 @@ def strided_slice(node: OperatorNode) -> Value:
             stride[axis] = step
             result.append(count[axis])
         axis += 1
-    made = _sliced(x, first, count, stride)
+    made = sliced(x, first, count, stride)
     return made if tuple(result) == shape_of(made) else reshape(made, shape=tuple(result))
 
 
@@ -154,13 +162,6 @@ def _from_front(position: Sym, size: Sym) -> Sym:
     if position.is_const:
         return position + size if position.value < 0 else position
     return s.select(s.lt(position, 0), position + size, position)
-
-
-def _sliced(x: Value, first: Sequence[Sym], count: Sequence[Sym], stride: Sequence[int]) -> Value:
-    unchanged = zip(count, shape_of(x), first, stride, strict=True)
-    if all(c == d and f == 0 and step == 1 for c, d, f, step in unchanged):
-        return x
-    return slice_(x, starts=tuple(first), sizes=tuple(count), steps=tuple(stride))
 
 
 @tflite("REVERSE_V2", moves=True)
@@ -206,7 +207,7 @@ def mirror_pad(node: OperatorNode) -> Value:
 def _part(x: Value, axis: int, start: Sym, size: Sym) -> Value:
     starts = [start if k == axis else sym(0) for k in range(len(shape_of(x)))]
     sizes = [size if k == axis else d for k, d in enumerate(shape_of(x))]
-    return _sliced(x, starts, sizes, [1] * len(sizes))
+    return sliced(x, starts, sizes, [1] * len(sizes))
 
 
 def _amounts(node: OperatorNode) -> tuple[tuple[Sym, ...], tuple[Sym, ...]]:

@@ -6,23 +6,9 @@ from collections.abc import Sequence
 
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.schema import PADDINGS
-from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.composites.windows import WindowAttributes, same_pads
-from tilewright.ops.view import shape_of, transpose
-
-
-def channels_first(x: Value) -> Value:
-    """x [n, *space, c] as [n, c, *space]; passes remove what meets its opposite."""
-    rank = len(shape_of(x))
-    return transpose(x, perm=(0, rank - 1, *range(1, rank - 1)))
-
-
-def channels_last(x: Value) -> Value:
-    rank = len(shape_of(x))
-    return transpose(x, perm=(0, *range(2, rank), 1))
-
 
 AXES = {2: "hw", 3: "dhw"}
 """The letters of the spatial axes in names of options."""

@@ -19,8 +19,8 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops.index import gather, scatter_elements, searchsorted
 from tilewright.ops.scan import cumsum
-from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, unsqueeze
+from tilewright.ops.source import dim_value, full, iota
+from tilewright.ops.view import concat, expand, reshape, section, shape_of, slice_, unsqueeze
 
 # Histograms
 
@@ -70,9 +70,7 @@ def _points(x: Value, axes: int) -> list[Value]:
     """The coordinates of all points along each axis."""
     count = product(shape_of(x)) // axes
     columns = reshape(x, shape=(count, axes))
-    return [
-        reshape(slice_(columns, starts=(0, k), sizes=(count, 1), steps=(1, 1)), shape=(count,)) for k in range(axes)
-    ]
+    return [reshape(section(columns, 1, k, 1), shape=(count,)) for k in range(axes)]
 
 
 def _edges(
@@ -100,29 +98,25 @@ def _counts(
     total = product(shape)
     place, inside = full(value=0, dtype=dt.i64, shape=(count,)), full(value=True, dtype=dt.bool_, shape=(count,))
     for x, e, size in zip(points, edges, shape, strict=True):
-        last = gather(e, _number(size), axis=0)
-        inside = ew.and_(inside, ew.and_(ew.ge(x, gather(e, _number(0), axis=0)), ew.le(x, last)))
-        own = ew.min_(ew.sub(searchsorted(x, e, right=True), _number(1)), _number(size - 1))
-        place = ew.add(ew.mul(place, _number(size)), own)
-    place = ew.select(inside, place, _number(total))
+        last = gather(e, dim_value(size), axis=0)
+        inside = ew.and_(inside, ew.and_(ew.ge(x, gather(e, dim_value(0), axis=0)), ew.le(x, last)))
+        own = ew.min_(ew.sub(searchsorted(x, e, right=True), dim_value(1)), dim_value(size - 1))
+        place = ew.add(ew.mul(place, dim_value(size)), own)
+    place = ew.select(inside, place, dim_value(total))
     one = node.value(1, dtype)
     weights = expand(one, shape=(count,)) if weight is None else reshape(node.value(weight, dtype), shape=(count,))
     start = full(value=0, dtype=dtype, shape=(total + 1,))
     sums = scatter_elements(start, place, weights, axis=0, reduction="add")
-    found = reshape(slice_(sums, starts=(0,), sizes=(total,), steps=(1,)), shape=shape)
+    found = reshape(section(sums, 0, 0, total), shape=shape)
     if not density:
         return found
     rank = len(shape)
     found = ew.div(found, rd.reduce_sum(found, axes=tuple(range(rank)), keepdims=False))
     for k, (e, size) in enumerate(zip(edges, shape, strict=True)):
-        ends = slice_(e, starts=(1,), sizes=(size,), steps=(1,))
-        widths = ew.sub(ends, slice_(e, starts=(0,), sizes=(size,), steps=(1,)))
+        ends = section(e, 0, 1, size)
+        widths = ew.sub(ends, section(e, 0, 0, size))
         found = ew.div(found, reshape(widths, shape=tuple(size if j == k else sym(1) for j in range(rank))))
     return found
-
-
-def _number(d: Any) -> Value:
-    return sym_tensor(values=(sym(d),), scalar=True)
 
 
 # Consecutive elements
@@ -178,17 +172,17 @@ def nonzero_static(node: AtenNode, self: Value, size: Any, fill_value: int = -1)
     count, rows = product(shape), sym(size)
     flat = reshape(self, shape=(count,))
     holds = flat if type_of(flat).dtype is dt.bool_ else ew.ne(flat, node.value(0, type_of(flat).dtype))
-    rank = ew.sub(cumsum(ew.cast(holds, dtype=dt.i64), axis=0), _number(1))
-    place = ew.select(holds, ew.min_(rank, _number(rows)), _number(rows))
+    rank = ew.sub(cumsum(ew.cast(holds, dtype=dt.i64), axis=0), dim_value(1))
+    place = ew.select(holds, ew.min_(rank, dim_value(rows)), dim_value(rows))
     start = full(value=-1, dtype=dt.i64, shape=(rows + 1,))
     found = scatter_elements(start, place, iota(shape=(count,), axis=0), axis=0)
-    found = slice_(found, starts=(0,), sizes=(rows,), steps=(1,))
+    found = section(found, 0, 0, rows)
     columns, rest = [], found
     for d in reversed(shape):
-        columns.append(unsqueeze(ew.mod(rest, _number(d)), axes=(1,)))
-        rest = ew.div(rest, _number(d))
+        columns.append(unsqueeze(ew.mod(rest, dim_value(d)), axes=(1,)))
+        rest = ew.div(rest, dim_value(d))
     if not columns:
         return full(value=0, dtype=dt.i64, shape=(rows, 0))
     table = concat(*reversed(columns), axis=1)
-    is_there = unsqueeze(ew.ge(found, _number(0)), axes=(1,))
+    is_there = unsqueeze(ew.ge(found, dim_value(0)), axes=(1,))
     return ew.select(is_there, table, node.value(fill_value, dt.i64))

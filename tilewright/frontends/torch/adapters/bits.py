@@ -10,7 +10,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.source import full
-from tilewright.ops.view import concat, reshape, shape_of, slice_
+from tilewright.ops.view import concat, reshape, section, shape_of
 
 _UNSIGNED = {1: dt.u8, 2: dt.u16, 4: dt.u32, 8: dt.u64}
 """By the number of bytes."""
@@ -50,9 +50,7 @@ def _wide(x: Value, width: int) -> Value:
     rows = reshape(x, shape=(*outer, last // count, count))
     found = None
     for k in range(count):
-        starts, sizes = (*[0] * (len(outer) + 1), k), (*outer, last // count, 1)
-        part = slice_(rows, starts=starts, sizes=sizes, steps=(1,) * len(sizes))
-        part = ew.cast(reshape(part, shape=(*outer, last // count)), dtype=dtype)
+        part = ew.cast(reshape(section(rows, -1, k, 1), shape=(*outer, last // count)), dtype=dtype)
         part = ew.shl(part, _number(8 * narrow.bytes * k, dtype))
         found = part if found is None else ew.or_(found, part)
     assert found is not None

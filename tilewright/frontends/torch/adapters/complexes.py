@@ -25,7 +25,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops.composites import complex as cx
 from tilewright.ops.composites.complex import ComplexPair
-from tilewright.ops.source import full
+from tilewright.ops.source import full, number_like
 from tilewright.ops.view import expand, reshape, shape_of
 
 Operand = Value | ComplexPair | complex | Any
@@ -220,12 +220,12 @@ for _name in _INLINED:
 
 @on_complex("view_as_real", "view_as_real_copy")
 def view_as_real(node: AtenNode, self: ComplexPair) -> Value:
-    return cx.joined(self)
+    return cx.as_real(self)
 
 
 @on_complex("view_as_complex", "view_as_complex_copy")
 def view_as_complex(node: AtenNode, self: Value) -> ComplexPair:
-    return cx.apart(self)
+    return cx.as_complex(self)
 
 
 @on_complex("view.dtype", "view_copy.dtype")
@@ -236,9 +236,9 @@ def parts_in_a_row(node: AtenNode, self: Held, dtype: object) -> Held:
         raise node.refuse("views of the bits of complex numbers as elements of other sizes")
     if isinstance(self, Value):
         *outer, last = shape_of(self)
-        return cx.apart(reshape(self, shape=(*outer, last // 2, 2)))
+        return cx.as_complex(reshape(self, shape=(*outer, last // 2, 2)))
     *outer, last = shape_of(self.real)
-    return self if node.is_complex else reshape(cx.joined(self), shape=(*outer, last * 2))
+    return self if node.is_complex else reshape(cx.as_real(self), shape=(*outer, last * 2))
 
 
 @on_complex("complex")
@@ -406,16 +406,12 @@ _UNARY: Mapping[str, Callable[[ComplexPair], Held]] = MappingProxyType(
         "cosh": cx.cosh, "tanh": cx.tanh, "asin": cx.asin, "acos": cx.acos, "atan": cx.atan, "asinh": cx.asinh,
         "acosh": cx.acosh, "atanh": cx.atanh, "sigmoid": cx.sigmoid, "expm1": cx.expm1, "log1p": cx.log1p,
         "rsqrt": lambda x: cx.reciprocal(cx.sqrt(x)), "silu": lambda x: cx.mul(x, cx.sigmoid(x)),
-        "log2": lambda x: cx.each(cx.log(x), lambda v: ew.mul(v, _like_number(v, 1 / math.log(2)))),
-        "log10": lambda x: cx.each(cx.log(x), lambda v: ew.mul(v, _like_number(v, 1 / math.log(10)))),
-        "exp2": lambda x: cx.exp(cx.each(x, lambda v: ew.mul(v, _like_number(v, math.log(2))))),
+        "log2": lambda x: cx.each(cx.log(x), lambda v: ew.mul(v, number_like(1 / math.log(2), v))),
+        "log10": lambda x: cx.each(cx.log(x), lambda v: ew.mul(v, number_like(1 / math.log(10), v))),
+        "exp2": lambda x: cx.exp(cx.each(x, lambda v: ew.mul(v, number_like(math.log(2), v)))),
     }
 )  # fmt: skip
 """Functions of one operand."""
-
-
-def _like_number(x: Value, value: float) -> Value:
-    return full(value=value, dtype=type_of(x).dtype, shape=())
 
 
 @on_complex(*_UNARY)
@@ -487,10 +483,10 @@ def index_put(
 
 @on_complex("masked_select")
 def masked_select(node: AtenNode, self: ComplexPair, mask: Value) -> ComplexPair:
-    joined = cx.joined(self)
+    joined = cx.as_real(self)
     wide = expand(reshape(mask, shape=(*shape_of(mask), 1)), shape=(*shape_of(mask), 2))
     flat = index.masked_select(node, joined, wide)
-    return cx.apart(reshape(flat, shape=(shape_of(flat)[0] // 2, 2)))
+    return cx.as_complex(reshape(flat, shape=(shape_of(flat)[0] // 2, 2)))
 
 
 # Reductions and products
@@ -511,7 +507,7 @@ def logsumexp(node: AtenNode, self: ComplexPair, dim: Any, keepdim: bool = False
     """The greatest real part is taken out of the sum."""
     axes = node.axes(dim, len(shape_of(self.real)))
     top = rd.reduce_max(self.real, axes=axes, keepdims=True) if axes else self.real
-    top = ew.select(elementwise.isfinite(node, top), top, _like_number(top, 0.0))
+    top = ew.select(elementwise.isfinite(node, top), top, number_like(0.0, top))
     powers = cx.exp(ComplexPair(ew.sub(self.real, top), self.imaginary))
     total = cx.each(powers, lambda v: rd.reduce_sum(v, axes=axes, keepdims=True)) if axes else powers
     found = cx.log(total)

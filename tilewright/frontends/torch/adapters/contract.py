@@ -20,7 +20,7 @@ from tilewright.ops.composites.products import einsum_of, matrix_product, with_b
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import full
-from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
+from tilewright.ops.view import concat, reshape, section, shape_of, transpose
 
 
 def product(a: Value, b: Value) -> Value:
@@ -218,11 +218,11 @@ def grouped_mm_fallback(node: AtenNode, input: Value, weight: Value, offs: Value
 
 def product_of_groups(node: AtenNode, rows: Value, matrices: Value, ends: Value) -> Value:
     """Rows [n, inner] up to ends[k] times matrices[k] [inner, columns]; zeros for rows that are after all ends."""
-    (count, inner), (groups, _, columns) = shape_of(rows), shape_of(matrices)
+    (count, _), (groups, _, columns) = shape_of(rows), shape_of(matrices)
     parts, begin = [], s.sym(0)
-    ends = slice_(ends, starts=(0,), sizes=(groups,), steps=(1,))  # data may decide how many there are
+    ends = section(ends, 0, 0, groups)  # data may decide how many there are
     for k, end in enumerate(node.symbols(ends)):
-        own = slice_(rows, starts=(begin, s.sym(0)), sizes=(end - begin, inner), steps=(1, 1))
+        own = section(rows, 0, begin, end - begin)
         parts.append(product(own, element(matrices, 0, k)))
         begin = end
     parts.append(full(value=0, dtype=type_of(rows).dtype, shape=(count - begin, columns)))

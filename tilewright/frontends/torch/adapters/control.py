@@ -15,8 +15,8 @@ from tilewright.frontends.unroll import element
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
 from tilewright.ops.define import constant
-from tilewright.ops.source import sym_tensor
-from tilewright.ops.view import concat, reshape, shape_of, slice_
+from tilewright.ops.source import dim_value
+from tilewright.ops.view import concat, reshape, section, shape_of
 
 HIGHER_ORDER = "higher_order"
 
@@ -28,7 +28,7 @@ def _tensor(node: AtenNode, x: Carried) -> Value:
     if isinstance(x, Value):
         return x
     if isinstance(x, Sym):
-        return sym_tensor(values=(x,), scalar=True)
+        return dim_value(x)
     return constant(np.array(x), "")
 
 
@@ -111,9 +111,7 @@ def associative_scan(
 
 
 def _without_first(x: Value) -> Value:
-    shape = shape_of(x)
-    ones = tuple(1 if k == 0 else 0 for k in range(len(shape)))
-    return slice_(x, starts=ones, sizes=(shape[0] - 1, *shape[1:]), steps=(1,) * len(shape))
+    return section(x, 0, 1, shape_of(x)[0] - 1)
 
 
 # Subgraphs that say how autograd or autocast should treat them: what they compute is written out in them

@@ -16,7 +16,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.iterated import common_divisor
-from tilewright.ops.source import full
+from tilewright.ops.source import full, number_like
 from tilewright.ops.view import expand, shape_of
 
 Operand = Value | Number
@@ -61,18 +61,18 @@ def floored_quotient(a: Value, b: Value, dtype: DType) -> Value:
         return quotient
     if dtype.is_int:
         return ew.sub(quotient, ew.cast(_is_opposite(rest, b), dtype=dtype))
-    zero, one = _number(0.0, a), _number(1.0, a)
+    zero, one = number_like(0.0, a), number_like(1.0, a)
     whole_ = ew.div(ew.sub(a, rest), b)
     whole_ = ew.select(_is_opposite(rest, b), ew.sub(whole_, one), whole_)
     down = ew.floor(whole_)
-    down = ew.select(ew.gt(ew.sub(whole_, down), _number(0.5, a)), ew.add(down, one), down)
+    down = ew.select(ew.gt(ew.sub(whole_, down), number_like(0.5, a)), ew.add(down, one), down)
     down = ew.select(ew.eq(whole_, zero), _signed(zero, quotient), down)
     return ew.select(ew.eq(b, zero), quotient, down)
 
 
 def _is_opposite(rest: Value, divisor: Value) -> Value:
     """Whether there is a remainder, of the other sign than the divisor."""
-    zero = _number(0, rest)
+    zero = number_like(0, rest)
     return ew.and_(ew.ne(rest, zero), ew.ne(ew.lt(rest, zero), ew.lt(divisor, zero)))
 
 
@@ -84,10 +84,6 @@ def remainder(node: AtenNode, self: Operand, other: Operand) -> Value:
         return ew.mod(a, b)
     rest = ew.rem(a, b)
     return ew.select(_is_opposite(rest, b), ew.add(rest, b), rest)
-
-
-def _number(value: float, like: Value) -> Value:
-    return full(value=value, dtype=type_of(like).dtype, shape=())
 
 
 @aten("pow", "float_power")
@@ -282,14 +278,13 @@ def logaddexp(node: AtenNode, self: Value, other: Value) -> Value:
 def signbit(node: AtenNode, self: Value) -> Value:
     dtype = type_of(self).dtype
     if dtype.is_float:
-        bits = {2: dt.i16, 4: dt.i32, 8: dt.i64}[dtype.bytes]
-        return ew.lt(ew.bitcast(self, dtype=bits), 0)
+        return ew.lt(ew.bitcast(self, dtype=dtype.integer()), 0)
     return ew.lt(self, 0) if dtype.kind == "int" else filled(False, self)
 
 
 def _signed(x: Value, sign: Value) -> Value:
     """A float with the sign of another."""
-    bits, size = {2: dt.i16, 4: dt.i32, 8: dt.i64}[type_of(sign).dtype.bytes], ew.abs_(x)
+    bits, size = type_of(sign).dtype.integer(), ew.abs_(x)
     return ew.select(ew.lt(ew.bitcast(sign, dtype=bits), 0), ew.neg(size), size)
 
 
@@ -351,10 +346,10 @@ def _length(a: Value, b: Value, dtype: DType) -> Value:
         x, y = (ew.cast(v, dtype=dt.f64) for v in (a, b))
         return ew.cast(ew.sqrt(ew.add(ew.mul(x, x), ew.mul(y, y))), dtype=dtype)
     long, short = ew.max_(ew.abs_(a), ew.abs_(b)), ew.min_(ew.abs_(a), ew.abs_(b))
-    one = _number(1.0, long)
+    one = number_like(1.0, long)
     ratio = ew.select(ew.eq(long, short), one, ew.div(short, long))
     found = ew.mul(long, ew.sqrt(ew.add(one, ew.mul(ratio, ratio))))
-    return ew.select(ew.eq(long, _number(0.0, long)), long, found)
+    return ew.select(ew.eq(long, number_like(0.0, long)), long, found)
 
 
 @aten("angle")
@@ -413,13 +408,13 @@ def sign(node: AtenNode, self: Value) -> Value:
     """1 and -1 by comparisons, of which NaN meets none: its sign is 0."""
     if not node.dtype.is_float:
         return self if node.dtype is dt.bool_ else ew.sign(self)
-    zero, one = _number(0.0, self), _number(1.0, self)
+    zero, one = number_like(0.0, self), number_like(1.0, self)
     return ew.select(ew.gt(self, zero), one, ew.select(ew.lt(self, zero), ew.neg(one), zero))
 
 
 def _times_log(a: Value, b: Value, log: Callable[[Value], Value]) -> Value:
     """a * log(b); 0 where a is, and NaN where b is."""
-    zero = _number(0, a)
+    zero = number_like(0, a)
     return ew.select(ew.is_nan(b), b, ew.select(ew.eq(a, zero), zero, ew.mul(a, log(b))))
 
 

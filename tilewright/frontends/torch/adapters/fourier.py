@@ -18,7 +18,7 @@ from tilewright.ops.composites import complex as cx
 from tilewright.ops.composites.complex import ComplexPair
 from tilewright.ops.composites.fourier import fft, irfft
 from tilewright.ops.source import full
-from tilewright.ops.view import expand, pad, reshape, shape_of, slice_, transpose
+from tilewright.ops.view import expand, pad, reshape, section, shape_of, slice_, transpose
 
 Held = Value | ComplexPair
 
@@ -131,7 +131,7 @@ def stft(node: AtenNode, self: Held, n_fft: Number, hop_length: Number | None = 
     bins = fft(found, 1, bins=size // 2 + 1 if is_half else None, scale=scale)
     if not batched:
         bins = cx.each(bins, lambda v: reshape(v, shape=shape_of(v)[1:]))
-    return bins if node.is_complex else cx.joined(bins)
+    return bins if node.is_complex else cx.as_real(bins)
 
 
 def _column(x: Held) -> Held:
@@ -197,7 +197,7 @@ def _repeated(x: Value, count: Sym) -> Value:
 
 
 def _between(x: Value, start: Sym, end: Sym) -> Value:
-    return slice_(x, starts=(sym(0), start), sizes=(shape_of(x)[0], end - start), steps=(1, 1))
+    return section(x, 1, start, end - start)
 
 
 @aten("unfold_backward")

@@ -8,7 +8,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.index import gather, scatter_elements
 from tilewright.ops.reduce import dtype_of
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_
 
 MOST_PIECES = 32
@@ -60,7 +60,7 @@ def _pieces(size: Sym, step: Sym) -> int | None:
 
 
 def _places(count: Sym, size: Sym, step: Sym) -> Value:
-    first = ew.mul(iota(shape=(count, 1), axis=0), sym_tensor(values=(step,), scalar=True))
+    first = ew.mul(iota(shape=(count, 1), axis=0), dim_value(step))
     return ew.add(first, iota(shape=(1, size), axis=1))
 
 

@@ -30,8 +30,8 @@ from tilewright.ops.index import (
 )
 from tilewright.ops.scan import cumsum
 from tilewright.ops.shape import broadcast
-from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
+from tilewright.ops.source import dim_value, full, iota
+from tilewright.ops.view import concat, expand, reshape, section, shape_of, slice_, transpose, unsqueeze
 
 REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
@@ -66,7 +66,7 @@ def places_of(node: AtenNode, indices: Sequence[Value | None]) -> list[Any]:
             rows = positions_of(as_bool(place), node.translation.new_size())
             rank, count = shape_of(rows)
             for k in range(rank.value):
-                row = slice_(rows, starts=(k, 0), sizes=(1, count), steps=(1, 1))
+                row = section(rows, 0, k, 1)
                 found.append(reshape(row, shape=(count,)))
         else:
             found.append(node.value(place, dt.i64))
@@ -150,13 +150,13 @@ def embedding_bag(
     starts = node.value(offsets, dt.i64)
     bags = node.shape[0]
     if include_last_offset:
-        starts = slice_(starts, starts=(0,), sizes=(bags,), steps=(1,))
-    which = ew.sub(searchsorted(iota(shape=(count,), axis=0), starts, right=True), _scalar(1))
+        starts = section(starts, 0, 0, bags)
+    which = ew.sub(searchsorted(iota(shape=(count,), axis=0), starts, right=True), dim_value(1))
     if per_sample_weights is not None:
         rows = ew.mul(rows, reshape(node.value(per_sample_weights, dtype), shape=(count, 1)))
     if padding_idx >= 0:  # such rows go to a bag of their own
         is_padding = ew.eq(node.value(indices, dt.i64), node.value(padding_idx, dt.i64))
-        which = ew.select(is_padding, _scalar(bags), which)
+        which = ew.select(is_padding, dim_value(bags), which)
     places = expand(reshape(which, shape=(count, 1)), shape=(count, width))
     start = full(value=0 if mode < 2 else float("-inf"), dtype=dtype, shape=(bags + 1, width))
     combine = REDUCTIONS[_BAG_MODES[mode]] if mode != 1 else "add"
@@ -169,9 +169,9 @@ def embedding_bag(
                            steps=(1,) * len(shape_of(x))) for x in (found, sizes))  # fmt: skip
     per_row = reshape(sizes, shape=(bags, 1))
     if mode == 1:
-        found = ew.div(found, node.value(ew.max_(per_row, _scalar(1)), dtype))
+        found = ew.div(found, node.value(ew.max_(per_row, dim_value(1)), dtype))
     if mode == 2:
-        found = ew.select(ew.eq(per_row, _scalar(0)), node.value(0, dtype), found)
+        found = ew.select(ew.eq(per_row, dim_value(0)), node.value(0, dtype), found)
     return (found, None, None, None)
 
 
@@ -335,7 +335,7 @@ def slice_scatter(
         after = sliced(node, self, dim, begin + count, size)
         parts = [p for p in (before, src, after) if shape_of(p)[axis] != 0]
         return concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
-    at = ew.add(ew.mul(iota(shape=(count,), axis=0), _scalar(sym(by))), _scalar(begin))
+    at = ew.add(ew.mul(iota(shape=(count,), axis=0), dim_value(sym(by))), dim_value(begin))
     return scatter_elements(self, _along(at, axis, shape_of(src)), src, axis=axis, reduction="none")
 
 
@@ -356,23 +356,19 @@ def diagonal_scatter(
     rank = len(shape_of(self))
     a, b = node.axis(dim1, rank), node.axis(dim2, rank)
     rows, columns = iota(shape=_ones(self, a), axis=a), iota(shape=_ones(self, b), axis=b)
-    is_there = ew.eq(ew.sub(columns, rows), _scalar(offset))
+    is_there = ew.eq(ew.sub(columns, rows), dim_value(offset))
     # The k-th element of the diagonal is in row k, or of negative offsets in column k.
     along, size = (a, shape_of(src)[-1]) if offset >= 0 else (b, shape_of(src)[-1])
     lines = expand(unsqueeze(node.value(src, node.dtype), axes=(len(shape_of(src)),)), shape=(*shape_of(src), 1))
     other = b if along == a else a
     order = [k for k in range(rank) if k not in (a, b)] + [along, other]
     spread = transpose(lines, perm=tuple(order.index(k) for k in range(rank)))
-    place = ew.min_(iota(shape=(shape_of(self)[along],), axis=0), _scalar(size - 1))
+    place = ew.min_(iota(shape=(shape_of(self)[along],), axis=0), dim_value(size - 1))
     return ew.select(is_there, gather(spread, place, axis=along), self) if size != 0 else self
 
 
 def _ones(x: Value, axis: int) -> tuple[Any, ...]:
     return tuple(d if k == axis else 1 for k, d in enumerate(shape_of(x)))
-
-
-def _scalar(d: Any) -> Value:
-    return sym_tensor(values=(sym(d),), scalar=True)
 
 
 @aten("nonzero")

@@ -13,26 +13,21 @@ from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
-from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import linalg as la
 from tilewright.ops import reduce as rd
 from tilewright.ops.composites import matrices as mx
-from tilewright.ops.composites.matrices import cut, diagonal, identity, solved_triangle, turned
+from tilewright.ops.composites.matrices import cut, diagonal, identity, matrix_transpose, solved_triangle
 from tilewright.ops.eigen import matrix_exponential
 from tilewright.ops.index import gather_elements, scatter_elements, triangle
 from tilewright.ops.shape import broadcast
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import expand, shape_of, squeeze, unsqueeze
 
 
 def _info(x: Value) -> Value:
     """0 for each matrix: that it has a factor is not checked."""
     return full(value=0, dtype=dt.i32, shape=shape_of(x)[:-2])
-
-
-def _number(d: Sym | int) -> Value:
-    return sym_tensor(values=(sym(d),), scalar=True)
 
 
 # Elimination
@@ -94,16 +89,16 @@ def _solved(factors: Value, pivots: Value, b: Value) -> Value:
 
 @aten("linalg_lu_solve")
 def lu_solve(node: AtenNode, LU: Value, pivots: Value, B: Value, left: bool = True, adjoint: bool = False) -> Value:
-    b = B if left else turned(B)
+    b = B if left else matrix_transpose(B)
     found = _solved(LU, pivots, b) if adjoint is not left else _solved_turned(LU, pivots, b)
-    return found if left else turned(found)
+    return found if left else matrix_transpose(found)
 
 
 def _solved_turned(factors: Value, pivots: Value, b: Value) -> Value:
     """x of a^T x = b, of the factors of a."""
     outer = broadcast(shape_of(factors)[:-2], shape_of(b)[:-2])
     n = shape_of(factors)[-1]
-    upside, b = (expand(x, shape=(*outer, *shape_of(x)[-2:])) for x in (turned(factors), b))
+    upside, b = (expand(x, shape=(*outer, *shape_of(x)[-2:])) for x in (matrix_transpose(factors), b))
     found = la.solve_triangular(upside, b, upper=False)
     found = la.solve_triangular(upside, found, upper=True, unit=True)
     order = expand(la.permutation(pivots, size=n), shape=(*outer, n))
@@ -116,14 +111,17 @@ def solve(
     node: AtenNode, A: Value, B: Value, left: bool = True, check_errors: bool = False
 ) -> tuple[Value | None, ...]:
     """Right sides are vectors where they have the shape of a batch of these."""
-    a = A if left else turned(A)
+    a = A if left else matrix_transpose(A)
     is_vector = len(shape_of(B)) == 1 or (
         len(shape_of(A)) - 1 == len(shape_of(B)) and shape_of(B) == shape_of(A)[:-1]
     )
     b = unsqueeze(B, axes=(len(shape_of(B)),)) if is_vector else B
     factors, pivots = _factored(node, a)
-    found = _solved(factors, pivots, b if left or is_vector else turned(b))
-    found = squeeze(found, axes=(len(shape_of(found)) - 1,)) if is_vector else found if left else turned(found)
+    found = _solved(factors, pivots, b if left or is_vector else matrix_transpose(b))
+    if is_vector:
+        found = squeeze(found, axes=(len(shape_of(found)) - 1,))
+    elif not left:
+        found = matrix_transpose(found)
     return found, factors, pivots, _info(A)
 
 
@@ -144,7 +142,7 @@ def log_determinant(node: AtenNode, A: Value) -> tuple[Value, ...]:
     factors, pivots = _factored(node, A)
     values = diagonal(factors)
     axis = len(shape_of(values)) - 1
-    steps = ew.add(iota(shape=(shape_of(A)[-1],), axis=0), _number(1))
+    steps = ew.add(iota(shape=(shape_of(A)[-1],), axis=0), dim_value(1))
     is_moved = ew.ne(ew.cast(pivots, dtype=dt.i64), steps)
     one = node.value(1, node.dtype)
     signs = ew.mul(ew.sign(values), ew.select(is_moved, ew.neg(one), one))
@@ -167,7 +165,7 @@ def solve_triangular(
 def triangular_solve(
     node: AtenNode, self: Value, A: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[Value, Value]:
-    a = turned(A) if transpose else A
+    a = matrix_transpose(A) if transpose else A
     found = solved_triangle(a, self, upper is not transpose, True, unitriangular)
     return found, expand(A, shape=(*shape_of(found)[:-2], *shape_of(A)[-2:]))
 
@@ -176,8 +174,8 @@ def triangular_solve(
 def cholesky(
     node: AtenNode, self: Value, upper: bool = False, check_errors: bool = False
 ) -> Value | tuple[Value, Value]:
-    factor, info = la.cholesky(turned(self) if upper else self)
-    found = turned(factor) if upper else factor
+    factor, info = la.cholesky(matrix_transpose(self) if upper else self)
+    found = matrix_transpose(factor) if upper else factor
     return (found, info) if node.op.startswith("aten.linalg") else found
 
 
@@ -188,8 +186,8 @@ def cholesky_solve(
     """x of l l^T x = b."""
     factor = input2 if input2 is not None else A
     assert factor is not None
-    lower = turned(factor) if upper else factor
-    return solved_triangle(turned(lower), solved_triangle(lower, self, False), True)
+    lower = matrix_transpose(factor) if upper else factor
+    return solved_triangle(matrix_transpose(lower), solved_triangle(lower, self, False), True)
 
 
 @aten("cholesky_inverse")
@@ -230,7 +228,7 @@ def reflected(
 ) -> Value:
     """The product of a matrix and the orthogonal factor that reflections stand for."""
     q = la.householder_product(self, input2, columns=shape_of(self)[-2])
-    q = turned(q) if transpose else q
+    q = matrix_transpose(q) if transpose else q
     return matrix_product(q, input3) if left else matrix_product(input3, q)
 
 

@@ -19,8 +19,8 @@ from tilewright.ops import scan
 from tilewright.ops.composites import positions as ps
 from tilewright.ops.index import gather, gather_elements, scatter_elements, searchsorted
 from tilewright.ops.sort import topk
-from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, squeeze
+from tilewright.ops.source import dim_value, full, iota
+from tilewright.ops.view import concat, expand, reshape, section, shape_of, squeeze
 
 Pair = tuple[Value, Value]
 
@@ -37,10 +37,6 @@ def _first_place(x: Value) -> Value:
 def _at(size: Sym, axis: int, rank: int) -> Value:
     """The positions along an axis, which broadcast along the others."""
     return iota(shape=tuple(size if k == axis else sym(1) for k in range(rank)), axis=axis)
-
-
-def _scalar(d: Sym | int) -> Value:
-    return sym_tensor(values=(sym(d),), scalar=True)
 
 
 # Running totals
@@ -128,10 +124,7 @@ def kthvalue(node: AtenNode, self: Value, k: Number, dim: int = -1, keepdim: boo
 
 
 def _one_of(x: Value, axis: int, place: Sym, keepdim: bool) -> Value:
-    rank, shape = len(shape_of(x)), shape_of(x)
-    starts = tuple(place if k == axis else sym(0) for k in range(rank))
-    sizes = tuple(sym(1) if k == axis else d for k, d in enumerate(shape))
-    found = slice_(x, starts=starts, sizes=sizes, steps=(1,) * rank)
+    found = section(x, axis, place, 1)
     return found if keepdim else squeeze(found, axes=(axis,))
 
 
@@ -142,10 +135,10 @@ def median(node: AtenNode, self: Value, dim: int | None = None, keepdim: bool = 
     axis = node.axis(dim or 0, len(shape_of(x)))
     values, order = _sorted(node, x, axis)
     size = shape_of(x)[axis]
-    middle: Value = expand(_scalar((size - 1) // 2), shape=_kept(x, axis))
+    middle: Value = expand(dim_value((size - 1) // 2), shape=_kept(x, axis))
     if type_of(x).dtype.is_float:
         nans = rd.reduce_sum(ew.cast(ew.is_nan(x), dtype=dt.i64), axes=(axis,))
-        left = ew.sub(_scalar(size), nans)
+        left = ew.sub(dim_value(size), nans)
         if node.op.startswith("aten.nan"):
             middle = ew.shr(
                 ew.max_(ew.sub(left, node.value(1, dt.i64)), node.value(0, dt.i64)), node.value(1, dt.i64)
@@ -172,9 +165,9 @@ def mode(node: AtenNode, self: Value, dim: int = -1, keepdim: bool = False) -> P
     values, order = _sorted(node, self, axis)
     size = shape_of(self)[axis]
     at = expand(_at(size, axis, rank), shape=shape_of(self))
-    previous = gather(values, ew.max_(ew.sub(iota(shape=(size,), axis=0), _scalar(1)), _scalar(0)), axis=axis)
-    begins = ew.or_(ew.eq(at, _scalar(0)), ew.ne(values, previous))
-    start = scan.cummax(ew.select(begins, at, _scalar(0)), axis=axis)
+    previous = gather(values, ew.max_(ew.sub(iota(shape=(size,), axis=0), dim_value(1)), dim_value(0)), axis=axis)
+    begins = ew.or_(ew.eq(at, dim_value(0)), ew.ne(values, previous))
+    start = scan.cummax(ew.select(begins, at, dim_value(0)), axis=axis)
     best = rd.argmax(ew.sub(at, start), axis=axis)
     found = [gather_elements(v, best, axis=axis) for v in (values, order)]
     value, place = (v if keepdim else squeeze(v, axes=(axis,)) for v in found)
@@ -227,7 +220,7 @@ def histc(node: AtenNode, self: Value, bins: int = 100, min: Number = 0, max: Nu
         full(value=0, dtype=dt.i64, shape=(bins + 1,)), place, full(value=1, dtype=dt.i64, shape=shape_of(x)),
         axis=0, reduction="add",
     )  # fmt: skip
-    return node.value(slice_(counts, starts=(0,), sizes=(bins,), steps=(1,)), node.dtype)
+    return node.value(section(counts, 0, 0, bins), node.dtype)
 
 
 @aten("bincount")
@@ -282,10 +275,10 @@ def unique_consecutive(
     x = _flat(self)
     (size,) = shape_of(x)
     at = iota(shape=(size,), axis=0)
-    previous = gather(x, ew.max_(ew.sub(at, _scalar(1)), _scalar(0)), axis=0)
-    begins = ew.or_(ew.eq(at, _scalar(0)), ew.ne(x, previous))
+    previous = gather(x, ew.max_(ew.sub(at, dim_value(1)), dim_value(0)), axis=0)
+    begins = ew.or_(ew.eq(at, dim_value(0)), ew.ne(x, previous))
     starts = ps.places(begins, node.translation.new_size())
-    which = ew.sub(scan.cumsum(ew.cast(begins, dtype=dt.i64), axis=0), _scalar(1))
+    which = ew.sub(scan.cumsum(ew.cast(begins, dtype=dt.i64), axis=0), dim_value(1))
     often = scatter_elements(
         full(value=0, dtype=dt.i64, shape=shape_of(starts)), which, full(value=1, dtype=dt.i64, shape=(size,)),
         axis=0, reduction="add",
@@ -321,5 +314,5 @@ def repeat_interleave(
 def _last(node: AtenNode, ends: Value) -> Sym:
     (size,) = shape_of(ends)
     padded = concat(full(value=0, dtype=dt.i64, shape=(1,)), ends, axis=0)
-    (total,) = node.symbols(slice_(padded, starts=(size,), sizes=(1,), steps=(1,)))
+    (total,) = node.symbols(section(padded, 0, size, 1))
     return total

@@ -17,8 +17,8 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import view
 from tilewright.ops.composites.shapes import slice_bounds
 from tilewright.ops.index import gather, scatter_elements, triangle
-from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import concat, pad, reshape, reverse, shape_of, slice_, transpose
+from tilewright.ops.source import dim_value, full, iota
+from tilewright.ops.view import concat, pad, reshape, reverse, section, shape_of, transpose
 
 
 def rank_of(x: Value) -> int:
@@ -154,12 +154,8 @@ def sliced(
 
 
 def _cut(x: Value, axis: int, begin: Sym, count: Sym, step: int = 1) -> Value:
-    shape = shape_of(x)
-    if begin == 0 and step == 1 and count == shape[axis]:
-        return x
-    starts, sizes, steps = [sym(0)] * len(shape), list(shape), [1] * len(shape)
-    starts[axis], sizes[axis], steps[axis] = begin, count, step
-    return slice_(x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
+    is_whole = begin == 0 and step == 1 and count == shape_of(x)[axis]
+    return x if is_whole else section(x, axis, begin, count, step)
 
 
 @aten("select", "select_copy")
@@ -297,7 +293,7 @@ def _clamped(x: Value, amounts: Sequence[Sym]) -> Value:
         axis = rank_of(x) - 1 - k
         size = shape_of(x)[axis]
         places = iota(shape=(size + amounts[2 * k] + amounts[2 * k + 1],), axis=0)
-        at = ew.min_(ew.max_(ew.sub(places, _scalar(amounts[2 * k])), _scalar(sym(0))), _scalar(size - 1))
+        at = ew.min_(ew.max_(ew.sub(places, dim_value(amounts[2 * k])), dim_value(0)), dim_value(size - 1))
         x = gather(x, at, axis=axis)
     return x
 
@@ -318,12 +314,8 @@ def diagonal(node: AtenNode, self: Value, offset: int = 0, dim1: int = 0, dim2: 
     flat = reshape(x, shape=(*outer, rows * columns))
     count = node.shape[-1]
     start = sym(offset) if offset >= 0 else -offset * columns
-    positions = ew.add(ew.mul(iota(shape=(count,), axis=0), _scalar(columns + 1)), _scalar(start))
+    positions = ew.add(ew.mul(iota(shape=(count,), axis=0), dim_value(columns + 1)), dim_value(start))
     return gather(flat, positions, axis=len(outer))
-
-
-def _scalar(d: Sym) -> Value:
-    return sym_tensor(values=(d,), scalar=True)
 
 
 @aten("roll")
@@ -362,7 +354,7 @@ def unfold(node: AtenNode, self: Value, dimension: int, size: Number, step: Numb
         return reshape(self, shape=node.shape)
     axis, rank, width = node.axis(dimension, rank_of(self)), rank_of(self), whole(size)
     count = node.shape[axis]
-    starts = ew.mul(iota(shape=(count, 1), axis=0), _scalar(whole(step)))
+    starts = ew.mul(iota(shape=(count, 1), axis=0), dim_value(whole(step)))
     found = gather(self, ew.add(starts, iota(shape=(1, width), axis=1)), axis=axis)
     order = (*range(axis + 1), *range(axis + 2, rank + 1), axis + 1)
     return transpose(found, perm=order)
@@ -424,8 +416,8 @@ def _addresses(
     base = node.operands[0].storage_offset()
     start = sym(0) if offset is None else whole(offset) - node.size(base)
     shape = tuple(map(whole, size))
-    found = view.expand(_scalar(start), shape=shape)
+    found = view.expand(dim_value(start), shape=shape)
     for axis, step in enumerate(stride):
         ones = tuple(d if k == axis else sym(1) for k, d in enumerate(shape))
-        found = ew.add(found, ew.mul(iota(shape=ones, axis=axis), _scalar(whole(step))))
+        found = ew.add(found, ew.mul(iota(shape=ones, axis=axis), dim_value(whole(step))))
     return found

@@ -57,7 +57,7 @@ def _shapes_by_input(program: ExportedProgram, given: Any) -> dict[str, dict[int
     }
 
 
-def told_by(inputs: Iterable[torch.fx.Node]) -> dict[sympy.Symbol, torch.SymInt]:
+def symbols_of_inputs(inputs: Iterable[torch.fx.Node]) -> dict[sympy.Symbol, torch.SymInt]:
     """The symbols that are the size of an axis of an input that is a tensor."""
     found: dict[sympy.Symbol, torch.SymInt] = {}
     for node in inputs:
@@ -71,7 +71,7 @@ def told_by(inputs: Iterable[torch.fx.Node]) -> dict[sympy.Symbol, torch.SymInt]
 def traced_ranges(inputs: Iterable[torch.fx.Node]) -> tuple[tuple[str, int, int | None], ...]:
     """What is known of the symbols that are sizes of inputs of a graph of Dynamo's, which calls it with such alone."""
     found = []
-    for symbol, size in told_by(inputs).items():
+    for symbol, size in symbols_of_inputs(inputs).items():
         environment = size.node.shape_env
         bounds = None if environment is None else environment.var_to_range.get(symbol)
         low, high = (0, None) if bounds is None else range_of(bounds)

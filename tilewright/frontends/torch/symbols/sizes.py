@@ -21,7 +21,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.define.exact import Arithmetic, element_of
 from tilewright.ops.define.floats import Element, Ratio, UnknownValueError
 from tilewright.ops.define.staged import measure_size
-from tilewright.ops.source import sym_tensor
+from tilewright.ops.source import dim_value
 
 
 def hint_of(size: torch.SymInt) -> int | None:
@@ -265,7 +265,7 @@ class Sizes:
         function = _FLOAT_FUNCTIONS.get(name)
         if function is not None:
             return function(self._computed(e.args[0]))
-        return ew.cast(sym_tensor(values=(self.of(e),), scalar=True), dtype=dt.f64)
+        return ew.cast(dim_value(self.of(e)), dtype=dt.f64)
 
 
 def _is_float(e: sympy.Basic) -> bool:

@@ -24,8 +24,8 @@ from tilewright.ops.composites.attention import from_heads, to_heads
 from tilewright.ops.contract import matmul
 from tilewright.ops.reduce import as_dtype, widened
 from tilewright.ops.shape import surely_different
-from tilewright.ops.source import full, iota, sym_tensor
-from tilewright.ops.view import concat, reshape, shape_of, slice_, split
+from tilewright.ops.source import dim_value, full, iota
+from tilewright.ops.view import concat, reshape, section, shape_of, slice_, split
 
 
 @dataclass(frozen=True)
@@ -190,12 +190,12 @@ def _within_ends(node: Node, mask: Value, keys: Value, batch: Sym) -> Value:
     has_starts, is_packed = s.eq(size, 2 * batch), s.eq(size, 3 * batch + 2)
     message = f"{node.op}: a mask {mask.type} is a list of B, 2*B or 3*B + 2 numbers for a batch of B = {batch}"
     require(node.translation, s.logical_or(s.eq(size, batch), has_starts, is_packed), message)
-    ends = reshape(slice_(mask, starts=(0,), sizes=(batch,), steps=(1,)), shape=(batch, 1, 1, 1))
+    ends = reshape(section(mask, 0, 0, batch), shape=(batch, 1, 1, 1))
     allowed = ew.lt(keys, ends)
     if has_starts == 0:
         return allowed
     behind = slice_(mask, starts=(s.select(has_starts, batch, sym(0)),), sizes=(batch,), steps=(1,))
-    count = ew.cast(sym_tensor(values=(s.select(has_starts, ONE, sym(0)),), scalar=True), dtype=dt.i32)
+    count = ew.cast(dim_value(s.select(has_starts, ONE, sym(0))), dtype=dt.i32)
     return ew.and_(allowed, ew.ge(keys, ew.mul(reshape(behind, shape=(batch, 1, 1, 1)), count)))
 
 

@@ -20,7 +20,7 @@ from tilewright.ops.index import gather, gather_nd, scatter_elements
 from tilewright.ops.norm import rms_norm
 from tilewright.ops.reduce import as_dtype, dtype_of, reduce_max, reduce_sum, widened
 from tilewright.ops.shape import surely_different
-from tilewright.ops.source import full, iota, sym_tensor
+from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import expand, pad, reshape, shape_of, split, transpose
 
 
@@ -81,7 +81,7 @@ class _Cache:
                 return new
             return pad(new, before=(0,) * 4, after=(sym(0), sym(0), self.size - self.steps, sym(0)))
         offset = ew.sub(reshape(self.keys(), shape=(1, self.size)), self.start)
-        last = sym_tensor(values=(self.steps,), scalar=True)
+        last = dim_value(self.steps)
         places = ew.min_(ew.max_(offset, 0), ew.sub(last, 1))
         by_step = transpose(new, perm=(0, 2, 1, 3))
         found = gather_nd(by_step, reshape(places, shape=(self.batch, self.size, 1)), batch_dims=1)
@@ -108,7 +108,7 @@ def group_query_attention(node: Node) -> tuple[Value | None, ...]:
     _require_past(node, q, k, v)
     node.demand_shape(5, (batch,), f"lengths {node.type(5)} for a batch of {batch}")
     filled = ew.add(ew.cast(node.input(5), dtype=dt.i64), 1)
-    new = sym_tensor(values=(steps,), scalar=True)
+    new = dim_value(steps)
     start = reshape(ew.max_(ew.sub(filled, new), 0), shape=(batch, 1))
     cache = _Cache(start, batch, steps, s.maximum(node.one_symbol(6), past_size))
     if node.flag("do_rotary", 0):
@@ -134,7 +134,7 @@ def sparse_attention(node: Node) -> tuple[Value | None, ...]:
     batch, _, steps, _ = shape_of(q)
     _require_past(node, q, k, v)
     node.demand_shape(8, (batch,), f"lengths {node.type(8)} for a batch of {batch}")
-    new = sym_tensor(values=(steps,), scalar=True)
+    new = dim_value(steps)
     start = ew.max_(ew.sub(ew.cast(node.input(8), dtype=dt.i64), new), 0)
     cache = _Cache(reshape(start, shape=(batch, 1)), batch, steps, node.shape(3)[2])
     if node.flag("do_rotary", 0):
@@ -154,7 +154,7 @@ def _listed(node: Node, cache: _Cache, q: Value, k: Value) -> Value:
         raise ModelError(f"{node.op}: {blocks} blocks of {block} keys for a cache {node.type(3)}")
     own = reshape(cache.positions(), shape=(cache.batch, 1, cache.steps, 1))
     keys = reshape(cache.keys(), shape=(1, 1, 1, cache.size))
-    sizes = [sym_tensor(values=(d,), scalar=True) for d in (layouts, blocks)]
+    sizes = [dim_value(d) for d in (layouts, blocks)]
     layout = ew.mod(reshape(iota(shape=(heads,), axis=0), shape=(1, heads, 1, 1)), sizes[0])
     row = ew.add(ew.mul(layout, sizes[1]), ew.div(own, block))
     place = ew.add(ew.mul(row, sizes[1]), ew.div(keys, block))
@@ -170,7 +170,7 @@ def _block_mask(node: Node, layouts: Sym, blocks: Sym) -> Value:
     entry = reshape(iota(shape=(most,), axis=0), shape=(1, most, 1))
     begun = ew.ge(entry, reshape(ends, shape=(layouts, 1, blocks + 1)))
     row = ew.sub(reduce_sum(ew.cast(begun, dtype=dt.i64), axes=(2,), keepdims=False), 1)
-    sizes = [sym_tensor(values=(d,), scalar=True) for d in (blocks, layouts * blocks * blocks)]
+    sizes = [dim_value(d) for d in (blocks, layouts * blocks * blocks)]
     first = ew.mul(reshape(iota(shape=(layouts,), axis=0), shape=(layouts, 1)), sizes[0])
     place = ew.add(ew.mul(ew.add(first, row), sizes[0]), columns)
     place = ew.select(ew.and_(ew.lt(row, sizes[0]), ew.ge(columns, 0)), place, sizes[1])

@@ -21,7 +21,7 @@ from tilewright.ops.composites.products import matrix_product
 from tilewright.ops.norm import softmax
 from tilewright.ops.reduce import dtype_of, reduce_mean, reduce_sum
 from tilewright.ops.source import full
-from tilewright.ops.view import concat, flatten, reshape, shape_of, transpose
+from tilewright.ops.view import channels_first, channels_last, concat, flatten, reshape, shape_of, transpose
 
 microsoft("QuantizeLinear")(standard.quantize_linear)
 microsoft("DequantizeLinear")(standard.dequantize_linear)
@@ -71,15 +71,6 @@ def _softmax(node: Node, x: Value) -> Value:
     if node.attr("opset") >= 13 or axis == node.rank(0) - 1:
         return softmax(x, axis=axis)
     return reshape(softmax(flatten(x, axis=axis), axis=1), shape=shape_of(x))
-
-
-def channels_first(x: Value) -> Value:
-    rank = len(shape_of(x))
-    return transpose(x, perm=(0, rank - 1, *range(1, rank - 1)))
-
-
-def channels_last(x: Value) -> Value:
-    return transpose(x, perm=(0, *range(2, len(shape_of(x))), 1))
 
 
 def _global_average(node: Node, x: Value) -> Value:

@@ -19,7 +19,7 @@ from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
 from tilewright.ops.composites.recurrent import Direction
-from tilewright.ops.view import expand, slice_, transpose
+from tilewright.ops.view import expand, section, transpose
 
 
 @microsoft("DynamicQuantizeLSTM")
@@ -56,7 +56,7 @@ def _direction(node: Node, k: int, reverse: bool, hidden: int) -> Direction:
     weights = ew.sub(ew.cast(r, dtype=dt.i16), ew.cast(r_zero, dtype=dt.i16))
     biases = part(3)
     input_bias, bias = (
-        None if biases is None else slice_(biases, starts=(n,), sizes=(4 * hidden,), steps=(1,))
+        None if biases is None else section(biases, 0, n, 4 * hidden)
         for n in (0, 4 * hidden)
     )
     return Direction(

@@ -19,7 +19,7 @@ from tilewright.ops import index as ix
 from tilewright.ops.composites.text import moved
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import as_dtype, reduce_max, reduce_sum
-from tilewright.ops.source import sym_tensor
+from tilewright.ops.source import dim_value
 from tilewright.ops.view import concat, pad, reshape, shape_of, slice_
 
 _LEAST = float(np.finfo(np.float32).min)
@@ -95,7 +95,7 @@ def array_feature_extractor(node: Node) -> Value:
         )
     places = reshape(node.input(1), shape=(product(node.shape(1)),))
     if known is None:  # none is counted from the end
-        places = ew.select(ew.lt(places, 0), sym_tensor(values=(size,), scalar=True), places)
+        places = ew.select(ew.lt(places, 0), dim_value(size), places)
 
     def write(operands: Sequence[Value | None]) -> tuple[Value]:
         (features,) = operands

@@ -22,7 +22,7 @@ from tilewright.frontends.onnx.adapters.ml.scores import (
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.ops.view import concat, shape_of, slice_, squeeze
+from tilewright.ops.view import concat, section, squeeze
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Votes:
 
     def score(self, k: int) -> Value:
         """Class k's score [rows, 1]."""
-        return _column(self.scores, k)
+        return section(self.scores, 1, k, 1)
 
     def where_found(self, k: int, score: Value) -> Value:
         """The score [rows, 1], and 0 where there are no votes for class k."""
         if isinstance(self.found, Value):
-            return ew.select(_column(self.found, k), score, 0.0)
+            return ew.select(section(self.found, 1, k, 1), score, 0.0)
         return score if self.found[k] else ew.mul(self.score(k), 0.0)
 
 
@@ -75,7 +75,7 @@ def _of_two(votes: Votes, labels: Labels, transform: str) -> tuple[Value | None,
     if not isinstance(votes.found, Value):
         decisive, scores = (_second if votes.found[1] else _first)(votes, transform)
     else:
-        is_second = _column(votes.found, 1)
+        is_second = section(votes.found, 1, 1, 1)
         pairs = zip(_second(votes, transform), _first(votes, transform), strict=True)
         decisive, scores = (ew.select(is_second, a, b) for a, b in pairs)
     limit = 0.5 if votes.is_binary and votes.is_positive else 0.0
@@ -113,5 +113,3 @@ def _is_positive(score: Value, limit: float = 0.0) -> Value:
     return ew.gt(squeeze(score, axes=(1,)), limit)
 
 
-def _column(x: Value, k: int) -> Value:
-    return slice_(x, starts=(0, k), sizes=(shape_of(x)[0], 1))

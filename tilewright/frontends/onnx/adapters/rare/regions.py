@@ -24,8 +24,20 @@ from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.index import scatter_elements
 from tilewright.ops.reduce import dtype_of, reduce_sum
-from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import concat, expand, pad, reshape, shape_of, slice_, squeeze, transpose, unsqueeze
+from tilewright.ops.source import dim_value, iota
+from tilewright.ops.view import (
+    channels_last,
+    concat,
+    expand,
+    pad,
+    reshape,
+    section,
+    shape_of,
+    slice_,
+    squeeze,
+    transpose,
+    unsqueeze,
+)
 from tilewright.ops.window import Window
 
 MOST_OFFSETS = 64
@@ -190,7 +202,7 @@ def affine_grid(node: Node) -> Value:
 def _centres(size: Sym, align: bool) -> Value:
     """Where the cells of an axis lie between -1 and 1, in f64; with `align` the first and the last at the ends."""
     at = iota(shape=(size,), axis=0, dtype=dt.f64)
-    count = ew.cast(sym_tensor(values=(size,), scalar=True), dtype=dt.f64)
+    count = ew.cast(dim_value(size), dtype=dt.f64)
     if align:
         return ew.sub(ew.div(ew.mul(at, 2.0), ew.max_(ew.sub(count, 1.0), 1.0)), 1.0)
     return ew.sub(ew.div(ew.add(ew.mul(at, 2.0), 1.0), count), 1.0)
@@ -219,7 +231,7 @@ def deform_conv(node: Node) -> Value:
     places = transpose(concat(*grid, axis=4), perm=(0, 2, 3, 1, 4))
     places = reshape(places, shape=(n * parts, rows * columns, count, 2))
     apart = reshape(node.input(0), shape=(n * parts, c // parts, *node.shape(0)[2:]))
-    read = image.grid_sample_rows(image.channels_last(apart), places, mode="linear", padding="zeros", pixels=True)
+    read = image.grid_sample_rows(channels_last(apart), places, mode="linear", padding="zeros", pixels=True)
     if (factors := node.optional(4)) is not None:
         factors = transpose(reshape(factors, shape=(n * parts, count, rows * columns, 1)), perm=(0, 2, 1, 3))
         read = ew.mul(read, factors)
@@ -236,7 +248,7 @@ def deform_conv(node: Node) -> Value:
 def _window_places(node: Node, window: WindowAttributes, cells: Value, axis: int) -> Value:
     """Where windows read along a spatial axis, [images, kernel, rows, columns, 1] in pixels."""
     images, count, _, *space = shape_of(cells)
-    offsets = reshape(_at(cells, 2, axis), shape=(images, count, *space))
+    offsets = reshape(section(cells, 2, axis, 1), shape=(images, count, *space))
     dtype, kernel = dtype_of(cells), window.kernel
     along = tuple(d if k == axis else sym(1) for k, d in enumerate(space))
     first = ew.sub(
@@ -249,9 +261,3 @@ def _window_places(node: Node, window: WindowAttributes, cells: Value, axis: int
     return reshape(place, shape=(images, count, *space, 1))
 
 
-def _at(x: Value, axis: int, position: int) -> Value:
-    """One element along an axis, which stays."""
-    shape = shape_of(x)
-    starts = tuple(position if k == axis else 0 for k in range(len(shape)))
-    sizes = tuple(sym(1) if k == axis else d for k, d in enumerate(shape))
-    return slice_(x, starts=starts, sizes=sizes, steps=(1,) * len(shape))

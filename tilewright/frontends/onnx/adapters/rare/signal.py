@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.axes import apart, require
+from tilewright.frontends.axes import around_axis, require
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -17,8 +17,8 @@ from tilewright.ops.composites.fourier import real_inverse, resized, transformed
 from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, widened
-from tilewright.ops.source import iota, sym_tensor
-from tilewright.ops.view import reshape, shape_of, slice_, transpose
+from tilewright.ops.source import dim_value, iota
+from tilewright.ops.view import reshape, section, shape_of, transpose
 
 PARTS = "the last axis holds one or two parts of a number"
 
@@ -46,7 +46,7 @@ def dft(node: Node) -> Value:
     if axis.is_const:
         return as_dtype(_along(node, x, axis.value), node.dtype(0))
     require(node.translation, s.lt(axis, rank - 1), "DFT goes along the axis of the parts of a number")
-    result = _along(node, reshape(x, shape=(*apart(signal, axis), parts)), 1)
+    result = _along(node, reshape(x, shape=(*around_axis(signal, axis), parts)), 1)
     _, size, _, parts = shape_of(result)
     dims = [s.select(s.eq(axis, k), size, d) for k, d in enumerate(signal)]
     return as_dtype(reshape(result, shape=(*dims, parts)), node.dtype(0))
@@ -94,7 +94,7 @@ def stft(node: Node) -> Value:
     if window is not None:
         node.demand(s.eq(known, length), f"the window {node.type(2)} is not of {length} elements")
     count = s.floordiv(size - length, step) + 1
-    first = ew.mul(iota(shape=(count, 1), axis=0), sym_tensor(values=(step,), scalar=True))
+    first = ew.mul(iota(shape=(count, 1), axis=0), dim_value(step))
     frames = gather(signal, ew.add(first, iota(shape=(1, length), axis=1)), axis=1)
     if window is not None:
         frames = ew.mul(frames, reshape(widened(window), shape=(length, 1)))
@@ -121,7 +121,7 @@ def mel_weight_matrix(node: Node) -> Value:
     found = node.translation.constant_of(edges)
     if found is not None and shape[0].is_const and found[-1] > shape[0].value:
         raise ModelError(f"MelWeightMatrix: {given[2]} Hz are beyond half of the rate, {given[0]} Hz")
-    left, centre, right = (slice_(edges, starts=(k,), sizes=(count,), steps=(1,)) for k in range(3))
+    left, centre, right = (section(edges, 0, k, count) for k in range(3))
     bins = iota(shape=(shape[0], 1), axis=0, dtype=dt.f64)
     widths = [ew.max_(ew.sub(b, a), 1.0) for a, b in ((left, centre), (centre, right))]
     rising = ew.select(ew.gt(centre, left), ew.div(ew.sub(bins, left), widths[0]), 1.0)
@@ -135,9 +135,9 @@ def mel_weight_matrix(node: Node) -> Value:
 def _band_edges(count: Sym, length: Sym, rate: Value, low: Value, high: Value) -> Value:
     """The bins, as f64, where the triangles of so many bands begin, have their tops and end."""
     first, last = (ew.mul(ew.log(ew.add(ew.div(f, 700.0), 1.0)), 2595 / np.log(10)) for f in (low, high))
-    bands = ew.cast(sym_tensor(values=(count + 2,), scalar=True), dtype=dt.f64)
+    bands = ew.cast(dim_value(count + 2), dtype=dt.f64)
     step = ew.div(ew.sub(last, first), bands)
     mels = ew.add(ew.mul(iota(shape=(count + 2,), axis=0, dtype=dt.f64), step), first)
     frequencies = ew.mul(ew.sub(ew.exp(ew.mul(mels, np.log(10) / 2595)), 1.0), 700.0)
-    samples = ew.cast(sym_tensor(values=(length + 1,), scalar=True), dtype=dt.f64)
+    samples = ew.cast(dim_value(length + 1), dtype=dt.f64)
     return ew.floor(ew.div(ew.mul(frequencies, samples), rate))

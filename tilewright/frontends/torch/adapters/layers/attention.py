@@ -19,8 +19,8 @@ from tilewright.ops import contract, norm
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops.define import constant
-from tilewright.ops.source import full, sym_tensor
-from tilewright.ops.view import reshape, shape_of, slice_, transpose
+from tilewright.ops.source import dim_value, full
+from tilewright.ops.view import reshape, section, shape_of, transpose
 
 
 @aten("scaled_dot_product_attention")
@@ -81,7 +81,7 @@ def _attended(
     if scale is None and width.is_const:
         scale = 1 / math.sqrt(width.value) if width.value else 1.0
     elif scale is None:  # the operator's scale is a number
-        root = ew.sqrt(ew.cast(sym_tensor(values=(width,), scalar=True), dtype=type_of(query).dtype))
+        root = ew.sqrt(ew.cast(dim_value(width), dtype=type_of(query).dtype))
         query, scale = ew.div(query, root), 1.0
     operands = [query, key, value, *([] if mask is None else [mask])]
     found = att.attention(*operands, scale=None if scale is None else float(scale), causal=causal)
@@ -121,8 +121,8 @@ def _of_heads(
     size = width // heads
     parts = []
     for k, x in enumerate(given):
-        weight = slice_(qkv_weight, starts=(k * width, 0), sizes=(width, width), steps=(1, 1))
-        bias = slice_(qkv_bias, starts=(k * width,), sizes=(width,), steps=(1,))
+        weight = section(qkv_weight, 0, k * width, width)
+        bias = section(qkv_bias, 0, k * width, width)
         apart = reshape(_linear(x, weight, bias), shape=(*outer, shape_of(x)[-2], heads, size))
         parts.append(transpose(apart, perm=(0, 2, 1, 3)))
     scale = None if not size.is_const else 1 / math.sqrt(size.value)

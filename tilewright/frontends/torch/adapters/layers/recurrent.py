@@ -9,10 +9,9 @@ from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.unroll import element, stacked
 from tilewright.ir.core import Value
-from tilewright.ir.sym import sym
 from tilewright.ops.composites.recurrent import GATES, Direction, layer
 from tilewright.ops.contract import matmul
-from tilewright.ops.view import concat, shape_of, slice_, transpose
+from tilewright.ops.view import concat, section, shape_of, transpose
 
 _ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 """Where PyTorch (i f g o, r z n) has our gates (i o f c, z r h)."""
@@ -102,12 +101,4 @@ def _reordered(parameter: Value, kind: str, hidden: int) -> Value:
     """The rows of the gates in our order."""
     if GATES[kind] == 1:
         return parameter
-    shape = shape_of(parameter)
-    others = shape[1:]
-    zeros = (sym(0),) * len(others)
-    steps = (1,) * len(shape)
-    rows = [
-        slice_(parameter, starts=(sym(k * hidden), *zeros), sizes=(sym(hidden), *others), steps=steps)
-        for k in _ORDER[kind]
-    ]
-    return concat(*rows, axis=0)
+    return concat(*[section(parameter, 0, k * hidden, hidden) for k in _ORDER[kind]], axis=0)
