@@ -192,7 +192,7 @@ def linking_after_a_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def text_of_the_program(patch: pytest.MonkeyPatch) -> None:
-    raising(patch, tilewright.back_end, "program_ir", lambda program, *_: len(program.order) < 14)
+    raising(patch, tilewright.back_end, "program_ir", lambda program, *_: len(program.steps) < 14)
 
 
 def remarks_on_memory(patch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(6)
 @pytest.mark.with_scalar_kernels
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)

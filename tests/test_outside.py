@@ -17,7 +17,6 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright
-from tilewright.frontends.onnx import registry
 from tilewright.ir import dtype as dt
 from tilewright.ir import outside
 from tilewright.ir.outside import Definitions, Unreadable, outside_digest
@@ -312,4 +311,3 @@ def test_an_operator_may_be_defined_after_a_model_was_compiled(
         assert y.tolist() == [2.0, 2.0, 2.0]
     finally:
         define.OPERATORS.pop("scaled_later", None)
-        registry._ADAPTERS.pop((DOMAIN, "Scaled"), None)

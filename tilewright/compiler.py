@@ -15,7 +15,7 @@ from tilewright.compilation import Clock, Compilation, Output, Setting
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, UnsupportedError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
-from tilewright.ir.process_settings import rare_collections, short_turns
+from tilewright.ir.process_settings import rarely_collected, short_turns
 from tilewright.ir.types import TensorType
 from tilewright.options import OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
@@ -61,7 +61,7 @@ def compile_with_fallbacks(
     def may_be_a_defect(error: Exception) -> bool:
         return watched is None or error is not watched.raised
 
-    with rare_collections(), short_turns(), faults_of_plugins(session.loaded_plugins.back_ends, may_be_a_defect):
+    with rarely_collected(), short_turns(), faults_of_plugins(session.loaded_plugins.back_ends, may_be_a_defect):
         return retry_without_failed_steps(
             lambda: import_request(request, session, watched),
             lambda module, optional: _in_memory(module, lambda: compiled(module, optional, watched)),

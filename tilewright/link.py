@@ -8,41 +8,35 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import groupby
 
 import numpy as np
 
 import tilewright
 from tilewright.accounts.reports import report_of_parts, with_more_time
-from tilewright.codegen.cpu.program.steps import PartForm, ValueForm
 from tilewright.codegen.program import (
     BufferRef,
     Check,
-    ConcurrentCalls,
     Condition,
     Dim,
     InputAxis,
     InputElement,
-    KernelCall,
     KernelText,
     Program,
     ProgramText,
-    kernel_step,
 )
 from tilewright.graph.assumptions import Assumption, worded
 from tilewright.ir.constants import Deferred
-from tilewright.ir.core import Builder, Func, Module, Op, Value
+from tilewright.ir.core import Builder, Func, Module, Value
 from tilewright.ir.diag import Loc, Remark, UnsupportedError, failure
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
-from tilewright.ir.sym import Sym, eq, unbounded
+from tilewright.ir.sym import Sym, eq, sym, unbounded
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.storage.packing import PackedArray
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
-from tilewright.program.memory.places import arena_of, is_planned, places_of
-from tilewright.program.memory.storage import Place, needs_copy
+from tilewright.program.memory.places import is_planned, places_of
+from tilewright.program.memory.storage import needs_copy
 from tilewright.program.spec import READ
 from tilewright.program.split import PLACE, part_functions
 from tilewright.program.states import STATES, states_of
@@ -62,7 +56,6 @@ from tilewright.runtime.artifact import (
 )
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.report.records import KeptReport, ProgramReport
-from tilewright.runtime.values.dtypes import numpy_dtype
 
 
 class Lent:
@@ -208,9 +201,14 @@ class Constants:
 
     table: tuple[ConstantInfo, ...]
 
-    @cached_property
-    def by_name(self) -> dict[str, ConstantInfo]:
-        return {info.name: info for info in self.table}
+    @property
+    def starts(self) -> dict[str, BufferRef]:
+        """As kernels find them."""
+        return {info.name: _start_of(info) for info in self.table}
+
+
+def _start_of(info: ConstantInfo) -> BufferRef:
+    return BufferRef("lent", info.offset) if info.is_lent else BufferRef("constants", offset=sym(info.offset))
 
 
 def copy_aliased_outputs(module: Module) -> None:
@@ -249,47 +247,21 @@ def make_program(
     flush_denormals: bool = False,
     suffix: str = "",
 ) -> Program:
-    """The calls of the main function with the addresses of their buffers; what is assumed is checked before. The
-    suffix tells the program from others of the same artefact."""
-    main, places = module.main, places_of(module.main)
-    order: list[KernelCall | ConcurrentCalls] = []
-    calls = [op for op in main.body.ops if op.name == "call"]
-    for concurrent, together in groupby(calls, lambda op: op.attrs.get("concurrent", op)):
-        steps = [_step(op, module, places, constants, kernels) for op in together]
-        order += [ConcurrentCalls(tuple(steps))] if isinstance(concurrent, int) else steps
+    """The main function with the addresses of its constants; what is assumed is checked before. The suffix tells the
+    program from others of the same artefact."""
     return Program(
-        ranks=tuple(a.tensor.rank for a in main.args),
-        outputs=tuple(v.tensor.shape for v in main.returns),
-        order=tuple(order),
-        arena=arena_of(main),
-        dims=_dims(main, assumed),
-        conditions=tuple(
-            Condition(a.holds, Check("InputError", f"{a.message}{_place(a.loc)}")) for a in assumed
-        ),
-        flush_denormals=flush_denormals,
-        suffix=suffix,
-    )
+        module, kernels, constants.starts, _dims(module.main, assumed),
+        tuple(Condition(a.holds, Check("InputError", f"{a.message}{_place(a.loc)}")) for a in assumed),
+        flush_denormals, suffix,
+    )  # fmt: skip
 
 
-def _step(
-    call: Op, module: Module, places: Mapping[Value, Place], constants: Constants, kernels: dict[str, KernelText]
-) -> KernelCall:
-    kernel = module.funcs[call.attrs["kernel"]]
-    buffers = [_buffer(places[v], constants, module.main) for v in (*call.operands, *call.results)]
-    return kernel_step(kernel, kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
-
-
-def _buffer(place: Place, constants: Constants, main: Func) -> BufferRef:
-    if place.base == "state":  # states are behind the inputs, and what takes their place behind the outputs
-        return BufferRef("input", len(main.args) + place.index, place.offset)
-    if place.base == "next":
-        return BufferRef("output", len(main.returns) + place.index, place.offset)
-    if place.base == "constant":
-        info = constants.by_name[place.constant]
-        if info.is_lent:
-            return BufferRef("lent", info.offset, place.offset)
-        return BufferRef("constants", offset=place.offset + info.offset)
-    return BufferRef(place.base, place.index, place.offset)
+def make_program_of_parts(
+    module: Module, staged: Staged, parts: Sequence[Program], names: Sequence[str]
+) -> Program:
+    """The main function with the frame of its native code; `names` are those of the code of its parts."""
+    suffix = staged.program.native_suffix(names)
+    return Program(module, suffix=suffix, parts=tuple(parts), slots=staged.slots, parts_at=staged.program.parts)
 
 
 def _place(loc: Loc) -> str:
@@ -343,14 +315,13 @@ def make_artifact(
     names = [a.name for a in main.args]
     ins = main.attrs.get("inputs", tuple(names))
     outs = main.attrs.get("outputs", tuple(f"output{k}" for k in range(len(main.returns))))
-    static = not program.dims and all(c.holds.is_const and c.holds.value for c in program.conditions)
     return Artifact(
         target=target,
         inputs=_infos(ins, main.args, main.attrs.get("complex_inputs", ())),
         outputs=_infos(outs, main.returns, main.attrs.get("complex_outputs", ())),
         objects=(),
         constant_table=constants.table,
-        static_plan=StaticPlan(program.arena.value, program.scratch.value) if static else None,
+        static_plan=StaticPlan(program.arena.value, program.scratch.value) if program.is_static else None,
         variables=tuple(d.var.name for d in program.dims),
         dims_count=len(program.dims),
         plan_reads_data=any(isinstance(d.source, InputElement) for d in program.dims),
@@ -382,28 +353,6 @@ def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:
         way = "handed on" if place is None else "in place" if place.base == "state" else "swapped"
         found.append(StateInfo(info, outputs[name], way, initial))
     return tuple(found)
-
-
-def value_forms(staged: Staged) -> dict[int, ValueForm]:
-    """What native steps must know of the values that they have slots for."""
-    found = {}
-    for number, _ in staged.program.slots:
-        type = staged.types[number]
-        assert isinstance(type, TensorType)
-        storage = type.dtype.storage
-        found[number] = ValueForm(type.rank, 8 * storage.itemsize, storage.kind == "i")
-    return found
-
-
-def part_form(part: Artifact, overwrites: tuple[tuple[int, int], ...]) -> PartForm:
-    """What native steps must know of a part."""
-    shapes = ([info.shape for info in infos] for infos in (part.inputs, part.outputs))
-    inputs, outputs = (tuple(found) for found in shapes)
-    plan = part.static_plan
-    memory = None if plan is None else (plan.arena, plan.scratch)
-    sizes = tuple(numpy_dtype(info.dtype).itemsize for info in part.outputs)
-    dims = plan.dims if plan else ()
-    return PartForm(part.run_symbol, inputs, outputs, sizes, part.dims_count, dims, memory, overwrites)
 
 
 def make_staged(

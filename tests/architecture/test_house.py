@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "loops": {"ir", "ops", "target", "cost"},
     "schedule": {"ir", "ops", "loops", "target", "cost", "graph"},
     "program": {"ir", "loops", "ops", "passes", "runtime"},
-    "codegen": {"ir", "loops", "runtime", "target"},
+    "codegen": {"ir", "loops", "ops", "program", "runtime", "target"},
     "asm": {"ir", "target"},
     "accounts": {"codegen", "graph", "ir", "loops", "ops", "program", "runtime", "target"},
     "runtime": set(),

@@ -17,7 +17,7 @@ import pytest
 import tilewright
 from tests.frontends import toy
 from tests.frontends.helpers import run
-from tilewright.frontends.errors import ConstantNeededError
+from tilewright.frontends.problems import ConstantNeededError
 from tilewright.ir.core import Module
 from tilewright.ir.diag import ModelError, TypeRuleError, UnsupportedError, VerifyError
 from tilewright.runtime.errors import InputError, OptionError, PluginError

@@ -36,8 +36,8 @@ def test_seconds_come_from_counts_and_the_clock() -> None:
         time.sleep(0.001)
         return 0
 
-    counts = KernelCounts(2)
-    found = median_seconds(lambda: counts.run(code, 7), [counts], 9)
+    counts = KernelCounts(2, code)
+    found = median_seconds(lambda: counts.run(7), [counts], 9)
     assert calls > 9
     np.testing.assert_allclose(found, [100e-6, 310e-6], rtol=0.02)
 

@@ -15,12 +15,10 @@ from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Loc
 from tilewright.ir.notes import Outcome
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.quant import OF_NUMBERS, changes_type_alone, is_quantisation
+from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.facts import Product
 from tilewright.runtime.report.records import ChannelCount, ProductForm, TypesOfLayer
-
-CONVOLUTIONS = frozenset({"conv", "conv_integer", "conv_transpose"})
-PRODUCTS = CONVOLUTIONS | {"matmul", "matmul_integer", "rnn", "gru", "lstm", "lstm_quantized"}
-"""What front ends make of nodes that multiply and add up."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +49,21 @@ def source_layers(module: Module) -> dict[Loc, SourceLayer]:
     """The layers of a graph as a front end gives it, by their places."""
     found: dict[Loc, SourceLayer] = {}
     for op in module.main.body.ops:
-        if op.name in PRODUCTS and op.loc not in found:
-            found[op.loc] = SourceLayer(op.loc, _channels(op), _source(op))
+        product = product_of(op)
+        if product is not None and op.loc not in found:
+            found[op.loc] = SourceLayer(op.loc, _channels(op, product), _source(op, product))
     return found
 
 
-def _channels(op: Op) -> str:
-    shape = op.results[0].tensor.shape
-    place = 1 if op.name in CONVOLUTIONS else len(shape) - 1
-    return str(shape[place]) if len(shape) > place >= 0 else "1"
+def _channels(op: Op, product: Product) -> str:
+    return str(op.results[0].tensor.shape[product.channel])
 
 
-def _source(op: Op) -> str:
+def _source(op: Op, product: Product) -> str:
     """What the model itself says of the types of a layer."""
-    if op.name.endswith("_integer"):
+    if OF_NUMBERS.of(op) is not None:
         return "the model multiplies integers"
-    data, weights = _is_quantised(op.operands[0]), any(map(_is_quantised, op.operands[1:]))
+    data, weights = (_is_quantised(op.operands[k]) for k in (product.data, product.weights))
     if data and weights:
         return ""
     if weights:
@@ -75,9 +72,10 @@ def _source(op: Op) -> str:
 
 
 def _is_quantised(value: Value) -> bool:
-    while value.op is not None and value.op.operands and (traits_of(value.op).moves or value.op.name == "cast"):
-        value = value.op.operands[0]
-    return value.op is not None and value.op.name == "dequantize_linear"
+    op = value.op
+    while op is not None and not is_quantisation(op) and (traits_of(op).moves or changes_type_alone(op)):
+        op = op.operands[0].op
+    return op is not None and is_quantisation(op)
 
 
 def layers_of_regions(module: Module) -> list[tuple[Loc, ...]]:

@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -239,7 +238,8 @@ class Model(CalledByName, KeepsStates):
             _, number = self._run_staged(loaded, values, shapes, number)
             artifact = loaded.artifact.programs[number]
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
-            every = staged.run.runner(artifact.program, [run for run, _ in counted], None)
+            native = _native_steps(artifact, loaded.parts[number], [counts.callback for _, counts in counted])
+            every = staged.run.runner(artifact.program, [run for run, _ in counted], native)
             seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
         else:
             context = self._new_context()
@@ -258,8 +258,8 @@ class Model(CalledByName, KeepsStates):
         profiled = program.linked.code.run_profiled
         if profiled is None:
             raise OptionError("this model's code does not time its kernels", hint="compile the model with profile=True")
-        counts = KernelCounts(len(program.linked.artifact.report.calls))
-        program.run = context.run = partial(counts.run, profiled)
+        counts = KernelCounts(len(program.linked.artifact.report.calls), profiled)
+        program.run = context.run = counts.run
         return lambda args: self._call(context, args, None), counts
 
     def count_sizes(self) -> None:
@@ -563,9 +563,9 @@ class _Part(Model):
     def __call__(self, args: tuple[Any, ...]) -> tuple[np.ndarray, ...]:  # type: ignore[override]
         return super().__call__(*args)
 
-    def addresses(self) -> tuple[int, int, int]:
-        """Of its plan (0 for fixed shapes), its code and its constants."""
-        functions: tuple[Any, ...] = (self.linked.code.plan, self.linked.code.run)
+    def addresses(self, instead: Any = None) -> tuple[int, int, int]:
+        """Of its plan (0 for fixed shapes), its code, or a function `instead`, and its constants."""
+        functions: tuple[Any, ...] = (self.linked.code.plan, instead or self.linked.code.run)
         plan, run = (ctypes.cast(f, ctypes.c_void_p).value or 0 if f else 0 for f in functions)
         return plan, run, address_of(self.linked.constants)
 
@@ -579,15 +579,20 @@ class _Part(Model):
         return self._failure(self._new_context().current, code, tuple(shapes))
 
 
-def _native_steps(artifact: Artifact, parts: Sequence[_Part]) -> staged.native.NativeSteps | None:
-    """What runs the native steps of a program; None where it has none, or where its code is not native."""
+def _native_steps(
+    artifact: Artifact, parts: Sequence[_Part], instead: Sequence[Any] = ()
+) -> staged.native.NativeSteps | None:
+    """What runs the native code between the parts of a program; None where it has none. It calls the parts, or the
+    functions `instead`, which must live as long. ArtifactError where parts are of another machine."""
     program, code = artifact.program, parts[0].linked.code if parts else None
-    if program is None or not program.slots or not isinstance(code, NativeCode):
+    if program is None or not program.slots:
         return None
+    if not isinstance(code, NativeCode):
+        raise ArtifactError("executor= cannot run parts that native code calls", hint="load the model without it")
     return staged.native.NativeSteps(
         program,
         StepsCode(code, program, [part.artifact.run_symbol for part in parts]),
-        [part.addresses() for part in parts],
+        [part.addresses(run) for part, run in zip(parts, instead or [None] * len(parts), strict=True)],
         [[len(info.shape) for info in part.inputs] for part in parts],
         parts[0].threads,
         parts[0].linked.pool.address,

@@ -18,6 +18,7 @@ from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.ir.core import Value
 from tilewright.ir.sym import var
 from tilewright.ops.pool import max_pool, sum_pool
+from tilewright.ops.view import pad
 
 TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
          "int8": TensorProto.INT8, "uint8": TensorProto.UINT8}  # fmt: skip
@@ -155,6 +156,21 @@ def test_windows_that_are_small_or_few_stay_as_they_are(pool: Any, kernel: Any, 
     assert pooled(pool, (1, 8, 112, 112), kernel, strides=strides) == [pool.name]
     if strides == (1, 1) and kernel != (112, 112):
         assert pooled(pool, (1, 2, var("h", 1), var("w", 1)), kernel, pads_begin=kernel, pads_end=kernel) == [pool.name]
+
+
+@pytest.mark.parametrize(("pool", "nothing"), [(max_pool, -np.inf), (sum_pool, 0.0)])
+def test_elements_that_were_added_and_change_nothing_are_not_read(pool: Any, nothing: float) -> None:
+    """Of other elements the padded tensor stays."""
+    for value, left in ((nothing, []), (1.5, ["pad"])):
+
+        def padded(x: Value, value: float = value) -> Value:
+            ends = (0, 0, 4, 4)
+            found: Value = pool(pad(x, before=ends, after=ends, value=value), kernel=(9, 9))
+            return found
+
+        module = program(padded, (1, 64, 20, 20))
+        run(module, Canonicalize())
+        assert ops(module) == [*left, pool.name, pool.name]
 
 
 @pytest.mark.parametrize("size", [5, 7, 9, 13, 31])
