@@ -1,5 +1,5 @@
-"""One room decides about time: facts of a machine are read by `cost` and `codegen` alone, and graph and schedule hold
-no rates, sizes or shares of their own."""
+"""One room decides about time: rates of a machine are read in one file of `cost`, those of threads in another, by no
+other room, and graph and schedule hold no rates, sizes or shares of their own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,22 @@ import tilewright
 
 PACKAGE = Path(tilewright.__file__).parent
 
-FACTS = {"caches", "bandwidth", "pipes", "calibration", "cores", "LINE_BYTES"}
+RATES = {"caches", "bandwidth", "pipes", "calibration", "cores"}
+"""What decides how long something takes. Only `cost/core.py` reads them, and `cost/parallel.py` those of threads."""
+
+FACTS = {*RATES, "LINE_BYTES", "arch", "vector_bits", "vector_registers", "f32_lanes", "embedded_broadcast"}
 """What only the rooms that may know of time read of a target."""
+
+KNOWING = {"target", "cost", "codegen", "asm"}
+"""Rooms that describe machines, decide about time, or write for a machine."""
+
+READ_ELSEWHERE = {
+    "back_end.py": {"arch": "what machines may be timed", "cores": "threads that compile"},
+    "cli/commands/info.py": dict.fromkeys(("caches", "vector_bits", "vector_registers"), "is printed"),
+    "loops/storage/nontemporal.py": {"LINE_BYTES": "which stores may go past the caches"},
+    "loops/storage/prefetch.py": {"LINE_BYTES": "what a prefetch fetches"},
+}
+"""Facts that other rooms read, and for what; none decides."""
 
 ASKING = ("graph", "schedule", "program", "ops", "frontends")
 """Rooms that ask `cost`."""
@@ -62,21 +76,33 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
             yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
 
 
+def read_in(tree: ast.Module, facts: set[str]) -> set[str]:
+    """The facts of a target that a file reads, or imports."""
+    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
+    names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and _is_target(n.value)}
+    return names & facts
+
+
+def _is_target(node: ast.expr) -> bool:
+    """Whether an expression names a machine: `target`, `self.machine`, `compilation.setting.target`."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name in ("target", "machine", "host")
+
+
 def test_facts_of_machines_are_read_by_the_rooms_that_may_know_of_time() -> None:
-    read = {
-        f"{file}:{node.lineno} {name}"
-        for file, tree in trees()
-        for node in ast.walk(tree)
-        for name in (
-            [node.attr]
-            if isinstance(node, ast.Attribute)
-            else [alias.name for alias in node.names]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-        if name in FACTS
+    files = ((p.relative_to(PACKAGE), ast.parse(p.read_text())) for p in sorted(PACKAGE.rglob("*.py")))
+    others = ((path, tree) for path, tree in files if path.parts[0] not in KNOWING)
+    found = {path.as_posix(): read for path, tree in others if (read := read_in(tree, FACTS))}
+    assert found == {file: {*facts} for file, facts in READ_ELSEWHERE.items()}
+
+
+def test_rates_are_read_in_one_place() -> None:
+    files = ((p.relative_to(PACKAGE / "cost"), p) for p in sorted((PACKAGE / "cost").rglob("*.py")))
+    found = {path.as_posix(): read_in(ast.parse(p.read_text()), {*RATES, "arch"}) for path, p in files}
+    assert {file: read for file, read in found.items() if read} == {
+        "core.py": {"caches", "bandwidth", "pipes", "calibration"},
+        "parallel.py": {"cores", "calibration"},
     }
-    assert read == set()
 
 
 def is_number(node: ast.expr | None) -> bool:

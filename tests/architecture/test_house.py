@@ -61,7 +61,7 @@ ROOMS |= {
         "runtime",
     },
     "comparison": {"api", "compilation", "graph", "ir", "ops", "options", "quantization", "requested", "runtime"},
-    "torch": {"api", "frontends", "ir", "options", "runtime", "session"},
+    "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
     "cli": ALL,
     "__main__": {"cli"},
     "tilewright": {

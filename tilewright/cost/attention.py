@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.cost.core import l2_room
 from tilewright.cost.gemm.cost_model import choose_tile
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
+from tilewright.cost.parallel import tasks_for_all
 from tilewright.target.target import VECTOR_BYTES, Target
 
 MOST_ROWS = 72
@@ -50,7 +51,7 @@ def rows_of_block(rows: int | None, most: int) -> int:
 
 def rows_of_chunk(heads: int | None, rows: int | None, most: int, target: Target) -> int | None:
     """Rows of a head that a thread takes at once where there are fewer heads than keep the threads busy; else None."""
-    wanted = ITERATIONS_PER_THREAD * target.cores
+    wanted = tasks_for_all(ITERATIONS_PER_THREAD, target)
     if heads is None or heads >= wanted:
         return None
     if rows is None:

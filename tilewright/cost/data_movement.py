@@ -5,13 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.cost.core import is_kept, largest_cache
+from tilewright.cost.core import fits_l2, is_kept, largest_cache, requests_stores, rows_of_short_weights
 from tilewright.ir.sym import Sym, gt
 from tilewright.target.target import VECTOR_BYTES, Target
-
-FEW_ROWS = 16
-"""Rows that a product has at most where weights of 16 bits are read as they are: BERT-base of 128 rows takes 1.5 to 2.7
-times as long so (Zen 3)."""
 
 SMALLEST_SQUARE, LARGEST_SQUARE = 4, 16
 """Rows of a square: fewer are read faster one by one, more would not fit the registers of any target."""
@@ -56,7 +52,7 @@ def block_of_squares(extent: int | None, side: int) -> int:
 def lines_come_late(size: int | None, target: Target) -> bool:
     """Whether lines of a result of so many bytes (None: not known) come from L3 or memory, so that they are
     prefetched."""
-    return target.calibration.requests_stores and (size is None or not is_kept(size, target))
+    return requests_stores(target) and (size is None or not is_kept(size, target))
 
 
 def passes_caches(size: Sym, target: Target) -> Sym:
@@ -67,10 +63,10 @@ def passes_caches(size: Sym, target: Target) -> Sym:
 
 def weights_stay_quantized(wide: int, target: Target) -> bool:
     """Whether weights of so many bytes, all together, are better dequantised each time they are read."""
-    return wide > target.caches.l2
+    return not fits_l2(wide, target)
 
 
-def reads_weights_once(rows: int | None) -> bool:
+def reads_weights_once(rows: int | None, target: Target) -> bool:
     """Whether so many rows (None: not known) are so few that their product waits for its weights, and gains by reading
     half of the bytes; others gain more by weights that are cut into blocks as they are."""
-    return rows is None or rows <= FEW_ROWS
+    return rows is None or rows <= rows_of_short_weights(target)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tilewright.cost.core import move_cycles, multiply_cycles, products_per_float, source_of
+from tilewright.cost.core import move_cycles, multiply_cycles, pass_cycles, products_per_float, source_of
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
@@ -41,7 +41,7 @@ def _share(shape: SumsShape, dot: Dot, target: Target, all_weights: int) -> floa
     wide, narrow = (_weights_cycles(shape, element, all_weights, target) for element in (ELEMENT, NARROW))
     wide += multiply_cycles(shape.products, ELEMENT, target)
     narrow += multiply_cycles(shape.filled, ELEMENT, target) / products_per_float(dot, target)
-    narrow += shape.data / target.f32_lanes * target.calibration.exposed.passes
+    narrow += pass_cycles(shape.data / target.f32_lanes, target)
     return narrow / wide if wide else 1.0
 
 

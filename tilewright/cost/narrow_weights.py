@@ -3,12 +3,15 @@ stored so, and widened each time that they are read."""
 
 from __future__ import annotations
 
-from tilewright.cost.core import read_cycles, source_of
+from tilewright.cost.core import begin_cycles, read_cycles, source_of
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
 ROWS_OF_TILE = 6
 """Rows that share a vector of weights which has been read and widened."""
+
+BYTES_CONVERTED = 2
+"""Instructions that make floats of a vector of bytes: an extension and a conversion."""
 
 
 def is_widened_when_read(
@@ -23,8 +26,9 @@ def is_widened_when_read(
     lanes = max(n for n, _ in dot.calls if 32 * n <= target.vector_bits)
     vectors = weights / (lanes * dot.group)
     instructions = 1 if dot.accumulates else 2
-    multiplying = vectors * rows * max(1 / target.pipes.multiply_adds, instructions / target.pipes.arithmetic)
-    widening = vectors * -(-rows // ROWS_OF_TILE) / target.pipes.arithmetic
+    each = max(begin_cycles(1, "multiply_adds", target), begin_cycles(instructions, "arithmetic", target))
+    multiplying = vectors * rows * each
+    widening = begin_cycles(vectors * -(-rows // ROWS_OF_TILE), "arithmetic", target)
     source = source_of(all_weights, target)
     read, read_narrow = (read_cycles(weights * size, source, target) for size in (wide, narrow))
     return max(multiplying + widening, read_narrow) < max(multiplying, read)
@@ -44,21 +48,10 @@ def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, targe
     source = source_of(all_weights, target)
 
     def cycles(converting: float, size: float) -> float:
-        arithmetic = (multiplying + vectors * converting) / target.pipes.arithmetic
-        return max(multiplying / target.pipes.multiply_adds, arithmetic, read_cycles(size, source, target))
+        arithmetic = begin_cycles(multiplying + vectors * converting, "arithmetic", target)
+        return max(begin_cycles(multiplying, "multiply_adds", target), arithmetic, read_cycles(size, source, target))
 
-    whole = cycles(2, weights)  # an extension and a conversion
+    whole = cycles(BYTES_CONVERTED, weights)
     worth = LONGEST_OF_HALVES if source == "memory" else 1
-    return cycles(_instructions_of_halves(signed, target), weights / 2) <= worth * whole
-
-
-def _instructions_of_halves(signed: bool, target: Target) -> float:
-    """Instructions that make floats of a vector of halves: of two vectors, the extension of bytes is one, and a shift;
-    a mask or shifts for the sign; and the conversions. With a table these are no more than of bytes, but some share
-    pipes with multiply-adds: 13.9 cycles for 6 vectors, 11.9 of bytes (Zen 4, from L2). Where bytes can be shifted,
-    they are taken apart before they are extended."""
-    if target.arch == "aarch64":
-        return 2.4
-    if target.float_table is not None:
-        return 2.6
-    return 3 if signed else 2.5
+    halves = target.half_bytes
+    return cycles(halves.signed if signed else halves.unsigned, weights / 2) <= worth * whole

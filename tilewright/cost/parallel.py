@@ -25,6 +25,16 @@ LEAST_REUSE = 2
 is best made while its operands are in the caches."""
 
 
+def tasks_for_all(per_core: int, target: Target) -> int:
+    """So many tasks for each core."""
+    return per_core * target.cores
+
+
+def greatest_share(iterations: int, target: Target) -> float:
+    """What the core with most of so many equal iterations gets, in the mean of all cores of the machine."""
+    return share_of_greatest(iterations, target.cores)
+
+
 def threads(target: Target) -> int:
     """For how many threads work is cut."""
     return max(FEWEST_THREADS, target.cores)
@@ -47,6 +57,16 @@ def uneven(iterations: int, target: Target, what: str = "iterations") -> str:
     return f"{target.cores} threads do not get equal shares of {iterations} {what}"
 
 
+def exceeds_forks(work: int, forks: float, target: Target) -> bool:
+    """Whether so many scalar operations take longer than waking all threads so many times, and not as long."""
+    return work > forks * target.calibration.fork_work
+
+
+def fork_cycles(target: Target) -> float:
+    """Cycles below which one core does the work alone."""
+    return target.calibration.fork_cycles
+
+
 def is_worth_a_fork(work: int, target: Target, forks: float = 1) -> bool:
     """Whether so many scalar operations take longer than waking all threads so many times."""
     return work >= forks * target.calibration.fork_work
@@ -60,9 +80,9 @@ def may_run_beside_others(work: int, moved: int, target: Target) -> bool:
 
 def columns_suffice(tiles: int, target: Target) -> bool:
     """Whether threads may share so many tiles of columns alone, with all rows in each share."""
-    return tiles >= COLUMN_TILES_PER_CORE * target.cores
+    return tiles >= tasks_for_all(COLUMN_TILES_PER_CORE, target)
 
 
 def bands_for_all_cores(parts: int, per_core: int, target: Target) -> int:
     """Into how many bands an axis is cut at least, so that each core finds so many of `parts` times the bands."""
-    return -(-per_core * target.cores // parts)
+    return -(-tasks_for_all(per_core, target) // parts)

@@ -7,8 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.cost.core import chains, exchange_cycles, is_kept, line_elements, multiply_cycles
-from tilewright.cost.parallel import is_worth_a_fork, share_of_greatest, threads
+from tilewright.cost.core import (
+    chains,
+    exchange_cycles,
+    is_kept,
+    line_elements,
+    multiply_cycles,
+    stay_for_turns,
+)
+from tilewright.cost.parallel import exceeds_forks, is_worth_a_fork, share_of_greatest, threads
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
@@ -21,13 +28,10 @@ USUAL_BATCH = 4
 WEIGHTS_COST = 2
 """Entries that one more group costs, as it reads all weights again."""
 
-MANY_WEIGHTS = 1 << 18
-"""Recurrent weights above which all entries go through time together, so that each step reads them once: a MiB, which
-groups that take turns would push out of L2."""
-
-SOME_WEIGHTS = 1 << 16
-"""Recurrent weights from which on all entries go through time together where groups would compute some entries twice:
-fewer are multiplied so fast that threads do not wait for each other at each step."""
+FORKS_OF_STEP = 2
+"""Times that waking threads may take, in the time of multiplying the recurrent weights once, for all entries to go
+through time together where groups would compute some entries twice: fewer are multiplied so fast that threads do not
+wait for each other at each step."""
 
 LEAST_LINES = 4
 """Cache lines of units of a gate from which on the last one is filled up."""
@@ -87,12 +91,15 @@ def _cycles_of_shared_step(p: StepProduct, target: Target) -> float:
     return multiplying * share_of_greatest(tiles, n) + exchange_cycles(lines, target)
 
 
-def entries_together(batch: int, weights: int | None) -> int:
-    """How many of `batch` entries go through time together, with so many recurrent weights (None: not known)."""
+def entries_together(batch: int, weights: int | None, target: Target) -> int:
+    """How many of `batch` entries go through time together, with so many recurrent weights (None: not known). With
+    weights that groups which take turns would push out of L2 all of them, so that each step reads them once."""
     entries = max(1, batch)
     size = min((n for n in GROUPS if n <= entries), key=lambda n: -(-entries // n) * (n + WEIGHTS_COST))
-    few = weights is None or weights <= (SOME_WEIGHTS if entries % size else MANY_WEIGHTS)
-    return size if few else entries
+    if weights is None:
+        return size
+    is_short = not exceeds_forks(weights, FORKS_OF_STEP, target)
+    return size if (is_short if entries % size else stay_for_turns(weights * ELEMENT, target)) else entries
 
 
 def step_tile(entries: int, gates: int, units: int, target: Target, dot: Dot | None = None) -> StepTile:

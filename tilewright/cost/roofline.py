@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tilewright.cost.core import Source, move_cycles, multiply_cycles, read_cycles
+from tilewright.cost.core import (
+    Source,
+    arithmetic_cycles,
+    lanes_of,
+    move_cycles,
+    multiply_cycles,
+    read_cycles,
+)
+from tilewright.cost.parallel import fork_cycles
 from tilewright.target.target import Target
 
 
@@ -25,14 +33,14 @@ def kernel_cycles(work: KernelWork, target: Target, threads: int) -> float:
     """Cycles from the start of the kernel to its end, on so many cores. Multiplications hide a calibrated part of the
     traffic; other work takes as long as the slower of computing and moving. Work of less than `fork_cycles` has one
     core."""
-    lanes = max(1, target.vector_bits // (8 * work.element))
-    others = work.operations / (lanes * target.pipes.arithmetic * target.calibration.peak)
+    lanes = lanes_of(8 * work.element, target)
+    others = arithmetic_cycles(work.operations, lanes, target)
     if work.products:
         multiplied = sum(multiply_cycles(n, size, target) for size, n in work.products.items())
         cycles = multiplied + others + sum(move_cycles(size, source, target) for size, source in work.moved)
     else:
         cycles = max(others, _read_cycles(work.moved, target))
-    return cycles if cycles < target.calibration.fork_cycles else cycles / threads
+    return cycles if cycles < fork_cycles(target) else cycles / threads
 
 
 SLOW = 0.1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.cost.core import far_rows, is_evicted, l1_half, l1_room
 from tilewright.cost.parallel import enough_iterations
 from tilewright.target.target import LINE_BYTES, Target
 
@@ -15,18 +16,6 @@ PAGE = 4096
 """Bytes after which the same addresses within a page come again: cores take rows so far apart for one another (on Zen 4
 norms of 1024 elements take 1.2 times as long in twos, a softmax of 1000 as AVX2 code 1.4 times)."""
 
-NEIGHBOURS = 256
-"""Elements of rows from which on two neighbours that are read from L3 or memory are slower than one."""
-
-FAR_ROWS = 2
-"""Rows of at least `NEIGHBOURS` elements from L3 or memory that are interleaved at most: each is a stream that is read
-and one that is written, and the prefetchers of a core follow some eight (on Zen 5 a softmax of 4608 rows of 512 takes
-1.7 times as long in fours as in twos, of 384 1.2 times)."""
-
-EVICTED_SIZE = 2
-"""Size of operands, as a multiple of L2, from which on little of them is still there."""
-
-
 LEAST_OF_ROW = 128
 """Elements of a row at least, where all elements of a tensor are reduced row by row: the lanes of the last vector are
 reduced once a row, in about the time of eight vectors."""
@@ -35,7 +24,7 @@ reduced once a row, in about the time of eight vectors."""
 def row_of_all(elements: int, element: int, target: Target | None) -> int:
     """Into rows of how many elements (of `element` bytes) a tensor is best cut, all of whose elements are reduced: the
     longest that leaves no remainder, and half of L1 to what else a row needs; 0 where there is none."""
-    room = PAGE if target is None else target.caches.l1d // 2
+    room = PAGE if target is None else l1_half(target)
     longest = max(LEAST_OF_ROW, room // element)
     found = (n for n in range(min(longest, elements // 2), LEAST_OF_ROW - 1, -1) if elements % n == 0)
     return next(found, 0)
@@ -49,16 +38,15 @@ def interleaved_rows(
     that rows are read in one pass and none is written."""
     if once and far:
         return MOST if rows is None or rows // enough_iterations(target) >= MOST else 1
-    size, shares = longest * element, target.calibration.shares
-    room = target.caches.l1d
-    count = (
-        MOST if MOST * size <= shares.near_row * room else 2 if 2 * size <= shares.near_lines * room else 1
-    )
+    size = longest * element
+    fours, twos = l1_room(target, "near_row"), l1_room(target, "near_lines")
+    count = MOST if MOST * size <= fours else 2 if 2 * size <= twos else 1
     if size > PAGE // 2 and min(size % PAGE, -size % PAGE) < 2 * LINE_BYTES:
         count = 1
-    if longest >= NEIGHBOURS and far:
-        count = min(count, FAR_ROWS)
-    if longest > NEIGHBOURS and far and not halves:
+    beyond = far_rows(target)
+    if longest >= beyond.long and far:
+        count = min(count, beyond.most)
+    if longest > beyond.long and far and not halves:
         count = 1
     if rows is not None:
         count = min(count, rows // enough_iterations(target))
@@ -70,10 +58,10 @@ def come_from_memory(operands: Sequence[int], target: Target) -> bool:
     best far apart: the prefetchers follow each of them as they follow a single row, while neighbours that are read in
     turns confuse them (on Zen 4 sums of rows of 256 from memory take three times as long, norms of 512 from L3 half as
     long again). In a core's cache rows that far apart would take each other's sets."""
-    return any(size > EVICTED_SIZE * target.caches.l2 for size in operands)
+    return any(is_evicted(size, target) for size in operands)
 
 
 def is_prefetched(size: int, target: Target) -> bool:
     """Whether the next row, of so many bytes, is prefetched while the current one is computed: of rows that are a large
     part of L1 the next one would take the place of the current one."""
-    return size <= int(target.calibration.shares.near_row * target.caches.l1d)
+    return size <= int(l1_room(target, "near_row"))

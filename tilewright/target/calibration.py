@@ -63,13 +63,31 @@ class CacheShares:
 
 
 @dataclass(frozen=True, slots=True)
+class FarRows:
+    """How rows are read that no cache of a core holds.
+
+    `most` rows at most are interleaved of those with at least `long` elements: each is a stream that is read and one
+    that is written, and the prefetchers of a core follow some eight (on Zen 5 a softmax of 4608 rows of 512 takes 1.7
+    times as long in fours as in twos, of 384 1.2 times). Of longer ones two neighbours are slower than one. Operands of
+    more than `evicted` times L2 are not there any more.
+    """
+
+    most: int = 2
+    long: int = 256
+    evicted: float = 2
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """What was measured of a family of cores.
 
     `peak` is the part of the multiply-adds that a core could begin which register tiles reach. `fork_work` are the
     scalar operations that take about as long as waking other threads and waiting for them; `fork_cycles` the cycles
     below which one core does it alone. `requests_stores` says that squares of a transpose gain where the lines that
-    they write are prefetched.
+    they write are prefetched. `rows_of_short_weights` are the rows that a product has at most where weights of 16 bits
+    are read as they are (BERT-base of 128 rows takes 1.5 to 2.7 times as long so on Zen 3). `recurrent_weights` are the
+    bytes of a recurrent network's weights that groups of entries which take turns still find in L2 (Zen 5; on cores
+    with a smaller L2 not measured).
     """
 
     exposed: Exposed = field(default_factory=Exposed)
@@ -78,4 +96,7 @@ class Calibration:
     fork_work: int = 32_768
     fork_cycles: int = 10_000
     exchange: float = 200
+    far_rows: FarRows = field(default_factory=FarRows)
+    rows_of_short_weights: int = 16
+    recurrent_weights: int = 1 << 20
     requests_stores: bool = True

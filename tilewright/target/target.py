@@ -11,6 +11,7 @@ from tilewright.target.calibration import Calibration
 from tilewright.target.dots import Dot, dots_of
 from tilewright.target.features import FEATURES
 from tilewright.target.float_tables import FloatTable, float_table_of
+from tilewright.target.half_bytes import HalfBytes, half_bytes_of
 from tilewright.target.machine import GLOBAL, Machine, Memory
 from tilewright.target.scale import Scale, scale_of
 
@@ -141,6 +142,11 @@ class Target(Machine):
     def float_table(self) -> FloatTable | None:
         """The instruction that looks up 16 floats in a register, where there is one."""
         return float_table_of(self.arch, self.features, self.vector_bits)
+
+    @property
+    def half_bytes(self) -> HalfBytes:
+        """What it takes to make floats of halves of bytes."""
+        return half_bytes_of(self.arch, self.float_table)
 
     @property
     def scale(self) -> Scale | None:

@@ -12,6 +12,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from tilewright import api
+from tilewright.cost.factorizations import LARGEST_BY_ROTATIONS, rotations_are_faster
 from tilewright.frontends.torch.capture import Captured, draws, has_complex, is_translated, kept
 from tilewright.frontends.torch.symbols.declared import symbols_of_inputs, traced_ranges
 from tilewright.frontends.torch.symbols.guards import Guards
@@ -172,18 +173,13 @@ def _theirs(node: torch.fx.Node) -> str:
     if target is torch.ops.aten.linalg_matrix_exp.default:
         return "PyTorch's error is that of its greatest element, and ours another"
     if target._schema.name in _ARBITRARY and not _is_small(node.all_input_nodes[0]):
-        return f"LAPACK is faster for matrices of more than {MOST_ROWS} rows"
+        return f"LAPACK is faster for matrices of more than {LARGEST_BY_ROTATIONS} rows"
     return ""
-
-
-MOST_ROWS = 32
-"""Of matrices whose eigenvalues and singular values are compiled: the method of Jacobi takes 3 to 4 ms for 64 rows,
-where LAPACK takes 0.6 to 2.9, and 190 to 715 for 256 rows, where LAPACK takes 5 to 11 (Zen 3, one thread)."""
 
 
 def _is_small(node: torch.fx.Node) -> bool:
     sizes = node.meta["val"].shape[-2:]
-    return all(isinstance(n, int) and n <= MOST_ROWS for n in sizes)
+    return all(isinstance(n, int) and rotations_are_faster(n) for n in sizes)
 
 
 _ARBITRARY = {"aten::_linalg_eigh": (1,), "aten::_linalg_svd": (0, 2)}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.core import divisors, is_kept, l2_room, move_cycles, multiply_cycles
+from tilewright.cost.core import divisors, fits_l2, is_kept, l2_room, move_cycles, multiply_cycles
 from tilewright.cost.parallel import bands_for_all_cores, share_of_greatest, threads
 from tilewright.target.target import Target
 
@@ -112,7 +112,7 @@ def why_blocks_are_left_apart(height: int, width: int, stored: int, weights: int
     that of the contraction with `weights` bytes; empty where it should leave them there."""
     if min(height, width) < SMALLEST_SIDE:
         return f"its lines are fewer or shorter than {SMALLEST_SIDE} elements"
-    if stored <= target.caches.l2:
+    if fits_l2(stored, target):
         return "its result fits L2"
     return (
         "" if is_kept(weights, target) else f"every band would read {weights / 1e6:.1f} MB of weights again"

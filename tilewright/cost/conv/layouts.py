@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tilewright.cost.core import is_kept, multiply_cycles
+from tilewright.cost.core import (
+    begin_cycles,
+    is_kept,
+    lanes_of,
+    multiply_cycles,
+    pass_cycles,
+    read_cycles,
+    spare_arithmetic,
+)
 from tilewright.cost.gemm.register_tile import GemmShape, candidate_tiles, cost_of_step, registers_per_vector
 from tilewright.target.target import LINE_BYTES, VECTOR_BYTES, Target
 
@@ -52,7 +60,7 @@ def blocks_fill_lanes(positions: Sequence[int], inputs: int, outputs: int, targe
     channels of a 1x1 convolution into blocks and out of them."""
     lanes = VECTOR_BYTES // ELEMENT
     idle = fmean(-(-n // lanes) * lanes / n - 1 for n in positions)
-    changes = PASSES * target.calibration.exposed.passes * (inputs + outputs) / lanes
+    changes = pass_cycles(PASSES, target) * (inputs + outputs) / lanes
     return idle * multiply_cycles(inputs * outputs, ELEMENT, target) > changes
 
 
@@ -60,7 +68,7 @@ def leaves_blocks(terms: int, filters: int, target: Target) -> bool:
     """Whether a result whose elements are sums of so many terms is better computed in blocks that it leaves at once
     than with lanes along positions, which are loaded anew for each term."""
     lanes = VECTOR_BYTES // ELEMENT
-    changes = PASSES * target.calibration.exposed.passes / lanes
+    changes = pass_cycles(PASSES, target) / lanes
     return filters % BLOCK == 0 and UNALIGNED * multiply_cycles(terms, ELEMENT, target) > changes
 
 
@@ -82,9 +90,9 @@ def positions_as_channels(positions: int | None, taps: int, stride: int, block: 
 def _cycles_along_line(stride: int, target: Target) -> float:
     """Cycles of a product of one element with vectors along positions: these are read anew for each product and cross
     cache lines; with a stride between positions they are shuffled, in units that do not multiply."""
-    pipes, width = target.pipes, target.vector_bits // 8
-    shuffled = 0.0 if stride == 1 else 1 / max(1, pipes.arithmetic - pipes.multiply_adds)
-    return ((1 + width / LINE_BYTES) / pipes.loads + shuffled) * ELEMENT / width
+    width = lanes_of(8, target)
+    shuffled = 0.0 if stride == 1 else 1 / spare_arithmetic(target)
+    return (begin_cycles(1 + width / LINE_BYTES, "loads", target) + shuffled) * ELEMENT / width
 
 
 def blocks_lie_within_groups(filters: int) -> bool:
@@ -118,10 +126,10 @@ def positions_over_lines(shape: GroupedLines, target: Target | None) -> bool:
     single = shape.lines * _cycles_of_tiles(shape, whole, lanes, target)
     joined = _cycles_of_tiles(shape, -(-shape.lines * shape.pitch // lanes), lanes, target)
     vectors = shape.groups * (shape.channels + shape.rows) * shape.lines * whole
-    passes = vectors * target.calibration.exposed.passes
+    passes = pass_cycles(vectors, target)
     size = shape.groups * (shape.channels + shape.rows) * shape.lines * shape.pitch * shape.element
     if not is_kept(size, target):
-        passes += 2 * size / target.bandwidth.l3
+        passes += read_cycles(2 * size, "l3", target)
     return joined + passes < single
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.cost.conv.layouts import ELEMENT, PASSES
-from tilewright.cost.core import move_cycles, multiply_cycles
+from tilewright.cost.core import move_cycles, multiply_cycles, pass_cycles
 from tilewright.target.target import VECTOR_BYTES, Target
 
 MOST_INSIDE = 0.8
@@ -26,7 +26,7 @@ def leaves_padding_out(
     if not skips_lines(inside) or parts > MOST_PARTS:
         return False
     saved = (1 - inside) * multiply_cycles(products, ELEMENT, target)
-    joined = PASSES * target.calibration.exposed.passes * results * ELEMENT / VECTOR_BYTES if parts > 1 else 0
+    joined = pass_cycles(PASSES, target) * results * ELEMENT / VECTOR_BYTES if parts > 1 else 0
     return saved > parts * KERNEL + joined + move_cycles(filters * ELEMENT, "l3", target)
 
 

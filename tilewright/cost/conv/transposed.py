@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.cost.conv.layouts import ELEMENT, PASSES
-from tilewright.cost.core import multiply_cycles
+from tilewright.cost.core import begin_cycles, multiply_cycles, pass_cycles
 from tilewright.target.target import VECTOR_BYTES, Target
 
 TRANSFORMED = 2
@@ -30,5 +30,5 @@ def adds_up_blocks(shape: Overlap, target: Target) -> bool:
     lanes = VECTOR_BYTES // ELEMENT
     by_phases = shape.by_phases / TRANSFORMED if shape.may_transform else shape.by_phases
     saved = multiply_cycles(by_phases - shape.by_blocks, ELEMENT, target)
-    passes = PASSES * target.calibration.exposed.passes * shape.blocks / lanes
-    return saved > passes + shape.terms / lanes / target.pipes.loads
+    passes = pass_cycles(PASSES, target) * shape.blocks / lanes
+    return saved > passes + begin_cycles(shape.terms / lanes, "loads", target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.cost.core import begin_cycles
 from tilewright.target.dots import Dot
 from tilewright.target.target import VECTOR_BYTES, Target
 
@@ -47,8 +48,9 @@ def adds_taps_in_groups(taps: int, dot: Dot, target: Target) -> bool:
     widened when it is loaded, and takes a multiply-add."""
     if not target.orders_bytes or dot.left.bits != 8:
         return False
-    pipes, groups = target.pipes, -(-taps // dot.group)
-    return max(groups / pipes.multiply_adds, 2 * groups / pipes.arithmetic) < taps / pipes.multiply_adds
+    groups = -(-taps // dot.group)
+    grouped = max(begin_cycles(groups, "multiply_adds", target), begin_cycles(2 * groups, "arithmetic", target))
+    return grouped < begin_cycles(taps, "multiply_adds", target)
 
 
 def choose_columns(count: int | None, per_vector: int, registers: int, limit: int = MOST_COLUMNS) -> int:

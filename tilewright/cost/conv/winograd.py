@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from statistics import fmean
 
-from tilewright.cost.core import Source, move_cycles, multiply_cycles, source_of
+from tilewright.cost.core import Source, move_cycles, multiply_cycles, source_of, transform_cycles
 from tilewright.target.target import Target
 
 GAIN = 0.9
@@ -79,13 +79,10 @@ def _cycles(
 ) -> float:
     """Of so many products, elements of filters, and blocks of channels at one position of the transformed (or padded)
     images, and of the images themselves."""
-    exposed = target.calibration.exposed
-    return (
-        multiply_cycles(products, ELEMENT, target)
-        + move_cycles(filters * ELEMENT, filters_from, target)
-        + transformed * exposed.transform
-        + plain * exposed.image
+    products_and_filters = multiply_cycles(products, ELEMENT, target) + move_cycles(
+        filters * ELEMENT, filters_from, target
     )
+    return products_and_filters + transform_cycles(transformed, plain, target)
 
 
 def points_of(m: Sequence[int], taps: Sequence[int]) -> int:

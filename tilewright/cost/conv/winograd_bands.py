@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from tilewright.cost.core import divisors, is_kept, l2_room, move_cycles
+from tilewright.cost.core import divisors, is_kept, l2_room, move_cycles, read_cycles
 from tilewright.cost.gemm.cost_model import Decision, cycles
 from tilewright.cost.gemm.register_tile import (
     GemmShape,
@@ -22,7 +22,7 @@ from tilewright.cost.gemm.register_tile import (
     cost_of_step,
     registers_per_vector,
 )
-from tilewright.cost.parallel import share_of_greatest, threads
+from tilewright.cost.parallel import greatest_share, threads
 from tilewright.cost.typical import typical_extents
 from tilewright.target.target import Target
 
@@ -96,14 +96,14 @@ def cost(tiles: Tiles, band: Band, target: Target) -> float:
     elif fits:
         moving = move_cycles(panels * data, "l2", target)
     else:
-        moving = panels * data / target.bandwidth.l3 + spilled(sums + data, target)
+        moving = read_cycles(panels * data, "l3", target) + spilled(sums + data, target)
     tasks = _tasks(tiles, band)
-    return share_of_greatest(tasks, target.cores) * (multiplying + reading_filters + moving)
+    return greatest_share(tasks, target) * (multiplying + reading_filters + moving)
 
 
 def spilled(size: float, target: Target) -> float:
     """Cycles in which what does not fit L2 passes its border."""
-    return SPILL_PASSES * size / target.bandwidth.l3
+    return read_cycles(SPILL_PASSES * size, "l3", target)
 
 
 def _held(tiles: Tiles, band: Band) -> int:

@@ -8,7 +8,7 @@ from itertools import islice
 
 from tilewright.cost.core import divisors, l2_room
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
-from tilewright.cost.parallel import share_of_greatest
+from tilewright.cost.parallel import greatest_share, tasks_for_all
 from tilewright.target.target import Target
 
 LONGEST_SUMS = (512, 256, 128)
@@ -110,12 +110,12 @@ def count(shape: GemmShape, tile: Tile, blocks: Blocks) -> int:
 
 def unevenness(shape: GemmShape, tile: Tile, blocks: Blocks, target: Target) -> float:
     """The greatest share of the blocks that a core gets, in that of the mean."""
-    return share_of_greatest(count(shape, tile, blocks), target.cores)
+    return greatest_share(count(shape, tile, blocks), target)
 
 
 def _parts(extent: int, target: Target) -> list[int]:
     """Numbers of blocks that an axis of so many rows or columns is cut into."""
-    most = max(MOST_PARTS, min(2 * target.cores, 64), extent // SMALL_BLOCK)
+    most = max(MOST_PARTS, min(tasks_for_all(2, target), 64), extent // SMALL_BLOCK)
     return [1 << n for n in range(most.bit_length())]
 
 

@@ -14,7 +14,18 @@ from functools import lru_cache
 from itertools import takewhile
 from math import gcd
 
-from tilewright.cost.core import l2_room, l3_room, millions
+from tilewright.cost.core import (
+    begin_cycles,
+    exposed_parts,
+    l1_room,
+    l1_sets,
+    l2_room,
+    l3_room,
+    millions,
+    one_stream_cycles,
+    read_cycles,
+    streams,
+)
 from tilewright.cost.gemm.cache_blocking import (
     Blocks,
     as_blocks_see,
@@ -31,7 +42,7 @@ from tilewright.cost.gemm.register_tile import (
     registers_per_vector,
     rows_of_remainder,
 )
-from tilewright.cost.parallel import share_of_greatest
+from tilewright.cost.parallel import fork_cycles, greatest_share, tasks_for_all
 from tilewright.target.calibration import Exposed
 from tilewright.target.target import LINE_BYTES, Target
 
@@ -125,18 +136,18 @@ def _cycles(shape: GemmShape, decision: Decision, target: Target) -> float:
     """Cycles for known extents. Where cores share blocks unevenly, as if all had the greatest share; where
     tiles are fewer than cores, or columns that are read once not the same for all, the mean of one core's cycles and of
     those of all that wait."""
-    total = count(shape, decision, target).cycles(target.calibration.exposed)
+    total = count(shape, decision, target).cycles(exposed_parts(target))
     if decision.blocks is not None:
         return total * LEAST_GAIN * unevenness(shape, decision.tile, decision.blocks, target)
     tiles = _tiles(shape, decision.tile)
-    if total > target.calibration.fork_cycles and (tiles < target.cores or _reads_once(shape, decision.tile)):
-        total *= (1 + share_of_greatest(tiles, target.cores)) / 2
+    if total > fork_cycles(target) and (tiles < tasks_for_all(1, target) or _reads_once(shape, decision.tile)):
+        total *= (1 + greatest_share(tiles, target)) / 2
     return total
 
 
 def _lacks_streams(tile: Tile, element: int, target: Target) -> bool:
     """Whether the columns of a tile are read in one run of addresses on a core that does better with several."""
-    few_rows = tile.rows <= MOST_ROWS_OF_STREAMS and target.bandwidth.streams > 1
+    few_rows = tile.rows <= MOST_ROWS_OF_STREAMS and streams(target) > 1
     return few_rows and streams_of(tile, element, target) == 1
 
 
@@ -165,8 +176,7 @@ def count(shape: GemmShape, decision: Decision, target: Target) -> Counts:
     per_row = loops.depth * element / shape.windows
     panel = tile.columns * tile.lanes * loops.depth * element
     first = (tile.rows * per_row, panel, loops.sums * tile.rows * tile.columns * tile.lanes * element)
-    caches, speed = target.caches, target.bandwidth
-    l1 = target.calibration.shares.near * caches.l1d
+    l1 = l1_room(target, "near")
     near = _read(loops.nest, (_near_rows(shape, tile, loops.depth, first, l1), *first[1:]), l1)
     far = _read(loops.nest, first, l2_room(target, "nest"))
     all_rows = shape.around * shape.lines * rows * depth * element / shape.windows
@@ -181,19 +191,19 @@ def count(shape: GemmShape, decision: Decision, target: Target) -> Counts:
     # rows that do not stay in L3 until they are read for the next columns
     again = max(0.0, _read(loops.nest, first, l3_room(target))[0] - all_rows)
     from_l3 = max(0.0, from_l3 - again)
-    memory = all_columns / speed.memory if shape.packed else 0.0
+    memory = read_cycles(all_columns, "memory", target) if shape.packed else 0.0
     if _reads_once(shape, tile) and _lacks_streams(tile, element, target):
-        memory *= target.calibration.exposed.one_stream
+        memory = one_stream_cycles(memory, target)
     return Counts(
         multiply=loops.multiply,
-        load=loops.loads / target.pipes.loads,
-        l2=(near[0] + near[1]) / speed.l2,
-        l3=from_l3 / speed.l3,
-        memory=memory + again / speed.memory,
+        load=begin_cycles(loops.loads, "loads", target),
+        l2=read_cycles(near[0] + near[1], "l2", target),
+        l3=read_cycles(from_l3, "l3", target),
+        memory=memory + read_cycles(again, "memory", target),
         late_prefetch=memory if panel > l2_room(target, "panel") and loops.uses_panels_again else 0,
         passes=loops.passes,
         copied=loops.copied,
-        scattered_loads=loops.row_reads * _distance(shape, tile, decision.blocks, caches.l1_sets),
+        scattered_loads=loops.row_reads * _distance(shape, tile, decision.blocks, l1_sets(target)),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import gcd, log2
 
-from tilewright.cost.core import millions
+from tilewright.cost.core import l1_sets, millions
 from tilewright.cost.gemm.cost_model import assumed, choose
 from tilewright.cost.gemm.register_tile import GemmShape, Tile, cost_of_step, registers_per_vector
 from tilewright.target.target import LINE_BYTES, VECTOR_BYTES, Target
@@ -109,5 +109,5 @@ def _is_crowded(shape: GemmShape, target: Target) -> bool:
     """Whether columns lie so far apart that the lines of a square share few sets of L1."""
     assert shape.depth is not None
     lines, remainder = divmod(shape.depth * shape.element, LINE_BYTES)
-    sets = target.caches.l1_sets
+    sets = l1_sets(target)
     return not remainder and VECTOR_BYTES // shape.element * gcd(lines, sets) > CROWDED * sets

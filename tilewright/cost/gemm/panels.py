@@ -7,7 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
-from tilewright.cost.core import is_kept, l2_room, move_cycles
+from tilewright.cost.core import (
+    begin_cycles,
+    exposed_load_cycles,
+    is_kept,
+    l1_room,
+    l1_sets,
+    l2_room,
+    move_cycles,
+    pass_cycles,
+    streams,
+)
 from tilewright.cost.gemm.register_tile import Tile, registers_per_vector
 from tilewright.target.target import LINE_BYTES, Target
 
@@ -75,20 +85,19 @@ def copies_columns(columns: ColumnReads, target: Target) -> bool:
     saved = _masking(columns, target) if columns.conditions else 0.0
     if _leaves_l1(columns, target):
         saved += move_cycles(columns.bytes, "l2", target)
-    return columns.reads * saved >= lines * target.calibration.exposed.passes
+    return columns.reads * saved >= pass_cycles(lines, target)
 
 
 def _masking(columns: ColumnReads, target: Target) -> float:
     """Cycles of the conditions of a vector's lanes in each load. In mask registers those are free that no step changes.
     Else LLVM compares anew in each step with limits from memory, registers being full of sums; without masked loads it
     loads elements."""
-    pipes = target.pipes
     if not target.masked_memory:
-        return columns.lanes / pipes.loads
+        return begin_cycles(columns.lanes, "loads", target)
     if target.has_mask_registers:
-        return MASK_INSTRUCTIONS / pipes.issue * columns.conditions * columns.conditions_move
+        return begin_cycles(MASK_INSTRUCTIONS, "issue", target) * columns.conditions * columns.conditions_move
     compared = columns.conditions * registers_per_vector(columns.lanes, columns.element, target)
-    return compared * (1 / pipes.arithmetic + target.calibration.exposed.load / pipes.loads)
+    return compared * (begin_cycles(1, "arithmetic", target) + exposed_load_cycles(1, target))
 
 
 def _leaves_l1(columns: ColumnReads, target: Target) -> bool:
@@ -96,14 +105,14 @@ def _leaves_l1(columns: ColumnReads, target: Target) -> bool:
     Steps of unknown length count as such: often it is a power of two."""
     if columns.step is None:
         return True
-    caches, lines = target.caches, -(-columns.vectors * columns.bytes // LINE_BYTES)
+    all_sets, lines = l1_sets(target), -(-columns.vectors * columns.bytes // LINE_BYTES)
     apart, crossing = divmod(abs(columns.step), LINE_BYTES)
     if not apart or crossing:
         return False
-    shared = gcd(apart, caches.l1_sets)
-    sets = caches.l1_sets // shared * min(lines, shared)
-    held = target.calibration.shares.near * caches.l1d / LINE_BYTES
-    return held * sets / caches.l1_sets < columns.steps * lines <= held
+    shared = gcd(apart, all_sets)
+    sets = all_sets // shared * min(lines, shared)
+    held = l1_room(target, "near") / LINE_BYTES
+    return held * sets / all_sets < columns.steps * lines <= held
 
 
 def panels_of_a_copy(panels: int, panel: int, run: int, target: Target) -> int:
@@ -152,7 +161,7 @@ def streams_of(tile: Tile, element: int, target: Target) -> int:
     """Streams of equal width that the columns of a tile are cut into when they are read once."""
     if tile.rows > MOST_ROWS_OF_STREAMS:
         return 1
-    most = min(tile.columns, target.bandwidth.streams)
+    most = min(tile.columns, streams(target))
     least = STREAM_LINES * LINE_BYTES
     whole = (d for d in range(2, most + 1) if tile.columns % d == 0)
     return max((d for d in whole if tile.columns // d * tile.lanes * element >= least), default=1)
@@ -167,7 +176,7 @@ def rows_lie_apart(steps: Iterable[int]) -> bool:
 def why_lines_are_not_written(size: int, rereads: bool, target: Target) -> str:
     """Why row tiles should not go outside of column tiles: the bytes that all columns read would be gone for the next
     row tile; empty where they stay. `rereads` says that windows read an element several times for a row."""
-    near = target.calibration.shares.near_lines * target.caches.l1d
+    near = l1_room(target, "near_lines")
     if size <= max(near, l2_room(target, "lines") if rereads else 0):
         return ""
     return f"the {size} bytes that their columns read do not stay near"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.cost.core import step_cycles
 from tilewright.target.target import Target
 
 MOST_TILES = 9
@@ -88,15 +89,9 @@ def registers_used(tile: Tile, element: int, target: Target) -> int:
 def cycles_per_step(rows: int, columns: int, target: Target) -> float:
     """Cycles that a step of the reduction takes at least for a tile of `columns` registers: bound by FMAs, by loads,
     by the latency of its chains of sums, or by the number of instructions."""
-    pipes = target.pipes
     folded = target.embedded_broadcast and columns == 1
     instructions = rows * columns + columns + (0 if folded else rows) + LOOP_INSTRUCTIONS
-    return max(
-        rows * columns / pipes.multiply_adds,
-        (rows + columns) / pipes.loads,
-        CHAIN_SLACK * pipes.latency,
-        instructions / pipes.issue,
-    )
+    return step_cycles(rows * columns, rows + columns, instructions, CHAIN_SLACK, target)
 
 
 def least_rows_of_one_tile(tile: Tile, element: int, target: Target) -> int:

@@ -14,7 +14,7 @@ from functools import partial
 from math import prod
 from typing import ClassVar
 
-from tilewright.cost.windows import (
+from tilewright.cost.conv.windows import (
     doubling_reads,
     grows_by_doubling,
     is_worth_taking_apart,

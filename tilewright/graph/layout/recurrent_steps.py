@@ -40,7 +40,7 @@ class RecurrentSteps:
             weights = product(shape_of(op.operands[1]))
             op.attrs["line"] = floats_of_line()
             known = weights.value if weights.is_const else None
-            op.attrs["entries"] = entries_together(batch.value if batch.is_const else USUAL_BATCH, known)
+            op.attrs["entries"] = entries_together(batch.value if batch.is_const else USUAL_BATCH, known, ctx.target)
             _pad_gates(op, module)
         if found:
             drop_dead(module)

@@ -40,6 +40,7 @@ from tilewright.ops.traits.derive import is_view, known_product, traits_of
 from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import expand, reshape, slice_, transpose
 from tilewright.passes import PassContext
+from tilewright.target.target import Target
 
 LEAST_BYTES = 64 << 10
 """Bytes of dequantised weights below which they are folded: the readers of so few find them in a cache."""
@@ -52,7 +53,7 @@ def dequantizing_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
     for op in module.main.body.ops:
         if op.name != "cast" or not _widens(op):
             continue
-        reason = _why_folded(op)
+        reason = _why_folded(op, ctx.target)
         if reason:
             ctx.remark("weight-only", f"cast {op.loc}", reason)
         else:
@@ -75,7 +76,7 @@ def _widens(op: Op) -> bool:
     return before.dtype.bits < after.dtype.bits and _bytes(after) > LEAST_BYTES
 
 
-def _why_folded(cast: Op) -> str:
+def _why_folded(cast: Op, target: Target | None) -> str:
     """Why the result of a cast had better be a constant; "" where matrix products alone need it."""
     pending: list[Op] = [cast]
     seen = {cast}
@@ -84,7 +85,8 @@ def _why_folded(cast: Op) -> str:
         op = pending.pop()
         for user in op.result.users:
             if multiplies_known(user, op.result):
-                if type_of(cast.operands[0]).dtype.is_float and not reads_weights_once(_rows(user)):
+                is_float = type_of(cast.operands[0]).dtype.is_float
+                if target is not None and is_float and not reads_weights_once(_rows(user), target):
                     return f"{_rows(user)} rows read each of its elements, which are no shorter than half"
                 is_multiplied = True
             elif (_picks_by_data(user) and user.operands[0] is op.result) or user in seen:

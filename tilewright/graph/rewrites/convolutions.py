@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.cost.windows import LONGEST_FILTER
+from tilewright.cost.conv.windows import LONGEST_FILTER
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, rule

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from tilewright.cost.core import issue_cycles
+from tilewright.cost.core import issue_cycles, lanes_of
 from tilewright.cost.elementwise import weighted_operations
 from tilewright.cost.roofline import SCALAR, SLOW, is_below, is_worth_vectors
 from tilewright.cost.typical import TypicalSizes
@@ -115,9 +115,8 @@ class _Walk:
         times = _evaluated(self.times[op], self.dims)
         group = prod(extent_of(o).value for o in around if kind_of(o) == "dot")
         lanes = prod(_lanes(op, o, group) for o in around if kind_of(o) == "vector")
-        bits = self.target.vector_bits
         size = max((8 * t.dtype.bytes for v in (*op.results, *op.operands) if (t := _element(v.type))), default=32)
-        full = max(1, bits // size)
+        full = lanes_of(size, self.target)
         weight = 1 if is_access else weighted_operations([op.name])
         counted = issue.operations if not is_access else issue.loads if op.name == "load" else issue.stores
         counted[False] += weight * times / (min(lanes, full) * group)
