@@ -23,9 +23,9 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Op
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.optional_steps import OptionalSteps
-from tilewright.ir.passes import NeededPass
 from tilewright.loops.stages import Lowered
 from tilewright.options import Options, Progress
+from tilewright.passes import NeededPass
 from tilewright.program.memory.order import Order
 from tilewright.program.memory.place_views import PlaceViews
 from tilewright.runtime import Model
@@ -34,7 +34,6 @@ from tilewright.schedule.sharing import kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.stages import programs
-from tilewright.target.host import host_target
 
 pytestmark = pytest.mark.with_scalar_kernels
 
@@ -134,7 +133,7 @@ def failures(model: Model) -> list[tuple[str, str]]:
 
 
 def test_the_steps_are_those_of_the_whole_pipeline() -> None:
-    passes = [*default_passes(host_target(), Options()), Fuse(STRATEGIES), PlaceViews(), Order()]
+    passes = [*default_passes(Options()), Fuse(STRATEGIES), PlaceViews(), Order()]
     others = {"split", "account", "inline-scalars", "share-kernels", "inplace", "concurrent-kernels"}
     others |= {"share-memory", "memory-budget"}
     assert set(STEPS) == {p.name for p in passes} | others

@@ -23,11 +23,11 @@ from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError
-from tilewright.ir.passes import Pass
 from tilewright.ir.verify import Spec
 from tilewright.loops.machine.intrinsics import check_machine
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.options import Options
+from tilewright.passes import Pass
 from tilewright.plugins import Plugins
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import OptionError, PluginError
@@ -124,7 +124,7 @@ class CpuBackEnd:
             check_known(machine)
 
     def passes(self, machine: Target, options: Options) -> list[Pass]:
-        return default_passes(machine, options)
+        return default_passes(options)
 
     def strategies(self, machine: Target) -> Sequence[Strategy]:
         return STRATEGIES.ours

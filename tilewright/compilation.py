@@ -26,13 +26,13 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark, RemarkKind, UnsupportedError, VerifyError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
-from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import Spec, verify_func
 from tilewright.loops.kernel_info import KernelInfo, kernel_info
 from tilewright.loops.storage.packing import Packing
 from tilewright.ops.define.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress
+from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.order import Order
@@ -102,7 +102,7 @@ class Setting:
 
     def context(self) -> PassContext:
         """What passes of the graph level share."""
-        return PassContext(self.target, self.options, [*self.optional.remarks], self.optional)
+        return PassContext(self.target, self.options, remarks=[*self.optional.remarks], optional=self.optional)
 
     def strategies(self, remarks: list[Remark]) -> Strategies[Strategy]:
         """The strategies of the back end, and those of plugins for its kind of machine; `remarks` are told what is left
@@ -381,7 +381,7 @@ class Compilation:
         output.code.begin(text)
         self._clock.lap("llvm")
         report = link.make_report(module, self._nodes, self._clock.laps, self.remarks, options.numerics)
-        self._account.add_to(report, module, self._texts, self.remarks)
+        self._account.add_to(report, module, self._texts, self.context.outcomes)
         link.add_integers(report, module)
         if options.profile:
             link.add_costs(report, module)

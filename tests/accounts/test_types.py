@@ -95,6 +95,15 @@ def test_convolutions_of_bytes_that_stay_in_floats_say_why() -> None:
     assert layers(report)["conv"]["why"] == "the machine multiplies no more integers than floats in a cycle"
 
 
+def test_layers_that_became_one_have_its_reason() -> None:
+    g = Graph()
+    data, weights = g.rounded("x"), g.weights(16, 16, 3, 3, axis=0)
+    both = [g("Conv", [data, weights], name, pads=[1, 1, 1, 1]) for name in ("one", "two")]
+    report = g.report([1, 16, 8, 8], g("Add", both), "zen3")
+    reason = "the machine multiplies no more integers than floats in a cycle"
+    assert {name: layer["why"] for name, layer in layers(report).items()} == {"one": reason, "two": reason}
+
+
 def test_strict_numerics_are_a_reason() -> None:
     g = Graph()
     y = g("MatMul", [g.rounded("x"), g.weights(64, 16, axis=1)], "dense")

@@ -20,11 +20,11 @@ from tilewright.ir.core import Value
 from tilewright.ir.types import tensor
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, Compute, Operator, compute, constant, irregular, primitive
-from tilewright.ops.define.check_traits import contradictions
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 from tilewright.ops.elementwise import add
 from tilewright.ops.quant import dequantize_linear, quantize_linear
 from tilewright.ops.shape import broadcast
+from tilewright.ops.traits.check import contradictions
 from tilewright.ops.view import transpose
 from tilewright.schedule.strategies import STRATEGIES
 

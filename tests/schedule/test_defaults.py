@@ -14,7 +14,6 @@ from tilewright.back_end import CPU
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import kind_of, loops_in
@@ -23,6 +22,7 @@ from tilewright.ops import contract, reduce, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
+from tilewright.passes import PassContext
 from tilewright.program.memory.places import annotate
 from tilewright.program.memory.storage import assign_storage
 from tilewright.runtime import Model

@@ -22,12 +22,12 @@ from tilewright.graph.match import shape_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.diag import Remark, ScheduleError
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.types import tensor
 from tilewright.loops.stages import Lowered
 from tilewright.ops import elementwise as ew
 from tilewright.options import Options, Request
+from tilewright.passes import PassContext
 from tilewright.plugins import Plugin
 from tilewright.runtime import Model
 from tilewright.schedule.rows.reduction import Reduction

@@ -9,7 +9,8 @@ from tilewright.accounts.kernels import kernel_records, products_of_kernels, pro
 from tilewright.accounts.layers import SourceLayer, layer_records, layers_of_regions, source_layers
 from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Module
-from tilewright.ir.diag import Loc, Remark
+from tilewright.ir.diag import Loc
+from tilewright.ir.notes import Outcome
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.target.machine import Machine
 
@@ -40,23 +41,23 @@ class Account:
         report: dict[str, Any],
         module: Module,
         texts: Mapping[str, KernelText],
-        remarks: Sequence[Remark],
+        outcomes: Sequence[Outcome],
     ) -> None:
         """What was computed how, by kernels and by layers."""
-        self._optional.run(_NAME, lambda: self._add(report, module, texts, remarks))
+        self._optional.run(_NAME, lambda: self._add(report, module, texts, outcomes))
 
     def _add(
         self,
         report: dict[str, Any],
         module: Module,
         texts: Mapping[str, KernelText],
-        remarks: Sequence[Remark],
+        outcomes: Sequence[Outcome],
     ) -> None:
         told = report.pop("remarks", [])
         products = products_of_kernels(module, texts, self._machine)
         report["products"] = products_of_program(module, products)
         report["types"] = kernel_records(module, products)
-        report["layers"] = layer_records(self._layers, self._regions, self._kernels, products, remarks)
+        report["layers"] = layer_records(self._layers, self._regions, self._kernels, products, outcomes)
         report["remarks"] = told
 
 

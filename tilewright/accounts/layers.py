@@ -13,9 +13,10 @@ from typing import Any
 from tilewright.accounts.kernels import ProductForm, Products
 from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.ir.core import Module, Op, Value
-from tilewright.ir.diag import Loc, Remark
+from tilewright.ir.diag import Loc
+from tilewright.ir.notes import Outcome
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
 
 CONVOLUTIONS = frozenset({"conv", "conv_integer", "conv_transpose"})
 PRODUCTS = CONVOLUTIONS | {"matmul", "matmul_integer", "rnn", "gru", "lstm", "lstm_quantized"}
@@ -104,7 +105,7 @@ def layer_records(
     regions: Sequence[tuple[Loc, ...]],
     kernels: Sequence[str],
     products: Mapping[str, Products],
-    remarks: Iterable[Remark],
+    outcomes: Iterable[Outcome],
 ) -> list[dict[str, Any]]:
     """What the report says of each layer; `kernels` are those of the regions. Ones that only rewrites made are left out
     where they name no node."""
@@ -112,7 +113,7 @@ def layer_records(
     for places, kernel in zip(regions, kernels, strict=True):
         for loc in places:
             became.setdefault(loc, _Found()).kernels[kernel] = products[kernel]
-    known = [r for r in remarks if r.stage == IntegerProducts.name]
+    known = [outcome for outcome in outcomes if outcome.stage == IntegerProducts.name]
     return [
         _record(layers.get(loc, SourceLayer(loc, "", "")), found, known)
         for loc, found in became.items()
@@ -120,12 +121,12 @@ def layer_records(
     ]
 
 
-def _record(layer: SourceLayer, found: _Found, remarks: Sequence[Remark]) -> dict[str, Any]:
+def _record(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "layer": layer.name,
         "operator": layer.loc.op,
         "channels": _channels_by_form(layer.channels, found.kernels.values()),
-        "why": _why(layer, found, remarks),
+        "why": _why(layer, found, outcomes),
         "kernels": ", ".join(found.kernels),
     }
 
@@ -150,18 +151,18 @@ def _shares(channels: str, products: Products) -> dict[str, str]:
     return {form: "some" if rest else str(whole) for form, (whole, rest) in shares.items()}
 
 
-def _why(layer: SourceLayer, found: _Found, remarks: Sequence[Remark]) -> str:
+def _why(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> str:
     if not found.kernels:
         return "no kernel computes it: it is known when compiling, or became part of another layer"
-    own = [r for r in remarks if r.subject.endswith(f" of {layer.loc}")]
-    missed = dict.fromkeys(r.message for r in own if r.kind == "missed")
-    applied = dict.fromkeys(r.message for r in own if r.kind == "applied")
+    own = [o for o in outcomes if layer.loc in o.loc.sources]
+    missed = dict.fromkeys(o.reason for o in own if not o.is_applied)
+    applied = dict.fromkeys(o.reason for o in own if o.is_applied)
     is_whole = all(_is_of_integers(form) and form.instruction for form in found.forms)
     reasons = [*applied, *([] if is_whole else missed)]
     if not reasons and any(map(_is_of_integers, found.forms)):
         reasons = [layer.source or "the sums are of integers"]
     if not reasons:
-        reasons = [layer.source or _general(remarks)]
+        reasons = [layer.source or _general(outcomes)]
     return "; ".join(reasons)
 
 
@@ -169,7 +170,7 @@ def _is_of_integers(form: ProductForm) -> bool:
     return form.dtype.is_int
 
 
-def _general(remarks: Sequence[Remark]) -> str:
+def _general(outcomes: Sequence[Outcome]) -> str:
     """Why nothing is computed on integers."""
-    of_all = [r.message for r in remarks if r.kind == "missed" and " at " not in r.subject]
+    of_all = [o.reason for o in outcomes if o.is_general and not o.is_applied]
     return of_all[0] if of_all else "with these options, sums of dequantised values are of floats"

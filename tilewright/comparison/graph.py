@@ -13,8 +13,8 @@ from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.binding import input_variables
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.quant import changes_type_alone, without_integers
+from tilewright.ops.traits.derive import traits_of
 
 MOST_FINISHING = 3
 """Ops that make floats of sums of integers: a cast, a product with the scale, and perhaps a view."""

@@ -21,7 +21,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import input_variables, is_input_value
 from tilewright.ops.define.broadcasting import open_dims
 from tilewright.ops.define.demands import Demand, undecided
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.pairing import is_elementwise
 
 _READS_WHOLE_AXES = frozenset({"matmul", "matmul_widening"})
 """Operators that, as elementwise ones, read an axis along one of their own from its start to its end; others may read a

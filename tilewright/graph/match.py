@@ -9,8 +9,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 
 SMALL_ELEMENTS = 1 << 16
 """Constants of up to this many elements are looked at element by element."""

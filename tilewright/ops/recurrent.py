@@ -25,10 +25,11 @@ from tilewright.ir.sym import Sym, ceildiv, le, lt, minimum
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import Traits
 from tilewright.ops.shape import require_equal_dim
+from tilewright.ops.traits.facts import Product, Traits
 
-_STEP_BY_STEP = Traits(continuous=frozenset(range(8)), sums_products=True, has_state=True)
+_RECURRENT = Product(None, 1, channel=2, kept=1, summed=(2,), depth=None, is_plain=False)  # of the state
+_STEP_BY_STEP = Traits(continuous=frozenset(range(8)), sums_products=True, product=_RECURRENT, has_state=True)
 """Networks that carry a state from step to step; all operands but the lengths are floats."""
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
@@ -546,7 +547,7 @@ def lstm_quantized(
     _lstm_steps(t, gates, rest, outputs, sums_of, activations, reverse, limit, couple, clip, entries, line)
 
 
-lstm_quantized.declares(Traits(sums_products=True, has_state=True))
+lstm_quantized.declares(Traits(sums_products=True, product=_RECURRENT, has_state=True))
 
 
 def _lstm_steps(

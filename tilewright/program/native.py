@@ -13,9 +13,9 @@ from itertools import groupby
 from typing import ClassVar
 
 from tilewright.ir.core import Block, Module, Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import is_native
 from tilewright.ops.define.staged import BRANCH, LOOP, MEASURE
+from tilewright.passes import PassContext
 from tilewright.program.lifetimes import makes, reads
 from tilewright.program.sizes import Sizes, sizes_of
 from tilewright.program.spec import NATIVE

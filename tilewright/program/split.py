@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value, free_name
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import is_native, tensor
 from tilewright.ir.verify import TERMINATORS
 from tilewright.ops.define.binding import SIZES, input_variables
 from tilewright.ops.define.staged import ASSUME, BRANCH, MEASURE, STAGED
+from tilewright.passes import PassContext
 from tilewright.program.spec import LEVEL
 from tilewright.program.uses import Uses, dims_of, own_dims, uses_in, uses_of, variables_in
 

@@ -18,7 +18,7 @@ from tilewright.graph.pipeline import constant_weights
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value, free_name
 from tilewright.ir.diag import Loc
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
 from tilewright.quantization.methods.windows import Windows
 from tilewright.requested import import_graph
 

@@ -11,7 +11,6 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.verify import verify_func
 from tilewright.ops import blocked, view
@@ -20,6 +19,7 @@ from tilewright.ops import reduce as rd
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.define.spec import graph_spec
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 

@@ -11,7 +11,6 @@ from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.ops import contract as ct
@@ -23,6 +22,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.options import Options
+from tilewright.passes import PassContext
 
 
 def test_ops_on_constants_are_evaluated():

@@ -14,9 +14,9 @@ from tilewright.back_end import faults_of_plugins
 from tilewright.cli.output import SafeConsole, say, say_program
 from tilewright.compilation import Compilation, Setting, verify_graph
 from tilewright.graph.pipeline import passes_by_name
-from tilewright.ir.passes import options_of, parse_passes
 from tilewright.ir.text import parse_module
 from tilewright.options import Options
+from tilewright.passes import options_of, parse_passes
 from tilewright.runtime.errors import InputError
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.session import Session

@@ -28,9 +28,9 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.ops.define import OPERATORS, Operator
 from tilewright.ops.define.binding import input_variables
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.define.operator import exact_items
 from tilewright.ops.define.symbolic import Values
+from tilewright.ops.traits.derive import traits_of
 
 MOST_FOLDED = 1 << 22
 """Elements of constants that are written in the form in which they are read."""

@@ -14,7 +14,6 @@ from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from tilewright.frontends import control_flow
 from tilewright.frontends.errors import shown
-from tilewright.frontends.literals import literal
 from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
 from tilewright.frontends.onnx.node import Node
@@ -40,6 +39,7 @@ from tilewright.frontends.translation import (
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, TilewrightError, UnsupportedError
 from tilewright.ir.types import TensorType, Type, is_native
+from tilewright.ops.composites.text import literal
 
 MAX_DEPTH = 100
 MAX_NODES = 500_000

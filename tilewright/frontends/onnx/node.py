@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import AttributeProto
 
-from tilewright.frontends.composites.axes import as_scalar, from_front
+from tilewright.frontends.axes import as_scalar, from_front
 from tilewright.frontends.errors import shown
 from tilewright.frontends.node import NodeWithOperands
 from tilewright.frontends.onnx.attributes import checked_flag, value_of

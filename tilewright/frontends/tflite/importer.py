@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.frontends.errors import shown
-from tilewright.frontends.literals import literal
 from tilewright.frontends.tflite.model import ModelInfo, OperatorInfo, SubgraphInfo, TfliteTensor
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import adapter_of
@@ -17,6 +16,7 @@ from tilewright.frontends.tflite.variables import STATE_OPERATORS, Variables
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
+from tilewright.ops.composites.text import literal
 from tilewright.ops.reduce import dtype_of
 
 MAX_DEPTH = 100

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.frontends.errors import shown
-from tilewright.frontends.literals import literal
 from tilewright.frontends.node import NodeWithOperands
 from tilewright.frontends.tflite.model import OperatorInfo, TfliteTensor
 from tilewright.frontends.tflite.schema import ACTIVATIONS
@@ -20,6 +19,7 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.text import literal
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.view import transpose
 

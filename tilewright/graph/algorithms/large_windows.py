@@ -24,7 +24,6 @@ from tilewright.cost.windows import (
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, defining, rewrite
 from tilewright.ir.scalar import identity
 from tilewright.ir.sym import Sym, sym
@@ -33,6 +32,7 @@ from tilewright.ops.pool import max_pool, sum_pool
 from tilewright.ops.shape import Dim
 from tilewright.ops.view import pad, slice_
 from tilewright.ops.window import Window
+from tilewright.passes import PassContext
 
 _Pads = tuple[tuple[Sym, ...], tuple[Sym, ...]]
 

@@ -22,12 +22,12 @@ from tilewright.graph.fusion.classify import OpClass, classify
 from tilewright.graph.match import shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.view import reshape
+from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
 

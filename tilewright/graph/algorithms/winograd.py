@@ -14,7 +14,6 @@ from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import constant
@@ -25,6 +24,7 @@ from tilewright.ops.winograd import (
     winograd_output,
     winograd_product,
 )
+from tilewright.passes import PassContext
 
 MOST_GROWTH = 5.0
 """Rounding errors at most, as a multiple of those of the direct sum: what tiles of 4x4 results of 3x3 filters have,

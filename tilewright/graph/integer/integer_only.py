@@ -27,12 +27,12 @@ from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Problem
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import is_view, traits_of
 from tilewright.ops.define.interp import evaluate
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import is_view, traits_of
+from tilewright.ops.traits.pairing import is_elementwise
+from tilewright.passes import PassContext
 
 KEPT = (
     "softmax", "layer_norm", "rms_norm", "quantize_linear", "dequantize_linear", "matmul_integer", "conv_integer",

@@ -35,8 +35,8 @@ from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.quant import limits
+from tilewright.ops.traits.derive import traits_of
 from tilewright.ops.view import expand, pad
 
 FixedRule = Callable[[Op, Numbers], Fixed]

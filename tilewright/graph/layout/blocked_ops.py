@@ -12,13 +12,13 @@ from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.layout.subpixel_deconv import layout_conv_transpose
 from tilewright.graph.match import shape_of, type_of
 from tilewright.ir.core import Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ir.types import product
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import concat, reshape, slice_
+from tilewright.passes import PassContext
 
 
 def layout_op(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:

@@ -16,11 +16,11 @@ from tilewright.graph.match import shape_of
 from tilewright.graph.quantised.weight_only import is_known
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.view import pad, reshape
+from tilewright.passes import PassContext
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4, "lstm_quantized": 4}
 

@@ -11,7 +11,7 @@ from tilewright.graph.match import is_constant, shape_of, type_of
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import pad
 
 REDUCTIONS = frozenset({"reduce_sum", "reduce_max"})

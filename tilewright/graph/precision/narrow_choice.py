@@ -20,7 +20,6 @@ from tilewright.graph.match import shape_of, type_of
 from tilewright.graph.precision.attention_products import attention_products, sums_of, why_not_packed
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.target.dots import Dot
@@ -33,10 +32,9 @@ CONSIDERED = RECURRENT | {"matmul", "conv", "conv_transpose"}
 """Operators that multiply; each of them gets a remark."""
 
 
-def float_dot(ctx: PassContext, *, exact: bool) -> Dot | None:
+def float_dot(target: Target, *, exact: bool) -> Dot | None:
     """The machine's instruction for groups of 16-bit floats; with `exact` one that rounds as multiply-adds do."""
-    dots = () if ctx.target is None else ctx.target.dots_in(dt.f32)
-    return next((dot for dot in dots if dot.rounds_as_fma or not exact), None)
+    return next((dot for dot in target.dots_in(dt.f32) if dot.rounds_as_fma or not exact), None)
 
 
 @dataclass(frozen=True)

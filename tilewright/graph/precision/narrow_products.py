@@ -21,12 +21,12 @@ from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul_widening
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,12 @@ class NarrowProducts:
         found = [op for op in found if op.attrs.get("sums") is None]
         if not ctx.fast or not found:
             return
-        dot = float_dot(ctx, exact=False)
-        if dot is None:
+        target = ctx.target
+        dot = None if target is None else float_dot(target, exact=False)
+        if target is None or dot is None:
             ctx.remark(self.name, "products of f32", "the machine multiplies no groups of shorter floats")
             return
-        choice = NarrowChoice.of(module, dot, ctx.target)
+        choice = NarrowChoice.of(module, dot, target)
         chosen = [op for op in found if decided(op, choice, ctx)]
         if chosen:
             _Narrowing(module, choice, frozenset(chosen)).run()

@@ -34,12 +34,12 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import traits_of
+from tilewright.passes import PassContext
 from tilewright.target.dots import Dot
 
 NARROW = (dt.f16, dt.bf16)
@@ -161,12 +161,13 @@ class _Widening:
 def _products(module: Module, ctx: PassContext) -> Mapping[Op, NarrowChoice]:
     """The products whose operands stay in 16 bits, with what says how. Weights are known only when constants have been
     folded."""
-    dot = None if ctx.strict else float_dot(ctx, exact=not ctx.fast)
-    if dot is None or not any(_is_product(op, dot) for op in module.main.body.ops):
+    target = ctx.target
+    dot = None if target is None or ctx.strict else float_dot(target, exact=not ctx.fast)
+    if target is None or dot is None or not any(_is_product(op, dot) for op in module.main.body.ops):
         return {}
     for step in (Canonicalize(), Fold()):
         step.run(module, ctx)
-    choice = NarrowChoice.of(module, dot, ctx.target)
+    choice = NarrowChoice.of(module, dot, target)
     return {op: choice for op in module.main.body.ops if _is_product(op, dot) and decided(op, choice, ctx)}
 
 

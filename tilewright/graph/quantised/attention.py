@@ -25,16 +25,16 @@ from tilewright.graph.quantised.dequantized import BYTES, HALF, as_number, scale
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, defining
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import is_view
 from tilewright.ops.quant import quantize_linear
 from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.traits.derive import is_view
 from tilewright.ops.view import reshape, transpose
 from tilewright.target.dots import Dot
+from tilewright.target.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class _Operand:
     scale: Value | None
 
 
-def attention_in_integers(module: Module, dot: Dot, ctx: PassContext) -> Rule:
+def attention_in_integers(module: Module, dot: Dot, target: Target) -> Rule:
     """The rule that multiplies integers in attention on quantised operands, where the machine gains by it; it decides
     about each of the two products for itself."""
     typical = typical_sizes(type_of(v) for v in module.main.args)
@@ -54,7 +54,7 @@ def attention_in_integers(module: Module, dot: Dot, ctx: PassContext) -> Rule:
     for op, pair in attention_products(module).items():
         reason = why_not_packed(pair) or _why_not(op, module)
         if not reason:
-            share = narrow_share(sums_of([op], dot.group, typical), dot, ctx.target, 0)
+            share = narrow_share(sums_of([op], dot.group, typical), dot, target, 0)
             gains = rounding_gains(share)
             reason = "" if gains else f"integers are estimated at {share:.2f} of the time of direct sums of f32"
         reasons[op] = reason

@@ -20,17 +20,17 @@ from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, rewrite
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.define.interp import evaluate_block
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.index import table_lookup
 from tilewright.ops.source import full
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import reshape
+from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
 VALUES = 256

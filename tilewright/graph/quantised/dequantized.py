@@ -30,8 +30,8 @@ from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, co
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.quant import conv_integer, dequantize_linear, matmul_integer, quantize_linear
+from tilewright.ops.traits.derive import traits_of
 from tilewright.ops.view import pad, reshape, transpose
 
 HALF = 128

@@ -17,8 +17,8 @@ from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, r
 from tilewright.ir.scalar import COSTLY
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.quant import rounded_ratio
+from tilewright.ops.traits.pairing import is_elementwise
 
 SEARCHED = 32
 """Values that are looked at."""

@@ -18,9 +18,9 @@ from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.pairing import is_elementwise
+from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
 _HALVES = (dt.u4, dt.i4)

@@ -41,7 +41,7 @@ from tilewright.graph.rewrites.duplicates import merge_duplicates
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
+from tilewright.ir.notes import Outcome
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, constant_array, rewrite
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
@@ -50,6 +50,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import full
 from tilewright.ops.view import pad
+from tilewright.passes import PassContext
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
@@ -75,22 +76,24 @@ _OPERATORS = frozenset({"quantize_linear", "dequantize_linear", "lstm_quantized"
 
 def _stages(module: Module, ctx: PassContext) -> Iterator[Sequence[Rule]]:
     """The rules, those that must come to an end before others together."""
-    dots = () if ctx.target is None else ctx.target.dots_in(dt.i32)
+    target = ctx.target
+    dots = () if target is None else target.dots_in(dt.i32)
     if not dots:
-        ctx.remark(IntegerProducts.name, "products of bytes", "the machine multiplies no groups of integers")
+        reason = "the machine multiplies no groups of integers"
+        ctx.note(Outcome(IntegerProducts.name, "products of bytes", reason))
     elif dots[0].left.kind == "uint":
         yield [without_a_sign]
     yield MOVE_RULES
-    if dots:
+    if target is not None and dots:
         if not ctx.strict:  # sums of integers do not round
-            yield [attention_in_integers(module, dots[0], ctx)]
-            yield [sums_of_integers(partial(_why_in_floats, dots, ctx.target))]
-        weights = partial(_weights_dtype, dots[0], ctx.target, _bytes_of_weights(module, dots[0]))
-        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots, ctx.target, weights))]
+            yield [attention_in_integers(module, dots[0], target)]
+            yield [sums_of_integers(partial(_why_in_floats, dots, target))]
+        weights = partial(_weights_dtype, dots[0], target, _bytes_of_weights(module, dots[0]))
+        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots, target, weights))]
         yield [states_in_groups(dots)]
         if dots[0].left is dt.i16:
             yield [Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)]
-    if ctx.target is not None and ctx.target.has_fma:
+    if target is not None and target.has_fma:
         yield [divide_by_known_scale]
 
 

@@ -22,15 +22,15 @@ from tilewright.graph.quantised.half_bytes import choose_halves
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, rewrite, rule
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import is_view
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import is_view
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import expand, reshape, slice_, transpose
+from tilewright.passes import PassContext
 
 LEAST_BYTES = 64 << 10
 """Bytes of dequantised weights below which they are folded: the readers of so few find them in a cache."""

@@ -15,7 +15,6 @@ from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uni
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import (
     NoMatch,
     Replacement,
@@ -30,6 +29,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.view import reshape
+from tilewright.passes import PassContext
 
 LINEAR = ("conv", "matmul", "conv_transpose")
 """Operators that are linear in their second operand."""

@@ -14,8 +14,8 @@ from tilewright.graph.rewrites.joined_parts import groups_of_one_convolution
 from tilewright.graph.rewrites.sink import SINK_RULES
 from tilewright.graph.rewrites.views import VIEW_RULES
 from tilewright.ir.core import Module
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import rewrite
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)

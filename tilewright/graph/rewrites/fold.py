@@ -15,13 +15,13 @@ from tilewright.graph.quantised.weight_only import dequantizing_casts
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Module, Op, replace_in_block
 from tilewright.ir.diag import TilewrightError, failure
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.define.interp import evaluate_op
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
+from tilewright.passes import PassContext
 
 TABLE_WORK = 16
 """Ops that may work on the elements of a table before gathers read it."""

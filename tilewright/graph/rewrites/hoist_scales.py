@@ -15,14 +15,14 @@ from typing import ClassVar
 from tilewright.graph.match import dtype_of, shape_of, uniform_number
 from tilewright.graph.quantised.weight_only import is_known
 from tilewright.ir.core import Builder, Module, Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rewrite, rule
 from tilewright.ir.sym import prove_ge0
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import is_view
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import is_view
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.source import full
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import concat, pad, reshape, slice_, transpose
 
 Perm = tuple[int, ...]

@@ -11,8 +11,8 @@ from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining
 from tilewright.ir.sym import Sym, prove_ge0, sym
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.source import full
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import concat, expand, reshape, slice_, transpose
 
 

@@ -27,7 +27,7 @@ from tilewright.ir.types import TensorType, require_possible_size
 from tilewright.ops.define.broadcasting import OpenDims, have_both_meanings, is_stretched, note, open_dims
 from tilewright.ops.define.demands import Demand, hearing, undecided
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import UNKNOWN, Traits
+from tilewright.ops.traits.facts import UNKNOWN, Traits
 
 Axis = tuple[Sym, Sym]
 """An iteration axis: variable and extent; the variable runs over 0..extent."""

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
+from tilewright.passes import PassContext
 from tilewright.program.memory.plan import typical
 from tilewright.program.memory.storage import planned_bytes
 from tilewright.program.memory.views import VIEWS, bytes_of, locate

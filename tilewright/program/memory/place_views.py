@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
+from tilewright.passes import PassContext
 from tilewright.program.memory.storage import planned_bytes
 from tilewright.program.memory.views import (
     Location,

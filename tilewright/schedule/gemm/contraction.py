@@ -50,6 +50,7 @@ from tilewright.schedule.gemm.register_tile import (
     Nest,
     TileSums,
     mark,
+    skip_padding,
     sum_in_blocks,
     summation_of,
     tile_sums,
@@ -229,6 +230,8 @@ def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
         for sums in made:
             sum_in_blocks(s, sums)
         s.simplify()
+    for sums in made:
+        skip_padding(s, sums.add)
     prefetch_panels(s, step, tiled.parts[0].outer, target)
 
 

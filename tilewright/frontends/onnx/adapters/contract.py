@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.frontends.composites.products import einsum_of, matrix_product, with_bias
-from tilewright.frontends.composites.windows import WindowAttributes
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -16,6 +14,8 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.products import einsum_of, matrix_product, with_bias
+from tilewright.ops.composites.windows import WindowAttributes
 from tilewright.ops.linalg import determinant
 from tilewright.ops.reduce import as_dtype, widened
 from tilewright.ops.view import shape_of

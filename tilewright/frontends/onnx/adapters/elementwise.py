@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from onnx import TensorProto
 
-from tilewright.frontends.composites.text import as_numbers, as_text
 from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, find_adapter
@@ -18,6 +17,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.text import as_numbers, as_text
 from tilewright.ops.quant import cast_to_power, saturated
 from tilewright.ops.view import reshape, shape_of
 
@@ -71,18 +71,18 @@ def cast(node: Node) -> Value:
 
 def _converted(node: Node, dtype: DType) -> Value:
     """Operand 0 as `dtype`; to integers of few bits floats go through i32, so that they wrap as integers do."""
+    x, own = node.input(0), node.dtype(0)
     if dtype is dt.string:
-        return as_text(node.input(0))
-    if node.dtype(0) is dt.string:
-        return as_numbers(node.input(0), dtype)
-    x = node.input(0)
-    if dtype is dt.f8e8m0 and node.dtype(0) is not dtype:
+        return as_text(x)
+    if own is dt.string:
+        return as_numbers(x, dtype)
+    if dtype is dt.f8e8m0 and own is not dtype:
         mode = node.one_of("round_mode", "up", "down", "nearest", default="up")
         return cast_to_power(x, mode=mode, saturate=node.flag("saturate", 1))
-    if dtype.is_float and dtype.bits == 8 and node.dtype(0) != dtype:
-        wide = x if node.dtype(0) == dt.f64 else ew.cast(x, dtype=dt.f32)
+    if dtype.is_float and dtype.bits == 8 and own != dtype:
+        wide = x if own == dt.f64 else ew.cast(x, dtype=dt.f32)
         return ew.cast(saturated(wide, dtype) if node.attr("saturate", 1) else wide, dtype=dtype)
-    wraps = dtype.is_int and dtype.bits < 8 and node.dtype(0).is_float
+    wraps = dtype.is_int and dtype.bits < 8 and own.is_float
     return ew.cast(ew.cast(x, dtype=dt.i32) if wraps else x, dtype=dtype)
 
 

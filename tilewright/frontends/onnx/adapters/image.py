@@ -6,9 +6,6 @@ import functools
 
 import numpy as np
 
-from tilewright.frontends.composites.products import with_bias
-from tilewright.frontends.composites.shapes import checked_shape
-from tilewright.frontends.composites.windows import WindowAttributes
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -20,6 +17,9 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import image, regions
+from tilewright.ops.composites.products import with_bias
+from tilewright.ops.composites.shapes import checked_shape
+from tilewright.ops.composites.windows import WindowAttributes
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.index import scatter_elements

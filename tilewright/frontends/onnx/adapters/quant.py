@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites.products import matrix_product, with_bias
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -14,6 +13,7 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
+from tilewright.ops.composites.products import matrix_product, with_bias
 from tilewright.ops.define import constant
 from tilewright.ops.view import reshape, shape_of
 

@@ -7,10 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import require
-from tilewright.frontends.composites.images.positions import NEAREST, ResizedAxis, Resizing
-from tilewright.frontends.composites.images.resizing import resized
-from tilewright.frontends.composites.shapes import checked_shape
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -19,6 +16,9 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.images.positions import NEAREST, ResizedAxis, Resizing
+from tilewright.ops.composites.images.resizing import resized
+from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.define import constant
 from tilewright.ops.define.exact import Arithmetic, element_of
 from tilewright.ops.define.floats import Element, Ratio, UnknownValueError

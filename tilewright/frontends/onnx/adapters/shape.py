@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tilewright.frontends.composites.axes import chosen, require, with_ones, without
-from tilewright.frontends.composites.shapes import checked_shape, target_shape
+from tilewright.frontends.axes import chosen, require, with_ones, without
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
+from tilewright.ops.composites.shapes import checked_shape, target_shape
 from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.source import full

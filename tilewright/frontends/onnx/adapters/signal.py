@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import apart, require
-from tilewright.frontends.composites.fourier import real_inverse, resized, transformed
-from tilewright.frontends.composites.shapes import checked_shape
+from tilewright.frontends.axes import apart, require
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -15,6 +13,8 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.fourier import real_inverse, resized, transformed
+from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, widened
 from tilewright.ops.source import iota, sym_tensor

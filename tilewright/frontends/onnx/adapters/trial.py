@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import require
-from tilewright.frontends.composites.shapes import checked_shape
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.adapters.view import slice_along
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, refuse
@@ -18,6 +17,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import softplus
+from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.define import constant
 from tilewright.ops.shape import surely_different
 from tilewright.ops.view import slice_

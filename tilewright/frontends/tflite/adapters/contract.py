@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.composites.products import with_bias
 from tilewright.frontends.tflite.adapters.window import channels_first, channels_last, window_of
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
@@ -13,6 +12,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.products import with_bias
 from tilewright.ops.view import reshape, shape_of
 
 

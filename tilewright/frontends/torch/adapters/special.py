@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from tilewright.frontends.composites import special as sp
 from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites import special as sp
 from tilewright.ops.polynomials import orthogonal_polynomial
 from tilewright.ops.view import expand
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.frontends.composites.shapes import slice_bounds
 from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
@@ -16,6 +15,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import view
+from tilewright.ops.composites.shapes import slice_bounds
 from tilewright.ops.index import gather, scatter_elements, triangle
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, pad, reshape, reverse, shape_of, slice_, transpose

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites.sequences import element_of, elements_of, optional, single
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.frontends.onnx.types import element_type
@@ -12,6 +11,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.types import HostType, tensor
+from tilewright.ops.composites.sequences import element_of, elements_of, optional, single
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import host
 
@@ -43,7 +43,7 @@ def optional_get_element(node: Node) -> Value:
         return value
     elements = elements_of(value)
     if elements is None:
-        return host("optional_get_element", [value], [single(node.translation, element_of(value))])[0]
+        return host("optional_get_element", [value], [single(node.translation.new_size, element_of(value))])[0]
     if not elements:
         raise ModelError("OptionalGetElement of an optional that is empty")
     return elements[0]

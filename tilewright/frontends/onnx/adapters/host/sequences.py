@@ -6,15 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontends.composites.sequences import (
-    element_of,
-    elements_of,
-    general,
-    joined,
-    sequence,
-    single,
-)
-from tilewright.frontends.composites.text import moved
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.frontends.unroll import stacked
@@ -22,6 +13,15 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type, tensor
+from tilewright.ops.composites.sequences import (
+    element_of,
+    elements_of,
+    general,
+    joined,
+    sequence,
+    single,
+)
+from tilewright.ops.composites.text import moved
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import host
 from tilewright.ops.view import concat, reshape, shape_of, split
@@ -65,7 +65,7 @@ def sequence_at(node: Node) -> Value:
     position, elements = _position(node, 1), elements_of(node.input(0))
     if position is not None and elements is not None:
         return elements[position]
-    return host("sequence_at", node.operands, [single(node.translation, element_of(node.input(0)))])[0]
+    return host("sequence_at", node.operands, [single(node.translation.new_size, element_of(node.input(0)))])[0]
 
 
 @adapter("SequenceInsert", takes="host")
@@ -112,7 +112,7 @@ def concat_from_sequence(node: Node) -> Value:
     others = element.shape[axis + (not is_new) :]
     type = TensorType(element.dtype, (*element.shape[:axis], ANY_DIM, *others))
     parameters = {"axis": axis, "new_axis": is_new}
-    return host("concatenate_sequence", [target], [single(node.translation, type)], parameters)[0]
+    return host("concatenate_sequence", [target], [single(node.translation.new_size, type)], parameters)[0]
 
 
 @adapter("SplitToSequence", takes="all")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.frontends.composites.text import moved
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.regex import python_pattern
 from tilewright.frontends.onnx.registry import adapter, find_adapter
@@ -14,6 +13,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import tensor
+from tilewright.ops.composites.text import moved
 from tilewright.ops.define.staged import host
 
 

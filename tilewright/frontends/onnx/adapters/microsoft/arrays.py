@@ -6,7 +6,6 @@ from functools import reduce
 
 import numpy as np
 
-from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.adapters import image, source, view
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks, require_two_parts
 from tilewright.frontends.onnx.node import Node
@@ -15,6 +14,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, floordiv, maximum
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.image import column, sampled, size_scalar

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tilewright.frontends.composites.axes import require
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import Adapter, adapter
 from tilewright.ir import sym as s

@@ -6,11 +6,11 @@ operands of that, and nothing that is done with them needs the sequence itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
-from tilewright.frontends.translation import Translation
 from tilewright.ir.core import Value
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.ops.define.staged import HOST, host
 
@@ -77,9 +77,9 @@ def _is_optional(type: Type) -> bool:
     return isinstance(type, HostType) and type.kind == "optional"
 
 
-def single(translation: Translation, element: Type) -> Type:
-    """The type of one element, with a dim of its own where elements differ."""
+def single(new_size: Callable[[], Sym], element: Type) -> Type:
+    """The type of one element, with a new dim where elements differ."""
     if not isinstance(element, TensorType):
         return element
-    shape = (translation.new_size() if d is ANY_DIM else d for d in element.shape)
+    shape = (new_size() if d is ANY_DIM else d for d in element.shape)
     return TensorType(element.dtype, tuple(shape))

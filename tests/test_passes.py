@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, TextError, VerifyError
-from tilewright.ir.passes import PassContext, parse_passes, run_passes
+from tilewright.passes import PassContext, parse_passes, run_passes
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from tilewright.frontends.composites.images.integers import blended, can_be_blended, rounded, truncated
-from tilewright.frontends.composites.images.positions import (
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.sym import sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops import image
+from tilewright.ops.composites.images.integers import blended, can_be_blended, rounded, truncated
+from tilewright.ops.composites.images.positions import (
     ResizedAxis,
     Resizing,
     computed_positions,
@@ -17,12 +23,6 @@ from tilewright.frontends.composites.images.positions import (
     nearest_known,
     with_extrapolation,
 )
-from tilewright.ir import dtype as dt
-from tilewright.ir.core import Value
-from tilewright.ir.diag import UnsupportedError
-from tilewright.ir.sym import sym
-from tilewright.ops import elementwise as ew
-from tilewright.ops import image
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.define.floats import mantissa

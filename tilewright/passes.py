@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from tilewright.ir.core import Module
-from tilewright.ir.diag import Remark, VerifyError
-from tilewright.ir.optional_steps import CHECKED, OptionalSteps
+from tilewright.ir.diag import VerifyError
+from tilewright.ir.notes import RewriteNotes
 from tilewright.ir.text.attributes import print_attr
 from tilewright.ir.text.scope import ScopedCursor
+from tilewright.target.target import Target
 
 
 class PassOptions(Protocol):
@@ -26,13 +27,12 @@ class PassOptions(Protocol):
 
 
 @dataclass
-class PassContext:
-    """What passes share: the target (an object that this room does not know), compile options, and remarks."""
+class PassContext(RewriteNotes):
+    """What passes share: the CPU that is compiled for (None for another kind of machine), compile options, and what
+    they note."""
 
-    target: Any = None
+    target: Target | None = None
     options: PassOptions | None = None
-    remarks: list[Remark] = field(default_factory=list)
-    optional: OptionalSteps = CHECKED
 
     @property
     def strict(self) -> bool:
@@ -43,10 +43,6 @@ class PassContext:
     def fast(self) -> bool:
         """Whether operands of products may be rounded to fewer bits (`Options.numerics`)."""
         return self.options is not None and self.options.numerics == "fast"
-
-    def remark(self, stage: str, subject: str, message: str, applied: bool = False) -> None:
-        """Note what was (`applied`) or was not done to `subject`, and why."""
-        self.remarks.append(Remark(stage, subject, message, "applied" if applied else "missed"))
 
 
 @runtime_checkable

@@ -1,8 +1,10 @@
-"""Results that are as long as data say: what is counted is measured, and then as many positions are written."""
+"""Results that are as long as data say: what is counted is measured, and then as many positions are written.
+
+`number` is a new dim, which stands for how many there are where that is not known when compiling.
+"""
 
 from __future__ import annotations
 
-from tilewright.frontends.translation import Translation, type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, maximum, minimum, sym
@@ -11,37 +13,37 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import positions as ps
 from tilewright.ops.define.staged import measure_size
 from tilewright.ops.index import gather, scatter_elements
-from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.reduce import dtype_of, reduce_sum
 from tilewright.ops.scan import cumsum
 from tilewright.ops.sort import topk
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze
 
 
-def _ends(translation: Translation, counts: Value) -> tuple[Value, Sym]:
+def _ends(counts: Value, number: Sym) -> tuple[Value, Sym]:
     """Where rows of so many elements end when they are joined, and how many there are in all."""
-    total = measure_size(reduce_sum(counts, axes=(0,), keepdims=True), translation.new_size())
+    total = measure_size(reduce_sum(counts, axes=(0,), keepdims=True), number)
     return cumsum(counts, axis=0), total
 
 
-def nonzero(translation: Translation, x: Value) -> Value:
+def nonzero(x: Value, number: Sym) -> Value:
     """The indices of the elements that are not zero, a row for each axis; those of a scalar are of a vector of one."""
     shape = shape_of(x) or (sym(1),)
     x = reshape(x, shape=shape)
-    flags = reshape(ew.cast(ew.ne(x, 0) if type_of(x).dtype is not dt.bool_ else x, dtype=dt.i32),
+    flags = reshape(ew.cast(ew.ne(x, 0) if dtype_of(x) is not dt.bool_ else x, dtype=dt.i32),
                     shape=(product(shape[:-1]), shape[-1]))  # fmt: skip
     counts = ew.cast(reduce_sum(flags, axes=(1,), keepdims=False), dtype=dt.i64)
-    ends, total = _ends(translation, counts)
+    ends, total = _ends(counts, number)
     return ps.positions(x, ends, count=total)
 
 
-def places(translation: Translation, x: Value) -> Value:
+def places(x: Value, number: Sym) -> Value:
     """Where the elements of a vector are that are not zero."""
-    found = nonzero(translation, x)
+    found = nonzero(x, number)
     return reshape(found, shape=(shape_of(found)[1],))
 
 
-def unique(translation: Translation, x: Value, in_order: bool) -> tuple[Value, Value, Value, Value]:
+def unique(x: Value, number: Sym, in_order: bool) -> tuple[Value, Value, Value, Value]:
     """The different elements of a vector, where each comes first, which one each element is, and how often each is
     there: sorted where they are `in_order`, else as they come. NaN equals NaN."""
     (size,) = shape_of(x)
@@ -49,11 +51,11 @@ def unique(translation: Translation, x: Value, in_order: bool) -> tuple[Value, V
     rank = iota(shape=(size,), axis=0)
     previous = gather(values, ew.max_(ew.sub(rank, 1), 0))
     differs = ew.ne(values, previous)
-    if type_of(x).dtype.is_float:
+    if dtype_of(x).is_float:
         differs = ew.and_(differs, ew.not_(ew.and_(ew.is_nan(values), ew.is_nan(previous))))
     begins = ew.or_(ew.eq(rank, 0), differs)
     numbers = cumsum(ew.cast(begins, dtype=dt.i64), axis=0)
-    starts = places(translation, begins)
+    starts = places(begins, number)
     (count,) = shape_of(starts)
     kinds, first = gather(values, starts), gather(order, starts)
     ends = concat(slice_(starts, starts=(minimum(count, 1),), sizes=(maximum(count - 1, 0),)),
@@ -73,19 +75,19 @@ def _inverse(order: Value, values: Value) -> Value:
 
 
 def non_max_suppression(
-    translation: Translation,
     boxes: Value,
     scores: Value,
     most: Sym,
     overlap: Value,
     threshold: Value,
+    number: Sym,
     center_point_box: bool,
 ) -> Value:
     """Rows (batch, class, box) of the boxes that are kept, at most so many of a class, the best first."""
     (_, size, _), classes = shape_of(boxes), shape_of(scores)[1]
     limit = minimum(maximum(most, 0), size)
     kept, counts = ps.kept_boxes(boxes, scores, overlap, threshold, limit=limit, centred=center_point_box)
-    ends, total = _ends(translation, counts)
+    ends, total = _ends(counts, number)
     chosen, rows = ps.joined_rows(kept, ends, count=total)
-    number = sym_tensor(values=(classes,), scalar=True)
-    return concat(*[unsqueeze(v, axes=(1,)) for v in (ew.div(rows, number), ew.mod(rows, number), chosen)], axis=1)
+    kinds = sym_tensor(values=(classes,), scalar=True)
+    return concat(*[unsqueeze(v, axes=(1,)) for v in (ew.div(rows, kinds), ew.mod(rows, kinds), chosen)], axis=1)

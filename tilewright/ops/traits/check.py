@@ -20,11 +20,11 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.types import tensor
-from tilewright.ops.define.derive_traits import traits
 from tilewright.ops.define.interp import evaluate
 from tilewright.ops.define.operator import Operator
-from tilewright.ops.define.pairing import is_elementwise
-from tilewright.ops.define.traits import Traits
+from tilewright.ops.traits.derive import traits
+from tilewright.ops.traits.facts import Traits
+from tilewright.ops.traits.pairing import is_elementwise
 
 Arrays = Sequence[np.ndarray]
 
@@ -162,6 +162,62 @@ def _linear(trial: _Trial, found: Traits) -> str:
     return ""
 
 
+def _product(trial: _Trial, found: Traits) -> str:
+    """Of weights of which those of one channel are 0, that channel alone changes, and where those that meet channels of
+    the data are 0, these do not count. Products of matrices are compared with NumPy's."""
+    product = found.product
+    if product is None or product.data is None or any(x.size == 0 for x in trial.operands):
+        return ""
+    both = product.data, product.weights
+    operands = [x if k in both else np.zeros_like(x) for k, x in enumerate(trial.operands)]
+    data, weights = (operands[k] for k in both)
+    plain = trial.results(operands)
+    if plain is None:
+        return ""
+
+    def result(data: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        made = trial.results(_replaced(_replaced(operands, both[0], data), both[1], weights))
+        return plain[0] if made is None else made[0]
+
+    if product.channel is not None and product.kept is not None:
+        kept = weights.shape[product.kept]
+        changed = result(data, _without(weights, product.kept, 0, kept))
+        others = np.arange(changed.shape[product.channel]) % kept != 0
+        told = _first_difference(
+            changed.compress(others, product.channel), plain[0].compress(others, product.channel),
+            np.ones((), bool), "without the weights of channel 0 others are", "before",
+        )  # fmt: skip
+        if told or _is_left(changed.compress(~others, product.channel)):
+            return told or "without the weights of channel 0 it is not 0"
+    if product.depth is not None:
+        met = weights.shape[product.summed[0]]
+        missing = _without(weights, product.summed[0], 0, met)
+        told = _first_difference(
+            result(_without(data, product.depth, 0, met), missing), result(data, missing),
+            np.ones((), bool), "without what weights of 0 meet it is", "with it",
+        )  # fmt: skip
+        if told:
+            return told
+    if product.transposed is None or not product.is_plain or plain[0].dtype.kind not in "fiu":
+        return ""
+    sides = [np.swapaxes(x, -1, -2) if t else x for x, t in zip((data, weights), product.transposed, strict=True)]
+    wide = [x.astype(np.float64 if x.dtype.kind == "f" else np.int64) for x in sides]
+    wanted, size = wide[0] @ wide[1], (abs(wide[0]) @ abs(wide[1])).max()
+    differs = np.array(wanted.shape != plain[0].shape) | ~np.isclose(plain[0], wanted, 1e-2, 1e-2 * size)
+    return _first_difference(plain[0], wanted, differs, "it gives", "the product of matrices is")
+
+
+def _without(x: np.ndarray, axis: int, first: int, step: int) -> np.ndarray:
+    """x with zeros at every so many places of an axis."""
+    found = x.copy()
+    found[(slice(None),) * axis + (slice(first, None, step),)] = 0
+    return found
+
+
+def _is_left(x: np.ndarray) -> bool:
+    return bool(np.any(x != 0))
+
+
 def _replaced(operands: Arrays, k: int, x: np.ndarray) -> list[np.ndarray]:
     return [x if i == k else v for i, v in enumerate(operands)]
 
@@ -277,6 +333,7 @@ _CHECKS: tuple[tuple[str, Callable[[_Trial, Traits], str]], ...] = (
     ("chooses", _chooses),
     ("continuous", _continuous),
     ("linear", _linear),
+    ("product", _product),
     ("is_exact", _is_exact),
     ("is_finite", _is_finite),
     ("is_pure", _is_pure),

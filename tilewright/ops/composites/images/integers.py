@@ -12,18 +12,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilewright.frontends.composites.images.positions import (
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.sym import Sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops import image
+from tilewright.ops.composites.images.positions import (
     ResizedAxis,
     Resizing,
     computed_positions,
     known_positions,
     with_extrapolation,
 )
-from tilewright.ir import dtype as dt
-from tilewright.ir.core import Value
-from tilewright.ir.sym import Sym
-from tilewright.ops import elementwise as ew
-from tilewright.ops import image
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.view import concat, reshape, shape_of

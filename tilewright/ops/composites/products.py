@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tilewright.frontends.composites.matrices import diagonal
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.matrices import diagonal
 from tilewright.ops.define.broadcasting import is_stretched
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.shape import common_dim, require_equal_dim, surely_different

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.translation import type_of
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, le, minimum, sym
 from tilewright.ops import elementwise as ew
@@ -10,6 +9,7 @@ from tilewright.ops import linalg as la
 from tilewright.ops.contract import matmul
 from tilewright.ops.eigen import orthogonal_columns, symmetric_eigen
 from tilewright.ops.index import gather, triangle
+from tilewright.ops.reduce import dtype_of
 from tilewright.ops.shape import broadcast
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
@@ -33,7 +33,7 @@ def cut(x: Value, rows: Sym, columns: Sym) -> Value:
 def identity(like: Value, rows: Sym, columns: Sym) -> Value:
     """One matrix of the dtype of another value."""
     same = ew.eq(iota(shape=(rows, 1), axis=0), iota(shape=(1, columns), axis=1))
-    return ew.cast(same, dtype=type_of(like).dtype)
+    return ew.cast(same, dtype=dtype_of(like))
 
 
 def diagonal(x: Value) -> Value:
@@ -109,7 +109,7 @@ def singular(x: Value, full_matrices: bool) -> tuple[Value, Value, Value]:
     k = least(m, n)
     factors, scales = la.householder_factor(products)
     left = la.householder_product(factors, scales, columns=rows if full_matrices else k)
-    zero, one = (full(value=value, dtype=type_of(x).dtype, shape=()) for value in (0, 1))
+    zero, one = (full(value=value, dtype=dtype_of(x), shape=()) for value in (0, 1))
     signs = ew.select(ew.lt(diagonal(cut(factors, k, k)), zero), ew.neg(one), one)
     if full_matrices and rows != k:
         signs = concat(signs, expand(one, shape=(*outer, rows - k)), axis=len(outer))
@@ -149,7 +149,7 @@ def _last(x: Value, n: Sym) -> Value:
 def inverted(values: Value, greatest: Value, absolute: Value, relative: Value) -> Value:
     """1 over each value whose size is above the limits, 0 for others."""
     limit = ew.max_(_column(absolute), ew.mul(_column(relative), greatest))
-    zero, one = (full(value=value, dtype=type_of(values).dtype, shape=()) for value in (0, 1))
+    zero, one = (full(value=value, dtype=dtype_of(values), shape=()) for value in (0, 1))
     return ew.select(ew.gt(ew.abs_(values), limit), ew.div(one, values), zero)
 
 

@@ -13,7 +13,8 @@ from tilewright.ir.scalar import SCALAR_OPS, ScalarOp, identity
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import ScalarType, TensorType
 from tilewright.ops.define.operator import OPERATORS, Application, Compute, Operator
-from tilewright.ops.define.traits import NONE, UNKNOWN, Indices, Number, Traits
+from tilewright.ops.traits.facts import NONE, UNKNOWN, Indices, Number, Traits
+from tilewright.ops.traits.products import product_of_compute, product_of_parts
 
 
 def traits_of(op: Op) -> Traits:
@@ -110,6 +111,7 @@ class _Body:
             is_exact=self._is_exact(),
             is_finite=not compute.combine and all(map(_is_finite, compute.body.ops)),
             sums_products=compute.combine == "add" and len(linear) > 1 and not compute.tiles,
+            product=product_of_compute(compute),
             is_pure=all(o.name not in SCALAR_OPS or SCALAR_OPS[o.name].is_pure for o in compute.body.ops),
         )
 
@@ -280,6 +282,7 @@ def _of_parts(block: Block, results: Sequence[Value]) -> Traits:
         found.append(own)
         known.update(dict.fromkeys(op.results, _composed(own, [known.get(v, _Part()) for v in op.operands])))
     parts = [known[v] for v in results]
+    products = [(op, own.product) for op, own in zip(block.ops, found, strict=True) if own.sums_products]
     floats = frozenset(k for k, v in enumerate(block.args) if v.tensor.dtype.is_float)
     reads, steps = (frozenset[int]().union(*sets) for sets in ([p.reads for p in parts], [p.steps for p in parts]))
     return Traits(
@@ -289,7 +292,8 @@ def _of_parts(block: Block, results: Sequence[Value]) -> Traits:
         continuous=(floats & reads) - steps,
         is_exact=all(t.is_exact for t in found),
         is_finite=all(t.is_finite for t in found),
-        sums_products=any(t.sums_products for t in found),
+        sums_products=bool(products),
+        product=product_of_parts(block, results, *products[0][::-1]) if len(products) == 1 else None,
         is_pure=all(t.is_pure for t in found),
         has_state=any(t.has_state for t in found),
     )

@@ -15,7 +15,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilewright.frontends.composites.complex import (
+from tilewright.ir import sym as s
+from tilewright.ir.core import Value
+from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import product
+from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.complex import (
     ComplexPair,
     Number,
     apart,
@@ -23,12 +29,6 @@ from tilewright.frontends.composites.complex import (
     joined,
     real_of,
 )
-from tilewright.ir import sym as s
-from tilewright.ir.core import Value
-from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import product
-from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.image import size_scalar

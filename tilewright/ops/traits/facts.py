@@ -1,8 +1,8 @@
 """The traits that an operator can have: facts beside what it computes, which passes ask for instead of names.
 
-What follows from the definition of an operator is derived from it (`derive_traits`): of a primitive from its Compute,
+What follows from the definition of an operator is derived from it (`derive`): of a primitive from its Compute,
 of a composite from its parts. The rest is declared with the operator (`Operator.declares`), as that of operators that
-bring their own loops. Each trait says something that can be tried on arrays, and is (`check_traits`).
+bring their own loops. Each trait says something that can be tried on arrays, and is (`check`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,42 @@ Number = int | float | bool
 Indices = frozenset[int]
 
 NONE: Indices = frozenset()
+
+
+@dataclass(frozen=True)
+class Product:
+    """How an operator adds up products of elements of two operands, of which one may be weights.
+
+    data, weights: these operands; of a network that carries a state the data are its state, which is none.
+    channel: the axis of the result along which outputs lie, whose weights are their own.
+    kept: the axis of the weights that it is.
+    depth: the axis of the data over which sums go, that of their channels.
+    summed: the axes of the weights over which they go, first that of these channels. Where they are in groups, those
+        of a group are there.
+    space: the axes of the data along which windows move.
+    transposed: where it is a product of matrices over the last two axes, with NumPy broadcasting over the others,
+        whether each of both lies transposed. All axes are counted from the first.
+    is_plain: the elements of the operands are multiplied as they are, and nothing is done to the sums.
+    """
+
+    data: int | None
+    weights: int
+    channel: int | None
+    kept: int | None
+    summed: tuple[int, ...]
+    depth: int | None
+    space: tuple[int, ...] = ()
+    transposed: tuple[bool, bool] | None = None
+    is_plain: bool = True
+
+    @property
+    def of_matrices(self) -> bool:
+        return self.transposed is not None
+
+    @property
+    def slides(self) -> bool:
+        """Whether it is a convolution: of data [n, c, *space] with filters [o, c, *window] to [n, o, *space]."""
+        return bool(self.space) and (self.channel, self.kept, self.depth) == (1, 0, 1)
 
 
 @dataclass(frozen=True)
@@ -31,6 +67,7 @@ class Traits:
     is_exact: in a short type of floats it gives what it gives of the same numbers in a longer type, rounded.
     is_finite: of finite numbers it gives finite ones, unless these are too large for the type.
     sums_products: it adds up products of elements of two operands (perhaps among other things).
+    product: the axes of these products, where they are all that it adds up.
     is_pure: results follow from operands and attributes.
     has_state: it goes through an axis and carries a state from one place to the next.
     """
@@ -45,6 +82,7 @@ class Traits:
     is_exact: bool = False
     is_finite: bool = False
     sums_products: bool = False
+    product: Product | None = None
     is_pure: bool = True
     has_state: bool = False
 
