@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright import link
 from tilewright.accounts.account import Account
+from tilewright.accounts.reports import program_report
 from tilewright.back_end import BackEnd, Code, back_end_for
 from tilewright.codegen.program import KernelText, Program
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
@@ -380,11 +381,10 @@ class Compilation:
         self._clock.lap("emit")
         output.code.begin(text)
         self._clock.lap("llvm")
-        report = link.make_report(module, self._nodes, self._clock.laps, self.remarks, options.numerics)
-        self._account.add_to(report, module, self._texts, self.context.outcomes)
-        link.add_integers(report, module)
-        if options.profile:
-            link.add_costs(report, module)
+        types = self._account.types(module, self._texts, self.context.outcomes)
+        report = program_report(
+            module, self._nodes, self._clock.laps, self.remarks, options.numerics, types, counted=options.profile
+        )
         target = self.setting.back_end.target(self.setting.machine)
         self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)
 
@@ -406,7 +406,8 @@ class Compilation:
         target = setting.back_end.target(setting.machine)
         states = link.make_states(module, output.weights)
         self.artifact = link.make_staged(module, staged, made, target, setting.options.numerics, states)
-        self.artifact.report["remarks"] += [remark.record() for remark in remarks_of_import(module)]
+        told = (*self.artifact.report.remarks, *remarks_of_import(module))
+        self.artifact = self.artifact.reporting(remarks=told)
 
     # Parts of them
 

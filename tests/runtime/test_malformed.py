@@ -21,7 +21,6 @@ from tests.staging.models import compiled
 from tilewright.program.native import GroupNative
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import ArtifactError, ExecutionError
-from tilewright.runtime.report import Report
 from tilewright.runtime.storage.container import container_bytes, read_container
 from tilewright.runtime.storage.records import record
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -94,6 +93,11 @@ def entry(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         entry("dims_count", value=None),
         entry("run_symbol", value=7),
         entry("report", value=[]),
+        entry("report", "text", value=None),
+        entry("report", "urgent", value=["text"]),
+        entry("report", "urgent", value=[{"stage": "fuse", "subject": "", "message": "", "kind": "new"}]),
+        entry("attached", value=[]),
+        entry("model", value=None),
         entry("errors", 0, value={"kind": "execution"}),
         entry("parts", value=3),
         entry("parts", value=["part"]),
@@ -244,9 +248,19 @@ def test_json_too_deep_to_be_read() -> None:
         Artifact.load(data)
 
 
-@pytest.mark.parametrize("remarks", [3, ["text"], [{"stage": "fuse"}], {}, None])
-def test_a_report_with_odd_remarks_can_be_shown(remarks: Any) -> None:
-    assert "remarks" in str(Report({"remarks": remarks}))
+@pytest.mark.parametrize(
+    "change",
+    [
+        entry("report", "text", value="{"),
+        entry("report", "text", value="[" * 5000),
+        entry("report", "text", value='{"version": 1, "kernels": "two"}'),
+    ],
+)
+def test_a_report_that_is_none_is_an_error_when_it_is_asked_for(change: Callable[[dict[str, Any]], object]) -> None:
+    model = Model(Artifact.load(changed(static_artifact(), change)), 1)
+    np.testing.assert_array_equal(model(np.zeros((2, 3), np.float32))[0], np.arange(6).reshape(2, 3))
+    with pytest.raises(ArtifactError, match="the report cannot be read"):
+        model.report()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -30,7 +30,7 @@ from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
-from tilewright.runtime.report import Report, model_html
+from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.states import KeepsStates, States
 from tilewright.runtime.storage.container import Bytes
@@ -249,8 +249,8 @@ class Model(CalledByName, KeepsStates):
             seconds = median_seconds(lambda: counted[0][0](args), [counted[0][1]], runs)
         sizes = next((v.text for v in loaded.artifact.variants if v.artifact is artifact), "")
         often = [counts.runs for _, counts in counted for _ in counts.spans]
-        calls = zip(artifact.report["calls"], seconds, often, strict=True)
-        return tuple(KernelTime(c["kernel"], c["node"], s, sizes, n) for c, s, n in calls)
+        calls = zip(artifact.report.calls, seconds, often, strict=True)
+        return tuple(KernelTime(c.kernel, c.node, s, sizes, n) for c, s, n in calls)
 
     def _counting(self, context: Context) -> tuple[staged.run.Part, KernelCounts]:
         """A call in the context, which is for it alone, and what it counts. OptionError for code that does not."""
@@ -258,7 +258,7 @@ class Model(CalledByName, KeepsStates):
         profiled = program.linked.code.run_profiled
         if profiled is None:
             raise OptionError("this model's code does not time its kernels", hint="compile the model with profile=True")
-        counts = KernelCounts(len(program.linked.artifact.report["calls"]), profiled)
+        counts = KernelCounts(len(program.linked.artifact.report.calls), profiled)
         program.run = context.run = counts.run
         return lambda args: self._call(context, args, None), counts
 
@@ -284,12 +284,12 @@ class Model(CalledByName, KeepsStates):
         self.artifact.save(path, force=force)
 
     def report(self) -> Report:
-        """What was compiled: signature, target, sizes, and what the compiler noted: kernels, times, and `remarks`,
-        which say what was and was not done. `products`, `types` and `layers` say in which types it is computed, in all,
-        by kernels and by layers of the model (docs/quantize.md). Each remark has a `stage` (a pass or a strategy), a
-        `subject` (a kernel or a node), a `message` and a `kind`: "applied", "missed", "failed" (a defect prevented it),
-        "warning" or "analysis"."""
-        return Report({"threads": self.threads, **self.artifact.summary().data})
+        """What was compiled, as a record: signature, target, sizes, and what the compiler noted: kernels, times, and
+        `remarks`, which say what was and was not done. `products`, `types` and `layers` say in which types it is
+        computed, in all, by kernels and by layers of the model (docs/quantize.md). Each remark has a `stage` (a pass or
+        a strategy), a `subject` (a kernel or a node), a `message` and a `kind`: "applied", "missed", "failed" (a defect
+        prevented it), "warning" or "analysis"."""
+        return replace(self.artifact.summary(), threads=self.threads)
 
     def trim(self) -> None:
         """Give the memory that calls have left behind back to the operating system; the next call takes it anew.
