@@ -394,7 +394,9 @@ class Compilation:
         assert output is not None
         made = [part.artifact for part in parts if part.artifact is not None]
         if setting.target is not None and parts:
-            GroupNative().run(module)
+            setting.optional.run(GroupNative.name, lambda: GroupNative().run(module))
+            if setting.optional.verified:
+                verify_program(module)
         staged = staged_program(module)
         if staged.slots:
             programs = [part.program for part in parts if part.program is not None]

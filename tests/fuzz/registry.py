@@ -26,6 +26,7 @@ FUZZERS = {
     "onnx": ("tests.random_models.fuzz", "fuzz"),
     "reader": ("tests.fuzz.files.reader", "fuzz"),
     "huge_sizes": ("tests.fuzz.files.huge_sizes", "fuzz"),
+    "parts": ("tests.fuzz.parts", "fuzz"),
     "resizing": ("tests.fuzz.resizing", "fuzz"),
     "torch_broadcasts": ("tests.fuzz.torch_broadcasts", "fuzz"),
     "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),

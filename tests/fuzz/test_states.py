@@ -1,4 +1,4 @@
-"""Random programs and models with states."""
+"""Random programs and models with states, and programs of parts."""
 
 from __future__ import annotations
 
@@ -19,3 +19,9 @@ def test_what_is_allowed_needs_no_copies(fresh_seed: int) -> None:
 def test_models_that_keep_states(fresh_seed: int) -> None:
     for seed in range(fresh_seed, fresh_seed + 8):
         run_seed("states", seed)
+
+
+@pytest.mark.fresh_seeds(1)
+def test_programs_of_parts(fresh_seed: int) -> None:
+    for seed in range(fresh_seed, fresh_seed + 4):
+        run_seed("parts", seed)

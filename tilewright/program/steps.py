@@ -47,8 +47,9 @@ def staged_program(module: Module) -> Staged:
     for _, update in states:
         if "at" in update.attrs:
             raise UnsupportedError(
-                f"a program of parts writes states as a whole, and not at {list(update.attrs['at'])}",
+                f"a program of parts writes states as a whole, and not at [{', '.join(map(str, update.attrs['at']))}]",
                 where=f"@main, update of '{update.operands[0].name}'",
+                hint="compute the whole state in a part, and update it with that",
             )
     read = {op.operands[0]: op.result for op in main.body.ops if op.name == READ}
     inputs = steps.numbers_of((*main.args, *(read[state.result] for state, _ in states)))
