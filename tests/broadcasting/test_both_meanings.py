@@ -77,7 +77,7 @@ def test_the_program_for_equal_sizes_is_as_it_was(compiled: tilewright.Model) ->
 def test_weights_are_there_once(compiled: tilewright.Model) -> None:
     assert compiled.artifact.broadcasting is not None
     assert memoryview(compiled.artifact.constants).nbytes == W.nbytes
-    assert compiled.artifact.broadcasting.report["added constant bytes"] == 0
+    assert compiled.artifact.broadcasting.report.added_constant_bytes == 0
 
 
 @pytest.mark.parametrize(("a", "b"), [(3, 4), (4, 3), (0, 4), (2, 0)])
@@ -194,7 +194,7 @@ def test_profile() -> None:
     model = tilewright.compile(sums(), profile=True)
     times = model.profile({"x": data(1, 64), "y": data(4, 64)}, runs=2)
     assert model.artifact.broadcasting is not None
-    assert [t.kernel for t in times] == [c["kernel"] for c in model.artifact.broadcasting.report["calls"]]
+    assert [t.kernel for t in times] == [c.kernel for c in model.artifact.broadcasting.report.calls]
 
 
 def test_the_stand_in_of_onnx_runtime() -> None:

@@ -20,6 +20,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
+from tilewright.loops.analysis.deps import accumulation_of
 from tilewright.loops.edit import body_of, buffer_type, extent_of, is_inside, is_loop, loop_var
 from tilewright.loops.kernel_info import results_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
@@ -261,9 +262,8 @@ def _is_one_sum(nest: list[Op]) -> bool:
 def _adds_up(loop: Op) -> bool:
     """Whether it adds to one sum."""
     stores = stores_in(loop)
-    added = [store.operands[0].op for store in stores]
     still = all(loop_var(loop) not in variables(store.attrs["idx"]) for store in stores)
-    return still and all(op is not None and op.name == "add" for op in added)
+    return still and all(found is not None and found.is_sum for found in map(accumulation_of, stores))
 
 
 def _innermost_rows(row: Op) -> list[Op]:

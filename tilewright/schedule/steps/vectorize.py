@@ -18,6 +18,7 @@ from tilewright.cost.elementwise import (
 )
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import converted_from, scalar_operation
 from tilewright.ir.sym import ONE
 from tilewright.ir.types import ScalarType
 from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, kind_of, loop_var, vars_read
@@ -25,8 +26,6 @@ from tilewright.schedule.steps.access import known, stores_in, stride_in
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-_POLYNOMIAL = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "softplus", "pow"})
 
 
 def innermost_loops(s: Schedule) -> list[Op]:
@@ -62,7 +61,7 @@ def _polynomial_lanes(loop: Op, lanes: int, target: Target) -> int:
 
 
 def _has_polynomial(loop: Op) -> bool:
-    return any(op.name in _POLYNOMIAL for op in loop.walk())
+    return any(scalar_operation(op).is_polynomial for op in loop.walk())
 
 
 def _widest(loop: Op) -> int:
@@ -91,7 +90,7 @@ def _in_lanes(loop: Op) -> list[Op]:
 
 
 def _is_widened_position(op: Op) -> bool:
-    return op.name == "cast" and all(user.name == "bind" for user in op.result.users)
+    return any(converted_from(v) is not None and all(u.name == "bind" for u in v.users) for v in op.results)
 
 
 def fills_few_vectors(loop: Op, lanes: int) -> bool:
