@@ -129,6 +129,15 @@ def lanes_of_sum(lanes: int, jammed: int) -> int:
     return min(MOST_LANES, max(1, SUMS // jammed) * lanes)
 
 
+def lanes_of_short_sum(element: int, extent: int | None) -> int:
+    """Lanes of one vector under a mask that sums a row of known length: pieces of powers of two would each be added up.
+    0 for rows that are one piece, or longer than a vector."""
+    if extent is None or extent.bit_count() == 1:
+        return 0
+    lanes = 1 << extent.bit_length()
+    return lanes if lanes <= VECTOR_BYTES // element else 0
+
+
 def _fewer(lanes: int, least: int, extent: int | None) -> int:
     """As many lanes as a loop has iterations at most, halved until they are so few."""
     while extent is not None and lanes > least and lanes > extent:

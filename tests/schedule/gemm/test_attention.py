@@ -273,3 +273,21 @@ def test_keys_are_transposed_in_registers(target: str) -> None:
     assert reads
     for op in reads:
         assert kind_of(innermost(op)) == "vector" and stride_in(op, loop_var(innermost(op))) == 1
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_features_of_unknown_number_leave_few_rows_their_own_kernel(target: str) -> None:
+    """Keys are transposed by masked squares where they may be short, so that rows alone decide which kernel runs."""
+    dims = [var(name, 1) for name in ("b", "r", "n", "d")]
+    b, rows, keys, features = dims
+    types = tuple(tensor(dt.f32, (b, 3, length, features)) for length in (rows, keys, keys))
+    module = built(Case("features", types, (), plain, plain_reference))
+    oracle.scheduled(module, target)
+    kernel = module.funcs["k0_attention"]
+    (narrowed,) = [step for step in kernel_info(kernel).schedule if step.startswith("specialize(")]
+    assert "least=8" in narrowed
+    for r, n, d in [(1, 1, 1), (1, 20, 17), (7, 5, 3), (8, 5, 15), (9, 18, 16)]:
+        q, k, v = data(1, 3, r, d), data(1, 3, n, d), data(1, 3, n, d)
+        (found,) = oracle.run(module, (q, k, v))
+        wanted = plain_reference(*(a.astype(np.float64) for a in (q, k, v)))
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-5)

@@ -207,6 +207,12 @@ def test_rows_of_unknown_length_that_few_vectors_hold_are_gone_over_under_masks(
     assert all(kind_of(o) == "vector" for o in innermost_of(kernel))
 
 
+@pytest.mark.parametrize(("length", "lanes"), [(3, 4), (7, 8), (8, 8), (11, 16), (15, 16), (16, 16)])
+def test_short_rows_are_one_vector(length: int, lanes: int) -> None:
+    """Under a mask where they are no power of two: the lanes of several pieces would be reduced piece by piece."""
+    assert set(sums_of(reduced((9, length), (1,), "cascadelake"))) == {lanes}
+
+
 def test_sums_along_memory_read_what_each_row_has_one_of() -> None:
     """As the variance of channels reads their means: lanes run along the sum."""
 

@@ -150,13 +150,16 @@ def pack_all_columns(s: Schedule, nest: Nest, home: Op, target: Target) -> None:
 
 
 def _through_squares(s: Schedule, fill: list[Op], target: Target) -> bool:
-    """Whether a copy that transposes goes through squares of registers. ScheduleError where a step on the way there is
-    refused."""
+    """Whether a copy that transposes goes through squares of registers; masked ones, where an axis may be short, as the
+    kernel would otherwise be another one for such axes. ScheduleError where a step on the way there is refused."""
     axes = transposing(fill)
     side = 0 if axes is None else side_of(*axes, target)
-    if axes is None or not side or not all(s.at_least(extent_of(o), side) for o in axes):
+    if axes is None or not side:
         return False
-    schedule_squares(s, fill, *axes, side, target)
+    masked = target.masked_memory
+    if not masked and not all(s.at_least(extent_of(o), side) for o in axes):
+        return False
+    schedule_squares(s, fill, *axes, side, target, masked=masked)
     return True
 
 

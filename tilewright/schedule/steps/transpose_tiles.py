@@ -95,20 +95,22 @@ def side_of(a: Op, b: Op, target: Target) -> int:
     return side_of_square(widest, [extent_of(o).value for o in (a, b) if extent_of(o).is_const], target)
 
 
-def schedule_squares(s: Schedule, loops: list[Op], a: Op, b: Op, side: int, target: Target) -> None:
+def schedule_squares(
+    s: Schedule, loops: list[Op], a: Op, b: Op, side: int, target: Target, *, masked: bool = False
+) -> None:
     """Tile a perfect nest by squares that pass through registers. ScheduleError where overlapping squares or copies
-    are not legal, or where an axis may be shorter than a square."""
+    are not legal, or where an axis may be shorter than a square, unless squares may then be `masked`."""
     for loop in (a, b):
-        if not s.at_least(extent_of(loop), side):
+        if not masked and not s.at_least(extent_of(loop), side):
             raise ScheduleError(f"axis {loop_var(loop)} may be shorter than a square of {side} rows")
     comes_late = _comes_late(stores_in(b)[0], target)
     outer = [o for o in loops if o not in (a, b)]
     s.reorder(*outer, a, b)
     block = block_of_squares(known(extent_of(b)), side)
-    blocks, b = tile_loop(s, b, block, _tail(b, block)) if block else ([], b)
+    blocks, b = tile_loop(s, b, block, _tail(b, block, masked)) if block else ([], b)
     s.reorder(*blocks, a, b)
-    _, column = tile_loop(s, a, side, _tail(a, side))
-    squares, lane = tile_loop(s, b, side, _tail(b, side))
+    _, column = tile_loop(s, a, side, _tail(a, side, masked))
+    squares, lane = tile_loop(s, b, side, _tail(b, side, masked))
     s.reorder(*squares, column)
     if squares and comes_late:
         s.prefetch_run(stores_in(lane)[0], squares[0])
@@ -126,8 +128,10 @@ def _comes_late(store: Op, target: Target) -> bool:
     return lines_come_late(known(product(type.shape) * type.dtype.bytes), target)
 
 
-def _tail(loop: Op, size: int) -> str:
-    return "guard" if extent_of(loop) % size == 0 else "overlap"
+def _tail(loop: Op, size: int, masked: bool) -> str:
+    extent = extent_of(loop)
+    is_short = (extent.bounds[0] or 0) < size
+    return "guard" if extent % size == 0 or (masked and is_short) else "overlap"
 
 
 def _transposed(column: Op, lane: Op) -> list[Op]:

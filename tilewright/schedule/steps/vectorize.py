@@ -13,6 +13,7 @@ from tilewright.cost.elementwise import (
     MOST_PIECES,
     lanes_of_polynomials,
     lanes_of_short_line,
+    lanes_of_short_sum,
     lanes_of_sum,
     lanes_of_vector,
 )
@@ -165,8 +166,9 @@ def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target, interleave
     """Sums in several vectors; the remainder in vectors of its own. ScheduleError when it is no sum."""
     wide = lanes
     extent = extent_of(loop)
-    if fills_few_vectors(loop, lanes) and target.masked_memory:
-        s.vectorize_reduction(loop, lanes, loop, tail="guard")
+    masked = lanes if fills_few_vectors(loop, lanes) else lanes_of_short_sum(_widest(loop), known(extent))
+    if masked and target.masked_memory:
+        s.vectorize_reduction(loop, masked, loop, tail="guard")
         return
     computes = _has_polynomial(loop)
     most = _polynomial_lanes(loop, lanes, target) if computes else lanes_of_sum(lanes, interleaved)
