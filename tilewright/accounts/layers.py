@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from tilewright.accounts.kernels import ProductForm, Products
+from tilewright.accounts.kernels import Products
 from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Loc
 from tilewright.ir.notes import Outcome
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.traits.derive import traits_of
-
-CONVOLUTIONS = frozenset({"conv", "conv_integer", "conv_transpose"})
-PRODUCTS = CONVOLUTIONS | {"matmul", "matmul_integer", "rnn", "gru", "lstm", "lstm_quantized"}
-"""What front ends make of nodes that multiply and add up."""
+from tilewright.ops.quant import OF_NUMBERS, changes_type_alone, is_quantisation
+from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.facts import Product
+from tilewright.runtime.report.records import ChannelCount, ProductForm, TypesOfLayer
 
 
 @dataclass(frozen=True)
@@ -51,22 +49,21 @@ def source_layers(module: Module) -> dict[Loc, SourceLayer]:
     """The layers of a graph as a front end gives it, by their places."""
     found: dict[Loc, SourceLayer] = {}
     for op in module.main.body.ops:
-        if op.name in PRODUCTS and op.loc not in found:
-            found[op.loc] = SourceLayer(op.loc, _channels(op), _source(op))
+        product = product_of(op)
+        if product is not None and op.loc not in found:
+            found[op.loc] = SourceLayer(op.loc, _channels(op, product), _source(op, product))
     return found
 
 
-def _channels(op: Op) -> str:
-    shape = op.results[0].tensor.shape
-    place = 1 if op.name in CONVOLUTIONS else len(shape) - 1
-    return str(shape[place]) if len(shape) > place >= 0 else "1"
+def _channels(op: Op, product: Product) -> str:
+    return str(op.results[0].tensor.shape[product.channel])
 
 
-def _source(op: Op) -> str:
+def _source(op: Op, product: Product) -> str:
     """What the model itself says of the types of a layer."""
-    if op.name.endswith("_integer"):
+    if OF_NUMBERS.of(op) is not None:
         return "the model multiplies integers"
-    data, weights = _is_quantised(op.operands[0]), any(map(_is_quantised, op.operands[1:]))
+    data, weights = (_is_quantised(op.operands[k]) for k in (product.data, product.weights))
     if data and weights:
         return ""
     if weights:
@@ -75,9 +72,10 @@ def _source(op: Op) -> str:
 
 
 def _is_quantised(value: Value) -> bool:
-    while value.op is not None and value.op.operands and (traits_of(value.op).moves or value.op.name == "cast"):
-        value = value.op.operands[0]
-    return value.op is not None and value.op.name == "dequantize_linear"
+    op = value.op
+    while op is not None and not is_quantisation(op) and (traits_of(op).moves or changes_type_alone(op)):
+        op = op.operands[0].op
+    return op is not None and is_quantisation(op)
 
 
 def layers_of_regions(module: Module) -> list[tuple[Loc, ...]]:
@@ -106,7 +104,7 @@ def layer_records(
     kernels: Sequence[str],
     products: Mapping[str, Products],
     outcomes: Iterable[Outcome],
-) -> list[dict[str, Any]]:
+) -> tuple[TypesOfLayer, ...]:
     """What the report says of each layer; `kernels` are those of the regions. Ones that only rewrites made are left out
     where they name no node."""
     became: dict[Loc, _Found] = {loc: _Found() for loc in layers}
@@ -114,40 +112,36 @@ def layer_records(
         for loc in places:
             became.setdefault(loc, _Found()).kernels[kernel] = products[kernel]
     known = [outcome for outcome in outcomes if outcome.stage == IntegerProducts.name]
-    return [
+    return tuple(
         _record(layers.get(loc, SourceLayer(loc, "", "")), found, known)
         for loc, found in became.items()
         if loc.node or loc.op
-    ]
+    )
 
 
-def _record(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    return {
-        "layer": layer.name,
-        "operator": layer.loc.op,
-        "channels": _channels_by_form(layer.channels, found.kernels.values()),
-        "why": _why(layer, found, outcomes),
-        "kernels": ", ".join(found.kernels),
-    }
+def _record(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> TypesOfLayer:
+    channels = _channels_by_form(layer.channels, found.kernels.values())
+    counts = tuple(ChannelCount(form, count) for form, count in channels.items())
+    return TypesOfLayer(layer.name, layer.loc.op, counts, _why(layer, found, outcomes), tuple(found.kernels))
 
 
-def _channels_by_form(channels: str, kernels: Iterable[Products]) -> dict[str, str]:
+def _channels_by_form(channels: str, kernels: Iterable[Products]) -> dict[ProductForm, str]:
     """How many output channels have products in each form, in any of the kernels."""
-    found: dict[str, str] = {}
+    found: dict[ProductForm, str] = {}
     for products in kernels:
         for form, share in _shares(channels or "all", products).items():
             found[form] = max(found.get(form, share), share, key=lambda s: int(s) if s.isdigit() else -1)
     return found
 
 
-def _shares(channels: str, products: Products) -> dict[str, str]:
+def _shares(channels: str, products: Products) -> dict[ProductForm, str]:
     """How many channels a kernel computes in each form: where it has several, by their shares of its products."""
     if len(products) == 1:
-        return {str(form): channels for form in products}
+        return dict.fromkeys(products, channels)
     if not channels.isdigit() or not all(count.is_const for count in products.values()):
-        return {str(form): "some" for form in products}
+        return dict.fromkeys(products, "some")
     total = sum(count.value for count in products.values())
-    shares = {str(form): divmod(int(channels) * count.value, total) for form, count in products.items()}
+    shares = {form: divmod(int(channels) * count.value, total) for form, count in products.items()}
     return {form: "some" if rest else str(whole) for form, (whole, rest) in shares.items()}
 
 
@@ -157,17 +151,13 @@ def _why(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> str:
     own = [o for o in outcomes if layer.loc in o.loc.sources]
     missed = dict.fromkeys(o.reason for o in own if not o.is_applied)
     applied = dict.fromkeys(o.reason for o in own if o.is_applied)
-    is_whole = all(_is_of_integers(form) and form.instruction for form in found.forms)
+    is_whole = all(form.adds_integers and form.instruction for form in found.forms)
     reasons = [*applied, *([] if is_whole else missed)]
-    if not reasons and any(map(_is_of_integers, found.forms)):
+    if not reasons and any(form.adds_integers for form in found.forms):
         reasons = [layer.source or "the sums are of integers"]
     if not reasons:
         reasons = [layer.source or _general(outcomes)]
     return "; ".join(reasons)
-
-
-def _is_of_integers(form: ProductForm) -> bool:
-    return form.dtype.is_int
 
 
 def _general(outcomes: Sequence[Outcome]) -> str:

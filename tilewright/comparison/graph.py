@@ -163,7 +163,7 @@ class CoreGraph:
 
     def finished(self, op: Op) -> Sequence[Value]:
         """The results of an op; of sums of integers, what their dequantisation gives."""
-        if without_integers(op.name) == op.name:
+        if without_integers(op) == op.name:
             return op.results
         value = op.result
         for _ in range(MOST_FINISHING):
@@ -177,7 +177,7 @@ class CoreGraph:
 
 def meaning(op: Op) -> str:
     """The operator that computes the same of floats."""
-    return without_integers(op.name)
+    return without_integers(op)
 
 
 def _read(op: Op) -> list[Value]:

@@ -173,6 +173,19 @@ def test_padding_of_a_maximum_is_skipped_when_it_never_wins() -> None:
     assert "accumulates no guarded element" in refused(lambda: guard_reduction(zeros, find_loop(zeros, "i")))
 
 
+def test_padding_of_the_largest_of_limited_elements_is_skipped() -> None:
+    """As of products in sums: the least of anything and the neutral element of `max` is that element."""
+    text = LARGEST.replace("max(y[i], x[", "max(y[i], min(0.5, x[").replace("OTHER])", "-inf]))")
+    func = read(text)
+    guard_reduction(func, find_loop(func, "i"))
+    assert [op.name for op in func.body.walk()].count("if") == 1
+    x = RNG.standard_normal(8)
+    wide = np.minimum(0.5, np.pad(x, 1, constant_values=-np.inf))
+    np.testing.assert_array_equal(run(func, x), [wide[i : i + 3].max() for i in range(8)])
+    added = read(text.replace("min(0.5, x", "(0.5 + x"))
+    assert "accumulates no guarded element" in refused(lambda: guard_reduction(added, find_loop(added, "i")))
+
+
 def test_an_intermediate_lives_in_the_output() -> None:
     func = read(NORMALISED.replace("LAST", "l"))
     compute_in(func, local(func, "t"), func.args[1])

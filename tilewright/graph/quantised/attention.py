@@ -29,9 +29,9 @@ from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, de
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.quant import quantize_linear
+from tilewright.ops.quant import OF_NUMBERS, quantize_linear
 from tilewright.ops.reduce import reduce_sum
-from tilewright.ops.traits.derive import is_view
+from tilewright.ops.traits.derive import is_view, product_of
 from tilewright.ops.view import reshape, transpose
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -59,7 +59,7 @@ def attention_in_integers(module: Module, dot: Dot, target: Target) -> Rule:
             reason = "" if gains else f"integers are estimated at {share:.2f} of the time of direct sums of f32"
         reasons[op] = reason
     told = "both operands are quantised: the sums are of integers, which is exact"
-    return Rule("attention_in_integers", ("matmul", "matmul_integer"), partial(_in_integers, dot, reasons), told)
+    return Rule("attention_in_integers", (), partial(_in_integers, dot, reasons), told)
 
 
 def _in_integers(dot: Dot, reasons: dict[Op, str], op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
@@ -75,7 +75,7 @@ def _in_integers(dot: Dot, reasons: dict[Op, str], op: Op, b: Builder, ctx: Rewr
 def _operand(op: Op, index: int) -> _Operand | None:
     """Operand 0 or 1 of a product; None where it does not stand for bytes with one scale and one zero point."""
     value = op.operands[index]
-    if op.name == "matmul_integer":
+    if OF_NUMBERS.of(op) is not None:
         found, parameters = _Operand(value, op.operands[2 + index], None), [op.operands[2 + index]]
     else:
         inner = defining(value, "dequantize_linear")
@@ -124,7 +124,8 @@ def _sum_of_shares(value: Value, module: Module) -> float | None:
 
 def _centred_sums(op: Op, left: _Operand, right: _Operand, dot: Dot, ctx: RewriteContext) -> Value:
     """Products of integers with their zero points taken off, added up in i32."""
-    right, transposed = _by_rows(right, bool(op.attrs.get("transpose_b")))
+    product = product_of(op)
+    right, transposed = _by_rows(right, product is not None and product.turns_weights)
     along = -1 if transposed else -2  # the axis of the right operand that is summed over
     (rows, row_shift), (columns, column_shift) = (
         _as_bytes(operand.integers, dtype) for operand, dtype in ((left, dot.left), (right, dot.right))
@@ -193,8 +194,9 @@ def _moved(x: Value, dtype: DType, shift: int) -> Value:
             moved = OPERATORS[op.name](_moved(op.operands[0], dtype, shift), **op.attrs)
             assert isinstance(moved, Value)
             return moved
-        if op.name == "quantize_linear":
-            data, scale, zero = op.operands
-            attrs = {**op.attrs, "dtype": dtype}
+        quantised = defining(x, "quantize_linear")
+        if quantised is not None:
+            data, scale, zero = quantised.operands
+            attrs = {**quantised.attrs, "dtype": dtype}
             return quantize_linear(data, scale, shifted(zero, dtype, shift), **attrs)
     return shifted(x, dtype, shift)

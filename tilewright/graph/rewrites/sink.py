@@ -22,8 +22,9 @@ from tilewright.ir.types import TensorType, product
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import is_alias, is_view
 from tilewright.ops.traits.pairing import is_elementwise
-from tilewright.ops.view import concat, expand, pad, reshape, slice_, transpose
+from tilewright.ops.view import concat, expand, reshape, transpose
 
 Perm = tuple[int, ...]
 
@@ -42,30 +43,23 @@ def transpose_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Repl
 
 def _widens_what_others_read(op: Op) -> bool:
     """Whether it makes elements wider that are needed moved and narrow anyway, so that it had better read these."""
-    if op.name != "cast" or dtype_of(op.result).bits <= dtype_of(op.operands[0]).bits:
-        return False
-    return len(op.operands[0].users) > 1
+    x, *others = op.operands
+    return not others and dtype_of(op.result).bits > dtype_of(x).bits and len(x.users) > 1
 
 
 @rule("pad", "slice")
 def transpose_below_window(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """pad and slice of a transpose, but no slice of one that a concat reads as well: it would be made twice."""
+    """pad and slice of a transpose, but not of one that a concat reads as well: it would be made twice."""
     inner = defining(op.operands[0], "transpose")
-    if inner is None or (op.name == "slice" and any(reader.name == "concat" for reader in inner.result.users)):
+    if inner is None or any(reader.name == "concat" for reader in inner.result.users):
         return None
     perm: Perm = tuple(inner.attrs["perm"])
-    x = inner.operands[0]
 
-    def permuted(name: str) -> tuple[object, ...]:
-        values = tuple(op.attrs[name])
-        return tuple(values[perm.index(k)] for k in range(len(perm))) if values else ()
+    def permuted(value: object) -> object:
+        by_axis = isinstance(value, tuple | list) and len(value) == len(perm)
+        return tuple(value[perm.index(k)] for k in range(len(perm))) if by_axis else value  # type: ignore[index]
 
-    if op.name == "pad":
-        moved = pad(
-            x, before=permuted("before"), after=permuted("after"), mode=op.attrs["mode"], value=op.attrs["value"]
-        )
-    else:
-        moved = slice_(x, starts=permuted("starts"), sizes=permuted("sizes"), steps=permuted("steps"))
+    moved = OPERATORS[op.name](inner.operands[0], **{name: permuted(value) for name, value in op.attrs.items()})
     return transpose(moved, perm=perm)
 
 
@@ -105,7 +99,7 @@ def _is_moved_back(value: Value, perm: Perm, shape: tuple[Sym, ...]) -> bool:
             back = tuple(user.attrs["perm"])
             return shape_of(value) == shape and tuple(perm[k] for k in back) == tuple(range(len(perm)))
         others = [v for v in user.operands if v is not value]
-        if not (user.name == "reshape" or is_elementwise(user)) or not all(map(is_constant, others)):
+        if not (is_alias(user) or is_elementwise(user)) or not all(map(is_constant, others)):
             return False
         value = user.result
     return False
@@ -146,11 +140,10 @@ def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replac
 def move_below_whole_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """The greatest of all elements does not depend on where they are. (Sums would be of another order.)"""
     x = op.operands[0]
-    inner = x.op
-    if inner is None or inner.name not in ("transpose", "reshape", "unblock_channels"):
+    if x.op is None or not is_view(x.op) or type_of(op.result).size != 1:
         return None
-    source = inner.operands[0]
-    if type_of(source).size != type_of(x).size or type_of(op.result).size != 1:
+    source = x.op.operands[0]
+    if type_of(source).size != type_of(x).size:
         return None
     axes = tuple(range(type_of(source).rank))
     found = OPERATORS[op.name](source, axes=axes, keepdims=False)
@@ -207,7 +200,7 @@ def reshape_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacem
     """transpose(reshape(x)) -> reshape(transpose(x)) where the reshape leaves the axes alone that are moved,
     or only adds or drops axes of one element."""
     inner = defining(op.operands[0], "reshape")
-    if inner is None or any(u.name == "matmul" for u in op.result.users):
+    if inner is None or any("transpose_b" in u.attrs for u in op.result.users):
         return None  # products take transposes into their flags
     old, middle = shape_of(inner.operands[0]), shape_of(inner.result)
     perm: Perm = tuple(op.attrs["perm"])

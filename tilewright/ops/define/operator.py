@@ -181,7 +181,7 @@ class TorchBinding:
 @dataclass(eq=False)
 class Operator:
     """One operator. `kind` is "primitive", "composite" or "irregular"; `keep` composites stay whole until a
-    pass expands them. The result of an alias lies in memory as its operand does."""
+    pass expands them. The result of an alias lies in memory as its operand does. `rules` are those of slots."""
 
     name: str
     fn: Callable[..., Any]
@@ -195,6 +195,7 @@ class Operator:
     onnx_bindings: list[OnnxBinding] = field(default_factory=list)
     torch_bindings: list[TorchBinding] = field(default_factory=list)
     declared: Traits | Callable[..., Traits] = UNKNOWN
+    rules: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:

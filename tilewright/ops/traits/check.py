@@ -162,11 +162,15 @@ def _linear(trial: _Trial, found: Traits) -> str:
     return ""
 
 
+_ANY = np.ones((), bool)
+"""All places."""
+
+
 def _product(trial: _Trial, found: Traits) -> str:
     """Of weights of which those of one channel are 0, that channel alone changes, and where those that meet channels of
     the data are 0, these do not count. Products of matrices are compared with NumPy's."""
     product = found.product
-    if product is None or product.data is None or any(x.size == 0 for x in trial.operands):
+    if product is None or found.has_state or any(x.size == 0 for x in trial.operands):
         return ""
     both = product.data, product.weights
     operands = [x if k in both else np.zeros_like(x) for k, x in enumerate(trial.operands)]
@@ -179,25 +183,18 @@ def _product(trial: _Trial, found: Traits) -> str:
         made = trial.results(_replaced(_replaced(operands, both[0], data), both[1], weights))
         return plain[0] if made is None else made[0]
 
-    if product.channel is not None and product.kept is not None:
-        kept = weights.shape[product.kept]
-        changed = result(data, _without(weights, product.kept, 0, kept))
-        others = np.arange(changed.shape[product.channel]) % kept != 0
-        told = _first_difference(
-            changed.compress(others, product.channel), plain[0].compress(others, product.channel),
-            np.ones((), bool), "without the weights of channel 0 others are", "before",
-        )  # fmt: skip
-        if told or _is_left(changed.compress(~others, product.channel)):
-            return told or "without the weights of channel 0 it is not 0"
-    if product.depth is not None:
-        met = weights.shape[product.summed[0]]
-        missing = _without(weights, product.summed[0], 0, met)
-        told = _first_difference(
-            result(_without(data, product.depth, 0, met), missing), result(data, missing),
-            np.ones((), bool), "without what weights of 0 meet it is", "with it",
-        )  # fmt: skip
-        if told:
-            return told
+    kept, met = weights.shape[product.kept], weights.shape[product.summed[0]]
+    changed = result(data, _without(weights, product.kept, kept))
+    others = np.arange(changed.shape[product.channel]) % kept != 0
+    now, before = (x.compress(others, product.channel) for x in (changed, plain[0]))
+    told = _first_difference(now, before, _ANY, "without the weights of channel 0 others are", "before")
+    if told or np.any(changed.compress(~others, product.channel) != 0):
+        return told or "without the weights of channel 0 it is not 0"
+    missing = _without(weights, product.summed[0], met)
+    less, whole = (result(x, missing) for x in (_without(data, product.depth, met), data))
+    told = _first_difference(less, whole, _ANY, "without what weights of 0 meet it is", "with it")
+    if told:
+        return told
     if product.transposed is None or not product.is_plain or plain[0].dtype.kind not in "fiu":
         return ""
     sides = [np.swapaxes(x, -1, -2) if t else x for x, t in zip((data, weights), product.transposed, strict=True)]
@@ -207,15 +204,11 @@ def _product(trial: _Trial, found: Traits) -> str:
     return _first_difference(plain[0], wanted, differs, "it gives", "the product of matrices is")
 
 
-def _without(x: np.ndarray, axis: int, first: int, step: int) -> np.ndarray:
-    """x with zeros at every so many places of an axis."""
+def _without(x: np.ndarray, axis: int, step: int) -> np.ndarray:
+    """x with zeros at the first place of an axis, and at every so many from there."""
     found = x.copy()
-    found[(slice(None),) * axis + (slice(first, None, step),)] = 0
+    found[(slice(None),) * axis + (slice(None, None, step),)] = 0
     return found
-
-
-def _is_left(x: np.ndarray) -> bool:
-    return bool(np.any(x != 0))
 
 
 def _replaced(operands: Arrays, k: int, x: np.ndarray) -> list[np.ndarray]:

@@ -13,7 +13,7 @@ from tilewright.ir.scalar import SCALAR_OPS, ScalarOp, identity
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import ScalarType, TensorType
 from tilewright.ops.define.operator import OPERATORS, Application, Compute, Operator
-from tilewright.ops.traits.facts import NONE, UNKNOWN, Indices, Number, Traits
+from tilewright.ops.traits.facts import NONE, UNKNOWN, Indices, Number, Product, Traits
 from tilewright.ops.traits.products import product_of_compute, product_of_parts
 
 
@@ -34,10 +34,32 @@ def traits(operator: Operator, types: Sequence[TensorType], attrs: dict[str, Any
     return _of_application(operator.application(types, attrs))
 
 
+def is_alias(op: Op) -> bool:
+    """Whether its result lies in memory as its operand does."""
+    operator = OPERATORS.get(op.name)
+    return operator is not None and operator.is_alias
+
+
 def is_view(op: Op) -> bool:
     """Whether it shows all or some elements of its only operand, and nothing else, at places that its attributes
     tell."""
     return len(op.operands) == 1 and len(op.results) == 1 and traits_of(op).moves_one
+
+
+def product_of(op: Op) -> Product | None:
+    """The axes of the products that an op adds up; None where they are not all that it adds up."""
+    return traits_of(op).product
+
+
+def is_reduction(op: Op) -> bool:
+    """Whether it combines elements of its only operand along axes."""
+    operator = OPERATORS.get(op.name)
+    if operator is None or operator.kind != "primitive" or len(op.operands) != 1:
+        return False
+    compute = operator.compute([op.operands[0].tensor], op.attrs)
+    axes = {v for v, _ in (*compute.axes, *compute.reduce)}
+    loads = (o for o in compute.body.ops if o.name == "load")
+    return compute.combine != "" and all(axes.issuperset(o.attrs["idx"]) for o in loads)
 
 
 # Of primitives

@@ -19,7 +19,7 @@ NONE: Indices = frozenset()
 class Product:
     """How an operator adds up products of elements of two operands, of which one may be weights.
 
-    data, weights: these operands; of a network that carries a state the data are its state, which is none.
+    data, weights: these operands; of what carries a state from step to step, the data are the state it begins with.
     channel: the axis of the result along which outputs lie, whose weights are their own.
     kept: the axis of the weights that it is.
     depth: the axis of the data over which sums go, that of their channels.
@@ -31,12 +31,12 @@ class Product:
     is_plain: the elements of the operands are multiplied as they are, and nothing is done to the sums.
     """
 
-    data: int | None
+    data: int
     weights: int
-    channel: int | None
-    kept: int | None
+    channel: int
+    kept: int
     summed: tuple[int, ...]
-    depth: int | None
+    depth: int
     space: tuple[int, ...] = ()
     transposed: tuple[bool, bool] | None = None
     is_plain: bool = True
@@ -44,6 +44,16 @@ class Product:
     @property
     def of_matrices(self) -> bool:
         return self.transposed is not None
+
+    @property
+    def turns_data(self) -> bool:
+        """Whether it is one of matrices, of which the left one lies transposed."""
+        return self.transposed is not None and self.transposed[0]
+
+    @property
+    def turns_weights(self) -> bool:
+        """Whether it is one of matrices, of which the right one lies transposed."""
+        return self.transposed is not None and self.transposed[1]
 
     @property
     def slides(self) -> bool:
@@ -104,6 +114,13 @@ class Traits:
 
 FIRST: Indices = frozenset({0})
 UNKNOWN = Traits()
+
+
+def step_by_step(state: int, floats: int = 8) -> Traits:
+    """Of networks that multiply a state with weights, operand 1 [gates, units, units], in each step, and give [steps,
+    batch, units]: the state that they begin with is operand `state`. So many operands may be floats."""
+    product = Product(state, 1, channel=2, kept=1, summed=(2,), depth=1, is_plain=False)
+    return Traits(continuous=frozenset(range(floats)), sums_products=True, product=product, has_state=True)
 
 
 def _is_said(declared: Traits, name: str) -> bool:

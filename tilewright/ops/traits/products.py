@@ -28,7 +28,7 @@ def product_of_compute(compute: Compute) -> Product | None:
 
 def product_of_parts(block: Block, results: Sequence[Value], product: Product | None, part: Op) -> Product | None:
     """Of a composite that multiplies two of its operands, or functions of their elements."""
-    if product is None or product.data is None or len(results) != 1 or results[0] is not part.result:
+    if product is None or len(results) != 1 or results[0] is not part.results[0] or part.blocks:
         return None
     args = [_argument(part.operands[k]) for k in (product.data, product.weights)]
     if args[0] is None or args[1] is None or args[0] is args[1]:
