@@ -96,12 +96,13 @@ def cycles_per_step(rows: int, columns: int, target: Target) -> float:
 
 def least_rows_of_one_tile(tile: Tile, element: int, target: Target) -> int:
     """From how many rows on a tile of several is to compute all rows of an unknown number: where less than half of it
-    is in use a smaller one is faster, but for a tile that takes hardly longer than one row. That one has a kernel of
-    its own, as calls often have one."""
+    is in use a smaller one is faster, and so is one of those rows that are free: that take hardly longer than a single
+    row, or than L2 takes to give the columns. That one has a kernel of its own, as calls often have one."""
     columns = tile.columns * registers_per_vector(tile.lanes, element, target)
-    alone = cycles_per_step(1, columns, target)
+    waiting = columns * target.vector_bits / 8 / target.bandwidth.l2
+    alone = max(cycles_per_step(1, columns, target), waiting)
     free = max(n for n in range(1, tile.rows + 1) if n == 1 or cycles_per_step(n, columns, target) <= alone)
-    return 2 if tile.rows <= free + 1 else tile.rows // 2 + 1
+    return 2 if tile.rows <= free + 1 else max(tile.rows // 2 + 1, min(free + 2, tile.rows))
 
 
 LOOP_INSTRUCTIONS = 3

@@ -44,7 +44,8 @@ def specialize(func: Func, extent: Sym, least: int) -> Func:
     info = kernel_info(func)
     least_values = {v.name: v.bounds[0] or 0 for v in narrowed.values()}
     func.info = replace(kernel_info(func), specialized_for={**info.specialized_for, **least_values})
-    _narrow_last(func, info.not_together)
+    for excluded in info.not_together:
+        _narrow_last(func, excluded)
     return func
 
 
@@ -53,7 +54,8 @@ def specialize_less(func: Func, least_values: Mapping[str, int]) -> bool:
     to less than that. False for several, as nothing is known of any until the kernel is specialised for all others, and
     where loops that never run for so small dims would divide by zero."""
     if len(least_values) > 1:
-        func.info = replace(kernel_info(func), not_together=dict(least_values))
+        before = [m for m in kernel_info(func).not_together if m.keys() != least_values.keys()]
+        func.info = replace(kernel_info(func), not_together=(*before, dict(least_values)))
     return _narrow_last(func, least_values)
 
 
@@ -100,7 +102,7 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
     rename_vars(second, names_in(func) | {op.attrs["var"].name for op in _binders(first)})
     returned = Op("return")
     put_ops(func.body, [new_if([condition], first), new_if([logical_not(condition)], second), returned])
-    func.info = replace(kernel_info(func), specialized_for={}, not_together={})
+    func.info = replace(kernel_info(func), specialized_for={}, not_together=())
     return func
 
 

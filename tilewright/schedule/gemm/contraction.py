@@ -60,7 +60,7 @@ from tilewright.schedule.gemm.register_tile import (
     tile_sums,
 )
 from tilewright.schedule.maps.elementwise import is_elementwise
-from tilewright.schedule.steps.access import bytes_of, conditional_nest, known, stride_of
+from tilewright.schedule.steps.access import bytes_of, conditional_nest, stride_of
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop, vectors_of
 from tilewright.schedule.strategy import FusedRegion, Strategy
@@ -265,7 +265,7 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
     by_lines = not remainder and writes_lines(s, axes, target)
     is_one = _is_one_tile(axes, tile)
     rows, row = _row_tiles(s, plan, remainder, target)
-    if not remainder and _may_leave_columns(axes, tile):
+    if not remainder and _may_leave_columns(axes, tile) and not _begin_earlier(s, plan, is_one):
         return _tiles_of_any_columns(s, axes, rows, row, plan.decision, target)
     alone = not remainder and not any(o.attrs.get("overlap") for o in rows)  # rows, too, would overlap
     tail = "overlap" if alone and not plan.shape.packed and _fills_tile(axes, tile) else "guard"
@@ -283,14 +283,23 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
 def _fills_tile(axes: GemmAxes, tile: Tile) -> bool:
     """Whether the columns are a register tile at least, so that the last one may begin earlier: without conditions on
     its lanes, of which processors hold a few."""
-    columns = known(extent_of(axes.vector))
-    return columns is not None and columns >= tile.columns * tile.lanes
+    least = extent_of(axes.vector).bounds[0]
+    return least is not None and least >= tile.columns * tile.lanes
 
 
 def _may_leave_columns(axes: GemmAxes, tile: Tile) -> bool:
     """Whether columns of unknown number may leave less than a register tile: computed as a whole one, most of it would
     be in vain."""
     return axes.block is None and tile.columns > 1 and not extent_of(axes.vector).is_const
+
+
+def _begin_earlier(s: Schedule, plan: GemmPlan, is_one: bool) -> bool:
+    """Whether the last columns of an unknown number, of a single row and as they lie in the call, are a tile that
+    begins earlier: of each line of memory one vector alone would be read again and again, from far."""
+    tile = plan.decision.tile
+    if not is_one or tile.rows > 1 or plan.shape.packed or plan.group is not None:
+        return False
+    return s.at_least(extent_of(plan.axes.vector), tile.columns * tile.lanes, of_few=True)
 
 
 def _tiles_of_any_columns(
