@@ -37,7 +37,6 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import product, tensor
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.lower import lower_region
@@ -45,6 +44,7 @@ from tilewright.loops.stages import Lowered
 from tilewright.ops import blocked, contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
+from tilewright.passes import PassContext
 from tilewright.schedule.gemm.contraction import schedule_contraction
 from tilewright.schedule.gemm.gemm_axes import assign_axes, transposed_axes
 from tilewright.schedule.gemm.gemm_shape import gemm_shape, transposed_shape

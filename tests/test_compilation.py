@@ -21,7 +21,7 @@ from tilewright.link import Weights
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
 from tilewright.program.interp import run_program
-from tilewright.program.places import is_planned
+from tilewright.program.memory.places import is_planned
 from tilewright.runtime import Model
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.stages import programs
@@ -51,7 +51,7 @@ def test_it_stops_at_each_stage() -> None:
         seen.append((sorted(levels), any(op.name == "fused" for op in main.body.ops), is_planned(main)))
     graph, kernels = ["graph"], ["loops", "program"]
     assert seen == [
-        (graph, False, False), (graph, False, False), (graph, True, False),
+        (graph, False, False), (graph, False, False), (graph, False, False), (graph, True, False),
         (kernels, False, False), (kernels, False, True),
     ]  # fmt: skip
     assert ran.run("fused").stage == "planned"  # what is done stays done
@@ -61,7 +61,7 @@ def test_the_last_stage_has_the_program() -> None:
     with CPU.code(host_target(), Options()) as code:
         done = Compilation(load_onnx(models.mlp()), SETTING, Output(code, Weights())).run("program")
         assert done.artifact is not None
-        assert done.artifact.report["kernels"] == code.submitted - 2  # the program and the thread pool
+        assert done.artifact.report.kernels == code.submitted - 2  # the program and the thread pool
 
 
 def test_the_stages_up_to_the_plan_are_as_short_as_the_tour_says() -> None:
@@ -78,7 +78,8 @@ def test_all_passes_and_stages_are_observed() -> None:
     setting = Setting.of(Options(), host_target(), observe=observe)
     Compilation(load_onnx(models.mlp()), setting).run("scheduled")
     passes = [step.name for step in CPU.passes(host_target(), Options())]
-    assert [name for name, _ in told] == [*passes, "graph", "fuse", "place-views", "order", "fused", "scheduled"]
+    stages = ["graph", "fuse", "place-views", "order", "fused", "scheduled"]
+    assert [name for name, _ in told] == ["parts", *passes, *stages]
 
 
 @pytest.mark.parametrize("stage", ["import", "graph", "fused"])
@@ -158,14 +159,17 @@ def test_a_plan_that_overwrites_what_is_needed_is_refused() -> None:
         Compilation.resumed(wrong, SETTING)
 
 
-def test_a_program_of_parts_is_no_single_compilation() -> None:
+def test_a_program_of_parts_goes_on_part_by_part() -> None:
     text = """
     program @main(x: f32[2]) -> (f32[2]) { y = call(x) {part="part0", sizes=()} : f32[2]
       return y }
     func @part0(x: f32[2]) -> (f32[2]) { y = exp(x) : f32[2]
       return y }"""
-    with pytest.raises(OptionError, match="'<text>' calls parts, which are compiled one by one"):
-        Compilation.resumed(text, SETTING)
+    read = Compilation.resumed(text, SETTING)
+    assert read.stage == "parts" and read.parts is not None
+    assert [part.run("planned").stage for part in read.parts] == ["planned"]
+    x = np.array([0.5, -1], np.float32)
+    np.testing.assert_allclose(run_program(read.whole(), [x]), [np.exp(x)], rtol=1e-6)
 
 
 def test_unknown_stages_are_errors() -> None:

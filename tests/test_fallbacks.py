@@ -23,18 +23,17 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Op
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.optional_steps import OptionalSteps
-from tilewright.ir.passes import NeededPass
 from tilewright.loops.stages import Lowered
-from tilewright.memory.order import Order
-from tilewright.memory.place_views import PlaceViews
 from tilewright.options import Options, Progress
+from tilewright.passes import NeededPass
+from tilewright.program.memory.order import Order
+from tilewright.program.memory.place_views import PlaceViews
 from tilewright.runtime import Model
 from tilewright.runtime.errors import ExecutionError
 from tilewright.schedule.sharing import kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.stages import programs
-from tilewright.target.host import host_target
 
 pytestmark = pytest.mark.with_scalar_kernels
 
@@ -130,11 +129,11 @@ def failing(*arguments: object, **named: object) -> None:
 
 
 def failures(model: Model) -> list[tuple[str, str]]:
-    return [(r["stage"], r["message"]) for r in model.report().remarks if r["kind"] == "failed"]
+    return [(r.stage, r.message) for r in model.report().remarks if r.kind == "failed"]
 
 
 def test_the_steps_are_those_of_the_whole_pipeline() -> None:
-    passes = [*default_passes(host_target(), Options()), Fuse(STRATEGIES), PlaceViews(), Order()]
+    passes = [*default_passes(Options()), Fuse(STRATEGIES), PlaceViews(), Order()]
     others = {"split", "account", "inline-scalars", "share-kernels", "inplace", "concurrent-kernels"}
     others |= {"share-memory", "memory-budget"}
     assert set(STEPS) == {p.name for p in passes} | others
@@ -165,7 +164,7 @@ def test_a_strategy_that_fails_is_not_asked_again(
     as_for_users.setattr(strategy, question, failing)
     model = tilewright.compile(NETWORK, cache=False, threads=1)
     np.testing.assert_allclose(model(IMAGES)[0], expected, rtol=1e-4, atol=1e-6)
-    subjects = {r["subject"] for r in model.report().remarks if r["kind"] == "failed"}
+    subjects = {r.subject for r in model.report().remarks if r.kind == "failed"}
     assert question == "schedule" or subjects == {f"strategy '{strategy.name}'"}
 
 

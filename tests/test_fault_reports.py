@@ -23,10 +23,10 @@ from tilewright.graph.rewrites import fold
 from tilewright.ir import rewrite
 from tilewright.ir.core import Op
 from tilewright.ir.optional_steps import OptionalSteps, Part, StepFailed, retry_without_failed_steps
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import sym
-from tilewright.memory.plan import Lifetime, plan_in_order
 from tilewright.ops.elementwise import add, neg
+from tilewright.passes import PassContext
+from tilewright.program.memory.plan import Lifetime, plan_in_order
 from tilewright.runtime.errors import InternalError, PerformanceWarning
 
 AS_FOR_USERS = OptionalSteps(verified=False, raises=False)

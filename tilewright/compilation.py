@@ -1,16 +1,16 @@
 """One program on its way from the graph to the calls of its kernels: the stages, by name and in order.
 
-`compile`, `show`, `check` and `opt` run these stages, each as far as it needs, and nobody else spells their order
-(decision 78).
+`compile`, `show` and `check` run these stages, each as far as it needs; `opt`, `quantize` and `diff` let a compilation
+apply passes of theirs (decisions 78 and 94). Nobody else spells an order.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Self
 
@@ -18,31 +18,34 @@ import numpy as np
 
 from tilewright import link
 from tilewright.accounts.account import Account
+from tilewright.accounts.reports import program_report
 from tilewright.back_end import BackEnd, Code, back_end_for
-from tilewright.codegen.program import KernelText
-from tilewright.graph.assumptions import assumptions, same_dims
+from tilewright.codegen.program import KernelText, Program
+from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark, RemarkKind, UnsupportedError, VerifyError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
-from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import Spec, verify_func
 from tilewright.loops.kernel_info import KernelInfo, kernel_info
 from tilewright.loops.storage.packing import Packing
-from tilewright.memory.budget import over_budget
-from tilewright.memory.order import Order
-from tilewright.memory.place_views import PlaceViews
-from tilewright.memory.plan import plan_in_order
-from tilewright.memory.storage import Place, assign_storage
 from tilewright.ops.define.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress
+from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.plugins import NO_PLUGINS, Plugins
-from tilewright.program.places import annotate, arena_of, broken_plan, is_planned
+from tilewright.program.memory.budget import over_budget
+from tilewright.program.memory.order import Order
+from tilewright.program.memory.place_views import PlaceViews
+from tilewright.program.memory.places import annotate, arena_of, broken_plan, is_planned
+from tilewright.program.memory.plan import plan_in_order
+from tilewright.program.memory.storage import Place, assign_storage
+from tilewright.program.native import GroupNative
 from tilewright.program.spec import LEVEL, program_spec
-from tilewright.program.split import SplitGraph, parts_of
+from tilewright.program.split import SplitGraph, is_of_parts, joined, parts_of
 from tilewright.program.states import introduce_states, pair_states
+from tilewright.program.steps import staged_program
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules
@@ -100,7 +103,7 @@ class Setting:
 
     def context(self) -> PassContext:
         """What passes of the graph level share."""
-        return PassContext(self.target, self.options, [*self.optional.remarks], self.optional)
+        return PassContext(self.target, self.options, remarks=[*self.optional.remarks], optional=self.optional)
 
     def strategies(self, remarks: list[Remark]) -> Strategies[Strategy]:
         """The strategies of the back end, and those of plugins for its kind of machine; `remarks` are told what is left
@@ -153,6 +156,8 @@ class Compilation:
     Stages, by what the module is then:
 
     - "import": the graph as the model says it;
+    - "parts": the same where one piece of native code can compute it; else a program that calls parts, of which each
+      is a compilation of its own, and goes through the stages that follow;
     - "graph": the same function in the operators and layouts that kernels are made of;
     - "fused": its regions, each of which becomes one kernel (or several), in the order of execution;
     - "scheduled": a program: calls of kernels, whose loops are functions of the module;
@@ -163,22 +168,51 @@ class Compilation:
     `assumed`. `output` is needed for the last stage alone.
     """
 
-    def __init__(self, module: Module, setting: Setting, output: Output | None = None) -> None:
+    def __init__(
+        self, module: Module, setting: Setting, output: Output | None = None, *, is_part: bool = False
+    ) -> None:
+        """`is_part` says that one piece of native code can compute the module."""
         self.module = module
         self.setting = setting
         self.output = output
-        self.stage = _stage_of(module)
+        self.stage = _stage_of(module, is_part)
+        self.parts: tuple[Compilation, ...] | None = None
+        """Of a program that calls parts, from the stage "parts" on."""
         self.context = setting.context()
         self.strategies = setting.strategies(self.remarks)
         self.artifact: Artifact | None = None
-        self._clock = Clock()
-        self._account = Account(module, setting.machine, setting.optional)
-        if self.stage == "fused":
-            self._account.note_regions(module)
+        self.program: Program | None = None
+        """What the code of the last stage is made of; None of parts without code between them."""
         self._texts: dict[str, KernelText] = {}
         self._nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
-        self.assumed = assumptions(module)
         self.context.remarks += remarks_of_import(module)
+        if is_of_parts(module.main):
+            self._take_parts()
+            self.stage = min((part.stage for part in self.pieces), key=STAGES.index, default="parts")
+        elif self.stage != "import":
+            self._begin()
+
+    def _begin(self) -> None:
+        """What must be known of a graph before passes change it."""
+        self._clock = Clock()
+        self._account = Account(self.module, self.setting.machine, self.setting.optional)
+        if self.stage == "fused":
+            self._account.note_regions(self.module)
+
+    @cached_property
+    def assumed(self) -> tuple[Assumption, ...]:
+        """What is taken for granted, as the graph says it before it is lowered, and the main function afterwards."""
+        return assumptions(self.module)
+
+    @property
+    def pieces(self) -> tuple[Compilation, ...]:
+        """What has kernels of its own: the parts, or this program where it is in one piece."""
+        return (self,) if self.parts is None else self.parts
+
+    @classmethod
+    def by_default(cls, module: Module) -> Self:
+        """With the options that are so by default, for this machine."""
+        return cls(module, Setting.chosen(Options(), Session()))
 
     @classmethod
     def resumed(
@@ -201,15 +235,7 @@ class Compilation:
         for name, array in (constants or {}).items():
             if name in module.constants:
                 module.constants[name] = array
-        if module.main.level == LEVEL:
-            verify_program(module, setting.back_end.spec(setting.machine))
-            if parts_of(module):
-                raise OptionError(
-                    f"the program of '{file}' calls parts, which are compiled one by one",
-                    hint="resume from the text of a part",
-                )
-        else:
-            verify_graph(module)
+        verify_all(module, setting.back_end.spec(setting.machine))
         return cls(module, setting, output)
 
     @property
@@ -218,18 +244,30 @@ class Compilation:
         return self.context.remarks
 
     def text(self, *, locs: bool = False) -> str:
-        """The module as text, with `locs` ops carry the source node they came from; elements of big constants are left
-        out."""
-        return print_module(self.module, locs=locs)
+        """The module as text, its parts with all that they have become; with `locs` ops carry the source node they came
+        from. Elements of big constants are left out."""
+        return print_module(self.whole(), locs=locs)
+
+    def whole(self) -> Module:
+        """The module; of a program that calls parts a new one, with what these have become."""
+        return self.module if self.parts is None else joined(self.module, [part.module for part in self.parts])
 
     def run(self, until: str = "fused") -> Self:
         """Run the stages that are left up to one. Raises UnsupportedError and what the stages raise."""
         if until not in STAGES:
             raise OptionError(f"there is no stage '{until}'", hint=f"stages are {', '.join(STAGES)}")
         while STAGES.index(self.stage) < STAGES.index(until):
-            self.stage = STAGES[STAGES.index(self.stage) + 1]
-            _STEPS[self.stage](self)
+            if self.parts is not None:
+                self._run_parts(until)
+            else:
+                self.stage = STAGES[STAGES.index(self.stage) + 1]
+                _STEPS[self.stage](self)
             self._observed(self.stage)
+        return self
+
+    def apply(self, passes: Iterable[Pass]) -> Self:
+        """Run passes of a tool on the graph before the stages that are left."""
+        self._pass(passes, lambda: None)
         return self
 
     def _observed(self, name: str) -> None:
@@ -237,6 +275,39 @@ class Compilation:
             self.setting.observe(name, self.module)
 
     # Stages
+
+    def _split(self) -> None:
+        """Find the parts where there are any, each of which is compiled by itself."""
+        setting, module = self.setting, self.module
+        pair_states(module, setting.options.states)
+        setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
+        if module.main.level != LEVEL:
+            self._begin()
+            return
+        if setting.options.integer_only and self.output is not None:
+            raise UnsupportedError(
+                "the model cannot be computed by integers only: sizes of its tensors depend on data",
+                hint="give the inputs that they depend on as constants",
+            )
+        introduce_states(module.main)
+        if setting.optional.verified:
+            verify_all(module)
+        self._take_parts()
+
+    def _take_parts(self) -> None:
+        """Each part is a compilation from now on."""
+        self.parts = tuple(
+            Compilation(part, self.setting, self.output, is_part=True) for part in parts_of(self.module)
+        )
+
+    def _run_parts(self, until: str) -> None:
+        """Take each part to a stage, one after the other."""
+        assert self.parts is not None
+        for part in self.parts:
+            part.run(until)
+        self.stage = until
+        if until == STAGES[-1]:
+            self._link_parts(self.parts)
 
     def _lower(self) -> None:
         """All passes of the graph level before fusion. Kernels are told which dims are the same in all calls."""
@@ -301,7 +372,7 @@ class Compilation:
         self.context.remarks += output.weights.remarks
         output.weights.remarks.clear()
         number = next(output.programs)
-        program = link.make_program(
+        self.program = program = link.make_program(
             module, constants, self._texts, self.assumed,
             flush_denormals=options.numerics != "strict" and not options.integer_only,
             suffix=f".{number}" if number else "",
@@ -310,13 +381,31 @@ class Compilation:
         self._clock.lap("emit")
         output.code.begin(text)
         self._clock.lap("llvm")
-        report = link.make_report(module, self._nodes, self._clock.laps, self.remarks, options.numerics)
-        self._account.add_to(report, module, self._texts, self.remarks)
-        link.add_integers(report, module)
-        if options.profile:
-            link.add_costs(report, module)
+        types = self._account.types(module, self._texts, self.context.outcomes)
+        report = program_report(
+            module, self._nodes, self._clock.laps, self.remarks, options.numerics, types, counted=options.profile
+        )
         target = self.setting.back_end.target(self.setting.machine)
         self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)
+
+    def _link_parts(self, parts: Sequence[Compilation]) -> None:
+        """The artefact of a program of parts, whose code for what needs no host is begun."""
+        setting, module, output = self.setting, self.module, self.output
+        assert output is not None
+        made = [part.artifact for part in parts if part.artifact is not None]
+        if setting.target is not None and parts:
+            GroupNative().run(module)
+        staged = staged_program(module)
+        if staged.slots:
+            programs = [part.program for part in parts if part.program is not None]
+            names = [part.run_symbol for part in made]
+            self.program = link.make_program_of_parts(module, staged, programs, names)
+            output.code.begin(output.code.program(self.program))
+        target = setting.back_end.target(setting.machine)
+        states = link.make_states(module, output.weights)
+        self.artifact = link.make_staged(module, staged, made, target, setting.options.numerics, states)
+        told = (*self.artifact.report.remarks, *remarks_of_import(module))
+        self.artifact = self.artifact.reporting(remarks=told)
 
     # Parts of them
 
@@ -332,9 +421,11 @@ class Compilation:
         """Passes of which there are some `before` these."""
         total = len(self._passes_before_fusion) + len(self._passes_of_fusion)
         done = count(before + 1)
+        self._pass(passes, lambda: self.setting.tell("graph", next(done), total))
 
+    def _pass(self, passes: Iterable[Pass], after_each: Callable[[], None]) -> None:
         def passed(step: Pass, module: Module) -> None:
-            self.setting.tell("graph", next(done), total)
+            after_each()
             self._observed(step.name)
 
         check = verify_graph if self.setting.optional.verified else None
@@ -353,6 +444,7 @@ class Compilation:
 
 
 _STEPS: dict[str, Callable[[Compilation], None]] = {
+    "parts": Compilation._split,
     "graph": Compilation._lower,
     "fused": Compilation._fuse,
     "scheduled": Compilation._schedule,
@@ -362,16 +454,28 @@ _STEPS: dict[str, Callable[[Compilation], None]] = {
 STAGES = ("import", *_STEPS)
 
 
-def _stage_of(module: Module) -> str:
+def _stage_of(module: Module, is_part: bool) -> str:
     """The first stage of which this could be the text."""
     if module.main.level == LEVEL:
         return "planned" if is_planned(module.main) else "scheduled"
-    return "fused" if any(op.name == "fused" for op in module.main.body.ops) else "import"
+    if any(op.name == "fused" for op in module.main.body.ops):
+        return "fused"
+    return "parts" if is_part else "import"
 
 
 def verify_graph(module: Module) -> None:
     """VerifyError where the main function is no legal graph."""
     verify_func(module.main, graph_spec(module))
+
+
+def verify_all(module: Module, kernels: Spec | None = None) -> None:
+    """VerifyError where the main function or a part is illegal; with the Spec of `kernels` also where a kernel is."""
+    if module.main.level != LEVEL:
+        verify_graph(module)
+        return
+    verify_program(module, kernels)
+    for part in parts_of(module) if is_of_parts(module.main) else ():
+        verify_all(part, kernels)
 
 
 def verify_program(module: Module, kernels: Spec | None = None) -> None:
@@ -383,21 +487,6 @@ def verify_program(module: Module, kernels: Spec | None = None) -> None:
             verify_func(func, kernels)
     if is_planned(module.main) and (wrong := broken_plan(module)) is not None:
         raise VerifyError(wrong[0], where=f"@main, {wrong[1].loc}")
-
-
-def split(module: Module, setting: Setting) -> tuple[Module, ...]:
-    """The parts of a module whose main function becomes a program where one part cannot compute it all; each is
-    compiled by itself. Without the step that does this, the module itself."""
-    pair_states(module, setting.options.states)
-    setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
-    parts = parts_of(module)
-    if module.main.level == LEVEL:
-        introduce_states(module.main)
-    if setting.optional.verified and module.main.level == LEVEL:
-        verify_program(module)
-        for part in parts:
-            verify_graph(part)
-    return parts
 
 
 def remarks_of_import(module: Module) -> list[Remark]:

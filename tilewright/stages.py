@@ -10,21 +10,14 @@ from typing import Any
 
 from tilewright.asm.listing import annotated
 from tilewright.codegen.cpu.assemble import assembly
-from tilewright.compilation import Compilation, Setting, split
-from tilewright.compiler import (
-    broadcasting_module,
-    compile_with_fallbacks,
-    edited_schedules,
-    frequent_modules,
-    import_request,
-)
+from tilewright.compilation import Compilation, Setting
+from tilewright.compiler import compile_with_fallbacks, edited_schedules
 from tilewright.ir.core import Func, Module
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.text import print_func, print_module
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
-from tilewright.program.spec import LEVEL
-from tilewright.runtime.artifact import sizes_text
+from tilewright.requested import RequestedGraphs, import_request
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules, print_schedule
 from tilewright.session import Session
@@ -63,30 +56,27 @@ def programs(
         return {"main": print_module(import_request(request, session, progress))}
 
     def texts(module: Module, optional: OptionalSteps, told: OnProgress | None) -> dict[str, str]:
-        frequent = frequent_modules(module, request, options, session, told)
-        broadcasting = broadcasting_module(module, request, session, told)
+        graphs = RequestedGraphs.of(module, request, options.frequent, session, told)
         edited = edited_schedules(options) or EditedSchedules()
         setting = Setting.of(
             options, machine, session.loaded_plugins, optional=optional, progress=told, edited=edited
         )
-        wholes = {"": module} | {f"{sizes_text(sizes)}: ": load() for sizes, load in frequent}
-        if broadcasting is not None:
-            wholes["broadcasting: "] = broadcasting()
-        parts: dict[str, Module] = {}
-        for prefix, whole in wholes.items():
-            parts |= _parts(prefix, whole, setting)
-        found = {f"{p}main": print_func(w.main) for p, w in wholes.items() if w.main.level == LEVEL}
-        for part in parts.values():
-            Compilation(part, setting).run(_STAGE_OF.get(level, "scheduled"))
+        wholes = {prefix: Compilation(each, setting) for prefix, each in graphs.all()}
+        for whole in wholes.values():
+            whole.run(_STAGE_OF.get(level, "scheduled"))
+        pieces = {f"{prefix}{name}": piece for prefix, whole in wholes.items() for name, piece in _pieces(whole)}
         if level == "graph":
-            return {f"{name}{part.main.name}": print_module(part) for name, part in parts.items()}
+            return {f"{name}main": piece.text() for name, piece in pieces.items()}
         if level == "program":
-            return found | {f"{name}{part.main.name}": print_func(part.main) for name, part in parts.items()}
+            found = {f"{prefix}main": whole for prefix, whole in wholes.items()}
+            found |= {f"{name}main": piece for name, piece in pieces.items()}
+            return {name: print_func(each.module.main) for name, each in found.items()}
         edited.check_all_used()
-        made = ((name, f) for name, part in parts.items() for f in part.funcs.values() if f.level == "loops")
+        made = ((name, f) for name, p in pieces.items() for f in p.module.funcs.values() if f.level == "loops")
         kernels = _chosen({f"{name}{f.name}": f for name, f in made}, kernel)
         if level == "schedule":
-            calls = Counter(op.attrs["kernel"] for p in parts.values() for op in p.main.body.ops if op.name == "call")
+            mains = (piece.module.main for piece in pieces.values())
+            calls = Counter(op.attrs["kernel"] for main in mains for op in main.body.ops if op.name == "call")
             return {n: print_schedule(f, edited.digests[f.name], calls[f.name]) for n, f in kernels.items()}
         return {n: _kernel_text(f, level, setting) for n, f in kernels.items()}
 
@@ -97,12 +87,9 @@ _STAGE_OF = {"graph": "fused", "program": "planned"}
 """The stages whose texts are shown; kernels are shown as they are scheduled."""
 
 
-def _parts(prefix: str, module: Module, setting: Setting) -> dict[str, Module]:
-    """The parts of a module, by what the names of their functions begin with."""
-    parts = split(module, setting)
-    if parts == (module,):
-        return {prefix: module}
-    return {f"{prefix}part{k}.": part for k, part in enumerate(parts)}
+def _pieces(whole: Compilation) -> list[tuple[str, Compilation]]:
+    """What has kernels of its own, by what the names of its functions begin with."""
+    return [("" if piece is whole else f"part{k}.", piece) for k, piece in enumerate(whole.pieces)]
 
 
 def _chosen(kernels: dict[str, Func], prefix: str | None) -> dict[str, Func]:

@@ -13,7 +13,6 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -22,6 +21,7 @@ from tilewright.ops.fixed_point import fixed_point, requantize_fixed
 from tilewright.ops.index import table_lookup
 from tilewright.ops.quant import matmul_integer
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.target.named import parse_target
 
 MACHINES = ("x86-64-v3", "zen4", "neoverse-n1")
@@ -93,7 +93,7 @@ def test_floats_are_found_where_they_are() -> None:
 def compiled(body: object, machine: str) -> Module:
     module = program(body, tensor(dt.u8, (9, 32)))  # type: ignore[arg-type]
     target, options = parse_target(machine), Options()
-    run_passes(module, default_passes(target, options), PassContext(target, options))
+    run_passes(module, default_passes(options), PassContext(target, options))
     oracle.scheduled(module, machine)
     return module
 

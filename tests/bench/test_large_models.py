@@ -13,8 +13,8 @@ import pytest
 from bench.large_models import FAMILIES
 from tilewright.compilation import Compilation, Setting
 from tilewright.frontends.onnx.load import load_onnx
-from tilewright.memory.storage import assign_storage
 from tilewright.options import Options
+from tilewright.program.memory.storage import assign_storage
 from tilewright.target.named import NAMED
 
 NODES = 64

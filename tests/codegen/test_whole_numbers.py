@@ -13,13 +13,13 @@ from tilewright.compiler import compile_module
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.quant import dequantize_linear, quantize_linear
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
 
@@ -75,7 +75,7 @@ def test_no_integer_is_made_of_what_stays_in_registers() -> None:
 def assembled(module: Module, machine: str = "zen4") -> str:
     """The machine code of its kernels."""
     target = parse_target(machine)
-    run_passes(module, default_passes(target, Options()), PassContext(target, Options()))
+    run_passes(module, default_passes(Options()), PassContext(target, Options()))
     scheduled(module, machine)
     kernels = [func for name, func in module.funcs.items() if name != "main"]
     assert kernels

@@ -126,7 +126,7 @@ def test_programs_of_stablehlo_are_compared() -> None:
 
 
 def test_a_graph_that_tools_have_made_is_a_model() -> None:
-    from tilewright.compiler import import_graph
+    from tilewright.requested import import_graph
 
     graph = import_graph(residual())
     found = tilewright.diff(residual(), graph, feeds(1), threads=1)

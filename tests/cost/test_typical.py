@@ -8,7 +8,7 @@ from tilewright.cost.typical import LENGTHS, SMALLEST_IMAGE, typical_extents, ty
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import ceildiv, floordiv, sym, var
 from tilewright.ir.types import tensor
-from tilewright.memory.plan import TYPICAL_DIM, typical
+from tilewright.program.memory.plan import TYPICAL_DIM, typical
 
 N, H, W, T = (var(name, 1) for name in ("n", "h", "w", "t"))
 

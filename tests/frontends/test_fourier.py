@@ -12,12 +12,12 @@ import pytest
 import tilewright
 from tests.frontends.helpers import imported, node_model, reference
 from tests.schedule import scheduling as oracle
-from tilewright.frontends.composites.fourier import factors_of
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.diag import TilewrightError
-from tilewright.ir.passes import PassContext, run_passes
+from tilewright.ops.composites.fourier import factors_of
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(23)
@@ -198,7 +198,7 @@ def test_complex_rows_are_taken_apart_and_put_together_by_squares() -> None:
     x = signal(32, 512, 2)
     module = load_onnx(node_model("DFT", [x, None, np.array(1)], known=(2,)).SerializeToString())
     target = parse_target("x86-64-v3")
-    run_passes(module, default_passes(target, Options()), PassContext(target, Options()))
+    run_passes(module, default_passes(Options()), PassContext(target, Options()))
     oracle.scheduled(module, "x86-64-v3")
     moving = [f for f in module.funcs.values() if f.level == "loops" and f.name.endswith("_transpose")]
     moving = [f for f in moving if len(f.args) == 2]  # no turns

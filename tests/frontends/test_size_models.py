@@ -16,9 +16,9 @@ from onnx import TensorProto, helper
 from tests.frontends.helpers import model_of, run
 from tests.frontends.test_control import graph
 from tests.frontends.test_sizes import Graph, f32, info, session, sizes
-from tilewright.frontends.composites.windows import WindowAttributes, rounded_up
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.sym import Sym, sym, var
+from tilewright.ops.composites.windows import WindowAttributes, rounded_up
 from tilewright.ops.define.staged import MEASURE
 
 rng = np.random.default_rng(15)

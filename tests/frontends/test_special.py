@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tilewright.frontends.composites import special as sp
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
+from tilewright.ops.composites import special as sp
 from tilewright.ops.define.interp import evaluate_func
 
 EDGES = np.array([0.0, 1.0, 2.0, 0.5, 8.0, 1e-20, 30.0, math.inf, math.nan])

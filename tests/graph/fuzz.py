@@ -39,7 +39,7 @@ def fuzz(seed: int) -> Tried:
             tried["program", "not tame"] += 1
             return tried
         if seed % NATIVE_EVERY:
-            run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=TOLERANCE)
+            run(module, *default_passes(Options()), Fuse(STRATEGIES), tolerance=TOLERANCE)
             tried["program", "interpreted"] += 1
             return tried
         artifact = compile_module(module, Options(verify=True, compile_threads=1), host_target())

@@ -10,7 +10,6 @@ import numpy as np
 import tilewright.ops  # noqa: F401 - fills the table of operators
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
-from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ir.verify import verify_func
@@ -18,6 +17,7 @@ from tilewright.ops import contract, elementwise, reduce, view
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.define.spec import graph_spec
+from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.target.named import parse_target
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.schedule import scheduling as oracle
-from tilewright.graph.quantised.weight_only import is_known
+from tilewright.graph.match import is_known
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.types import tensor

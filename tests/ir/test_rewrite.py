@@ -6,6 +6,7 @@ import pytest
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module
 from tilewright.ir.diag import InternalError, Loc, Remark
+from tilewright.ir.notes import Outcome, RewriteNotes
 from tilewright.ir.rewrite import (
     NoMatch,
     constant_array,
@@ -156,11 +157,14 @@ def test_an_op_without_results_is_replaced_by_nothing():
 def test_reasons_become_remarks_for_what_is_left():
     module = graph(lambda b, x: neg(b, neg(b, neg(b, x))))
     module.main.body.ops[2].loc = Loc("last", "Neg")
-    remarks = []
-    rewrite(module.main, [double_negation], module, remarks, stage="clean")
+    notes = RewriteNotes()
+    remarks = notes.remarks
+    rewrite(module.main, [double_negation], module, remarks, stage="clean", within=notes)
     assert remarks == [
         Remark("clean", "double_negation at neg of node 'last' (Neg)", "its operand is not a negation")
     ]
+    place = Loc("last", "Neg")
+    assert notes.outcomes == [Outcome("clean", "double_negation", "its operand is not a negation", "neg", place)]
 
 
 def test_a_refusal_may_be_raised_from_anywhere_in_a_rule():

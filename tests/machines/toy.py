@@ -19,13 +19,13 @@ from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir.core import Module, Op
 from tilewright.ir.diag import Remark, ScheduleError
-from tilewright.ir.passes import Pass
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.verify import Spec
 from tilewright.loops.edit import body_of, extent_of
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.loops.stages import Lowered
 from tilewright.options import Options
+from tilewright.passes import Pass
 from tilewright.plugins import Plugin
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.executor import Executor

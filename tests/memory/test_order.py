@@ -8,10 +8,10 @@ import pytest
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import tensor
-from tilewright.memory.order import Order
-from tilewright.memory.storage import planned_bytes
+from tilewright.passes import PassContext
+from tilewright.program.memory.order import Order
+from tilewright.program.memory.storage import planned_bytes
 
 
 class Graph:

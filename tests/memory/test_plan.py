@@ -10,8 +10,8 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import TensorType, tensor
-from tilewright.memory.plan import ALIGNMENT, Lifetime, plan_arena
-from tilewright.memory.storage import assign_storage, needs_copy
+from tilewright.program.memory.plan import ALIGNMENT, Lifetime, plan_arena
+from tilewright.program.memory.storage import assign_storage, needs_copy
 
 
 def lifetimes(seed: int, dims: tuple[Sym, ...] = ()) -> list[Lifetime]:

@@ -10,12 +10,12 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import tensor
-from tilewright.memory.storage import Pairs, Storage, assign_storage
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.view import reshape
 from tilewright.options import Options
+from tilewright.program.memory.storage import Pairs, Storage, assign_storage
 from tilewright.runtime import Model
 from tilewright.target.named import parse_target
 

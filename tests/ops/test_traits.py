@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +15,17 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
-from tilewright.ir.sym import ge
+from tilewright.ir.sym import Sym, ge
 from tilewright.ir.types import tensor
-from tilewright.ops.contract import matmul
-from tilewright.ops.define import OPERATORS, Operator
-from tilewright.ops.define.check_traits import contradictions
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
-from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
-from tilewright.ops.elementwise import gt, select
-from tilewright.ops.view import concat, pad
+from tilewright.ops.contract import conv, conv_transpose, matmul
+from tilewright.ops.define import OPERATORS, Compute, Operator, compute
+from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
+from tilewright.ops.elementwise import add, gt, select
+from tilewright.ops.traits.check import contradictions
+from tilewright.ops.traits.derive import traits, traits_of
+from tilewright.ops.traits.facts import FIRST, Product, Traits
+from tilewright.ops.traits.pairing import is_elementwise
+from tilewright.ops.view import concat, pad, transpose
 
 SAMPLES = 2
 """Of each operator in a family: they differ in dtypes, shapes and attributes."""
@@ -42,6 +44,11 @@ def test_no_sample_of_an_operator_contradicts_its_traits(family: Callable[[], It
             found = contradictions(OPERATORS[sample.op], sample.inputs, **sample.attrs)
             wrong += [f"{sample}: {w}" for w in found if (w.operator, w.trait) not in CONDITIONAL]
     assert wrong == []
+
+
+BOTH = {"transpose_a": True, "transpose_b": True}
+_ROWS = [[0.5, -1.5], [2.0, 0.25]]
+_PRODUCT = Product(0, 1, 1, 1, (0,), 1)
 
 
 def defined(monkeypatch: pytest.MonkeyPatch, like: str, name: str, traits: Traits) -> Operator:
@@ -80,10 +87,14 @@ class TestOfOperatorsFromElsewhere:
             ("sub", [[0.3, 1.7], [1.0, 1.0]], Traits(commutative=True), "commutative"),
             ("sub", [[0.3, 1.7], [1.0, 1.0]], Traits(right_identity=1), "right_identity"),
             ("neg", [[0.3, -1.7]], Traits(chooses=FIRST), "chooses"),
+            ("matmul", [_ROWS, _ROWS], Traits(product=Product(0, 1, 0, 0, (1,), 1)), "product"),
+            ("matmul", [_ROWS, _ROWS], Traits(product=Product(0, 1, 1, 1, (1,), 0)), "product"),
+            ("matmul", [_ROWS, _ROWS], Traits(product=replace(_PRODUCT, transposed=(True, False))), "product"),
+            ("mul", [_ROWS, _ROWS], Traits(product=_PRODUCT), "product"),
         ],
     )
     def test_each_check_finds_what_does_not_have_the_trait(
-        self, name: str, inputs: list[list[float]], wrong: Traits, trait: str, monkeypatch: pytest.MonkeyPatch
+        self, name: str, inputs: list[Any], wrong: Traits, trait: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         operator = defined(monkeypatch, name, f"like_{name}", wrong)
         found = [c.trait for c in contradictions(operator, [np.array(x, np.float32) for x in inputs])]
@@ -136,9 +147,59 @@ class TestWhatIsDerived:
         assert own.linear == {0, 1}
         assert own.sums_products
 
+    @pytest.mark.parametrize(
+        ("shapes", "attrs", "wanted"),
+        [
+            (((2, 3), (3, 4)), {}, Product(0, 1, 1, 1, (0,), 1, transposed=(False, False))),
+            (((3, 2), (4, 3)), BOTH, Product(0, 1, 1, 0, (1,), 0, transposed=(True, True))),
+            (((5, 2, 3), (3, 1)), {}, Product(0, 1, 2, 1, (0,), 2, transposed=(False, False))),
+            (((1, 2, 3), (5, 3, 4)), {}, Product(0, 1, 2, 2, (1,), 2, transposed=(False, False))),
+        ],
+    )
+    def test_the_axes_of_a_product_of_matrices(
+        self, shapes: tuple[tuple[int, ...], ...], attrs: dict[str, bool], wanted: Product
+    ) -> None:
+        assert traits_of(_op(lambda x, y: matmul(x, y, **attrs), *shapes)).product == wanted
+
+    def test_the_axes_of_a_convolution(self) -> None:
+        wanted = Product(0, 1, 1, 0, (1, 2, 3), 1, (2, 3))
+        for groups in (1, 2, 4):
+            own = traits_of(_op(lambda x, w, g=groups: conv(x, w, groups=g), (2, 4, 5, 5), (8, 4 // groups, 3, 1)))
+            assert own.product == wanted
+            assert wanted.slides
+        turned = traits_of(_op(lambda x, w: conv_transpose(x, w, groups=2), (2, 4, 5, 5), (4, 3, 3, 3)))
+        assert turned.product == Product(0, 1, 1, 1, (0, 2, 3), 1, (2, 3))
+
+    def test_a_composite_has_the_product_of_its_part(self) -> None:
+        def shifted(x: Value, w: Value) -> Value:
+            return matmul(add(x, 1.0), w)
+
+        found = {}
+        for name, fn in (("plainly", lambda x, w: matmul(x, w)), ("shifted", shifted), ("turned", _turned)):
+            operator = Operator(name, fn, "composite", keep=True)
+            found[name] = traits(operator, [tensor(dt.f32, (3, 3))] * 2, {}).product
+        assert found["plainly"] == Product(0, 1, 1, 1, (0,), 1, transposed=(False, False))
+        assert found["shifted"] == replace(found["plainly"], is_plain=False)
+        assert found["turned"] is None
+
+    def test_numbers_that_conversions_change_are_no_operands_of_a_product(self) -> None:
+        def truncated(x: Array, w: Array) -> Compute:
+            def body(t: ScalarBuilder, i: Sequence[Sym], r: Sequence[Sym]) -> Scalar:
+                return x[(i[0], r[0])].cast(dt.i32) * w[(r[0], i[1])].cast(dt.i32)
+
+            return compute([x, w], (x.shape[0], w.shape[1]), body, reduce=x.shape[1:], combine="add", dtype=dt.i32)
+
+        operator = Operator("truncated", truncated, "primitive")
+        types = [[tensor(d, (3, 3))] * 2 for d in (dt.f32, dt.i8)]
+        assert [traits(operator, t, {}).product is None for t in types] == [True, False]
+
     def test_a_choice_by_data_steps(self) -> None:
         own = traits_of(_op(lambda x, y: select(gt(x, y), x, y), (3,), (3,)))
         assert (own.continuous, own.moves) == ({1, 2}, frozenset())
+
+
+def _turned(x: Value, w: Value) -> Value:
+    return matmul(transpose(x, perm=(1, 0)), w)
 
 
 def _applications(name: str) -> Iterator[Op]:

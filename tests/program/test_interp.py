@@ -11,14 +11,17 @@ from onnx import parser
 import tilewright
 from tests import models
 from tests.staging.models import model_of
-from tilewright.compilation import Compilation, Setting, split
+from tilewright.back_end import CPU
+from tilewright.compilation import Compilation, Output, Setting
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Module
-from tilewright.ir.text import parse_module, print_module
+from tilewright.ir.text import parse_module
+from tilewright.link import Weights
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
 from tilewright.program.interp import run_program
 from tilewright.program.spec import LEVEL
+from tilewright.runtime import Model
 from tilewright.target.host import host_target
 
 SETTING = Setting.of(Options(verify=True), host_target())
@@ -74,19 +77,26 @@ def graph_of(source: bytes) -> Module:
     return load_onnx(source)
 
 
+@pytest.mark.parametrize("stage", ["parts", "fused", "planned"])
 @pytest.mark.parametrize("source, inputs", CASES.values(), ids=CASES.keys())
-def test_a_split_graph_computes_what_native_code_and_the_host_do(source: bytes, inputs: list) -> None:
-    module = graph_of(source)
-    parts = split(module, SETTING)
-    assert module.main.level == LEVEL and all(part.main.level == "graph" for part in parts)
-    text = print_module(module)
-    again = parse_module(text)
-    assert print_module(again) == text
+def test_a_split_graph_computes_what_native_code_and_the_host_do(source: bytes, inputs: list, stage: str) -> None:
+    """Whatever its parts have become, all of it is one text, from which it goes on."""
+    ran = Compilation(graph_of(source), Setting.of(Options(verify=True), host_target())).run(stage)
+    assert ran.module.main.level == LEVEL and ran.parts is not None
+    text, arrays = ran.text(), {name: np.array(array) for name, array in ran.whole().constants.items()}
+    again = Compilation.resumed(text, SETTING, arrays)
+    assert again.text() == text and again.stage == stage
     expected = tilewright.compile(source, cache=False, threads=1)(*inputs)
-    for found, wanted in zip(run_program(again, inputs), expected, strict=True):
-        for a, b in zip(found, wanted, strict=True) if isinstance(wanted, list) else [(found, wanted)]:
-            assert a.shape == b.shape and a.dtype == b.dtype
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    with CPU.code(host_target(), Options()) as code:
+        output = Output(code, Weights())
+        artifact = Compilation.resumed(text, SETTING, arrays, output=output).run("program").artifact
+        assert artifact is not None
+        compiled = Model(artifact.sharing(tuple(code.objects()), *output.weights.blocks()), 1)
+    for results in (run_program(again.whole(), inputs), compiled(*inputs)):
+        for found, wanted in zip(results, expected, strict=True):
+            for a, b in zip(found, wanted, strict=True) if isinstance(wanted, list) else [(found, wanted)]:
+                assert a.shape == b.shape and a.dtype == b.dtype
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("stage", ["scheduled", "planned"])

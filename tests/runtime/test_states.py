@@ -19,11 +19,12 @@ from onnx import helper, numpy_helper, parser
 
 import tilewright
 from tests.staging.models import model_of
-from tilewright.compilation import Compilation, Setting, split
+from tilewright.compilation import Compilation, Setting
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.options import Options
 from tilewright.program.interp import run_program
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError
+from tilewright.runtime.report.records import StateRecord
 from tilewright.stages import programs
 from tilewright.target.host import host_target
 
@@ -89,7 +90,7 @@ def floats(*shape: int) -> np.ndarray:
 
 
 def ways(model: tilewright.Model) -> list[str]:
-    return [record["update"] for record in model.report().data["states"]]
+    return [record.update for record in model.report().states]
 
 
 CASES: dict[str, tuple[str, dict[str, str], Any, str]] = {
@@ -128,9 +129,7 @@ def test_the_program_keeps_them_too(graph: str, states: dict[str, str], inputs: 
     """The interpreter of the program that is compiled, kernels in their places."""
     setting = Setting.of(Options(verify=True, states=states), host_target())
     model, module = compiled(source(graph), states=states), load_onnx(source(graph))
-    parts = split(module, setting)
-    if parts == (module,):
-        Compilation(module, setting).run("planned")
+    module = Compilation(module, setting).run("planned").whole()
     held: dict[str, np.ndarray] = {}
     for k in range(1, 4):
         given = inputs(k)
@@ -363,8 +362,7 @@ def test_they_are_told_of() -> None:
     model = compiled(source(SUMS), states={"h": "hn"})
     assert str(model.artifact.states[0]) == "h: float32[1, 8] = hn"
     assert "keeping h" in repr(model)
-    record = {"state": "h", "type": "float32[1, 8]", "becomes": "hn", "first": "zeros", "update": "in place"}
-    assert model.report().data["states"] == [record]
+    assert model.report().states == (StateRecord("h", "float32[1, 8]", "hn", "zeros", "in place"),)
     text = programs(source(SUMS), "program", options=Options(states={"h": "hn"}))["main"]
     assert 'h = state() {name="h"} : state f32[1, 8]' in text and "update(h, hn)" in text
 

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from tilewright.compilation import Compilation, Setting
-from tilewright.compiler import import_request
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.text import print_func
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.stages import Lowered
 from tilewright.options import Options, Request
+from tilewright.requested import import_request
 from tilewright.schedule.defaults import schedule_kernel
 from tilewright.schedule.replay import replay
 from tilewright.schedule.sharing import kernels

@@ -9,11 +9,11 @@ import numpy as np
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
 from tilewright.ir.core import Block, Builder, Func, Module, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.binding import bound_dims
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.define.loop_programs import run_kernel
+from tilewright.passes import PassContext
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target

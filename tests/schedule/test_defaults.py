@@ -14,18 +14,19 @@ from tilewright.back_end import CPU
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import kind_of, loops_in
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.memory.storage import assign_storage
 from tilewright.ops import contract, reduce, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
-from tilewright.program.places import annotate
+from tilewright.passes import PassContext
+from tilewright.program.memory.places import annotate
+from tilewright.program.memory.storage import assign_storage
 from tilewright.runtime import Model
+from tilewright.runtime.report.records import ProgramReport
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
@@ -150,7 +151,7 @@ def native(module: Module, threads: int, target: Target | None = None) -> Model:
         for part in (*kernels.values(), text):
             code.begin(part)
         objects = code.objects()
-    made = link.make_artifact(module, constants, program, text, CPU.target(target), {})
+    made = link.make_artifact(module, constants, program, text, CPU.target(target), ProgramReport())
     return Model(made.sharing(tuple(objects), *weights.blocks()), threads)
 
 

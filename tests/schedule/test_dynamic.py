@@ -13,7 +13,6 @@ from tilewright.compiler import compile_module
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import product, tensor
 from tilewright.loops.edit import enclosing_loops, extent_of, is_loop
@@ -23,6 +22,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.norm import softmax
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.runtime.module import Model
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
@@ -202,7 +202,7 @@ def test_every_size_is_computed_right(name: str, size: tuple[int, int]) -> None:
 def kernels(name: str, target: str, *extents: Any) -> list[Func]:
     module = program(name, *extents)
     ctx = PassContext(parse_target(target), Options())
-    run_passes(module, default_passes(ctx.target, ctx.options), ctx)
+    run_passes(module, default_passes(ctx.options), ctx)
     oracle.scheduled(module, target)
     return [f for f in module.funcs.values() if f.level == "loops"]
 

@@ -34,7 +34,7 @@ def guard_zones() -> Iterator[None]:
         if here is not None:
             patch.setattr("tilewright.runtime.module.Context", zoned_context(here))
             patch.setattr("tilewright.runtime.module.Model._plan", zoned_plan(here))
-            patch.setattr("tilewright.memory.storage.plan_arena", plans.zoned_arena(here))
+            patch.setattr("tilewright.program.memory.storage.plan_arena", plans.zoned_arena(here))
             patch.setattr("tilewright.codegen.program.Program.scratch", plans.zoned_scratch(here))
             patch.setattr("tilewright.link.Weights.place", plans.zoned_place(here))
             patch.setattr("tilewright.link.aligned_bytes", plans.zeroed_bytes)

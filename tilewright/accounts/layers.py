@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from tilewright.accounts.kernels import ProductForm, Products
+from tilewright.accounts.kernels import Products
 from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.ir.core import Module, Op, Value
-from tilewright.ir.diag import Loc, Remark
+from tilewright.ir.diag import Loc
+from tilewright.ir.notes import Outcome
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
-
-CONVOLUTIONS = frozenset({"conv", "conv_integer", "conv_transpose"})
-PRODUCTS = CONVOLUTIONS | {"matmul", "matmul_integer", "rnn", "gru", "lstm", "lstm_quantized"}
-"""What front ends make of nodes that multiply and add up."""
+from tilewright.ops.quant import OF_NUMBERS, changes_type_alone, is_quantisation
+from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.facts import Product
+from tilewright.runtime.report.records import ChannelCount, ProductForm, TypesOfLayer
 
 
 @dataclass(frozen=True)
@@ -50,22 +49,21 @@ def source_layers(module: Module) -> dict[Loc, SourceLayer]:
     """The layers of a graph as a front end gives it, by their places."""
     found: dict[Loc, SourceLayer] = {}
     for op in module.main.body.ops:
-        if op.name in PRODUCTS and op.loc not in found:
-            found[op.loc] = SourceLayer(op.loc, _channels(op), _source(op))
+        product = product_of(op)
+        if product is not None and op.loc not in found:
+            found[op.loc] = SourceLayer(op.loc, _channels(op, product), _source(op, product))
     return found
 
 
-def _channels(op: Op) -> str:
-    shape = op.results[0].tensor.shape
-    place = 1 if op.name in CONVOLUTIONS else len(shape) - 1
-    return str(shape[place]) if len(shape) > place >= 0 else "1"
+def _channels(op: Op, product: Product) -> str:
+    return str(op.results[0].tensor.shape[product.channel])
 
 
-def _source(op: Op) -> str:
+def _source(op: Op, product: Product) -> str:
     """What the model itself says of the types of a layer."""
-    if op.name.endswith("_integer"):
+    if OF_NUMBERS.of(op) is not None:
         return "the model multiplies integers"
-    data, weights = _is_quantised(op.operands[0]), any(map(_is_quantised, op.operands[1:]))
+    data, weights = (_is_quantised(op.operands[k]) for k in (product.data, product.weights))
     if data and weights:
         return ""
     if weights:
@@ -74,9 +72,10 @@ def _source(op: Op) -> str:
 
 
 def _is_quantised(value: Value) -> bool:
-    while value.op is not None and value.op.operands and (traits_of(value.op).moves or value.op.name == "cast"):
-        value = value.op.operands[0]
-    return value.op is not None and value.op.name == "dequantize_linear"
+    op = value.op
+    while op is not None and not is_quantisation(op) and (traits_of(op).moves or changes_type_alone(op)):
+        op = op.operands[0].op
+    return op is not None and is_quantisation(op)
 
 
 def layers_of_regions(module: Module) -> list[tuple[Loc, ...]]:
@@ -104,72 +103,64 @@ def layer_records(
     regions: Sequence[tuple[Loc, ...]],
     kernels: Sequence[str],
     products: Mapping[str, Products],
-    remarks: Iterable[Remark],
-) -> list[dict[str, Any]]:
+    outcomes: Iterable[Outcome],
+) -> tuple[TypesOfLayer, ...]:
     """What the report says of each layer; `kernels` are those of the regions. Ones that only rewrites made are left out
     where they name no node."""
     became: dict[Loc, _Found] = {loc: _Found() for loc in layers}
     for places, kernel in zip(regions, kernels, strict=True):
         for loc in places:
             became.setdefault(loc, _Found()).kernels[kernel] = products[kernel]
-    known = [r for r in remarks if r.stage == IntegerProducts.name]
-    return [
+    known = [outcome for outcome in outcomes if outcome.stage == IntegerProducts.name]
+    return tuple(
         _record(layers.get(loc, SourceLayer(loc, "", "")), found, known)
         for loc, found in became.items()
         if loc.node or loc.op
-    ]
+    )
 
 
-def _record(layer: SourceLayer, found: _Found, remarks: Sequence[Remark]) -> dict[str, Any]:
-    return {
-        "layer": layer.name,
-        "operator": layer.loc.op,
-        "channels": _channels_by_form(layer.channels, found.kernels.values()),
-        "why": _why(layer, found, remarks),
-        "kernels": ", ".join(found.kernels),
-    }
+def _record(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> TypesOfLayer:
+    channels = _channels_by_form(layer.channels, found.kernels.values())
+    counts = tuple(ChannelCount(form, count) for form, count in channels.items())
+    return TypesOfLayer(layer.name, layer.loc.op, counts, _why(layer, found, outcomes), tuple(found.kernels))
 
 
-def _channels_by_form(channels: str, kernels: Iterable[Products]) -> dict[str, str]:
+def _channels_by_form(channels: str, kernels: Iterable[Products]) -> dict[ProductForm, str]:
     """How many output channels have products in each form, in any of the kernels."""
-    found: dict[str, str] = {}
+    found: dict[ProductForm, str] = {}
     for products in kernels:
         for form, share in _shares(channels or "all", products).items():
             found[form] = max(found.get(form, share), share, key=lambda s: int(s) if s.isdigit() else -1)
     return found
 
 
-def _shares(channels: str, products: Products) -> dict[str, str]:
+def _shares(channels: str, products: Products) -> dict[ProductForm, str]:
     """How many channels a kernel computes in each form: where it has several, by their shares of its products."""
     if len(products) == 1:
-        return {str(form): channels for form in products}
+        return dict.fromkeys(products, channels)
     if not channels.isdigit() or not all(count.is_const for count in products.values()):
-        return {str(form): "some" for form in products}
+        return dict.fromkeys(products, "some")
     total = sum(count.value for count in products.values())
-    shares = {str(form): divmod(int(channels) * count.value, total) for form, count in products.items()}
+    shares = {form: divmod(int(channels) * count.value, total) for form, count in products.items()}
     return {form: "some" if rest else str(whole) for form, (whole, rest) in shares.items()}
 
 
-def _why(layer: SourceLayer, found: _Found, remarks: Sequence[Remark]) -> str:
+def _why(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> str:
     if not found.kernels:
         return "no kernel computes it: it is known when compiling, or became part of another layer"
-    own = [r for r in remarks if r.subject.endswith(f" of {layer.loc}")]
-    missed = dict.fromkeys(r.message for r in own if r.kind == "missed")
-    applied = dict.fromkeys(r.message for r in own if r.kind == "applied")
-    is_whole = all(_is_of_integers(form) and form.instruction for form in found.forms)
+    own = [o for o in outcomes if layer.loc in o.loc.sources]
+    missed = dict.fromkeys(o.reason for o in own if not o.is_applied)
+    applied = dict.fromkeys(o.reason for o in own if o.is_applied)
+    is_whole = all(form.adds_integers and form.instruction for form in found.forms)
     reasons = [*applied, *([] if is_whole else missed)]
-    if not reasons and any(map(_is_of_integers, found.forms)):
+    if not reasons and any(form.adds_integers for form in found.forms):
         reasons = [layer.source or "the sums are of integers"]
     if not reasons:
-        reasons = [layer.source or _general(remarks)]
+        reasons = [layer.source or _general(outcomes)]
     return "; ".join(reasons)
 
 
-def _is_of_integers(form: ProductForm) -> bool:
-    return form.dtype.is_int
-
-
-def _general(remarks: Sequence[Remark]) -> str:
+def _general(outcomes: Sequence[Outcome]) -> str:
     """Why nothing is computed on integers."""
-    of_all = [r.message for r in remarks if r.kind == "missed" and " at " not in r.subject]
+    of_all = [o.reason for o in outcomes if o.is_general and not o.is_applied]
     return of_all[0] if of_all else "with these options, sums of dequantised values are of floats"

@@ -20,21 +20,22 @@ from tilewright.checks.result import (
     Time,
 )
 from tilewright.checks.work import OperatorCounts, bytes_of, total
-from tilewright.compilation import Compilation, Setting, split
-from tilewright.compiler import compile_with_fallbacks, frequent_modules
+from tilewright.compilation import Compilation, Setting
+from tilewright.compiler import compile_with_fallbacks
 from tilewright.graph.assumptions import Assumption
-from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.graph.rewrites.dead import DropDead
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.diag import Problem, Remark, UnsupportedError
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym, eq
 from tilewright.ir.types import TensorType
-from tilewright.memory.budget import over_budget
-from tilewright.memory.plan import typical
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
 from tilewright.options import OnProgress, Options, Request
+from tilewright.program.memory.budget import over_budget
+from tilewright.program.memory.plan import typical
 from tilewright.program.split import PLACE
+from tilewright.requested import RequestedGraphs
 from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.threads import available_cpus
@@ -72,7 +73,7 @@ def check(
     name = request.model.name if isinstance(request.model, Path) else ""
 
     def checked(module: Module, optional: OptionalSteps, told: OnProgress | None) -> ModelCheck:
-        frequent_modules(module, request, chosen, session)  # whether calls can have these sizes
+        RequestedGraphs.of(module, request, chosen.frequent, session)  # whether calls can have these sizes
         return _Check(name, chosen, session, optional, sizes or {}).run(module, told)
 
     try:
@@ -98,13 +99,11 @@ class _Check:
         notes += _host_notes(main)
         machine, plugins = self.session.machine(self.options), self.session.loaded_plugins
         setting = Setting.of(self.options, machine, plugins, optional=self.optional, progress=progress)
-        parts = split(module, setting)
-        compilations = []
-        for part in parts:
-            drop_dead(part)
-            compilations.append(Compilation(part, setting))
-            notes += [_assumed(a, both, part.main.attrs.get(PLACE, "")) for a in compilations[-1].assumed]
-            notes += _own_loops(part)
+        compilations = Compilation(module, setting).run("parts").pieces
+        parts = [each.apply([DropDead()]).module for each in compilations]
+        for each in compilations:
+            notes += [_assumed(a, both, each.module.main.attrs.get(PLACE, "")) for a in each.assumed]
+            notes += _own_loops(each.module)
         uses = [_Use(op, counts) for part in parts for op in _computed(part)]
         parameters = _parameters(parts)
         remarks: list[Remark] = list(self.optional.remarks)

@@ -11,7 +11,7 @@ from tilewright.cost.roofline import KernelWork, kernel_cycles
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.sym import Sym, minimum
 from tilewright.ir.types import TensorType
-from tilewright.memory.storage import assign_storage
+from tilewright.program.memory.storage import assign_storage
 from tilewright.target.target import Target
 
 Evaluate = Callable[[Sym], int | None]

@@ -15,11 +15,11 @@ from tilewright.comparison.errors import Difference, LayerDifference, Measured
 from tilewright.comparison.graph import CoreGraph, Segment
 from tilewright.comparison.pairs import TensorPair, pair_tensors
 from tilewright.comparison.taps import Arrays, Tapped, layered, tapped
-from tilewright.compiler import import_graph
 from tilewright.ir.core import Value
 from tilewright.ir.types import TensorType, Type
 from tilewright.options import OnProgress, Progress, check_progress
 from tilewright.quantization.data import Feed, open_data
+from tilewright.requested import import_graph
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError, OptionError, TilewrightError
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -89,7 +89,7 @@ class _Side:
                 where=self.name,
                 hint="give the file that it was made of",
             )
-        self.core = CoreGraph(import_graph(source))
+        self.core = CoreGraph.of(import_graph(source))
         self.inputs = tuple(self.core.inputs.values())
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from tilewright.graph.rewrites.duplicates import merge_duplicates
+from tilewright.compilation import Compilation
+from tilewright.graph.rewrites.duplicates import MergeDuplicates
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.binding import input_variables
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.quant import changes_type_alone, without_integers
+from tilewright.ops.traits.derive import traits_of
 
 MOST_FINISHING = 3
 """Ops that make floats of sums of integers: a cast, a product with the scale, and perhaps a view."""
@@ -38,13 +39,17 @@ class Segment:
 
 class CoreGraph:
     """A graph whose tensors are told apart by their roots: values that only type-changing ops lie between have one
-    root. The module is the graph's own, and is changed: ops that compute the same become one."""
+    root. Ops that compute the same are one."""
 
     def __init__(self, module: Module) -> None:
         self.module, self.main = module, module.main
-        merge_duplicates(self.main, module)
         self.inputs = dict(zip(self.main.attrs["inputs"], self.main.args, strict=True))
         self.outputs = dict(zip(self.main.attrs["outputs"], self.main.returns, strict=True))
+
+    @classmethod
+    def of(cls, module: Module) -> CoreGraph:
+        """Of a graph, which is changed."""
+        return cls(Compilation.by_default(module).apply([MergeDuplicates()]).module)
 
     @cached_property
     def computed(self) -> frozenset[Value]:
@@ -158,7 +163,7 @@ class CoreGraph:
 
     def finished(self, op: Op) -> Sequence[Value]:
         """The results of an op; of sums of integers, what their dequantisation gives."""
-        if without_integers(op.name) == op.name:
+        if without_integers(op) == op.name:
             return op.results
         value = op.result
         for _ in range(MOST_FINISHING):
@@ -172,7 +177,7 @@ class CoreGraph:
 
 def meaning(op: Op) -> str:
     """The operator that computes the same of floats."""
-    return without_integers(op.name)
+    return without_integers(op)
 
 
 def _read(op: Op) -> list[Value]:

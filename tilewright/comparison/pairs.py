@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tilewright.comparison.graph import CoreGraph, meaning
 from tilewright.ir.core import Op, Value
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 
 SUFFIXES = re.compile(r"(_(QuantizeLinear|DequantizeLinear)_Output(_\d+)?|_quantized|_dequantized|:0)$")
 """What quantisers append to the names of tensors."""

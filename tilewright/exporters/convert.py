@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tilewright.api import with_examples
-from tilewright.compiler import broadcasting_module, import_request
 from tilewright.exporters.onnx.whole import whole_composites
 from tilewright.exporters.onnx.write import check_opset, write_onnx
 from tilewright.frontends.onnx import OnnxFrontEnd
 from tilewright.ir.core import Module
-from tilewright.ir.diag import UnsupportedError
-from tilewright.ops.define.operator import staying_whole
 from tilewright.options import Request
+from tilewright.requested import graph_of_request
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.files import check_file, check_replaced
 from tilewright.session import Session
@@ -72,17 +69,4 @@ def _checked_path(output: object) -> Path:
 def graph_to_convert(request: Request, session: Session) -> Module:
     """The graph as the model says it: in the operators that ONNX has for it, where sizes can be followed through these,
     and with both meanings of dims that may be equal, or of which one may be 1."""
-    try:
-        with staying_whole(whole_composites()):
-            return _imported(request, session)
-    except UnsupportedError:
-        return _imported(request, session)
-
-
-def _imported(request: Request, session: Session) -> Module:
-    module = import_request(request, session)
-    broadcasting = broadcasting_module(module, request, session)
-    if broadcasting is not None:
-        with suppress(UnsupportedError):
-            return broadcasting()
-    return module
+    return graph_of_request(request, session, whole_composites())

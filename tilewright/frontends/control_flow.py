@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import as_scalar
-from tilewright.frontends.composites.sequences import joined
-from tilewright.frontends.composites.text import moved_one
+from tilewright.frontends.axes import as_scalar
 from tilewright.frontends.translation import DifferentRanksError, Translation, type_of
 from tilewright.frontends.unroll import Body, element, require_tensor, unrolled
 from tilewright.ir import dtype as dt
@@ -23,6 +21,8 @@ from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import HostType, TensorType, Type, is_native, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index
+from tilewright.ops.composites.sequences import joined
+from tilewright.ops.composites.text import moved_one
 from tilewright.ops.define import constant, staged
 from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.define.speculation import speculative_steps

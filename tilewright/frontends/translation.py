@@ -9,12 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.frontends.choices import MAX_ATTEMPTS, Choices
-from tilewright.frontends.errors import ConstantNeededError, shown
 from tilewright.frontends.hints import constants_hint, dims_hint, in_words
 from tilewright.frontends.inputs import Bounds, Declared, constants_of, types_of
 from tilewright.frontends.knowledge import Knowledge
-from tilewright.frontends.literals import literal
-from tilewright.frontends.problems import Problems
+from tilewright.frontends.problems import ConstantNeededError, Problems, shown
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.diag import (
     InternalError,
@@ -27,6 +25,7 @@ from tilewright.ir.diag import (
 from tilewright.ir.sym import Sym, eq, logical_not, var
 from tilewright.ir.symbolic.reach import fits_64_bits
 from tilewright.ir.types import HostType, TensorType, Type
+from tilewright.ops.composites.text import literal
 from tilewright.ops.define.broadcasting import OpenDims, fits, is_stretched, note, open_dims
 from tilewright.ops.define.demands import Demand, hearing
 from tilewright.ops.define.staged import MEASURE, assume

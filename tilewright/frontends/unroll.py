@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tilewright.frontends.composites.text import moved
 from tilewright.frontends.translation import Translation
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
+from tilewright.ops.composites.text import moved
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import BRANCH
 from tilewright.ops.view import concat, reshape, shape_of, slice_, unsqueeze

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from tilewright.ir.core import Module, Op, Value
@@ -9,8 +11,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import is_view, product_of, traits_of
+from tilewright.ops.traits.facts import Product
+from tilewright.ops.traits.pairing import is_elementwise
 
 SMALL_ELEMENTS = 1 << 16
 """Constants of up to this many elements are looked at element by element."""
@@ -39,6 +42,47 @@ def hands_on_elements(op: Op) -> bool:
     or fills."""
     own = traits_of(op)
     return len(op.results) == 1 and bool(own.moves or (own.chooses and not is_elementwise(op)))
+
+
+def matrix_product(op: Op) -> Product | None:
+    """The axes of a product of matrices as they are, in whose own form it still is."""
+    product = product_of(op)
+    if product is None or not product.of_matrices or not product.is_plain or op.attrs.get("sums") is not None:
+        return None
+    return product
+
+
+def multiplies_known(op: Op, weights: Value) -> bool:
+    """Whether it is a product of matrices of the call with these."""
+    product = matrix_product(op)
+    if product is None or op.operands[product.weights] is not weights:
+        return False
+    return not is_known(op.operands[product.data])
+
+
+def keeps_each_element(op: Op) -> bool:
+    """Whether it computes of each element one by itself, or exchanges axes."""
+    return is_elementwise(op) or op.name == "transpose"
+
+
+def is_known(value: Value) -> bool:
+    """Whether all elements follow from constants by elementwise operators and views."""
+    pending, seen = deque([value]), {value}
+    while pending:  # breadth first: what is not known is mostly near
+        current = pending.popleft()
+        if is_constant(current):
+            continue
+        if not keeps_known(current.op):
+            return False
+        assert current.op is not None
+        pending += [v for v in current.op.operands if v not in seen]
+        seen.update(current.op.operands)
+    return True
+
+
+def keeps_known(op: Op | None) -> bool:
+    """Whether all elements of the results are known where those of the operands are."""
+    return op is not None and (is_elementwise(op) or is_view(op))
 
 
 def uniform_number(value: Value, module: Module) -> int | float | bool | None:

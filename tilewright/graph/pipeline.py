@@ -31,8 +31,7 @@ from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
 from tilewright.graph.rewrites.joined_parts import SinkIntoParts
-from tilewright.ir.passes import Pass, PassOptions
-from tilewright.target.target import Target
+from tilewright.passes import Pass, PassOptions
 
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
@@ -47,8 +46,8 @@ def passes_by_name(strategies: Strategies[Any]) -> dict[str, Callable[..., Pass]
     return plain | {Fuse.name: partial(Fuse, strategies=strategies)}
 
 
-def default_passes(target: Target, options: PassOptions) -> list[Pass]:
-    """The passes before fusion, for a target and compile options."""
+def default_passes(options: PassOptions) -> list[Pass]:
+    """The passes before fusion; each asks the target of its context where that decides."""
     only_integers: list[Pass] = [IntegerOnly(), Canonicalize(), Fold()]
     return [
         WidenFloats(),
@@ -79,3 +78,13 @@ def default_passes(target: Target, options: PassOptions) -> list[Pass]:
         Fold(),
         TwoStageReduction(),
     ]
+
+
+KEPT = Fold(max_growth=1)
+"""Constants that would take more memory when folded, as floats of few bits do, are left as they are."""
+
+
+def constant_weights() -> list[Pass]:
+    """For tools that change weights: passes after which these are constants, those that are moved, and those with a
+    normalisation behind them."""
+    return [KEPT, FoldAffine(divisions=False, fold=KEPT), MergeDuplicates(), DropDead()]

@@ -8,15 +8,15 @@ apply, which `explain` shows to the user.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import InternalError, Remark, failure
+from tilewright.ir.notes import Outcome, RewriteNotes
 from tilewright.ir.optional_steps import EXPECTED
-from tilewright.ir.passes import PassContext
 
 
 class NoMatch(Exception):
@@ -71,7 +71,7 @@ def rewrite(
     remarks: list[Remark] | None = None,
     *,
     stage: str = "rewrite",
-    within: PassContext | None = None,
+    within: RewriteNotes | None = None,
 ) -> int:
     """Apply `rules`, earlier ones first, until none applies; return how many replacements were made.
 
@@ -80,12 +80,14 @@ def rewrite(
     never come to an end. A rule that fails, or replaces a value by one of another type, is an error; `within` a
     pass of a compilation that does without what fails, it does not apply there, and the remarks of that tell of it.
     """
-    driver = _Driver(func, rules, module, stage, within or PassContext())
+    driver = _Driver(func, rules, module, stage, within or RewriteNotes())
     with driver.builder:
         while driver.sweep(func.body):
             pass
     if remarks is not None:
-        remarks.extend(driver.remarks())
+        outcomes = driver.outcomes()
+        remarks.extend(outcome.remark() for outcome in outcomes)
+        driver.within.outcomes.extend(outcomes)
     return driver.total
 
 
@@ -93,7 +95,7 @@ class _Driver:
     """The state of one `rewrite`."""
 
     def __init__(
-        self, func: Func, rules: Sequence[Rule], module: Module, stage: str, within: PassContext
+        self, func: Func, rules: Sequence[Rule], module: Module, stage: str, within: RewriteNotes
     ) -> None:
         self.stage = stage
         self.within = within
@@ -106,7 +108,7 @@ class _Driver:
         self.applied: Counter[str] = Counter()
         self.total = 0
         self.refused: dict[tuple[Op, str], str] = {}
-        self.told: list[tuple[str, str]] = []
+        self.told: list[Outcome] = []
         self.limit = 1000 + 20 * sum(1 for _ in func.body.walk())
 
     def sweep(self, block: Block) -> bool:
@@ -171,14 +173,14 @@ class _Driver:
             if self.within.optional.raises:
                 raise
             self.failed.add((op, candidate.name))
-            subject = f"{candidate.name} at {_subject(op)}"
+            subject = Outcome(self.stage, candidate.name, "", op.name, op.loc).subject
             self.within.remarks.append(failure(self.stage, subject, error, "the rule is not applied there"))
             return None
 
     def accept(self, op: Op, candidate: Rule, values: tuple[Value, ...], emitted: list[Op]) -> list[Op]:
         """Put `values` in the place of the op's results; those of the `emitted` ops that are needed."""
         if candidate.told:
-            self.told.append((f"{candidate.name} at {_subject(op)}", candidate.told))
+            self.told.append(Outcome(self.stage, candidate.name, candidate.told, op.name, op.loc, is_applied=True))
         for old, new in zip(op.results, values, strict=True):
             old.replace_by(new)
         op.blocks = tuple([b for b in op.blocks if b.parent is op])  # the rule may have moved blocks to new ops
@@ -195,12 +197,14 @@ class _Driver:
             )
         return needed
 
-    def remarks(self) -> Iterable[Remark]:
-        for subject, message in self.told:
-            yield Remark(self.stage, subject, message, "applied")
-        for (op, name), reason in self.refused.items():
-            if op.parent is not None:
-                yield Remark(self.stage, f"{name} at {_subject(op)}", reason)
+    def outcomes(self) -> list[Outcome]:
+        """What was done that is told, and what was not done to ops that are still there."""
+        refused = [
+            Outcome(self.stage, name, reason, op.name, op.loc)
+            for (op, name), reason in self.refused.items()
+            if op.parent is not None
+        ]
+        return [*self.told, *refused]
 
 
 def _rules_for(name: str, rules: Sequence[Rule]) -> tuple[Rule, ...]:
@@ -241,10 +245,6 @@ def _drop_with_definers(op: Op) -> None:
 
 def _is_dead(op: Op) -> bool:
     return bool(op.results) and not any(v.users for v in op.results)
-
-
-def _subject(op: Op) -> str:
-    return f"{op.name} of {op.loc}" if op.loc.node or op.loc.op else op.name
 
 
 # Matching

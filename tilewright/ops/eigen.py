@@ -14,9 +14,9 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.linalg import require_matrices, require_square
 from tilewright.ops.sort import unflattened
+from tilewright.ops.traits.facts import FIRST, Traits
 
 SWEEPS = 40
 """Passes over all pairs at most; rotations converge quadratically, some ten are enough for thousands of rows."""

@@ -10,8 +10,8 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, Operator, compute, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import Traits
 from tilewright.ops.shape import broadcast, require_same_dtype
+from tilewright.ops.traits.facts import Traits
 
 _KINDS = {
     "float": lambda d: d.is_float,

@@ -17,12 +17,12 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import Compute, compute, constant, irregular, op, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import as_dtype, dtype_of
 from tilewright.ops.shape import Dim, checked_axis, require, require_equal_dim, require_rank
 from tilewright.ops.sort import unflattened
 from tilewright.ops.source import iota, sym_tensor
+from tilewright.ops.traits.facts import FIRST, Traits
 from tilewright.ops.view import expand, reshape, shape_of, transpose
 
 MAX_GATHERED_TAPS = 4

@@ -11,8 +11,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import NONE, Traits
 from tilewright.ops.shape import Dim, UndecidedDimsError, checked_axis, require, require_equal_dim
+from tilewright.ops.traits.facts import NONE, Traits
 
 _OUT_OF_RANGE = "an index is out of range"
 

@@ -9,9 +9,9 @@ from tilewright.ir.sym import Sym, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import Dim, require_equal_dim
 from tilewright.ops.sort import unflattened
+from tilewright.ops.traits.facts import FIRST, Traits
 
 
 def require_square(x: TensorType) -> None:

@@ -9,8 +9,8 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.sort import unflattened
+from tilewright.ops.traits.facts import FIRST, Traits
 
 First = Callable[[Scalar], Scalar]
 Next = Callable[[Scalar, Scalar, Scalar, Scalar], Scalar]

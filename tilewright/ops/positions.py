@@ -9,10 +9,10 @@ from tilewright.ir.sym import Sym, lt, maximum, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import Dim, require_equal_dim
 from tilewright.ops.sort import unflattened
 from tilewright.ops.sorting import Cell, SortEntries, entry_of, heapify, key_of, levels, sift
+from tilewright.ops.traits.facts import FIRST, Traits
 
 
 def _begin(t: ScalarBuilder, ends: Array, row: Sym, count: Sym) -> Sym:

@@ -11,7 +11,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.contract import conv, matmul
-from tilewright.ops.define import op
+from tilewright.ops.define import Operator, op
 from tilewright.ops.elementwise import (
     add,
     and_,
@@ -33,6 +33,7 @@ from tilewright.ops.elementwise import (
 from tilewright.ops.reduce import dtype_of, reduce_max, reduce_min
 from tilewright.ops.shape import Dim, require_unstretched
 from tilewright.ops.source import full
+from tilewright.ops.traits.slots import Slot
 from tilewright.ops.view import expand, reshape, shape_of, slice_
 
 
@@ -46,12 +47,28 @@ def changes_type_alone(op: Op) -> bool:
     return op.name in ("cast", "quantize_linear", "dequantize_linear")
 
 
-def without_integers(operator: str) -> str:
+def is_quantisation(op: Op) -> bool:
+    """Whether it takes numbers to integers that stand for them, or back."""
+    return op.name in ("quantize_linear", "dequantize_linear")
+
+
+INTEGERS: Slot[Operator] = Slot("integers")
+"""Of a product, the operator for integers: it takes a zero point of each operand behind both, and gives i32."""
+
+OF_NUMBERS: Slot[Operator] = Slot("of_numbers")
+"""The other way round: of such an operator, the one for numbers."""
+
+
+def takes_integers(operator: Operator, integers: Operator) -> None:
+    """Declare that `integers` is the form of a product for integers with zero points."""
+    INTEGERS.give(integers, operator)
+    OF_NUMBERS.give(operator, integers)
+
+
+def without_integers(op: Op) -> str:
     """The operator that computes of floats what this one computes of integers; itself where it is none of integers."""
-    return _OF_FLOATS.get(operator, operator)
-
-
-_OF_FLOATS = {"conv_integer": "conv", "matmul_integer": "matmul"}
+    floats = OF_NUMBERS.of(op)
+    return op.name if floats is None else floats.name
 
 
 def limits(dtype: DType) -> tuple[float, float]:
@@ -173,6 +190,10 @@ def conv_integer(
         _centred(x, x_zero), _centred(w, w_zero), strides=strides, pads_begin=pads_begin, pads_end=pads_end,
         dilations=dilations, groups=groups,
     )  # fmt: skip
+
+
+takes_integers(matmul, matmul_integer)
+takes_integers(conv, conv_integer)
 
 
 def _centred(x: Value, zero: Value) -> Value:

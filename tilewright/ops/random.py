@@ -15,8 +15,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import Traits
 from tilewright.ops.shape import Dim, dims
+from tilewright.ops.traits.facts import Traits
 
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

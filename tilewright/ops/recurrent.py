@@ -25,11 +25,8 @@ from tilewright.ir.sym import Sym, ceildiv, le, lt, minimum
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import Traits
 from tilewright.ops.shape import require_equal_dim
-
-_STEP_BY_STEP = Traits(continuous=frozenset(range(8)), sums_products=True, has_state=True)
-"""Networks that carry a state from step to step; all operands but the lengths are floats."""
+from tilewright.ops.traits.facts import step_by_step
 
 ACTIVATIONS = ("sigmoid", "tanh", "relu")
 
@@ -336,7 +333,7 @@ def rnn(
         go(group)
 
 
-rnn.declares(_STEP_BY_STEP)
+rnn.declares(step_by_step(2))
 
 
 def _gru_types(
@@ -416,7 +413,7 @@ def gru(
         go(group)
 
 
-gru.declares(_STEP_BY_STEP)
+gru.declares(step_by_step(3))
 
 
 def _lstm_types(
@@ -467,7 +464,7 @@ def lstm(
     )  # fmt: skip
 
 
-lstm.declares(_STEP_BY_STEP)
+lstm.declares(step_by_step(3))
 
 
 Sums = Callable[[Sym, int, Sym], Scalar]
@@ -546,7 +543,7 @@ def lstm_quantized(
     _lstm_steps(t, gates, rest, outputs, sums_of, activations, reverse, limit, couple, clip, entries, line)
 
 
-lstm_quantized.declares(Traits(sums_products=True, has_state=True))
+lstm_quantized.declares(step_by_step(5, floats=0))
 
 
 def _lstm_steps(

@@ -12,9 +12,9 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.image import wide_dtype
 from tilewright.ops.shape import require, require_equal_dim, require_rank
+from tilewright.ops.traits.facts import FIRST, Traits
 
 
 def _roi_align_types(

@@ -18,8 +18,8 @@ from tilewright.ir.sym import Sym, ceildiv, le, lt, maximum, minimum, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular, op
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import checked_axis
+from tilewright.ops.traits.facts import FIRST, Traits
 from tilewright.ops.view import reshape, shape_of
 
 STRIP = 1024

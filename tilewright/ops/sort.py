@@ -10,7 +10,6 @@ from tilewright.ir.sym import Sym, ceildiv, le, logical_not, lt, maximum, minimu
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import irregular
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import FIRST, Traits
 from tilewright.ops.shape import Dim, checked_axis
 from tilewright.ops.sorting import (
     SortEntries,
@@ -23,6 +22,7 @@ from tilewright.ops.sorting import (
     pick,
     sift,
 )
+from tilewright.ops.traits.facts import FIRST, Traits
 
 FEW = 8
 """So many elements at most are kept in registers."""

@@ -14,12 +14,14 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import ANY_DIM, TensorType
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.memory.storage import Place
+from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.interp import evaluate_func, evaluate_op
 from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
-from tilewright.program.places import is_planned, places_of
-from tilewright.program.spec import READ, STATE, UPDATE
+from tilewright.program.memory.places import is_planned, places_of
+from tilewright.program.memory.storage import Place
+from tilewright.program.spec import LEVEL, NATIVE, READ, STATE, UPDATE
+from tilewright.program.split import alone
 from tilewright.runtime.staged.functions.registry import bound
 
 Memory = dict[str, np.ndarray]
@@ -36,6 +38,8 @@ def run_program(
     run = _Run(module, {} if states is None else states, aliased)
     for value, array in zip(module.main.args, inputs, strict=True):
         run.define(value, array)
+        if (symbols := input_variables(value)) is not None:
+            run.sizes |= {v.name: int(n) for v, n in zip(symbols.flat, np.ravel(array), strict=True)}
     run.block(module.main.body)
     return [run.values[v] for v in module.main.returns]
 
@@ -91,6 +95,8 @@ class _Run:
                 return self.inside(op.blocks[0 if operands[0].any() else 1], ())
             case _ if op.name == LOOP:
                 return self.loop(op, operands)
+            case _ if op.name == NATIVE:
+                return self.inside(op.blocks[0], ())
             case _ if op.name == STATE:
                 type = op.result.buffer
                 zeros = np.zeros([d.value for d in type.shape], type.dtype.storage)
@@ -122,10 +128,12 @@ class _Run:
         state[tuple(slice(i, i + n) for i, n in zip(at, value.shape, strict=True))] = value
 
     def part(self, op: Op, part: Func, operands: list[Any]) -> list[Any]:
-        """A part of a graph, whose sizes are elements of its last argument."""
+        """A part, whose sizes are elements of its last argument: a graph, or a program of its own."""
         sizes = np.array([self.value_of(v) for v in op.attrs["sizes"]], np.int64)
         given = [*operands, sizes] if op.attrs["sizes"] else operands
-        return evaluate_func(part, self.module, given)
+        if part.level != LEVEL:
+            return evaluate_func(part, self.module, given)
+        return run_program(alone(part, self.module), given, aliased=self.aliased)
 
     def kernel(self, op: Op, kernel: Func, operands: list[Any]) -> list[np.ndarray]:
         results = [self.memory(v) for v in op.results]

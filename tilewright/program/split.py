@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
-from tilewright.ir.passes import PassContext
+from tilewright.ir.core import Block, Builder, Func, Module, Op, Value, free_name
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import is_native, tensor
 from tilewright.ir.verify import TERMINATORS
 from tilewright.ops.define.binding import SIZES, input_variables
 from tilewright.ops.define.staged import ASSUME, BRANCH, MEASURE, STAGED
+from tilewright.passes import PassContext
 from tilewright.program.spec import LEVEL
 from tilewright.program.uses import Uses, dims_of, own_dims, uses_in, uses_of, variables_in
 
@@ -44,21 +44,62 @@ class SplitGraph:
             found.erase([op for op in ops if op not in needed])
 
 
+def is_of_parts(main: Func) -> bool:
+    """Whether a function is a program that calls parts, or does what needs the host: one piece of native code cannot
+    compute it."""
+    return main.level == LEVEL and any("part" in op.attrs or op.name in _HOSTED for op in main.body.walk())
+
+
+_HOSTED = STAGED - {ASSUME, MEASURE}
+
+
+def part_functions(module: Module) -> list[Func]:
+    """The functions that a program calls as parts, in the order of the module."""
+    called = {op.attrs["part"] for op in module.main.body.walk() if "part" in op.attrs}
+    return [func for func in module.funcs.values() if func.name in called]
+
+
 def parts_of(module: Module) -> tuple[Module, ...]:
-    """The functions that a program calls, each as the main function of a module with the constants that it reads; a
-    module whose main function is no program, as it is."""
-    if module.main.level != LEVEL:
-        return (module,)
-    return tuple(_alone(func, module) for func in module.funcs.values() if func.level == "graph")
+    """The parts of a program, each as the main function of a module."""
+    return tuple(alone(func, module) for func in part_functions(module))
 
 
-def _alone(func: Func, module: Module) -> Module:
+def alone(func: Func, module: Module) -> Module:
+    """A module whose main function is this one, with the constants that it reads and the kernels that it calls."""
     part = Module()
+    arrays = module.constants.held if func.level == LEVEL else module.constants  # weights of kernels may be deferred
     for op in func.body.ops:
         if op.name == "constant":
-            part.constants[op.attrs["name"]] = module.constants[op.attrs["name"]]
+            part.constants[op.attrs["name"]] = arrays[op.attrs["name"]]
     part.add(replace(func, name="main", attrs=dict(func.attrs)))
+    for op in func.body.ops:
+        kernel = op.attrs.get("kernel") if op.name == "call" else None  # pools have an attribute of this name, too
+        if kernel is not None and kernel not in part.funcs:
+            part.add(module.funcs[kernel])
     return part
+
+
+def joined(module: Module, parts: Sequence[Module]) -> Module:
+    """A program in one module with what its parts have become. Constants of parts that have a name in common and are
+    not the same are named after the part as well."""
+    whole = Module()
+    whole.add(module.main)
+    for op in module.main.body.walk():
+        if op.name == "constant":
+            whole.constants[op.attrs["name"]] = module.constants.held[op.attrs["name"]]
+    for func, part in zip(part_functions(module), parts, strict=True):
+        main = part.main.clone()
+        for op in main.body.ops:
+            if op.name == "constant":
+                held = part.constants.held[op.attrs["name"]]
+                if whole.constants.held.get(op.attrs["name"], held) is not held:
+                    op.attrs["name"] = free_name(f"{func.name}.{op.attrs['name']}", whole.constants)
+                whole.constants[op.attrs["name"]] = held
+        whole.add(replace(main, name=func.name))
+        for kernel in part.funcs.values():
+            if kernel is not part.main:
+                whole.add(kernel)
+    return whole
 
 
 class _Split:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.compilation import Compilation
+from tilewright.graph.pipeline import KEPT
 from tilewright.ir.core import Module, Op
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ops.quant import changes_type_alone
 from tilewright.quantization.methods.integers import TYPES, check_parameters
-from tilewright.quantization.network import KEPT
 
 
 def check_quantised(module: Module) -> None:
     """InputError for scales that are zero, negative, denormal or NaN, with the node. That they are as many as the
     channels, and of the right types, is what the front ends see to."""
-    folded = module.copy()  # scales are laid out along axes by ops
-    KEPT.run(folded, PassContext())
+    folded = Compilation.by_default(module.copy()).apply([KEPT]).module  # scales are laid out along axes by ops
     for op in folded.main.body.walk():
         if changes_type_alone(op) and len(op.operands) > 1:
             _check(op, folded)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -11,25 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.compiler import import_graph
+from tilewright.compilation import Compilation
 from tilewright.exporters.onnx.whole import whole_composites
 from tilewright.graph.match import is_constant, sole_user
-from tilewright.graph.rewrites.affine import FoldAffine
-from tilewright.graph.rewrites.dead import DropDead
-from tilewright.graph.rewrites.duplicates import MergeDuplicates
-from tilewright.graph.rewrites.fold import Fold
+from tilewright.graph.pipeline import constant_weights
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value, free_name
 from tilewright.ir.diag import Loc
-from tilewright.ir.passes import PassContext, run_passes
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.quant import INTEGERS
+from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.facts import Product
 from tilewright.quantization.methods.windows import Windows
-
-KEPT = Fold(max_growth=1)
-"""Constants that would take more memory when folded, as floats of few bits do, are left as they are."""
-
-PREPARATION = (KEPT, FoldAffine(divisions=False, fold=KEPT), MergeDuplicates(), DropDead())
-"""Passes after which weights are constants: those that are moved, and those with a normalisation behind them."""
+from tilewright.requested import import_graph
 
 
 def read_graph(model: Any) -> Module:
@@ -118,10 +110,9 @@ class Network:
     @classmethod
     def of(cls, graph: Module) -> Network:
         """A copy of a graph, prepared."""
-        module = graph.copy()
-        run_passes(module, PREPARATION, PassContext())
-        _name_layers(module)
-        return cls(module)
+        prepared = Compilation.by_default(graph.copy()).apply(constant_weights())
+        _name_layers(prepared.module)
+        return cls(prepared.module)
 
     def copy(self) -> Network:
         return Network(self.module.copy())
@@ -158,10 +149,10 @@ class Network:
         return _recurrent(self.module)
 
     def _why_not(self, op: Op) -> str:
-        data, weights = (op.operands[:2] * 2)[:2]
-        form = AXES.get(op.name)
-        if form is None or op.loc in self._recurrent:
+        product = product_of(op)
+        if product is None or not _is_layer(op, product) or op.loc in self._recurrent:
             return f"{op.loc.op or op.name} is no kind of layer that is quantised"
+        data, weights = op.operands[product.data], op.operands[product.weights]
         if not is_constant(weights):
             return "the constant operand is the left one" if is_constant(data) else "its weights are not constant"
         if is_constant(data):
@@ -169,9 +160,9 @@ class Network:
         type = weights.tensor
         if type.dtype != dt.f32:
             return f"its weights are {type.dtype}"
-        if type.rank != 2 and form.is_matrix:
+        if type.rank != 2 and product.of_matrices:
             return "its weights are no matrix"
-        if op.attrs.get("transpose_a"):
+        if product.turns_data:
             return "its left operand is transposed"
         if not all(d != 0 for d in type.shape):
             return "it has no weights"
@@ -185,13 +176,15 @@ class Network:
         return None if name is None else self.module.constants[name]
 
     def _layer(self, op: Op) -> Layer:
-        weights, form = op.operands[1], AXES[op.name]
+        product = product_of(op)
+        assert product is not None
+        weights = op.operands[product.weights]
         shape = tuple(d.value for d in weights.tensor.shape)
-        channel_axis = 0 if not form.is_matrix or op.attrs["transpose_b"] else 1
         assert weights.op is not None
         layer = Layer(
-            op.loc.node, op.loc.op or op.name, op, weights.op.attrs["name"], shape, channel_axis, form.data_axis,
-            None if form.is_matrix else Windows.of(op, shape[2:]),
+            op.loc.node, op.loc.op or op.name, op, weights.op.attrs["name"], shape, product.kept,
+            -1 if product.of_matrices else product.depth,
+            None if product.of_matrices else Windows.of(op, shape[2:]),
         )  # fmt: skip
         adder = sole_user(op.result)
         bias = None if adder is None else self._bias(adder, layer)
@@ -210,16 +203,9 @@ class Network:
         return str(other.op.attrs["name"]) if is_bias else None
 
 
-@dataclass(frozen=True)
-class Axes:
-    """Where an operator has the axes of a product: the inputs are summed along `data_axis` of the data."""
-
-    data_axis: int
-    is_matrix: bool
-
-
-AXES: Mapping[str, Axes] = {"matmul": Axes(-1, True), "conv": Axes(1, False)}
-"""Operators whose products with constant weights may be computed in smaller types."""
+def _is_layer(op: Op, product: Product) -> bool:
+    """Whether products with constant weights may be computed in smaller types."""
+    return product.is_plain and (product.of_matrices or INTEGERS.of(op) is not None)
 
 
 def _recurrent(module: Module) -> frozenset[Loc]:

@@ -16,8 +16,8 @@ from tilewright.frontends.tflite.variables import first_states
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.diag import ModelError
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
@@ -135,7 +135,7 @@ def test_variables_are_inputs_and_outputs() -> None:
         np.testing.assert_array_equal(result, x + first)
     model = tilewright.compile(data, cache=False, states=True)
     assert [info.name for info in model.inputs] == ["x"] and [info.name for info in model.outputs] == ["y"]
-    assert model.report().data["states"][0]["first"] == "as the model says"
+    assert model.report().states[0].first == "as the model says"
     for _ in range(2):
         for times in (1, 2, 3):
             np.testing.assert_allclose(model(x)[0], first + times * x, rtol=1e-6)
@@ -202,7 +202,7 @@ def network(halves: bool) -> tuple[bytes, np.ndarray]:
 def test_no_transposes_are_left_between_convolutions(halves: bool) -> None:
     data, x = network(halves)
     module, target = load_tflite(data), parse_target("zen3")
-    run_passes(module, [*default_passes(target, Options()), Fuse(STRATEGIES)], PassContext(target, Options()))
+    run_passes(module, [*default_passes(Options()), Fuse(STRATEGIES)], PassContext(target, Options()))
     regions = [[o.name for o in op.blocks[0].ops] for op in module.main.body.ops if op.name == "fused"]
     turned = [k for k, names in enumerate(regions) if "transpose" in names]
     assert set(turned) <= {0, len(regions) - 1}

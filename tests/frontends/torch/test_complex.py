@@ -12,8 +12,8 @@ import pytest
 import tilewright
 from tests.frontends.torch.test_aten_families import Calls, numbers
 from tilewright import UnsupportedError
-from tilewright.frontends.composites.fourier import better_size, factors_of
 from tilewright.frontends.front_end import ModelWithExamples
+from tilewright.ops.composites.fourier import better_size, factors_of
 from tilewright.ops.define.interp import evaluate_func
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,6 @@ from tilewright.graph.algorithms.winograd import Winograd
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.ir.core import Module
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.verify import verify_func
 from tilewright.ops import contract as ct
@@ -20,6 +19,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.define.spec import graph_spec
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 

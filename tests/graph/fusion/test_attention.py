@@ -23,7 +23,7 @@ N = var("n", 1)
 
 def fused(body, *shapes):
     module = program(body, *shapes)
-    ctx = run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=2e-5)
+    ctx = run(module, *default_passes(Options()), Fuse(STRATEGIES), tolerance=2e-5)
     return module, " ".join(map(str, ctx.remarks))
 
 
@@ -128,13 +128,13 @@ def test_half_precision_is_computed_in_float32():
         return ct.matmul(ew.cast(softmax(ew.cast(ct.matmul(q, k), dtype=dt.f32)), dtype=dt.f16), v)
 
     module = program(body, *shapes)
-    run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=2e-2)
+    run(module, *default_passes(Options()), Fuse(STRATEGIES), tolerance=2e-2)
     assert kinds(module)["attention"] == 1
 
 
 def test_double_precision_is_refused():
     shapes = [tensor(dt.f64, s) for s in ((9, 16), (16, 12), (12, 16))]
     module = program(lambda q, k, v: ct.matmul(softmax(ct.matmul(q, k)), v), *shapes)
-    ctx = run(module, *default_passes(None, Options()), Fuse(STRATEGIES), tolerance=1e-9)
+    ctx = run(module, *default_passes(Options()), Fuse(STRATEGIES), tolerance=1e-9)
     assert "attention" not in kinds(module)
     assert "the register tiles are for f32" in " ".join(map(str, ctx.remarks))

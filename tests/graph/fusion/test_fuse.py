@@ -21,7 +21,6 @@ from tests.graph.programs import (
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes, passes_by_name
 from tilewright.ir import dtype as dt
-from tilewright.ir.passes import parse_passes
 from tilewright.ir.sym import var
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
@@ -30,6 +29,7 @@ from tilewright.ops import sort
 from tilewright.ops import view as vw
 from tilewright.ops.source import iota
 from tilewright.options import Options
+from tilewright.passes import parse_passes
 from tilewright.schedule.strategies import STRATEGIES
 
 N = var("n", 1)
@@ -37,7 +37,7 @@ N = var("n", 1)
 
 def fused(body, *shapes, whole=False, tolerance=1e-5):
     module = program(body, *shapes)
-    passes = default_passes(None, Options()) if whole else []
+    passes = default_passes(Options()) if whole else []
     ctx = run(module, *passes, Fuse(STRATEGIES), tolerance=tolerance)
     return module, ctx
 
@@ -157,6 +157,6 @@ def test_an_inverted_residual_block_is_fused():
 
 
 def test_passes_have_a_text_form():
-    names = ",".join(step.name for step in default_passes(None, Options()))
-    passes = [*default_passes(None, Options()), Fuse(STRATEGIES, max_ops=20)]
+    names = ",".join(step.name for step in default_passes(Options()))
+    passes = [*default_passes(Options()), Fuse(STRATEGIES, max_ops=20)]
     assert parse_passes(f"{names},fuse{{max_ops=20}}", passes_by_name(STRATEGIES)) == passes

@@ -17,7 +17,6 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.diag import UnsupportedError
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ir.verify import verify_func
@@ -30,6 +29,7 @@ from tilewright.ops.index import gather
 from tilewright.ops.quant import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from tilewright.ops.source import full
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
 
@@ -144,7 +144,7 @@ def module_of(name: str) -> Module:
 def passed(module: Module, machine: str) -> PassContext:
     target, options = parse_target(machine), Options(integer_only=True)
     ctx = PassContext(target, options)
-    run_passes(module, default_passes(target, options), ctx, verify=lambda m: verify_func(m.main, graph_spec(m)))
+    run_passes(module, default_passes(options), ctx, verify=lambda m: verify_func(m.main, graph_spec(m)))
     return ctx
 
 
@@ -313,11 +313,11 @@ def test_a_batch_of_unknown_size() -> None:
 
 def test_the_report_says_what_the_integers_stand_for() -> None:
     artifact = compile_module(module_of("product"), Options(threads=1, integer_only=True), parse_target("host"))
-    rows = artifact.report["integers"]
-    assert [(r["tensor"], r["dtype"], r["zero point"]) for r in rows] == [
+    rows = artifact.report.integers
+    assert [(r.tensor, r.dtype, r.zero_point) for r in rows] == [
         ("input", "uint8", ZERO), ("output", "uint8", ZERO),
     ]  # fmt: skip
-    assert rows[0]["scale"] == pytest.approx(SCALE)
+    assert rows[0].scale == pytest.approx(SCALE)
     assert [i.dtype for i in (*artifact.inputs, *artifact.outputs)] == ["uint8", "uint8"]
 
 

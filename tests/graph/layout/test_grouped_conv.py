@@ -100,7 +100,7 @@ def test_bias_and_activation_follow_in_the_kernel():
         return relu(ew.add(y, constant(filters(24, 1, 1))))
 
     module = program(body, (1, 24, 20, 31))
-    run(module, *default_passes(None, Options()), Fuse(STRATEGIES), target="x86-64-v3")
+    run(module, *default_passes(Options()), Fuse(STRATEGIES), target="x86-64-v3")
     assert kernels(module) == [["conv_grouped", "add", "max"]]
 
 

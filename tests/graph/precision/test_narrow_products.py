@@ -28,7 +28,6 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.graph.precision import narrow_choice
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import is_loop, kind_of
 from tilewright.ops import elementwise as ew
@@ -40,6 +39,7 @@ from tilewright.ops.recurrent import gru, rnn
 from tilewright.ops.reduce import reduce_max, reduce_sum
 from tilewright.ops.source import full
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(3)
@@ -154,7 +154,7 @@ def remarks(
     options = Options(numerics=numerics)
     ctx = PassContext(parse_target(target), options)
     module = program(body, shape)
-    run_passes(module, default_passes(ctx.target, options), ctx)
+    run_passes(module, default_passes(options), ctx)
     return [str(r) for r in ctx.remarks if r.stage == "narrow-products"]
 
 
@@ -229,7 +229,7 @@ def dtypes(module: Module, *names: str) -> set[str]:
 
 def passed(module: Module, options: Options = FAST, target: str = "zen4") -> PassContext:
     ctx = PassContext(parse_target(target), options)
-    run_passes(module, default_passes(ctx.target, options), ctx)
+    run_passes(module, default_passes(options), ctx)
     return ctx
 
 

@@ -14,7 +14,6 @@ from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, matmul
@@ -26,6 +25,7 @@ from tilewright.ops.reduce import argmax, reduce_sum
 from tilewright.ops.source import full
 from tilewright.ops.view import concat, transpose
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
 
@@ -54,7 +54,7 @@ def dtypes_of(module: Module, *ops: str) -> set[str]:
 def passed(module: Module, **options: str) -> PassContext:
     target, chosen = parse_target("zen3"), Options(**options)  # type: ignore[arg-type]
     ctx = PassContext(target, chosen)
-    run_passes(module, default_passes(target, chosen), ctx)
+    run_passes(module, default_passes(chosen), ctx)
     return ctx
 
 

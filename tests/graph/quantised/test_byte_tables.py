@@ -15,7 +15,6 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.graph.quantised.byte_tables import ByteTables
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
@@ -26,6 +25,7 @@ from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.quant import dequantize_linear, quantize_linear
 from tilewright.ops.view import reshape, shape_of
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
 
@@ -80,7 +80,7 @@ def looked_up(module: Module) -> list[str]:
 def passed(module: Module, machine: str, **options: Any) -> PassContext:
     target, chosen = parse_target(machine), Options(**options)
     ctx = PassContext(target, chosen)
-    run_passes(module, default_passes(target, chosen), ctx)
+    run_passes(module, default_passes(chosen), ctx)
     return ctx
 
 

@@ -14,7 +14,6 @@ from tilewright.compiler import compile_module
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import is_loop, kind_of
 from tilewright.ops import elementwise as ew
@@ -25,6 +24,7 @@ from tilewright.ops.pool import max_pool
 from tilewright.ops.quant import conv_integer, dequantize_linear, quantize_linear
 from tilewright.ops.view import concat, pad, reshape, transpose
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
 
@@ -36,7 +36,7 @@ SCALE = np.float32(0.043)
 def passed(module: Module, machine: str, **options: Any) -> PassContext:
     target, chosen = parse_target(machine), Options(**options)
     ctx = PassContext(target, chosen)
-    run_passes(module, default_passes(target, chosen), ctx)
+    run_passes(module, default_passes(chosen), ctx)
     return ctx
 
 

@@ -12,13 +12,13 @@ from tilewright.compiler import compile_module
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.quant import quantize_linear
 from tilewright.ops.reduce import reduce_sum
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.runtime.module import Model
 from tilewright.target.named import parse_target
 
@@ -35,7 +35,7 @@ def quantised_to(dtype: dt.DType, scale: np.ndarray, zero: int, *shape: int) -> 
 
 def divisions(module: Module, machine: str) -> int:
     target = parse_target(machine)
-    run_passes(module, default_passes(target, Options()), PassContext(target, Options()))
+    run_passes(module, default_passes(Options()), PassContext(target, Options()))
     return sum(op.name == "div" for op in module.main.body.ops)
 
 

@@ -12,7 +12,6 @@ from tilewright.graph.quantised.weight_only import WeightOnly
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.verify import verify_func
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
@@ -22,6 +21,7 @@ from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.define.spec import graph_spec
 from tilewright.ops.index import gather
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.target.named import parse_target
 
 FAR = "zen4,l2=65536,l3=65536"

@@ -11,13 +11,13 @@ from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module
 from tilewright.ir.dtype import from_numpy
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.quant import matmul_integer
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(11)
@@ -47,7 +47,7 @@ def product(a, b, a_zero, b_zero) -> Module:
 def lowered(module: Module, machine: str) -> PassContext:
     target = parse_target(machine)
     ctx = PassContext(target, Options())
-    run_passes(module, default_passes(target, Options()), ctx)
+    run_passes(module, default_passes(Options()), ctx)
     return ctx
 
 

@@ -9,12 +9,12 @@ from tests.graph.programs import program
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.types import tensor
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.recurrent import lstm_quantized
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.target.named import parse_target
 
 BATCH = 2
@@ -43,7 +43,7 @@ def lowered(weights: np.ndarray, machine: str, seed: int) -> tuple[Op, PassConte
     (wanted,) = evaluate_func(module.main, module, arrays)
     target = parse_target(machine)
     ctx = PassContext(target, Options())
-    run_passes(module, default_passes(target, Options()), ctx)
+    run_passes(module, default_passes(Options()), ctx)
     (found,) = evaluate_func(module.main, module, arrays)
     np.testing.assert_array_equal(found, wanted)
     (op,) = [o for o in module.main.body.walk() if o.name == "lstm_quantized"]

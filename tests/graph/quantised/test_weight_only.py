@@ -17,7 +17,6 @@ from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import Pass, PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.ir.verify import verify_func
@@ -30,6 +29,7 @@ from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.define.spec import graph_spec
 from tilewright.ops.index import gather
 from tilewright.options import Options
+from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.named import parse_target
 
@@ -237,5 +237,5 @@ def test_a_convolutional_network_has_its_wide_weights_after_all_passes() -> None
 
     module = program(body, (1, 32, 8, 8))
     target = parse_target("x86-64-v3,l2=1024")
-    run_passes(module, default_passes(target, Options()), PassContext(target, Options()))
+    run_passes(module, default_passes(Options()), PassContext(target, Options()))
     assert all(a.dtype == np.float32 for a in module.constants.values())

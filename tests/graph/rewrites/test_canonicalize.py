@@ -13,7 +13,6 @@ from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.ir.verify import verify_func
@@ -26,6 +25,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.define.spec import graph_spec
 from tilewright.ops.source import full
 from tilewright.options import Options
+from tilewright.passes import PassContext
 
 
 def beside_each_other(x: Value, places: tuple[int, ...]) -> Value:

@@ -230,7 +230,7 @@ def test_every_form_is_one_kernel_of_the_same_kind(family: str, form: Body) -> N
     chosen = FAMILIES[family]
     module = program(form, *(tensor(dt.f32, s) for s in chosen.shapes))
     arrays = inputs(module)
-    run(module, *default_passes(None, Options()), Fuse(STRATEGIES))
+    run(module, *default_passes(Options()), Fuse(STRATEGIES))
     assert kinds(module) == {chosen.strategy: 1}
     (found,) = evaluate_func(module.main, module, arrays)
     wanted = chosen.reference(*(a.astype(np.float64) for a in arrays))

@@ -11,7 +11,6 @@ from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.ir import dtype as dt
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.ops import contract as ct
@@ -23,6 +22,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.source import iota, sym_tensor
 from tilewright.options import Options
+from tilewright.passes import PassContext
 
 
 def test_ops_on_constants_are_evaluated():
@@ -118,6 +118,14 @@ def test_a_factor_per_position_stays():
     module = program(lambda x: ew.mul(conv(x, 8, 3), weights(6, 6)), (2, 4, 6, 6))
     run(module, FoldAffine())
     assert ops(module) == ["conv", "mul"]
+
+
+def test_a_factor_of_sums_of_narrower_weights_stays():
+    w = np.random.default_rng(4).standard_normal((6, 5)).astype(np.float16)
+    given = tensor(dt.f16, (3, 6))
+    module = program(lambda x: ew.mul(ct.matmul_widening(x, constant(w), sums=dt.f32), weights(5)), given)
+    run(module, FoldAffine(), tolerance=2e-3)
+    assert ops(module) == ["matmul_widening", "mul"]
 
 
 def test_weights_that_are_shared_stay():

@@ -9,13 +9,13 @@ from tests.graph.programs import inputs, ops, program, run, weights
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.hoist_scales import HoistScales
-from tilewright.ir.passes import PassContext
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops import view as vw
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
+from tilewright.passes import PassContext
 
 
 def lifted(body, *shapes):

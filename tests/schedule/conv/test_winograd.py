@@ -13,7 +13,6 @@ from tests.schedule.test_defaults import native
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import BufferType, tensor
 from tilewright.loops.edit import kind_of, loops_in
@@ -28,6 +27,7 @@ from tilewright.ops.winograd import (
     winograd_output,
     winograd_product,
 )
+from tilewright.passes import PassContext
 from tilewright.runtime import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES

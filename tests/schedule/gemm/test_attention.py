@@ -17,7 +17,6 @@ from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op, Value
-from tilewright.ir.passes import PassContext, run_passes
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, loop_var, loops_in
@@ -29,6 +28,7 @@ from tilewright.ops.norm import softmax
 from tilewright.ops.quant import dequantize_linear, quantize_linear
 from tilewright.ops.source import full
 from tilewright.options import Options
+from tilewright.passes import PassContext, run_passes
 from tilewright.schedule.steps.access import stores_in, stride_in
 from tilewright.target.named import parse_target
 
@@ -243,7 +243,7 @@ def test_weights_are_rounded_once(target: str, length: Any, fresh_seed: int) -> 
     """Not in the sum of the second product, again for each tile of columns."""
     types = (f32(2, 13, 8), f32(2, length, 8), f32(2, length, 40))
     module = oracle.build(types, quantised)
-    run_passes(module, default_passes(parse_target(target), Options()), PassContext(parse_target(target)))
+    run_passes(module, default_passes(Options()), PassContext(parse_target(target)))
     oracle.scheduled(module, target)
     kernel = module.funcs["k0_attention"]
     rounded = [op for op in kernel.body.walk() if op.name == "round"]

@@ -14,13 +14,13 @@ from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.counts import cost
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.norm import softmax
+from tilewright.passes import PassContext
 from tilewright.schedule.steps.pace import STAGE
 
 N = var("n", 1)

@@ -18,7 +18,6 @@ from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value, substitute
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import ZERO
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import (
@@ -35,6 +34,7 @@ from tilewright.ops import blocked, contract, quant
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
+from tilewright.passes import PassContext
 from tilewright.runtime.module import Model
 from tilewright.schedule.gemm import gemm_plan
 from tilewright.schedule.sharing.kernels import schedule_regions

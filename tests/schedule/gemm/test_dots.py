@@ -16,7 +16,6 @@ from tilewright.compilation import Compilation, Setting
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
 from tilewright.ir.dtype import from_numpy
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import BufferType, TensorType
 from tilewright.loops.edit import extent_of, is_loop, kind_of, loop_var
@@ -25,6 +24,7 @@ from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import constant
 from tilewright.ops.quant import conv_integer, matmul_integer
 from tilewright.options import Options
+from tilewright.passes import PassContext
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(7)

@@ -16,7 +16,6 @@ from tilewright.compilation import Compilation, Setting
 from tilewright.graph.precision import narrow_choice
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import extent_of, is_loop, kind_of, loop_var
@@ -26,6 +25,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.norm import softmax
 from tilewright.ops.view import transpose
 from tilewright.options import Options
+from tilewright.passes import PassContext
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(11)

@@ -11,7 +11,6 @@ from tilewright.compiler import compile_module
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import enclosing_loops, extent_of, kind_of, loop_var
@@ -19,6 +18,7 @@ from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.options import Options
+from tilewright.passes import PassContext
 from tilewright.runtime.module import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.steps.access import stride_in

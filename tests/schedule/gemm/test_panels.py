@@ -12,7 +12,6 @@ from tilewright.compiler import compile_module
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, loop_var
@@ -23,6 +22,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.reduce import argmax
 from tilewright.ops.view import reshape, shape_of, transpose
 from tilewright.options import Options
+from tilewright.passes import PassContext
 from tilewright.runtime.module import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.steps.access import stride_in

@@ -12,7 +12,6 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import buffer, tensor
 from tilewright.loops.edit import extent_of, kind_of, loops_in
 from tilewright.loops.lower import lower_region
@@ -20,6 +19,7 @@ from tilewright.loops.stages import Lowered
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define.loop_programs import run_kernel
+from tilewright.passes import PassContext
 from tilewright.schedule.gemm.gemm_axes import assign_axes
 from tilewright.schedule.gemm.reduction_nest import one_reduction
 from tilewright.schedule.gemm.register_tile import (

@@ -10,13 +10,13 @@ from tilewright.compiler import compile_module
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import buffer_type
 from tilewright.ops import contract as ct
 from tilewright.ops.define import constant
 from tilewright.options import Options
+from tilewright.passes import PassContext
 from tilewright.runtime.module import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES

@@ -14,13 +14,13 @@ from tilewright.graph.rewrites.expand import Expand
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import contract, reduce, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
 from tilewright.ops.norm import softmax
+from tilewright.passes import PassContext
 from tilewright.schedule.gemm.attention import Attention
 from tilewright.schedule.gemm.contraction import Contraction
 from tilewright.schedule.steps.pace import STAGE

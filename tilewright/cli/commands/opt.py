@@ -12,11 +12,11 @@ from rich.table import Table
 
 from tilewright.back_end import faults_of_plugins
 from tilewright.cli.output import SafeConsole, say, say_program
-from tilewright.compilation import Setting, verify_graph
+from tilewright.compilation import Compilation, Setting, verify_graph
 from tilewright.graph.pipeline import passes_by_name
-from tilewright.ir.passes import options_of, parse_passes, run_passes
-from tilewright.ir.text import parse_module, print_module
+from tilewright.ir.text import parse_module
 from tilewright.options import Options
+from tilewright.passes import options_of, parse_passes
 from tilewright.runtime.errors import InputError
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.session import Session
@@ -60,14 +60,12 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
             hint="make such a text with `tilewright show MODEL --level import`",
         )
     session, options = Session(), Options(target=target)
-    setting = Setting.chosen(options, session)
-    ctx = setting.context()
     verify_graph(module)
     with faults_of_plugins(session.loaded_plugins.back_ends):
-        strategies = setting.strategies(ctx.remarks)
-        run_passes(module, parse_passes(text, passes_by_name(strategies)), ctx, verify=verify_graph)
-    say_program(print_module(module))
-    for remark in ctx.remarks if remarks else ():
+        compilation = Compilation(module, Setting.chosen(options, session))
+        compilation.apply(parse_passes(text, passes_by_name(compilation.strategies)))
+    say_program(compilation.text())
+    for remark in compilation.remarks if remarks else ():
         say(remark, err=True)
 
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
-from tilewright.frontends.composites.complex import apart, joined
-from tilewright.frontends.errors import shown
-from tilewright.frontends.literals import literal
+from tilewright.frontends.problems import shown
 from tilewright.frontends.stablehlo.node import ADAPTERS, BY_ELEMENT, CUSTOM_CALLS, ProgramOp
 from tilewright.frontends.stablehlo.types import (
     SourcePlace,
@@ -26,6 +24,8 @@ from tilewright.frontends.translation import BrokenInputError, Results, Translat
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
 from tilewright.ir.sym import sym
+from tilewright.ops.composites.complex import apart, joined
+from tilewright.ops.composites.text import literal
 from tilewright.ops.shape import surely_different
 from tilewright.ops.source import full
 
@@ -187,7 +187,7 @@ class Inliner:
         types = [tensor_type(r.type) for r in op.results if not _is_token(r)]
         if op.name in _CONSTANTS:
             return [self._constant(op, types[0])]
-        adapter = ADAPTERS.get(op.name)
+        adapter = ADAPTERS.find(op.name)
         if adapter is None:
             raise UnsupportedError("the operator is not supported")
         if op.name == "stablehlo.custom_call":

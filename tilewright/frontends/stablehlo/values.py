@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tilewright.frontends.composites.complex import ComplexPair as ComplexPair
 from tilewright.frontends.translation import type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
+from tilewright.ops.composites.complex import ComplexPair as ComplexPair
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,7 @@ from math import prod
 
 import numpy as np
 
-from tilewright.frontends.composites.shapes import MAX_ELEMENTS
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.frontends.tflite.model import QuantizedAs, TfliteTensor
 from tilewright.frontends.tflite.schema import element_type
 from tilewright.frontends.tflite.sparse import dense
@@ -16,6 +15,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.dtype import DType
 from tilewright.ops import quant
+from tilewright.ops.composites.shapes import MAX_ELEMENTS
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.view import shape_of

@@ -10,9 +10,7 @@ import numpy as np
 import sympy
 import torch
 
-from tilewright.frontends.composites.complex import ComplexPair, apart, joined
-from tilewright.frontends.errors import shown
-from tilewright.frontends.literals import literal
+from tilewright.frontends.problems import shown
 from tilewright.frontends.torch import registry
 from tilewright.frontends.torch.capture import Captured, has_complex, op_name
 from tilewright.frontends.torch.contradictions import contradiction
@@ -29,6 +27,8 @@ from tilewright.ir.diag import InternalError, Loc, ModelError, UnsupportedError
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.complex import ComplexPair, apart, joined
+from tilewright.ops.composites.text import literal
 from tilewright.ops.source import sym_tensor
 
 SymNumber = torch.SymInt | torch.SymFloat | torch.SymBool

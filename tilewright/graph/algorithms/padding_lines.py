@@ -5,7 +5,8 @@ lines of the filters, and the results follow one another:
 
     y[0:15] = conv(x[0:33], w[1:3]), y[15:18] = conv(x[15:18], w[1:2]), y[18:33] = conv(x[0:33], w[0:2])
 
-for 33 lines, windows of three lines, 18 apart, and as much padding.
+for 33 lines, windows of three lines, 18 apart, and as much padding. Where that would be many parts, the padding of
+lines is left to the convolution, which skips the lines of a window that are not there.
 """
 
 from __future__ import annotations
@@ -16,21 +17,23 @@ from typing import ClassVar
 
 import numpy as np
 
-from tilewright.cost.conv.padding import leaves_padding_out
+from tilewright.cost.conv.padding import MOST_PARTS, leaves_padding_out, skips_lines
 from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.match import shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import defining
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import constant
 from tilewright.ops.view import concat, pad, slice_
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)
 class PaddingLines:
-    """Take convolutions of blocked channels apart where most lines that their windows read are padding."""
+    """Leave lines of padding out of convolutions of blocked channels where many lines that their windows read are
+    padding: take them apart, or leave the lines to conditions."""
 
     name: ClassVar[str] = "padding-lines"
 
@@ -51,6 +54,9 @@ class PaddingLines:
             ):
                 ctx.remark(self.name, f"conv {op.loc}", f"{inside:.0%} of the lines are inside", applied=True)
                 ops += _replace(conv, module)
+            elif conv.has_rows and len(parts) > MOST_PARTS and skips_lines(inside):
+                ctx.remark(self.name, f"conv {op.loc}", f"{inside:.0%} of the lines are read", applied=True)
+                ops += _skip(conv, module)
         if len(ops) > len(module.main.body.ops):
             replace_in_block(module.main.body, ops)
             drop_dead(module)
@@ -99,6 +105,12 @@ class _Conv:
         return self.op.attrs["dilations"][0] if self.op.attrs["dilations"] else 1
 
     @property
+    def has_rows(self) -> bool:
+        """Whether there are lines of more than one position, which a register tile runs over."""
+        space = shape_of(self.op.result)[2:-1]
+        return len(space) > 1 and space[-1] != 1
+
+    @property
     def before(self) -> int:
         """Lines of padding before the first."""
         padded = self.op.operands[0].op
@@ -113,10 +125,11 @@ class _Conv:
             at = line * self.stride - self.before
             first = max(0, -(at // self.dilation))
             last = min(self.taps - 1, (size - 1 - at) // self.dilation)
-            if found and (found[-1].first, found[-1].taps) == (first, last - first + 1):
-                found[-1] = _Part(found[-1].start, found[-1].lines + 1, first, last - first + 1)
+            taps = max(0, last - first + 1)
+            if found and (found[-1].first, found[-1].taps) == (first, taps):
+                found[-1] = _Part(found[-1].start, found[-1].lines + 1, first, taps)
             else:
-                found.append(_Part(line, 1, first, last - first + 1))
+                found.append(_Part(line, 1, first, taps))
         return found
 
 
@@ -124,22 +137,22 @@ def _candidate(op: Op, module: Module) -> _Conv | None:
     """A convolution of padded data, all sizes known, that Winograd's algorithm does not compute."""
     if op.name != "conv_blocked" or any(p != 0 for p in (*op.attrs["pads_begin"], *op.attrs["pads_end"])):
         return None
-    x, w = op.operands
-    if x.op is None or x.op.name != "pad" or w.op is None or w.op.name != "constant":
+    padded, w = (defining(v, name) for v, name in zip(op.operands, ("pad", "constant"), strict=True))
+    if padded is None or w is None:
         return None
-    padding = x.op.attrs
+    padding = padded.attrs
     ends = (*padding["before"], *padding["after"])
     if padding["mode"] != "constant" or padding["value"] or not type_of(op.result).is_static:
         return None
-    if not type_of(x.op.operands[0]).is_static or any(not isinstance(p, int) and not p.is_const for p in ends):
+    if not type_of(padded.operands[0]).is_static or any(not isinstance(p, int) and not p.is_const for p in ends):
         return None
     if any(int(p) < 0 for p in ends) or not prod(d.value for d in shape_of(op.result)):
         return None
-    filters = module.constants[w.op.attrs["name"]]
+    filters = module.constants[w.attrs["name"]]
     unit = all(n == 1 for n in (*op.attrs["strides"], *op.attrs["dilations"]))
     if unit and tile_lengths(filters.shape[2:], MOST_GROWTH):
         return None
-    return _Conv(op, x.op.operands[0], filters)
+    return _Conv(op, padded.operands[0], filters)
 
 
 def _replace(conv: _Conv, module: Module) -> list[Op]:
@@ -165,6 +178,24 @@ def _replace(conv: _Conv, module: Module) -> list[Op]:
             taps = np.ascontiguousarray(conv.filters[:, :, part.first : part.first + part.taps])
             made.append(conv_blocked(data, constant(taps, w.name or "w"), **attrs))
         y = concat(*made, axis=2) if len(made) > 1 else made[0]
+    y.name = op.result.name
+    op.result.replace_by(y)
+    return list(emitted.ops)
+
+
+def _skip(conv: _Conv, module: Module) -> list[Op]:
+    """The ops that take the place of the convolution: one whose own padding is that of lines."""
+    op = conv.op
+    (padded, w), attrs = op.operands, dict(op.attrs)
+    assert padded.op is not None
+    before, after = (list(padded.op.attrs[name]) for name in ("before", "after"))
+    others = [0] * (len(shape_of(w)) - 3)
+    attrs |= {"pads_begin": (before[2], *others), "pads_end": (after[2], *others)}
+    before[2] = after[2] = 0
+    emitted = Block()
+    with Builder(emitted, module, op.loc):
+        data = pad(conv.x, before=before, after=after) if any((*before, *after)) else conv.x
+        y = conv_blocked(data, w, **attrs)
     y.name = op.result.name
     op.result.replace_by(y)
     return list(emitted.ops)

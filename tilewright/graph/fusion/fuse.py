@@ -24,8 +24,8 @@ from tilewright.graph.quantised.weight_only import separate_weights
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import failure
 from tilewright.ir.optional_steps import Part
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Block, Func, Module, Op, Value
-from tilewright.ir.passes import PassContext
+from tilewright.passes import PassContext
 
 
 def fused_otherwise(region: Op, constant: Sequence[bool], strategies: Strategies[Any], target: Any) -> Block:

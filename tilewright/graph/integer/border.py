@@ -19,8 +19,8 @@ from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Problem
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.define.interp import evaluate
+from tilewright.ops.traits.derive import traits_of
 
 Tensor = tuple[str, str, str, float, int]
 """Whether it is an input or an output, its name, the dtype of its integers, their scale and zero point."""

@@ -16,29 +16,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tilewright.graph.integer import rows as rows  # whose operators have their rules from it
 from tilewright.graph.integer.border import give_integers, take_integers
 from tilewright.graph.integer.curves import Curve, applied, bytes_of, every_byte
 from tilewright.graph.integer.fixed import Fixed, as_scale, of_integers, requantized
 from tilewright.graph.integer.obstacles import Obstacle, raise_if_any
-from tilewright.graph.integer.rules import COMPARISONS, PLACES, compared, moved, place, rule_of
-from tilewright.graph.integer.state import Numbers
+from tilewright.graph.integer.rules import moved, rule_of
+from tilewright.graph.integer.state import FIXED_POINT, Numbers
 from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uniform_number
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import Problem
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import is_view, traits_of
 from tilewright.ops.define.interp import evaluate
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.quant import OF_NUMBERS, dequantize_linear, quantize_linear
+from tilewright.ops.traits.derive import is_view, traits_of
+from tilewright.ops.traits.pairing import is_elementwise
+from tilewright.passes import PassContext
 
-KEPT = (
-    "softmax", "layer_norm", "rms_norm", "quantize_linear", "dequantize_linear", "matmul_integer", "conv_integer",
-    "argmax", "argmin",
-)  # fmt: skip
-"""Composites that have a form in integers of their own."""
+
+def _kept() -> tuple[str, ...]:
+    """Composites that have a form in integers of their own, or are one."""
+    has_form = (name for name, o in OPERATORS.items() if FIXED_POINT.has(o) or OF_NUMBERS.has(o))
+    return (quantize_linear.name, dequantize_linear.name, *has_form)
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class IntegerOnly:
     name: ClassVar[str] = "integer-only"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        Expand(keep=KEPT).run(module, ctx)
+        Expand(keep=_kept()).run(module, ctx)
         numbers = Numbers(module)
         rewriting = _Rewriting(module, numbers)
         body = module.main.body
@@ -164,12 +166,8 @@ class _Rewriting:
             self.numbers.fixed[op.result] = x.on(root)
 
     def _by_rule(self, op: Op) -> Fixed | Value:
-        if op.name in COMPARISONS:
-            return compared(op, self.numbers)
-        if op.name in PLACES:
-            return place(op, self.numbers)
         rule = rule_of(op)
-        if rule is None or not is_float(op.result):
+        if rule is None:
             raise Obstacle("it has no form in integers")
         return rule(op, self.numbers)
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from tilewright.graph.integer.fixed import GREATEST, Fixed, as_scale, centred, integers, narrowed, uniform
 from tilewright.graph.integer.obstacles import Obstacle
-from tilewright.graph.integer.state import Numbers
+from tilewright.graph.integer.state import FIXED_POINT, Numbers
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ops import elementwise as ew
-from tilewright.ops.contract import matmul, matmul_widening
+from tilewright.ops.contract import conv, conv_transpose, matmul, matmul_widening
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.quant import conv_integer, matmul_integer
+from tilewright.ops.quant import INTEGERS, matmul_integer
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import product_of
+from tilewright.ops.traits.facts import Product
 from tilewright.ops.view import transpose
 
 LEAST_DIGITS = 7
@@ -29,20 +29,21 @@ SHORT = 1 << 15
 """Beyond the greatest magnitude of the factors of products in i32."""
 
 
-def _matmul(op: Op, numbers: Numbers) -> Fixed:
-    left, right = op.operands
+def product_of_matrices(product: Product, op: Op, numbers: Numbers) -> Fixed:
+    """Sums of products of rows and columns."""
+    left, right = op.operands[product.data], op.operands[product.weights]
     if numbers.is_known(left) and not numbers.is_known(right):
-        return _unknown_operands(op, uniform(numbers.of(left)), uniform(numbers.of(right)))
+        return _unknown_operands(product, uniform(numbers.of(left)), uniform(numbers.of(right)))
     weights = _weights(right, numbers)
     if weights is None:
-        return _unknown_operands(op, uniform(numbers.of(left)), uniform(numbers.of(right)))
+        return _unknown_operands(product, uniform(numbers.of(left)), uniform(numbers.of(right)))
     array, scale = weights
-    if op.attrs["transpose_b"]:
+    if product.turns_weights:
         array, scale = np.swapaxes(array, -1, -2), np.swapaxes(scale, -1, -2) if scale.ndim > 1 else scale
     if scale.ndim and (scale.ndim < 2 or scale.shape[-2] != 1):
         raise Obstacle("scales of its weights differ along the sum", "quantise weights by channels of the result")
-    x = _left(op.operands[0], numbers, np.abs(array).sum(axis=-2).max(initial=1))
-    value = transpose(x.value, perm=_swapped(x.value)) if op.attrs["transpose_a"] else x.value
+    x = _left(left, numbers, np.abs(array).sum(axis=-2).max(initial=1))
+    value = transpose(x.value, perm=_swapped(x.value)) if product.turns_data else x.value
     if x.is_narrow and dtype_of(x.value).bits == 8 and array.ndim == 2 and np.abs(array).max(initial=0) <= 255:
         w, zero = _stored(array)
         made = matmul_integer(value, w, _number(x.zero, dtype_of(value)), zero)
@@ -52,9 +53,9 @@ def _matmul(op: Op, numbers: Numbers) -> Fixed:
     return Fixed(made, as_scale(x.scale * scale), low, high)
 
 
-def _unknown_operands(op: Op, a: Fixed, b: Fixed) -> Fixed:
+def _unknown_operands(product: Product, a: Fixed, b: Fixed) -> Fixed:
     """Of two operands that are computed in the call."""
-    depth = shape_of(a.value)[-2 if op.attrs["transpose_a"] else -1]
+    depth = shape_of(a.value)[product.depth]
     if not depth.is_const:
         raise Obstacle("it sums a number of products that is not known when compiling", "fix the sizes of the inputs")
     a, b = (x if x.low >= -SHORT and x.high < SHORT else narrowed(x, SHORT - 1) for x in (a, b))
@@ -63,8 +64,8 @@ def _unknown_operands(op: Op, a: Fixed, b: Fixed) -> Fixed:
         if min(a.bound, b.bound) < 1 << LEAST_DIGITS:
             raise Obstacle("its sums may be longer than 32 bits")
     sides = [_short(x) for x in (a, b)]
-    for k, flag in enumerate(("transpose_a", "transpose_b")):
-        if op.attrs[flag]:
+    for k, turns in enumerate((product.turns_data, product.turns_weights)):
+        if turns:
             sides[k] = transpose(sides[k], perm=_swapped(sides[k]))
     bound = a.bound * b.bound * depth.value
     return Fixed(matmul_widening(*sides, sums=dt.i32), as_scale(a.scale * b.scale), -bound, bound)
@@ -80,26 +81,27 @@ def _swapped(value: Value) -> tuple[int, ...]:
     return (*range(rank - 2), rank - 1, rank - 2)
 
 
+@FIXED_POINT.rule(conv, conv_transpose)
 def _conv(op: Op, numbers: Numbers) -> Fixed:
+    product, form = product_of(op), INTEGERS.of(op)
+    assert product is not None
     weights = _weights(op.operands[1], numbers)
     if weights is None:
         raise Obstacle("its filters are not known when compiling")
     array, scale = weights
-    channel = 1 if op.name == "conv_transpose" else 0
-    if scale.ndim and any(n != 1 for k, n in enumerate(scale.shape) if k != channel):
+    if scale.ndim and any(n != 1 for k, n in enumerate(scale.shape) if k != product.kept):
         raise Obstacle("scales of its filters differ along the sum", "quantise filters by channels of the result")
-    if scale.ndim and channel == 1 and op.attrs.get("groups", 1) != 1:
+    if scale.ndim and product.kept and op.attrs.get("groups", 1) != 1:
         raise Obstacle("its filters of several groups have several scales", "quantise its filters by one scale")
-    along = (0, *range(2, array.ndim)) if channel else tuple(range(1, array.ndim))
-    x = _left(op.operands[0], numbers, np.abs(array).sum(axis=along).max(initial=1))
+    x = _left(op.operands[0], numbers, np.abs(array).sum(axis=product.summed).max(initial=1))
     attrs: dict[str, Any] = {k: v for k, v in op.attrs.items() if k != "sums"}
-    if op.name == "conv" and x.is_narrow and dtype_of(x.value).bits == 8 and np.abs(array).max(initial=0) <= 255:
+    if form is not None and x.is_narrow and dtype_of(x.value).bits == 8 and np.abs(array).max(initial=0) <= 255:
         w, zero = _stored(array)
-        made = conv_integer(x.value, w, _number(x.zero, dtype_of(x.value)), zero, **attrs)
+        made = form(x.value, w, _number(x.zero, dtype_of(x.value)), zero, **attrs)
     else:
         made = OPERATORS[op.name](centred(x), integers(array), **attrs)
     # Sums of parts of a filter, where it reaches over the edge, lie between those of negative and positive factors.
-    low, high = _ends(x, array, along)
+    low, high = _ends(x, array, product.summed)
     by_channel = scale.reshape(1, -1, *[1] * (array.ndim - 2)) if scale.ndim else scale
     return Fixed(made, as_scale(x.scale * by_channel), low, high)
 
@@ -145,6 +147,3 @@ def _stored(array: np.ndarray) -> tuple[Value, Value]:
 
 def _number(n: int, dtype: dt.DType) -> Value:
     return full(value=n, dtype=dtype, shape=())
-
-
-product_rules: Mapping[str, Any] = MappingProxyType({"matmul": _matmul, "conv": _conv, "conv_transpose": _conv})

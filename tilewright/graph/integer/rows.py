@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from tilewright.graph.integer.fixed import Fixed, as_scale, centred, rescaled, times, uniform
 from tilewright.graph.integer.obstacles import Obstacle
-from tilewright.graph.integer.state import Numbers
+from tilewright.graph.integer.state import FIXED_POINT, Numbers
 from tilewright.graph.integer.sums import plus_known
 from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op
 from tilewright.ir.types import product
 from tilewright.ops.fixed_point import LOG_BITS, MEAN_BITS, SHARE_BITS, softmax_fixed, standardize_fixed
+from tilewright.ops.norm import layer_norm, rms_norm, softmax
 
 LOG_LIMIT = 1 << 30
 """The greatest logarithm, of which differences are taken."""
@@ -24,12 +23,14 @@ MOST_ELEMENTS = 1 << 20
 """Elements of a row whose squares have a sum of 63 digits."""
 
 
+@FIXED_POINT.rule(softmax)
 def _softmax(op: Op, numbers: Numbers) -> Fixed:
     logarithms = rescaled(uniform(numbers.of(op.operands[0])), np.log(2) / (1 << LOG_BITS), LOG_LIMIT)
     found = softmax_fixed(logarithms.value, axis=op.attrs["axis"])
     return Fixed(found, as_scale(2.0**-SHARE_BITS), 0, 1 << SHARE_BITS)
 
 
+@FIXED_POINT.rule(layer_norm)
 def _layer_norm(op: Op, numbers: Numbers) -> Fixed:
     scale, *bias = op.operands[1:]
     found = _known_factors(_standardized(op, numbers, centre=True), scale, numbers)
@@ -41,6 +42,7 @@ def _layer_norm(op: Op, numbers: Numbers) -> Fixed:
     return plus_known(found, shift)
 
 
+@FIXED_POINT.rule(rms_norm)
 def _rms_norm(op: Op, numbers: Numbers) -> Fixed:
     return _known_factors(_standardized(op, numbers, centre=False), op.operands[1], numbers)
 
@@ -68,8 +70,3 @@ def _standardized(op: Op, numbers: Numbers, centre: bool) -> Fixed:
     found = standardize_fixed(centred(fine), axes=axes, bits=bits, epsilon=epsilon, centred=centre)
     bound = (root + 1) << bits
     return Fixed(found, as_scale(2.0**-bits), -bound, bound)
-
-
-row_rules: Mapping[str, Any] = MappingProxyType(
-    {"softmax": _softmax, "layer_norm": _layer_norm, "rms_norm": _rms_norm}
-)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,22 +23,22 @@ from tilewright.graph.integer.fixed import (
     without_infinities,
 )
 from tilewright.graph.integer.obstacles import Obstacle
-from tilewright.graph.integer.products import product_rules
-from tilewright.graph.integer.rows import row_rules
-from tilewright.graph.integer.state import Numbers
+from tilewright.graph.integer.products import product_of_matrices
+from tilewright.graph.integer.state import FIXED_POINT, FixedRule, Numbers
 from tilewright.graph.integer.sums import negated, plus, plus_known
-from tilewright.graph.match import dtype_of, hands_on_elements, shape_of
+from tilewright.graph.match import dtype_of, hands_on_elements, matrix_product, shape_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
-from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.define import OPERATORS, Operator
+from tilewright.ops.define.interp import evaluate
+from tilewright.ops.pool import sum_pool
 from tilewright.ops.quant import limits
-from tilewright.ops.view import expand, pad
-
-FixedRule = Callable[[Op, Numbers], Fixed]
+from tilewright.ops.reduce import argmax, argmin, reduce_sum
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.view import concat, expand, pad
 
 
 def moved(op: Op, value: Value) -> Value:
@@ -53,6 +52,7 @@ def _move(op: Op, numbers: Numbers) -> Fixed:
     return x.on(moved(op, x.value))
 
 
+@FIXED_POINT.rule(pad)
 def _pad(op: Op, numbers: Numbers) -> Fixed:
     x = uniform(numbers.of(op.operands[0]))
     if op.attrs["mode"] != "constant":
@@ -69,6 +69,7 @@ def _pad(op: Op, numbers: Numbers) -> Fixed:
     return Fixed(made, x.scale, min(x.low, inside), max(x.high, inside), zero)
 
 
+@FIXED_POINT.rule(concat)
 def _concat(op: Op, numbers: Numbers) -> Fixed:
     parts = [uniform(numbers.of(v)) for v in op.operands]
     first = parts[0]
@@ -86,6 +87,7 @@ def _are_alike(a: Fixed, b: Fixed) -> bool:
 # Sums and products of elements
 
 
+@FIXED_POINT.rule(ew.add)
 def _add(op: Op, numbers: Numbers) -> Fixed:
     a, b = op.operands
     if numbers.is_known(a) or numbers.is_known(b):
@@ -94,6 +96,7 @@ def _add(op: Op, numbers: Numbers) -> Fixed:
     return plus(numbers.of(a), numbers.of(b))
 
 
+@FIXED_POINT.rule(ew.sub)
 def _sub(op: Op, numbers: Numbers) -> Fixed:
     a, b = op.operands
     if numbers.is_known(b):
@@ -108,15 +111,18 @@ def _array(numbers: Numbers, value: Value) -> np.ndarray:
     return array.astype(np.float64)
 
 
+@FIXED_POINT.rule(ew.neg)
 def _neg(op: Op, numbers: Numbers) -> Fixed:
     return negated(numbers.of(op.operands[0]))
 
 
+@FIXED_POINT.rule(ew.abs_)
 def _abs(op: Op, numbers: Numbers) -> Fixed:
     x = numbers.of(op.operands[0])
     return Fixed(ew.abs_(centred(x)), x.scale, 0, x.bound)
 
 
+@FIXED_POINT.rule(ew.mul)
 def _mul(op: Op, numbers: Numbers) -> Fixed:
     a, b = op.operands
     if numbers.is_known(a) or numbers.is_known(b):
@@ -136,6 +142,7 @@ def _spread(x: Fixed, op: Op) -> Fixed:
     return x.on(expand(x.value, shape=shape_of(op.result)))
 
 
+@FIXED_POINT.rule(ew.div)
 def _div(op: Op, numbers: Numbers) -> Fixed:
     a, b = op.operands
     if not numbers.is_known(b):
@@ -149,22 +156,20 @@ def _div(op: Op, numbers: Numbers) -> Fixed:
 # Order
 
 
-def _limit(name: str) -> FixedRule:
-    def limited(op: Op, numbers: Numbers) -> Fixed:
-        a, b = op.operands
-        if not (numbers.is_known(a) or numbers.is_known(b)):
-            x, y = common([uniform(numbers.of(a)), uniform(numbers.of(b))])
-            chosen = OPERATORS[name](centred(x), centred(y))
-            return Fixed(chosen, x.scale, min(x.low, y.low), max(x.high, y.high))
-        v, c = (b, a) if numbers.is_known(a) else (a, b)
-        return _limited(name, numbers.of(v), _array(numbers, c))
-
-    return limited
+@FIXED_POINT.rule(ew.min_, ew.max_)
+def _limit(op: Op, numbers: Numbers) -> Fixed:
+    a, b = op.operands
+    if not (numbers.is_known(a) or numbers.is_known(b)):
+        x, y = common([uniform(numbers.of(a)), uniform(numbers.of(b))])
+        chosen = OPERATORS[op.name](centred(x), centred(y))
+        return Fixed(chosen, x.scale, min(x.low, y.low), max(x.high, y.high))
+    v, c = (b, a) if numbers.is_known(a) else (a, b)
+    return _limited(op.name, numbers.of(v), _array(numbers, c))
 
 
 def _limited(name: str, x: Fixed, array: np.ndarray) -> Fixed:
     bounds = as_integers(np.clip(np.rint(array / x.scale), -GREATEST, GREATEST))
-    choose = max if name == "max" else min
+    choose = {"max": max, "min": min}[name]
     low, high = choose(x.low, int(bounds.min())), choose(x.high, int(bounds.max()))
     inside = bounds.ndim == 0 and x.low <= int(bounds) <= x.high
     if inside and x.is_narrow:  # as it is
@@ -179,26 +184,38 @@ def full_like(x: Fixed, number: int) -> Value:
     return made
 
 
-def compared(op: Op, numbers: Numbers) -> Value:
+_MIRRORED = {"lt": ew.gt, "gt": ew.lt, "le": ew.ge, "ge": ew.le}
+
+
+@FIXED_POINT.rule(ew.lt, ew.le, ew.gt, ew.ge, ew.eq, ew.ne)
+def _compared(op: Op, numbers: Numbers) -> Value:
     """A comparison, on the integers."""
     a, b = op.operands
-    name = op.name
+    compare = OPERATORS[op.name]
     if numbers.is_known(a):
-        a, b, name = b, a, {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}.get(name, name)
+        a, b, compare = b, a, _MIRRORED.get(op.name, compare)
     if numbers.is_known(b):
         x = numbers.of(a)
-        exact = _array(numbers, b) / x.scale
-        if name in ("eq", "ne") and np.any(exact != np.rint(exact)):
-            raise Obstacle("it compares with a number that has no integer")
-        found = np.floor(exact) if name in ("gt", "le") else np.ceil(exact)
-        right = integers(as_integers(np.clip(found, -GREATEST, GREATEST)))
-        made: Value = OPERATORS[name](centred(x), right)
+        right = integers(as_integers(np.clip(_limit_of(compare, _array(numbers, b) / x.scale), -GREATEST, GREATEST)))
+        made: Value = compare(centred(x), right)
         return made
     x, y = common([uniform(numbers.of(a)), uniform(numbers.of(b))])
-    made = OPERATORS[name](centred(x), centred(y))
+    made = compare(centred(x), centred(y))
     return made
 
 
+def _limit_of(compare: Operator, exact: np.ndarray) -> np.ndarray:
+    """The integers with which integers compare as with these numbers."""
+    below = np.floor(exact)
+    if np.isnan(below).any():
+        raise Obstacle("one of its constants is no number")
+    for found in (np.ceil(exact), below):
+        if all(np.array_equal(evaluate(compare, n, exact), evaluate(compare, n, found)) for n in (below, below + 1)):
+            return found
+    raise Obstacle("it compares with a number that has no integer")
+
+
+@FIXED_POINT.rule(ew.select)
 def _select(op: Op, numbers: Numbers) -> Fixed:
     condition, *values = op.operands
     arrays = [_array(numbers, v) if numbers.is_known(v) else None for v in values]
@@ -216,12 +233,14 @@ def _select(op: Op, numbers: Numbers) -> Fixed:
 # Sums of many
 
 
+@FIXED_POINT.rule(reduce_sum)
 def _reduce_sum(op: Op, numbers: Numbers) -> Fixed:
     rank = len(shape_of(op.operands[0]))
     count = product(shape_of(op.operands[0])[a % rank] for a in op.attrs["axes"])
     return _total(op, numbers, count.value if count.is_const else None)
 
 
+@FIXED_POINT.rule(sum_pool)
 def _sum_pool(op: Op, numbers: Numbers) -> Fixed:
     count = product(sym(k) for k in op.attrs["kernel"])
     return _total(op, numbers, count.value if count.is_const else None)
@@ -235,9 +254,12 @@ def _total(op: Op, numbers: Numbers, count: int | None) -> Fixed:
     return Fixed(made, x.scale, min(x.low, 0) * count, max(x.high, 0) * count)  # fewer at edges
 
 
+@FIXED_POINT.rule(ew.cast)
 def _cast(op: Op, numbers: Numbers) -> Fixed:
     (x,) = op.operands
     dtype = dtype_of(x)
+    if not dtype_of(op.result).is_float:
+        raise Obstacle("it has no form in integers")
     if dtype.is_float:
         return numbers.of(x)
     if dtype is dt.bool_:
@@ -247,29 +269,21 @@ def _cast(op: Op, numbers: Numbers) -> Fixed:
     raise Obstacle(f"integers of {dtype.bits} bits become floats")
 
 
-RULES: Mapping[str, FixedRule] = MappingProxyType({
-    **{name: _limit(name) for name in ("min", "max")},
-    "pad": _pad, "concat": _concat, "add": _add, "sub": _sub, "neg": _neg, "abs": _abs, "mul": _mul, "div": _div,
-    "select": _select, "reduce_sum": _reduce_sum, "sum_pool": _sum_pool, "cast": _cast,
-    **row_rules, **product_rules,
-})  # fmt: skip
-"""What has a form in integers beside functions of one byte, and beside what hands on elements."""
-
-
 def rule_of(op: Op) -> FixedRule | None:
     """How a result of integers is made; None where there is no such form."""
-    return RULES.get(op.name) or (_move if hands_on_one(op) else None)
+    product = matrix_product(op)
+    derived = partial(product_of_matrices, product) if product is not None else None
+    return FIXED_POINT.of(op) or derived or (_move if hands_on_one(op) else None)
 
 
 def hands_on_one(op: Op) -> bool:
     """Whether all elements of its only result are elements of the first operand, moved or chosen by their order."""
     return hands_on_elements(op) and traits_of(op).chooses_one
 
-COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-PLACES = frozenset({"argmax", "argmin"})
 
 
-def place(op: Op, numbers: Numbers) -> Value:
+@FIXED_POINT.rule(argmax, argmin)
+def _place(op: Op, numbers: Numbers) -> Value:
     """Where the greatest or least element is."""
     made: Any = moved(op, uniform(numbers.of(op.operands[0])).value)
     return made

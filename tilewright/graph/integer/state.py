@@ -16,6 +16,7 @@ from tilewright.ir.diag import Problem
 from tilewright.ir.rewrite import constant_array
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate
+from tilewright.ops.traits.slots import Slot
 
 Weights = tuple[np.ndarray, np.ndarray]
 """Known integers without their zero points, and their scales."""
@@ -81,3 +82,10 @@ class Numbers:
         array = self.known[value]() if value in self.known else constant_array(value, self.module)
         assert array is not None
         return array
+
+
+FixedRule = Callable[[Op, Numbers], Fixed | Value]
+
+FIXED_POINT: Slot[FixedRule] = Slot("fixed_point")
+"""How an operator on floats is computed on the integers that stand for them: a result of floats as such integers, one
+of others as it is. A rule raises an Obstacle where it cannot."""

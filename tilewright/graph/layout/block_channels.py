@@ -14,8 +14,8 @@ from tilewright.graph.layout.blocked_convs import starts_blocks
 from tilewright.graph.layout.blocked_ops import layout_op
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.ir.core import Module, Op, replace_in_block
-from tilewright.ir.passes import PassContext
 from tilewright.ops.define import OPERATORS
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.layout.spatial_blocking import conv_by_positions, suits_positions
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.ir.core import Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops.blocked import conv_blocked, depthwise_blocked
 from tilewright.ops.contract import matmul
 from tilewright.ops.cook_toom import tile_lengths
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import pad, reshape, slice_
+from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
 STAGE = "block-channels"

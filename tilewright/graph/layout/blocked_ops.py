@@ -12,13 +12,13 @@ from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.graph.layout.subpixel_deconv import layout_conv_transpose
 from tilewright.graph.match import shape_of, type_of
 from tilewright.ir.core import Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.sym import Sym, ceildiv, sym
 from tilewright.ir.types import product
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import concat, reshape, slice_
+from tilewright.passes import PassContext
 
 
 def layout_op(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
@@ -39,7 +39,7 @@ def _elementwise(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
     whole = [v for v in op.operands if layouts.has_blocked(v) and shape_of(v)[1] == shape[1]]
     if not any(len(shape_of(v)) == len(shape) for v in whole):
         return False
-    by_number = op.name == "div" and type_of(op.operands[1]).size == 1
+    by_number = 0 in traits_of(op).linear and type_of(op.operands[-1]).size == 1
     if shape[1] % layouts.block != 0 and not traits_of(op).is_finite and not by_number:
         ctx.remark(
             STAGE, f"{op.name} {op.loc}", "the fill of its last block of channels might not stay finite"

@@ -19,13 +19,13 @@ from tilewright.graph.layout.conv_window import ConvWindow, pad_space
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, rewrite
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops.contract import conv_flat, conv_grouped, matmul
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import reshape, slice_
+from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
 

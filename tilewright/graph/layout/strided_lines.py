@@ -17,10 +17,10 @@ from tilewright.graph.layout.conv_window import ConvWindow, pad_space
 from tilewright.graph.match import shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, rewrite
 from tilewright.ops.contract import conv
 from tilewright.ops.view import concat, pad, reshape, slice_, transpose
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)

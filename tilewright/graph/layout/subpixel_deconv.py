@@ -14,12 +14,12 @@ from tilewright.graph.layout.overlapped_blocks import as_blocks_that_overlap, su
 from tilewright.graph.layout.phases import OfArrays, OfValues, Phases, Taps, phases_of
 from tilewright.graph.match import shape_of
 from tilewright.ir.core import Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import defining
 from tilewright.ir.sym import sym
 from tilewright.ops.blocked import conv_blocked, unblock_channels
 from tilewright.ops.contract import conv
 from tilewright.ops.view import concat, reshape
+from tilewright.passes import PassContext
 
 
 def layout_conv_transpose(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:

@@ -11,18 +11,9 @@ from tilewright.graph.match import is_constant, shape_of, type_of
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import is_reduction, product_of
+from tilewright.ops.traits.pairing import pairs_rows
 from tilewright.ops.view import pad
-
-REDUCTIONS = frozenset({"reduce_sum", "reduce_max"})
-
-ON_ROWS = frozenset({"softmax", "log_softmax"})
-"""Composites of elementwise work and reductions along one axis."""
-
-ON_ELEMENTS = frozenset({"quantize_linear", "dequantize_linear"})
-"""Composites that are elementwise but for their parameters, which may be those of channels."""
-
-PRODUCTS = frozenset({"matmul", "matmul_integer"})
 
 
 def attention_products(module: Module) -> Mapping[Op, tuple[Op, Op]]:
@@ -88,10 +79,10 @@ def _scores_of(values: Op) -> Op | None:
         op = waiting.pop()
         if op is None or op in seen or not type_of(op.result).rank:
             continue
-        if op.name in PRODUCTS:
+        if _multiplies_matrices(op):
             products.append(op)
             seen.add(op)
-        elif is_elementwise(op) or op.name in ON_ELEMENTS or op.name in REDUCTIONS or _is_on_rows(op):
+        elif pairs_rows(op) or is_reduction(op):
             seen.add(op)
             waiting += [v.op for v in op.operands]
     if len(products) != 1 or not _is_product(products[0]):
@@ -101,11 +92,7 @@ def _scores_of(values: Op) -> Op | None:
     if shape_of(scores.result) != shape_of(values.operands[0]) or values.operands[1].op in inside:
         return None
     users = (u for op in inside for v in op.results for u in v.users)
-    return scores if all(u in seen or u.name in REDUCTIONS for u in users) else None
-
-
-def _is_on_rows(op: Op) -> bool:
-    return op.name in ON_ROWS and op.attrs["axis"] in (-1, type_of(op.result).rank - 1)
+    return scores if all(u in seen or is_reduction(u) for u in users) else None
 
 
 def _between(scores: Op, seen: set[Op]) -> set[Op]:
@@ -113,7 +100,7 @@ def _between(scores: Op, seen: set[Op]) -> set[Op]:
     inside, waiting = {scores}, [scores]
     while waiting:
         for user in (u for v in waiting.pop().results for u in v.users):
-            if user in seen and user not in inside and user.name not in PRODUCTS:
+            if user in seen and user not in inside and not _multiplies_matrices(user):
                 inside.add(user)
                 waiting.append(user)
     return inside
@@ -121,6 +108,13 @@ def _between(scores: Op, seen: set[Op]) -> set[Op]:
 
 def _is_product(op: Op) -> bool:
     """Whether it is a product of rows, neither operand being a constant."""
-    if op.name not in PRODUCTS or op.attrs.get("transpose_a"):
+    product = product_of(op)
+    if product is None or product.turns_data or not _multiplies_matrices(op):
         return False
-    return not any(map(is_constant, op.operands[:2]))
+    return not any(is_constant(op.operands[k]) for k in (product.data, product.weights))
+
+
+def _multiplies_matrices(op: Op) -> bool:
+    """Whether it is a product of matrices whose form is not chosen yet."""
+    product = product_of(op)
+    return product is not None and product.of_matrices and op.attrs.get("sums") is None

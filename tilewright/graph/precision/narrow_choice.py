@@ -16,27 +16,31 @@ from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.blocked_convs import filters_suit_blocks
 from tilewright.graph.layout.conv_window import ConvWindow
-from tilewright.graph.match import shape_of, type_of
+from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.precision.attention_products import attention_products, sums_of, why_not_packed
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
-from tilewright.ir.passes import PassContext
+from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import constant_array
 from tilewright.ops.cook_toom import tile_lengths
+from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.ops.traits.facts import Product
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
-RECURRENT = frozenset({"rnn", "gru", "lstm"})
-"""Operators that multiply their state with constant weights in each step."""
 
-CONSIDERED = RECURRENT | {"matmul", "conv", "conv_transpose"}
-"""Operators that multiply; each of them gets a remark."""
+def is_considered(op: Op, dtype: DType) -> bool:
+    """Whether it multiplies numbers of a dtype, and gives some; each such product gets a remark."""
+    own = traits_of(op)
+    if own.product is None or not (own.product.is_plain or own.has_state) or op.attrs.get("sums") is not None:
+        return False
+    read = (op.operands[k] for k in (own.product.data, own.product.weights))
+    return all(dtype_of(v) is dtype for v in (*read, op.results[0]))
 
 
-def float_dot(ctx: PassContext, *, exact: bool) -> Dot | None:
+def float_dot(target: Target, *, exact: bool) -> Dot | None:
     """The machine's instruction for groups of 16-bit floats; with `exact` one that rounds as multiply-adds do."""
-    dots = () if ctx.target is None else ctx.target.dots_in(dt.f32)
-    return next((dot for dot in dots if dot.rounds_as_fma or not exact), None)
+    return next((dot for dot in target.dots_in(dt.f32) if dot.rounds_as_fma or not exact), None)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class NarrowChoice:
             return False, reason
         shapes = self._shapes(op)
         share = narrow_share(shapes, self.dot, self.target, self.all_weights)
-        fastest = self._fastest(op) if op.name == "conv" else 1.0
+        fastest = self._fastest(op) if _product(op).space else 1.0
         message = f"{self.dot.left} is estimated at {share:.2f} of the time of direct sums of f32"
         if fastest < 1:
             message += f", Winograd's algorithm at {fastest:.2f}"
@@ -71,19 +75,20 @@ class NarrowChoice:
 
     def _why_not(self, op: Op) -> str:
         """Why the machine cannot multiply the operands of an operator in groups; "" where it can."""
-        if op.name not in ("matmul", "conv", *RECURRENT):
+        product, recurs = _product(op), traits_of(op).has_state
+        if not (product.of_matrices or (product.slides and "sums" in op.attrs) or recurs):
             return f"{op.name} multiplies in float32 only"
         if op in self.attention:
             return why_not_packed(self.attention[op])
-        weights = constant_array(op.operands[1], self.module)
+        weights = constant_array(op.operands[product.weights], self.module)
         if weights is None or weights.ndim < 2:
             return "its right operand is not known when compiling, and is not packed by groups"
         if weights.size and np.isinf(self.rounded(np.array([weights.min(), weights.max()]))).any():
             return f"its weights are beyond the range of {self.dot.right}"
-        if op.name in RECURRENT:
-            return self._why_no_groups(weights.shape[-1])
-        if op.name == "matmul":
-            return self._why_no_product(op, weights)
+        if recurs:
+            return self._why_no_groups(weights.shape[product.summed[0]])
+        if product.of_matrices:
+            return self._why_no_product(product, weights)
         filters, groups = weights.shape, op.attrs["groups"]
         if filters[1] == 1 and groups > 1:
             return "it sums few products for each element that it reads"
@@ -93,13 +98,12 @@ class NarrowChoice:
             return "its few channels lie apart, and so do its neighbours along a line"
         return ""
 
-    def _why_no_product(self, op: Op, weights: np.ndarray) -> str:
-        depth, columns = weights.shape[-2:][::-1] if op.attrs["transpose_b"] else weights.shape[-2:]
-        if columns == 1:
+    def _why_no_product(self, product: Product, weights: np.ndarray) -> str:
+        if weights.shape[product.kept] == 1:
             return "it has one column, and lanes are rows of data"
-        if op.attrs["transpose_a"]:
+        if product.turns_data:
             return "the elements of a group lie apart in a row"
-        return self._why_no_groups(depth)
+        return self._why_no_groups(weights.shape[product.summed[0]])
 
     def _why_no_groups(self, depth: int) -> str:
         if depth % self.dot.group:
@@ -113,16 +117,18 @@ class NarrowChoice:
 
     def _shapes(self, op: Op) -> list[SumsShape]:
         """What the estimate asks for, of each typical size."""
-        if op.name in RECURRENT:
+        product = _product(op)
+        if traits_of(op).has_state:
             return self._steps(op)
         if op in self.attention:
             return sums_of(self.attention[op], self.dot.group, self.typical)
-        data, result, right = shape_of(op.operands[0]), shape_of(op.result), shape_of(op.operands[1])
+        data, right = (shape_of(op.operands[k]) for k in (product.data, product.weights))
+        result = shape_of(op.result)
         found = []
         for extents in self.typical.of([*data, *result, *right]):
             read, made = extents[: len(data)], extents[len(data) : len(data) + len(result)]
             weights = extents[len(data) + len(result) :]
-            depth, filled = self._depth(op, weights)
+            depth, filled = self._depth(product, weights)
             found.append(SumsShape(prod(made) * depth, prod(made) * filled, prod(weights), prod(read)))
         return found
 
@@ -135,14 +141,11 @@ class NarrowChoice:
             for steps, batch in self.typical.of(shape_of(op.operands[0])[:2])
         ]
 
-    def _depth(self, op: Op, weights: tuple[int, ...]) -> tuple[int, int]:
+    def _depth(self, product: Product, weights: tuple[int, ...]) -> tuple[int, int]:
         """Products of one sum, and those with the zeros that fill up groups: filters of few channels have them along a
         line."""
-        if op.name == "matmul":
-            depth = weights[-1 if op.attrs["transpose_b"] else -2]
-            return depth, depth
-        depth, group = prod(weights[1:]), self.dot.group
-        if weights[1] >= BlockChannels.block:
+        depth, group = prod(weights[k] for k in product.summed), self.dot.group
+        if product.of_matrices or weights[1] >= BlockChannels.block:
             return depth, depth
         return depth, depth // weights[-1] * -(-weights[-1] // group) * group
 
@@ -159,3 +162,9 @@ class NarrowChoice:
             for n, *extents in self.typical.of([images, *space])
         ]
         return share_of_fastest(shapes, tile_lengths(tuple(taps), MOST_GROWTH), self.target, self.all_weights)
+
+
+def _product(op: Op) -> Product:
+    product = product_of(op)
+    assert product is not None, f"{op.name} is considered"
+    return product

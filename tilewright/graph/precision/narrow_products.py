@@ -9,24 +9,24 @@ products read lies in memory in 16 bits. Elements are rounded before they are mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from tilewright.graph.match import dtype_of, hands_on_elements
-from tilewright.graph.precision.narrow_choice import CONSIDERED, RECURRENT, NarrowChoice, float_dot
+from tilewright.graph.precision.narrow_choice import NarrowChoice, float_dot, is_considered
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
-from tilewright.ir.rewrite import constant_array
+from tilewright.ir.rewrite import constant_array, defining
 from tilewright.ops import elementwise as ew
-from tilewright.ops.contract import conv, matmul_widening
+from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import product_of, traits_of
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class NarrowProducts:
     name: ClassVar[str] = "narrow-products"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        found = [op for op in module.main.body.ops if op.name in CONSIDERED and dtype_of(op.results[0]) is dt.f32]
-        found = [op for op in found if op.attrs.get("sums") is None]
-        if not ctx.fast or not found:
+        found = [op for op in module.main.body.ops if is_considered(op, dt.f32)] if ctx.fast else []
+        if not found:
             return
-        dot = float_dot(ctx, exact=False)
-        if dot is None:
+        target = ctx.target
+        dot = None if target is None else float_dot(target, exact=False)
+        if target is None or dot is None:
             ctx.remark(self.name, "products of f32", "the machine multiplies no groups of shorter floats")
             return
-        choice = NarrowChoice.of(module, dot, ctx.target)
+        choice = NarrowChoice.of(module, dot, target)
         chosen = [op for op in found if decided(op, choice, ctx)]
         if chosen:
             _Narrowing(module, choice, frozenset(chosen)).run()
@@ -63,17 +63,18 @@ def decided(op: Op, choice: NarrowChoice, ctx: PassContext) -> bool:
 def narrow_product(op: Op, narrow: Callable[[Value], Value], choice: NarrowChoice) -> Value:
     """A chosen product or convolution with sums in float32, of data that `narrow` gives in fewer bits and of rounded
     weights."""
-    attrs: Mapping[str, Any] = op.attrs
-    data = narrow(op.operands[0])
+    product = product_of(op)
+    assert product is not None, "chosen are products"
+    data, right = narrow(op.operands[product.data]), op.operands[product.weights]
     if op in choice.attention:
-        right = narrow(op.operands[1])
-        return matmul_widening(data, right, sums=dt.f32, transpose_b=attrs["transpose_b"])
-    array = constant_array(op.operands[1], choice.module)
+        return matmul_widening(data, narrow(right), sums=dt.f32, transpose_b=product.turns_weights)
+    array = constant_array(right, choice.module)
     assert array is not None, "weights of chosen products are known"
-    weights, name = choice.rounded(array), op.operands[1].name or "w"
-    if op.name == "conv":
-        return conv(data, constant(weights, name), **{**attrs, "sums": dt.f32})
-    if attrs["transpose_b"]:
+    weights, name = choice.rounded(array), right.name or "w"
+    if not product.of_matrices:
+        made: Value = OPERATORS[op.name](data, constant(weights, name), **{**op.attrs, "sums": dt.f32})
+        return made
+    if product.turns_weights:
         weights = np.ascontiguousarray(weights.swapaxes(-1, -2))
     return matmul_widening(data, constant(weights, name), sums=dt.f32)
 
@@ -95,7 +96,7 @@ class _Narrowing:
                 builder.block.append(op)
                 continue
             with builder.at(op.loc), builder:
-                if op.name in RECURRENT:
+                if traits_of(op).has_state:
                     self._narrow_weights(op)
                     builder.block.append(op)
                     continue
@@ -104,7 +105,7 @@ class _Narrowing:
             op.result.replace_by(made)
         replace_in_block(body, builder.block.ops)
         for op in self.chosen:
-            if op.name not in RECURRENT:
+            if not traits_of(op).has_state:
                 op.drop()
 
     def _narrow_weights(self, op: Op) -> None:
@@ -122,9 +123,9 @@ class _Narrowing:
         return self.rounded[value]
 
     def _made(self, value: Value, dtype: DType) -> Value:
-        op = value.op
-        if op is not None and op.name == "cast" and dtype_of(op.operands[0]) is dtype:
-            return op.operands[0]
+        op, cast = value.op, defining(value, "cast")
+        if cast is not None and dtype_of(cast.operands[0]) is dtype:
+            return cast.operands[0]
         if op is None or not hands_on_elements(op) or not self._only_rounded(value):
             return ew.cast(value, dtype=dtype)
         moved = traits_of(op).chooses
@@ -136,7 +137,7 @@ class _Narrowing:
     def _only_rounded(self, value: Value) -> bool:
         """Whether only products whose operands are rounded read a value, perhaps moved."""
         return all(
-            (user in self.chosen and user.name not in RECURRENT)
+            (user in self.chosen and not traits_of(user).has_state)
             or (hands_on_elements(user) and self._only_rounded(user.result))
             for user in value.users
         )

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.graph.match import dtype_of, is_constant
-from tilewright.graph.precision.narrow_choice import NarrowChoice, float_dot
+from tilewright.graph.precision.narrow_choice import NarrowChoice, float_dot, is_considered
 from tilewright.graph.precision.narrow_products import decided, narrow_product
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.dead import drop_dead
@@ -34,13 +34,13 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
+from tilewright.ir.rewrite import defining
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
 from tilewright.ops.source import full
-from tilewright.target.dots import Dot
+from tilewright.ops.traits.derive import traits_of
+from tilewright.passes import PassContext
 
 NARROW = (dt.f16, dt.bf16)
 
@@ -161,17 +161,15 @@ class _Widening:
 def _products(module: Module, ctx: PassContext) -> Mapping[Op, NarrowChoice]:
     """The products whose operands stay in 16 bits, with what says how. Weights are known only when constants have been
     folded."""
-    dot = None if ctx.strict else float_dot(ctx, exact=not ctx.fast)
-    if dot is None or not any(_is_product(op, dot) for op in module.main.body.ops):
+    target = ctx.target
+    dot = None if target is None or ctx.strict else float_dot(target, exact=not ctx.fast)
+    if target is None or dot is None or not any(is_considered(op, dot.left) for op in module.main.body.ops):
         return {}
     for step in (Canonicalize(), Fold()):
         step.run(module, ctx)
-    choice = NarrowChoice.of(module, dot, ctx.target)
-    return {op: choice for op in module.main.body.ops if _is_product(op, dot) and decided(op, choice, ctx)}
-
-
-def _is_product(op: Op, dot: Dot) -> bool:
-    return op.name in ("matmul", "conv") and dtype_of(op.operands[0]) is dot.left is dtype_of(op.result)
+    choice = NarrowChoice.of(module, dot, target)
+    found = [op for op in module.main.body.ops if is_considered(op, dot.left) and not traits_of(op).has_state]
+    return {op: choice for op in found if decided(op, choice, ctx)}
 
 
 def _widened_type(type: TensorType) -> TensorType:
@@ -180,9 +178,10 @@ def _widened_type(type: TensorType) -> TensorType:
 
 def _widened_number(value: Value) -> Value | None:
     """A `full` in float32, of the number as 16 bits hold it."""
-    if value.op is None or value.op.name != "full":
+    number = defining(value, "full")
+    if number is None:
         return None
-    return full(value=rounded(value.op.attrs["value"], dtype_of(value)), dtype=dt.f32, shape=value.op.attrs["shape"])
+    return full(value=rounded(number.attrs["value"], dtype_of(value)), dtype=dt.f32, shape=number.attrs["shape"])
 
 
 def rounded(number: Any, dtype: DType) -> float:

@@ -25,16 +25,16 @@ from tilewright.graph.quantised.dequantized import BYTES, HALF, as_number, scale
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, defining
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import is_view
-from tilewright.ops.quant import quantize_linear
+from tilewright.ops.quant import OF_NUMBERS, quantize_linear
 from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.traits.derive import is_view, product_of
 from tilewright.ops.view import reshape, transpose
 from tilewright.target.dots import Dot
+from tilewright.target.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class _Operand:
     scale: Value | None
 
 
-def attention_in_integers(module: Module, dot: Dot, ctx: PassContext) -> Rule:
+def attention_in_integers(module: Module, dot: Dot, target: Target) -> Rule:
     """The rule that multiplies integers in attention on quantised operands, where the machine gains by it; it decides
     about each of the two products for itself."""
     typical = typical_sizes(type_of(v) for v in module.main.args)
@@ -54,12 +54,12 @@ def attention_in_integers(module: Module, dot: Dot, ctx: PassContext) -> Rule:
     for op, pair in attention_products(module).items():
         reason = why_not_packed(pair) or _why_not(op, module)
         if not reason:
-            share = narrow_share(sums_of([op], dot.group, typical), dot, ctx.target, 0)
+            share = narrow_share(sums_of([op], dot.group, typical), dot, target, 0)
             gains = rounding_gains(share)
             reason = "" if gains else f"integers are estimated at {share:.2f} of the time of direct sums of f32"
         reasons[op] = reason
     told = "both operands are quantised: the sums are of integers, which is exact"
-    return Rule("attention_in_integers", ("matmul", "matmul_integer"), partial(_in_integers, dot, reasons), told)
+    return Rule("attention_in_integers", (), partial(_in_integers, dot, reasons), told)
 
 
 def _in_integers(dot: Dot, reasons: dict[Op, str], op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
@@ -75,7 +75,7 @@ def _in_integers(dot: Dot, reasons: dict[Op, str], op: Op, b: Builder, ctx: Rewr
 def _operand(op: Op, index: int) -> _Operand | None:
     """Operand 0 or 1 of a product; None where it does not stand for bytes with one scale and one zero point."""
     value = op.operands[index]
-    if op.name == "matmul_integer":
+    if OF_NUMBERS.of(op) is not None:
         found, parameters = _Operand(value, op.operands[2 + index], None), [op.operands[2 + index]]
     else:
         inner = defining(value, "dequantize_linear")
@@ -124,7 +124,8 @@ def _sum_of_shares(value: Value, module: Module) -> float | None:
 
 def _centred_sums(op: Op, left: _Operand, right: _Operand, dot: Dot, ctx: RewriteContext) -> Value:
     """Products of integers with their zero points taken off, added up in i32."""
-    right, transposed = _by_rows(right, bool(op.attrs.get("transpose_b")))
+    product = product_of(op)
+    right, transposed = _by_rows(right, product is not None and product.turns_weights)
     along = -1 if transposed else -2  # the axis of the right operand that is summed over
     (rows, row_shift), (columns, column_shift) = (
         _as_bytes(operand.integers, dtype) for operand, dtype in ((left, dot.left), (right, dot.right))
@@ -193,8 +194,9 @@ def _moved(x: Value, dtype: DType, shift: int) -> Value:
             moved = OPERATORS[op.name](_moved(op.operands[0], dtype, shift), **op.attrs)
             assert isinstance(moved, Value)
             return moved
-        if op.name == "quantize_linear":
-            data, scale, zero = op.operands
-            attrs = {**op.attrs, "dtype": dtype}
+        quantised = defining(x, "quantize_linear")
+        if quantised is not None:
+            data, scale, zero = quantised.operands
+            attrs = {**quantised.attrs, "dtype": dtype}
             return quantize_linear(data, scale, shifted(zero, dtype, shift), **attrs)
     return shifted(x, dtype, shift)

@@ -15,22 +15,22 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright.cost.byte_tables import computed_instructions, look_up_instructions
-from tilewright.graph.match import dtype_of, shape_of, uniform_number
+from tilewright.graph.match import dtype_of, is_constant, shape_of, uniform_number
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, rewrite
 from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.define.interp import evaluate_block
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.index import table_lookup
 from tilewright.ops.source import full
+from tilewright.ops.traits.pairing import is_elementwise, keeps_order, paired
 from tilewright.ops.view import reshape
+from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
 VALUES = 256
@@ -67,13 +67,13 @@ class ByteFunctions:
 
     def root(self, op: Op) -> Value | None:
         """The bytes that the result of `op` is a function of, element by element; None where there are none."""
-        if op.name not in ("reshape", "table_lookup") and not is_elementwise(op):
+        tensors = [v for k, v in enumerate(op.operands) if k in paired(op)]
+        if not tensors or not all(v in tensors or is_constant(v) for v in op.operands):
             return None
-        tensors = op.operands[:1] if op.name == "table_lookup" else op.operands
         varying = [v for v in tensors if uniform_number(v, self.module) is None]
         roots = {self.roots.get(v) or (v if is_byte(v) else None) for v in varying}
         root = roots.pop() if len(roots) == 1 else None
-        repeats = op.name != "reshape" and any(shape_of(v) != shape_of(op.result) for v in varying)
+        repeats = not keeps_order(op) and any(shape_of(v) != shape_of(op.result) for v in varying)
         if root is None or repeats:
             self.roots.pop(op.result, None)
             return None
@@ -104,11 +104,11 @@ class _Tabulation:
 
     def replacement(self, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
         root = self.functions.root(op)
-        if root is None or not is_byte(op.result) or op.name == "reshape":
+        if root is None or not is_byte(op.result) or keeps_order(op):
             return None
-        ops = [o for o in self.functions.between(root, op.result) if o.name != "reshape"]
-        if op.name == "table_lookup" and len(ops) == 1:
-            return None
+        ops = [o for o in self.functions.between(root, op.result) if not keeps_order(o)]
+        if len(ops) == 1 and not is_elementwise(op):
+            return None  # it is a table
         if len(ops) > LONGEST:
             return NoMatch(f"the function has more than {LONGEST} operators")
         if all(dtype_of(v) is dtype_of(root) for o in ops for v in o.results):
@@ -153,7 +153,7 @@ def table_of(root: Value, value: Value, ops: list[Op], module: Module) -> np.nda
 
 
 def _before_reshapes(value: Value) -> Value:
-    while value.op is not None and value.op.name == "reshape":
+    while value.op is not None and keeps_order(value.op):
         value = value.op.operands[0]
     return value
 

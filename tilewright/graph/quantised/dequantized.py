@@ -29,9 +29,10 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, constant_array, defining, rule
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
-from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.quant import conv_integer, dequantize_linear, matmul_integer, quantize_linear
+from tilewright.ops.define import OPERATORS, Operator, constant
+from tilewright.ops.quant import INTEGERS, dequantize_linear, matmul_integer, quantize_linear
+from tilewright.ops.traits.derive import is_view, product_of, traits_of
+from tilewright.ops.traits.facts import Product
 from tilewright.ops.view import pad, reshape, transpose
 
 HALF = 128
@@ -129,7 +130,9 @@ def dequantize_below_concat(op: Op, b: Builder, ctx: RewriteContext) -> Replacem
 def move_below_quantize(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """quantize(move(x)) -> move(quantize(x)): bytes are moved, by those who read them if they can."""
     inner = op.operands[0].op
-    if inner is None or inner.name not in ("transpose", "reshape") or sole_user(op.operands[0]) is None:
+    if inner is None or not is_view(inner) or sole_user(op.operands[0]) is None:
+        return None
+    if type_of(inner.result).size != type_of(inner.operands[0]).size:
         return None
     if is_constant(inner.operands[0]) or not whole_parameters(op) or op.attrs["dtype"].bits > 8:
         return None
@@ -168,8 +171,6 @@ def shifted(x: Value, dtype: DType, shift: int) -> Value:
 
 # Sums of products
 
-PRODUCTS = ("matmul_integer", "conv_integer")
-
 WhyNot = Callable[[Op, np.ndarray, np.ndarray], str]
 """Why integers are not multiplied: of an operator, its weights and their zero points."""
 
@@ -178,50 +179,58 @@ def sums_of_integers(why_not: WhyNot) -> Rule:
     """The rule that gives a product, or a convolution, of dequantised operands the integers, where nothing is said
     against it."""
     told = "both operands are quantised: the sums are of integers, which is exact"
-    return Rule("sums_of_integers", ("matmul", "conv"), partial(_sums_of_integers, why_not), told)
+    return Rule("sums_of_integers", (), partial(_sums_of_integers, why_not), told)
 
 
 def _sums_of_integers(why_not: WhyNot, op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    x, w = (defining(v, "dequantize_linear") for v in op.operands)
-    if x is None or w is None or dtype_of(op.result) != dt.f32:
+    product = product_of(op)
+    form = None if product is None else integers_of(op, product)
+    if product is None or form is None or dtype_of(op.result) != dt.f32:
         return None
-    reason = _why_in_floats(op, x, w)
+    x, w = (defining(op.operands[k], "dequantize_linear") for k in (product.data, product.weights))
+    if x is None or w is None:
+        return None
+    reason = _why_in_floats(product, x, w)
     if reason:
         return NoMatch(reason)
     weights, zeros = (constant_array(v, ctx.module) for v in (w.operands[0], w.operands[2]))
     if weights is None or zeros is None:
         return NoMatch("the right operand is not known when compiling")
     scale = w.operands[1]
-    if op.attrs.get("transpose_b"):
+    if product.turns_weights:
         weights, zeros, scale = weights.T, zeros.T, _transposed(scale)
     data, data_scale, data_zero = x.operands[0], *map(as_number, x.operands[1:])
     reason = why_not(op, weights, zeros)
     if reason:
         return NoMatch(reason)
+    attrs: dict[str, Any] = {k: v for k, v in op.attrs.items() if k in form.defaults}
     right = [constant(np.ascontiguousarray(array), name) for array, name in ((weights, "w"), (zeros, "w.zero"))]
-    if op.name == "matmul":
-        return scaled(matmul_integer(data, right[0], data_zero, right[1]), data_scale, scale)
-    attrs: dict[str, Any] = {k: v for k, v in op.attrs.items() if k != "sums"}
-    sums = conv_integer(data, right[0], data_zero, right[1], **attrs)
+    sums = form(data, right[0], data_zero, right[1], **attrs)
+    if product.of_matrices:
+        return scaled(sums, data_scale, scale)
     return scaled(sums, data_scale, reshape(scale, shape=(1, type_of(scale).size, *[1] * (weights.ndim - 2))))
 
 
-def _why_in_floats(op: Op, x: Op, w: Op) -> str:
+def integers_of(op: Op, product: Product) -> Operator | None:
+    """The operator that computes on integers; matrices do not lie transposed there."""
+    return matmul_integer if product.of_matrices and product.is_plain else INTEGERS.of(op)
+
+
+def _why_in_floats(product: Product, x: Op, w: Op) -> str:
     if not is_constant(w.operands[0]):
         return "the right operand is not known when compiling"
     if any(not dtype_of(o.operands[0]).is_int or dtype_of(o.operands[0]).bits > 8 for o in (x, w)):
         return "it is not one of bytes"
     if not whole_parameters(x):
         return "the left operand has several scales"
-    if op.attrs.get("transpose_a"):
+    if product.turns_data:
         return "the left operand is transposed"
     rank = type_of(w.operands[0]).rank
-    kept = 0 if op.name == "conv" or op.attrs["transpose_b"] else rank - 1
-    if op.name == "matmul" and rank > 2:
+    if product.of_matrices and rank > 2:
         return "the right operand is a stack of matrices"
     for v in w.operands[1:]:
         shape = (sym(1),) * (rank - type_of(v).rank) + shape_of(v)
-        if any(d != 1 for k, d in enumerate(shape) if k != kept):
+        if any(d != 1 for k, d in enumerate(shape) if k != product.kept):
             return "scales differ along the sum"
     return ""
 

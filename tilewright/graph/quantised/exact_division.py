@@ -17,8 +17,8 @@ from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, r
 from tilewright.ir.scalar import COSTLY
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
-from tilewright.ops.define.pairing import is_elementwise
-from tilewright.ops.quant import rounded_ratio
+from tilewright.ops.quant import is_quantisation, rounded_ratio
+from tilewright.ops.traits.pairing import is_elementwise
 
 SEARCHED = 32
 """Values that are looked at."""
@@ -47,7 +47,7 @@ def is_known_exactly(value: Value) -> bool:
     while pending:
         value = pending.popleft()
         op = value.op
-        if op is None or is_constant(value) or op.name == "dequantize_linear":
+        if op is None or is_constant(value) or is_quantisation(op):
             continue
         if op.name in COSTLY or not (is_elementwise(op) or hands_on_elements(op)) or len(seen) > SEARCHED:
             return False

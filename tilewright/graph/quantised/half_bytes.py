@@ -14,13 +14,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.cost.narrow_weights import lie_in_halves
-from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of
+from tilewright.graph.match import (
+    dtype_of,
+    keeps_each_element,
+    matrix_product,
+    multiplies_known,
+    shape_of,
+    type_of,
+)
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
 from tilewright.ir.types import TensorType
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
 _HALVES = (dt.u4, dt.i4)
@@ -72,9 +78,9 @@ def _products(cast: Op) -> list[Op]:
     while pending:
         op = pending.pop()
         for user in op.result.users:
-            if user.name == "matmul" and user.operands[1] is op.result and not is_constant(user.operands[0]):
+            if multiplies_known(user, op.result):
                 found.append(user)
-            elif not is_elementwise(user) and user.name != "transpose":
+            elif not keeps_each_element(user):
                 return []
             elif user not in seen:
                 seen.add(user)
@@ -100,9 +106,11 @@ def _why_whole(constants: Sequence[Op], dtype: DType | None, all_weights: int, t
     if dtype is None:
         return "they are longer than 4 bits"
     products = [p for op in constants for cast in op.result.users for p in _products(cast)]
-    for product in products:
-        *_, rows, depth = shape_of(product.operands[0])
-        if product.attrs["transpose_a"]:
+    for op in products:
+        product = matrix_product(op)
+        assert product is not None
+        *_, rows, depth = shape_of(op.operands[product.data])
+        if product.turns_data:
             rows, depth = depth, rows
         if not depth.is_const or depth.value % 2:
             return f"{depth} weights of a column are no pairs"

@@ -28,7 +28,6 @@ from tilewright.graph.quantised.dequantized import (
     BYTES,
     HALF,
     MOVE_RULES,
-    PRODUCTS,
     as_number,
     sums_of_integers,
     whole_parameters,
@@ -42,15 +41,26 @@ from tilewright.graph.rewrites.duplicates import merge_duplicates
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.dtype import DType
-from tilewright.ir.passes import PassContext
-from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, Rule, constant_array, rewrite
+from tilewright.ir.notes import Outcome
+from tilewright.ir.rewrite import (
+    NoMatch,
+    Replacement,
+    RewriteContext,
+    Rule,
+    constant_array,
+    defining,
+    rewrite,
+)
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
-from tilewright.ops.contract import conv, matmul_widening
-from tilewright.ops.define import constant
+from tilewright.ops.contract import matmul_widening
+from tilewright.ops.define import Operator, constant
+from tilewright.ops.quant import OF_NUMBERS, is_quantisation
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import product_of
 from tilewright.ops.view import pad
+from tilewright.passes import PassContext
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
@@ -63,7 +73,7 @@ class IntegerProducts:
     name: ClassVar[str] = "integer-products"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        if not any(op.name in _OPERATORS for op in module.main.body.ops):
+        if not any(is_quantisation(op) or _multiplies_integers(op) for op in module.main.body.ops):
             return
         for rules in _stages(module, ctx):
             rewrite(module.main, rules, module, ctx.remarks, stage=self.name, within=ctx)
@@ -71,27 +81,31 @@ class IntegerProducts:
         drop_dead(module)
 
 
-_OPERATORS = frozenset({"quantize_linear", "dequantize_linear", "lstm_quantized", *PRODUCTS})
+def _multiplies_integers(op: Op) -> bool:
+    product = product_of(op)
+    return product is not None and dtype_of(op.operands[product.weights]).is_int
 
 
 def _stages(module: Module, ctx: PassContext) -> Iterator[Sequence[Rule]]:
     """The rules, those that must come to an end before others together."""
-    dots = () if ctx.target is None else ctx.target.dots_in(dt.i32)
+    target = ctx.target
+    dots = () if target is None else target.dots_in(dt.i32)
     if not dots:
-        ctx.remark(IntegerProducts.name, "products of bytes", "the machine multiplies no groups of integers")
+        reason = "the machine multiplies no groups of integers"
+        ctx.note(Outcome(IntegerProducts.name, "products of bytes", reason))
     elif dots[0].left.kind == "uint":
         yield [without_a_sign]
     yield MOVE_RULES
-    if dots:
+    if target is not None and dots:
         if not ctx.strict:  # sums of integers do not round
-            yield [attention_in_integers(module, dots[0], ctx)]
-            yield [sums_of_integers(partial(_why_in_floats, dots, ctx.target))]
-        weights = partial(_weights_dtype, dots[0], ctx.target, _bytes_of_weights(module, dots[0]))
-        yield [Rule("multiply_in_groups", PRODUCTS, partial(multiply_in_groups, dots, ctx.target, weights))]
+            yield [attention_in_integers(module, dots[0], target)]
+            yield [sums_of_integers(partial(_why_in_floats, dots, target))]
+        weights = partial(_weights_dtype, dots[0], target, _bytes_of_weights(module, dots[0]))
+        yield [Rule("multiply_in_groups", (), partial(multiply_in_groups, dots, target, weights))]
         yield [states_in_groups(dots)]
         if dots[0].left is dt.i16:
             yield [Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)]
-    if ctx.target is not None and ctx.target.has_fma:
+    if target is not None and target.has_fma:
         yield [divide_by_known_scale]
 
 
@@ -101,7 +115,7 @@ def _why_in_floats(
     """As `why_not_multiplied`, of an operator on floats. Weights of a matrix are read once, and are much shorter as
     integers; those of a convolution are read for all positions, and its algorithm may save multiplications."""
     dot = _dot_of(dots, op, weights, zeros)
-    if op.name == "conv" and products_per_float(dot, target) <= 1:
+    if not _of_matrices(op) and products_per_float(dot, target) <= 1:
         return "the machine multiplies no more integers than floats in a cycle"
     return why_not_multiplied(dot, op, weights, zeros)
 
@@ -109,18 +123,23 @@ def _why_in_floats(
 def _dot_of(dots: Sequence[Dot], op: Op, weights: np.ndarray, zeros: np.ndarray) -> Dot:
     """The first instruction that takes the centred weights of a convolution; a product takes bytes of any zero point,
     whose rows are summed for that."""
-    if op.name in ("matmul", "matmul_integer"):
+    if _of_matrices(op):
         return dots[0]
     centred = _centred_by(weights, zeros)
     return next((dot for dot in dots if _fits(centred, dot.right)), dots[0])
 
 
+def _of_matrices(op: Op) -> bool:
+    product = product_of(op)
+    return product is not None and product.of_matrices
+
+
 def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray) -> str:
     """Why the machine does not multiply the integers of a product or convolution in groups; "" where it does.
     `weights` are laid out as the operator reads them."""
-    is_product = op.name in ("matmul", "matmul_integer")
+    is_product = _of_matrices(op)
     axes = (-2,) if is_product else tuple(range(1, weights.ndim))
-    if op.name in ("matmul", "conv") and _may_be_long(weights, zeros, axes):
+    if OF_NUMBERS.of(op) is None and _may_be_long(weights, zeros, axes):  # its own are modulo 2^32
         return "its sums may be longer than 32 bits"
     if is_product:
         depth = weights.shape[-2]
@@ -159,7 +178,7 @@ StoredAs = Callable[[Op, np.ndarray], DType]
 
 def _bytes_of_weights(module: Module, dot: Dot) -> int:
     """Of all products of integers with constants, as the machine multiplies them."""
-    right = [op.operands[1] for op in module.main.body.ops if op.name in PRODUCTS]
+    right = [op.operands[1] for op in module.main.body.ops if OF_NUMBERS.of(op) is not None]
     sizes = [product(shape_of(v)) for v in right if is_constant(v)]
     return sum(size.value for size in sizes if size.is_const) * dot.right.bytes
 
@@ -177,9 +196,12 @@ def multiply_in_groups(
     dots: Sequence[Dot], target: Target, stored_as: StoredAs, op: Op, b: Builder, ctx: RewriteContext
 ) -> Replacement:
     """The sums in the dtypes of one of the target's `dots`, and what zero points add to them."""
+    numbers = OF_NUMBERS.of(op)
+    if numbers is None:
+        return None
     _, right, _, right_zero = op.operands
     array, zeros = constant_array(right, ctx.module), constant_array(right_zero, ctx.module)
-    if op.name == "matmul_integer" and not is_constant(right):
+    if _of_matrices(op) and not is_constant(right):
         return product_of_the_call(dots[0], op, ctx)
     if array is None or zeros is None:
         return NoMatch("the right operand and its zero points are not known when compiling")
@@ -188,9 +210,9 @@ def multiply_in_groups(
     if reason:
         return NoMatch(reason)
     centred = _centred_by(array, zeros)
-    if op.name == "conv_integer":
-        return _convolution(dot, target, op, centred, ctx)
-    return _product(dot, stored_as, op, centred, zeros, ctx)
+    if _of_matrices(op):
+        return _product(dot, stored_as, op, centred, zeros, ctx)
+    return _convolution(numbers, dot, target, op, centred, ctx)
 
 
 def _pads(op: Op) -> bool:
@@ -200,7 +222,7 @@ def _pads(op: Op) -> bool:
 def dequantize_centred(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """Of bytes that a product reads as centred i16, the same i16 times the scale: one tensor serves both."""
     x, scale, zero = op.operands
-    if not any(u.name == "cast" and dtype_of(u.result) is dt.i16 for u in x.users):
+    if not any(defining(v, "cast") and dtype_of(v) is dt.i16 for u in x.users for v in u.results):
         return None
     if dtype_of(x).bits != 8 or op.attrs["dtype"] != dt.f32 or not whole_parameters(op):
         return None
@@ -234,11 +256,14 @@ def _product(
     return sums
 
 
-def _convolution(dot: Dot, target: Target, op: Op, centred: np.ndarray, ctx: RewriteContext) -> Value:
+def _convolution(
+    conv: Operator, dot: Dot, target: Target, op: Op, centred: np.ndarray, ctx: RewriteContext
+) -> Value:
     x, _, x_zero, _ = op.operands
     attrs: dict[str, Any] = dict(op.attrs)
     if dot.left is dt.i16:
-        return conv(_centred(x, x_zero), _constant(centred, dot.right), sums=dt.i32, **attrs)
+        made: Value = conv(_centred(x, x_zero), _constant(centred, dot.right), sums=dt.i32, **attrs)
+        return made
     bytes_, shift = as_bytes(x, dot.left)
     number = uniform_number(x_zero, ctx.module)
     filters, more = centred, _taps_to_whole_groups(dot, target, op, centred)
@@ -246,7 +271,7 @@ def _convolution(dot: Dot, target: Target, op: Op, centred: np.ndarray, ctx: Rew
         bytes_ = _padded(bytes_, attrs, x_zero if number is None else int(number), shift, more)
         filters = np.pad(centred, [(0, 0)] * (centred.ndim - 1) + [(0, more)])
         attrs |= {"pads_begin": (), "pads_end": ()}
-    sums = conv(bytes_, _constant(filters, dot.right), sums=dt.i32, **attrs)
+    sums: Value = conv(bytes_, _constant(filters, dot.right), sums=dt.i32, **attrs)
     if number is not None and int(number) + shift == 0:
         return sums
     totals = centred.reshape(len(centred), -1).sum(axis=1).reshape(1, -1, *[1] * (centred.ndim - 2))

@@ -9,7 +9,6 @@ same holds for constants of f16 and bf16. Such maps stay in the graph; fusion br
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,43 +16,33 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.cost.data_movement import reads_weights_once, weights_stay_quantized
-from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of
+from tilewright.graph.match import (
+    dtype_of,
+    is_constant,
+    is_known,
+    keeps_each_element,
+    keeps_known,
+    matrix_product,
+    multiplies_known,
+    shape_of,
+    type_of,
+)
 from tilewright.graph.quantised.half_bytes import choose_halves
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
-from tilewright.ir.passes import PassContext
-from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, rewrite, rule
+from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, defining, rewrite, rule
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.define.derive_traits import is_view
-from tilewright.ops.define.pairing import is_elementwise
+from tilewright.ops.traits.derive import is_view, traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import expand, reshape, slice_, transpose
+from tilewright.passes import PassContext
 
 LEAST_BYTES = 64 << 10
 """Bytes of dequantised weights below which they are folded: the readers of so few find them in a cache."""
-
-
-def is_known(value: Value) -> bool:
-    """Whether all elements follow from constants by elementwise operators and views."""
-    pending, seen = deque([value]), {value}
-    while pending:  # breadth first: what is not known is mostly near
-        current = pending.popleft()
-        if is_constant(current):
-            continue
-        if not _keeps_known(current.op):
-            return False
-        assert current.op is not None
-        pending += [v for v in current.op.operands if v not in seen]
-        seen.update(current.op.operands)
-    return True
-
-
-def _keeps_known(op: Op | None) -> bool:
-    """Whether all elements of the results are known where those of the operands are."""
-    return op is not None and (is_elementwise(op) or is_view(op))
 
 
 def dequantizing_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
@@ -94,13 +83,13 @@ def _why_folded(cast: Op) -> str:
     while pending:
         op = pending.pop()
         for user in op.result.users:
-            if user.name == "matmul" and not is_known(user.operands[0]):
+            if multiplies_known(user, op.result):
                 if type_of(cast.operands[0]).dtype.is_float and not reads_weights_once(_rows(user)):
                     return f"{_rows(user)} rows read each of its elements, which are no shorter than half"
                 is_multiplied = True
-            elif (user.name == "gather" and user.operands[0] is op.result) or user in seen:
+            elif (_picks_by_data(user) and user.operands[0] is op.result) or user in seen:
                 continue
-            elif not is_elementwise(user) and user.name != "transpose":
+            elif not keeps_each_element(user):
                 return f"{user.name} reads it"
             elif not is_known(user.result):
                 return f"{user.name} joins it with data"
@@ -112,10 +101,17 @@ def _why_folded(cast: Op) -> str:
     return "" if is_multiplied else "no matrix product reads it"
 
 
-def _rows(product: Op) -> int | None:
+def _picks_by_data(op: Op) -> bool:
+    """Whether it hands on elements of its first operand whose places other operands say."""
+    return traits_of(op).moves_one and not is_view(op)
+
+
+def _rows(op: Op) -> int | None:
     """Rows of a product that share one matrix; None where their number is not known."""
-    *_, rows, depth = shape_of(product.operands[0])
-    count = depth if product.attrs["transpose_a"] else rows
+    product = matrix_product(op)
+    assert product is not None
+    shape = shape_of(op.operands[product.data])
+    count = shape[2 * len(shape) - 3 - product.depth]
     return count.value if count.is_const else None
 
 
@@ -145,8 +141,8 @@ def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """cast(q) - zero -> cast(q - zero) for known bytes whose differences are bytes, too, and halves of these alike; of
     floats the sum with the negative zero point."""
     wide, zero = op.operands
-    cast, dtype = wide.op, dtype_of(op.result)
-    if cast is None or cast.name != "cast" or dtype not in (dt.i32, dt.f32) or len(wide.users) > 1:
+    cast, dtype = defining(wide, "cast"), dtype_of(op.result)
+    if cast is None or dtype not in (dt.i32, dt.f32) or len(wide.users) > 1:
         return None
     (q,) = cast.operands
     kinds = next((k for k in ((dt.i8, dt.u8), (dt.i4, dt.u4)) if dtype_of(q) in k), ())
@@ -165,19 +161,22 @@ def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     return None
 
 
-@rule("matmul")
+@rule()
 def untranspose_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """x @ transpose(f(q)) -> x @ f(transpose(q)) for constants q, which are transposed when compiling."""
-    x, w = op.operands
+    product = matrix_product(op)
+    if product is None:
+        return None
+    x, w = op.operands[product.data], op.operands[product.weights]
     if is_constant(w) or not is_known(w) or is_known(x):
         return None
-    if op.attrs["transpose_b"]:
+    if product.turns_weights:
         transposed = _transposed(w, ctx.module)
     elif w.op is not None and _swaps_last(w.op):
         transposed = _transposed(w.op.operands[0], ctx.module)
     else:
         return None
-    return None if transposed is None else matmul(x, transposed, transpose_a=op.attrs["transpose_a"])
+    return None if transposed is None else matmul(x, transposed, transpose_a=product.turns_data)
 
 
 def _swaps_last(op: Op) -> bool:
@@ -216,10 +215,10 @@ def _transposed(value: Value, module: Module) -> Value | None:
 def _repeats_blocks(op: Op | None) -> bool:
     """Whether a matrix is one of fewer columns, each of which stands for a block of equal ones; a cast of all of them
     may stand between."""
-    if op is None or op.name != "reshape":
+    if op is None or not op.results or defining(op.result, "reshape") is None:
         return False
-    wide, _ = _below_cast(op.operands[0].op)
-    if wide is None or wide.name != "expand":
+    wide = defining(_below_cast(op.operands[0])[0], "expand")
+    if wide is None:
         return False
     blocks, shape = shape_of(wide.operands[0]), shape_of(wide.result)
     if len(shape) != 3 or len(blocks) != 3 or blocks[:2] != shape[:2] or blocks[2] != 1:
@@ -227,14 +226,16 @@ def _repeats_blocks(op: Op | None) -> bool:
     return shape_of(op.result) == (shape[0], shape[1] * shape[2])
 
 
-def _below_cast(op: Op | None) -> tuple[Op | None, Op | None]:
-    """What a cast reads, and the cast; the operator itself where it is none."""
-    return (op.operands[0].op, op) if op is not None and op.name == "cast" else (op, None)
+def _below_cast(value: Value) -> tuple[Value, Op | None]:
+    """What a cast reads, and the cast; the value itself where it is none."""
+    cast = defining(value, "cast")
+    return (value, None) if cast is None else (cast.operands[0], cast)
 
 
 def _repeated_below(op: Op, module: Module) -> Value:
     """What `_repeats_blocks` found, transposed: elements of neighbouring rows come to lie together."""
-    wide, cast = _below_cast(op.operands[0].op)
+    value, cast = _below_cast(op.operands[0])
+    wide = value.op
     assert wide is not None
     blocks = wide.operands[0]
     array = constant_array(blocks, module)
@@ -253,7 +254,7 @@ def separate_weights(module: Module) -> None:
     body = module.main.body
     known: set[Value] = set()
     for op in body.ops:
-        if (_keeps_known(op) and known.issuperset(op.operands)) or any(map(is_constant, op.results)):
+        if (keeps_known(op) and known.issuperset(op.operands)) or any(map(is_constant, op.results)):
             known.update(op.results)
     copies: dict[Op, list[Op]] = {}
     for op in reversed(body.ops):

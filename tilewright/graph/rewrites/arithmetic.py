@@ -11,9 +11,9 @@ from tilewright.ir.core import Builder, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, defining, has_one_use, rule
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 
 
 @rule()

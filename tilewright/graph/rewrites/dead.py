@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.core import Block, Module, erase_dead
-from tilewright.ir.passes import PassContext
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)

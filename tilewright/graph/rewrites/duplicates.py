@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright.ir.core import Func, Module, Op
-from tilewright.ir.passes import PassContext
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
+from tilewright.passes import PassContext
 
 COMPARED_BYTES = 1 << 16
 """Constants of up to this many bytes are equal when their bytes are; larger ones when they are one array."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.core import Builder, Module, Op
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, rewrite
 from tilewright.ops.define import OPERATORS
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)

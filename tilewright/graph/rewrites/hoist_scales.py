@@ -12,17 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.graph.match import dtype_of, shape_of, uniform_number
-from tilewright.graph.quantised.weight_only import is_known
+from tilewright.graph.match import dtype_of, is_known, shape_of, uniform_number
 from tilewright.ir.core import Builder, Module, Op, Value
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rewrite, rule
 from tilewright.ir.sym import prove_ge0
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import is_view
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import is_view, traits_of
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def factor_of_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     if scaled is None or op.attrs["transpose_a"] or not dtype_of(left).is_float:
         return None
     a, factor = scaled.operands
-    if scaled.name == "mul" and shape_of(a) != shape_of(left):
+    if traits_of(scaled).commutative and shape_of(a) != shape_of(left):
         a, factor = factor, a
     rows = shape_of(factor)
     if len(rows) < 2 or rows[-1] != 1 or shape_of(a) != shape_of(left):

@@ -17,14 +17,14 @@ from tilewright.graph.match import dtype_of, shape_of, sole_user, type_of
 from tilewright.graph.quantised.weight_only import concatenated, form_of, may_be_concatenated
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
-from tilewright.ops.define.derive_traits import is_view
+from tilewright.ops.traits.derive import is_view
 from tilewright.ops.view import slice_
+from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)

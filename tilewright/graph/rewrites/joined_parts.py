@@ -10,15 +10,15 @@ from typing import ClassVar
 from tilewright.graph.match import is_constant, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
-from tilewright.ir.passes import PassContext
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rewrite, rule
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.contract import conv
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.derive_traits import traits_of
-from tilewright.ops.define.pairing import is_elementwise
 from tilewright.ops.elementwise import add
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import concat, slice_
+from tilewright.passes import PassContext
 
 
 @rule("concat")

@@ -152,10 +152,9 @@ class SymNode:
     def evaluate_numpy(self, env: Mapping[str, np.ndarray | int]) -> Any:
         """`evaluate` for integer arrays, which broadcast as NumPy's do; computed in int64."""
         arrays = {
-            name: value if isinstance(value, int) else value.astype(np.int64) for name, value in env.items()
+            name: value if isinstance(value, int) else value.astype(np.int64, copy=False) for name, value in env.items()
         }
-        with np.errstate(divide="ignore"):  # both branches of a select are computed, also the one not taken
-            return _evaluate(self, arrays, _ON_ARRAYS)
+        return _evaluate(self, arrays, _ON_ARRAYS)
 
     def __int__(self) -> int:
         return self.value
@@ -261,6 +260,9 @@ def _evaluate(e: SymNode, env: Mapping[str, Any], meaning: Mapping[str, Callable
         return sum(coef * _evaluate(mono, env, meaning) for mono, coef in e._terms)
     if e.kind == "select" and meaning is _ON_INTS:
         return _evaluate(e.args[1] if _evaluate(e.args[0], env, meaning) else e.args[2], env, meaning)
+    if e.kind == "select":
+        with np.errstate(divide="ignore"):  # both branches are computed, also the one not taken
+            return meaning[e.kind](*[_evaluate(arg, env, meaning) for arg in e.args])
     return meaning[e.kind](*[_evaluate(arg, env, meaning) for arg in e.args])
 
 

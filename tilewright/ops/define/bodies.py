@@ -22,9 +22,12 @@ Env = Mapping[str, Any]
 
 def evaluate_sym(e: Sym, env: Env) -> Any:
     """The value of an integer expression: an int where all its variables are, else an int64 array."""
-    if e.is_const:
+    if e.kind == "const":
         return e.value
     try:
+        if e.kind == "var":  # nearly all indices are
+            value = env[e.name]
+            return value if type(value) is int else e.evaluate_numpy({e.name: value})
         used = {v.name: env[v.name] for v in e.vars}
     except KeyError as missing:
         raise InternalError(f"'{e}' is needed before {missing} has a value") from missing
@@ -47,20 +50,22 @@ def filled(value: float, dtype: DType) -> np.ndarray:
 
 def apply_scalar(name: str, operands: Sequence[Any], dtype: DType) -> Any:
     """Scalar operation `name` on elements or grids of them; dtypes that NumPy lacks are computed wider."""
-    evaluate = SCALAR_OPS[name].evaluate
     with np.errstate(all="ignore"):
-        try:
-            result = evaluate(*operands)
-        except TypeError:
-            wide = np.float32 if any(np.asarray(x).dtype.kind not in "biu" for x in operands) else np.int64
-            result = evaluate(
-                *[x if np.asarray(x).dtype == np.bool_ else np.asarray(x).astype(wide) for x in operands]
-            )
-        return np.asarray(result).astype(dtype.storage, copy=False)
+        return _applied(name, operands, dtype)
+
+
+def _applied(name: str, operands: Sequence[Any], dtype: DType) -> Any:
+    evaluate = SCALAR_OPS[name].evaluate
+    try:
+        result = evaluate(*operands)
+    except TypeError:
+        wide = np.float32 if any(np.asarray(x).dtype.kind not in "biu" for x in operands) else np.int64
+        result = evaluate(*[x if np.asarray(x).dtype == np.bool_ else np.asarray(x).astype(wide) for x in operands])
+    return np.asarray(result).astype(dtype.storage, copy=False)
 
 
 def evaluate_element(op: Op, values: Mapping[Value, Any], env: Env) -> Any:
-    """The result of a `const`, `index`, `cast` or scalar op."""
+    """The result of a `const`, `index`, `cast` or scalar op. NumPy's warnings are the caller's to turn off."""
     dtype = op.result.scalar.dtype
     match op.name:
         case "const":
@@ -71,17 +76,16 @@ def evaluate_element(op: Op, values: Mapping[Value, Any], env: Env) -> Any:
             return _converted(np.asarray(values[op.operands[0]]), op.operands[0].scalar.dtype, dtype)
         case "bitcast":
             return np.asarray(values[op.operands[0]]).view(dtype.storage)
-    return apply_scalar(op.name, [values[v] for v in op.operands], dtype)
+    return _applied(op.name, [values[v] for v in op.operands], dtype)
 
 
 def _converted(x: np.ndarray, source: DType, dtype: DType) -> np.ndarray:
     if source.is_float and dtype.is_int and dtype.bits >= 8:
         return _saturated(x.astype(np.float64), dtype)
-    with np.errstate(all="ignore"):
-        try:
-            return x.astype(dtype.storage)
-        except TypeError:  # ml_dtypes does not convert between all of its dtypes
-            return x.astype(np.int32 if source.is_int else np.float32).astype(dtype.storage)
+    try:
+        return x.astype(dtype.storage)
+    except TypeError:  # ml_dtypes does not convert between all of its dtypes
+        return x.astype(np.int32 if source.is_int else np.float32).astype(dtype.storage)
 
 
 def _saturated(x: np.ndarray, dtype: DType) -> np.ndarray:

@@ -190,6 +190,7 @@ class _Grid:
         result = self.computation.body.ops[-1].operands[0]
         return self._values(outer, inner, until=(result,))[result]
 
+    @np.errstate(all="ignore")
     def _values(self, outer: Box, inner: Box, until: Sequence[Value]) -> dict[Value, Any]:
         """The values of the body's ops on the grid of a box, up to those of `until`."""
         ranges = (*outer, *inner)

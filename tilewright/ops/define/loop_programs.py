@@ -80,7 +80,7 @@ class Elements:
         """Position in `flat`; InternalError when the index is not inside of the shape."""
         total: Any = self.offset
         for axis, (i, n, step) in enumerate(zip(idx, self.shape, self.strides, strict=True)):
-            low, high = (i, i) if isinstance(i, int) else (int(i.min()), int(i.max()))
+            low, high = (i, i) if type(i) is int else (int(i.min()), int(i.max()))
             if low < 0 or high >= n:
                 wrong = low if low < 0 else high
                 raise InternalError(

@@ -27,7 +27,7 @@ from tilewright.ir.types import TensorType, require_possible_size
 from tilewright.ops.define.broadcasting import OpenDims, have_both_meanings, is_stretched, note, open_dims
 from tilewright.ops.define.demands import Demand, hearing, undecided
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.define.traits import UNKNOWN, Traits
+from tilewright.ops.traits.facts import UNKNOWN, Traits
 
 Axis = tuple[Sym, Sym]
 """An iteration axis: variable and extent; the variable runs over 0..extent."""
@@ -181,7 +181,7 @@ class TorchBinding:
 @dataclass(eq=False)
 class Operator:
     """One operator. `kind` is "primitive", "composite" or "irregular"; `keep` composites stay whole until a
-    pass expands them. The result of an alias lies in memory as its operand does."""
+    pass expands them. The result of an alias lies in memory as its operand does. `rules` are those of slots."""
 
     name: str
     fn: Callable[..., Any]
@@ -195,6 +195,7 @@ class Operator:
     onnx_bindings: list[OnnxBinding] = field(default_factory=list)
     torch_bindings: list[TorchBinding] = field(default_factory=list)
     declared: Traits | Callable[..., Traits] = UNKNOWN
+    rules: dict[str, Any] = field(default_factory=dict)
     defaults: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:

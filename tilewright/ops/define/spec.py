@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Module, Op
@@ -23,8 +24,13 @@ def graph_spec(module: Module) -> Spec:
     return Spec("graph", rules)
 
 
+MOST_CASES = 1000
+"""Types and attributes of an operator whose results are remembered, so that a long process does not keep all."""
+
+
+@lru_cache(maxsize=4096)
 def _operator_rule(operator: Operator) -> OpRule:
-    # Type rules trace the body of an operator; a graph has the same few cases again and again.
+    # Type rules trace the body of an operator; graphs have the same few cases again and again.
     known: dict[object, tuple[TensorType, ...]] = {}
 
     def rule(op: Op) -> str | None:
@@ -37,6 +43,8 @@ def _operator_rule(operator: Operator) -> OpRule:
             key = (*types, *op.attrs.items())
             expected = known.get(key)
             if expected is None:
+                if len(known) >= MOST_CASES:
+                    known.clear()
                 expected = known[key] = operator.result_types(types, op.attrs)
         except TypeRuleError as e:
             return e.what

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.api import compile as compile_model
 from tilewright.ir.core import Module, Op
-from tilewright.ops.define.derive_traits import traits_of
+from tilewright.ops.traits.derive import traits_of
 from tilewright.quantization.network import Network
 from tilewright.runtime import Model
 from tilewright.runtime.errors import TilewrightError

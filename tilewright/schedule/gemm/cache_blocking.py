@@ -28,7 +28,7 @@ from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.gemm.gemm_plan import GemmPlan
 from tilewright.schedule.gemm.panels import pack_columns, pack_constants, prefetch_panels
 from tilewright.schedule.gemm.reduction_nest import separate_sums
-from tilewright.schedule.gemm.register_tile import Nest, mark, mark_elements
+from tilewright.schedule.gemm.register_tile import Nest, mark, mark_elements, skip_padding
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stride_in
 from tilewright.schedule.steps.tiling import column_tiles, tile_loop
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of
@@ -63,6 +63,8 @@ def tile_in_blocks(s: Schedule, plan: GemmPlan, target: Target) -> None:
     for part in parts:
         mark_elements(s, part.clear, tile.lanes)
         mark_elements(s, part.add, tile.lanes)
+    for nest in nests:
+        skip_padding(s, nest)
     s.vectorize(vector, tile.lanes)
     if transposed:
         _transpose(s, [o for o in inner if o.parent is not None], target)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.core import Op, Value
-from tilewright.loops.edit import buffer_type, extent_of
+from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.stages import Stage
 from tilewright.schedule.gemm.gemm_axes import is_costly
 from tilewright.schedule.gemm.reduction_nest import separate_sums
@@ -126,6 +126,19 @@ def sum_in_blocks(s: Schedule, sums: TileSums) -> None:
     for block in sum_in_parts(s, sums.buffer, reduction):
         mark_elements(s, block.clear, lanes)
         mark_elements(s, block.add, lanes)
+
+
+def skip_padding(s: Schedule, add: Nest) -> None:
+    """Leave out the terms of the sums in which all rows of a tile are padding: those of lines that do not exist."""
+    loop = next((o for o in add.outer if o.parent is not None), None)
+    if loop is None:
+        return
+    within = {loop_var(o) for o in add.tile}
+    guards = [op.attrs["guard"] for op in loop.walk() if op.name == "load" and "guard" in op.attrs]
+    if guards and not any(within & condition.vars for guard in guards for condition in guard):
+        with s.noting("padding is read as zeros"):
+            s.guard_reduction(loop)
+            s.simplify()
 
 
 def mark(s: Schedule, nest: Nest, *, unrolled: bool = True, clamped: bool = True) -> None:

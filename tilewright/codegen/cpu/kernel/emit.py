@@ -10,7 +10,7 @@ from dataclasses import replace
 from tilewright.codegen.cpu.families import Families, Shared, parameter
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.choices import ChosenLoads
-from tilewright.codegen.cpu.kernel.convert import clamped, convert, half_as_float, half_of, reinterpret
+from tilewright.codegen.cpu.kernel.convert import clamped, convert, half_as_float, half_operand, reinterpret
 from tilewright.codegen.cpu.kernel.dots import groups_of, instruction_for, joined, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
@@ -24,7 +24,7 @@ from tilewright.codegen.program import Check, KernelText
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import SCALAR_OPS, scalar_operation
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, product
 from tilewright.loops.analysis.far import may_be_far
@@ -490,7 +490,7 @@ class _Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
-        half = half_of(op, self.values)
+        half = half_operand(op, self.values)
         if half is not None and (found := half_as_float(half, self.indices, self.target)) is not None:
             self.values[op.result] = found
             return
@@ -525,7 +525,7 @@ class _Kernel:
         if self.mask is not None and op.name == "add" and dtype.is_float and self._is_kept_in_registers(op):
             self.values[op.result] = masked_sum(*operands)
             return
-        divides = op.name in ("div", "rem", "mod") and operands[0].dtype.is_int
+        divides = scalar_operation(op).divides and operands[0].dtype.is_int
         if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
             self.values[op.result] = apply_scalar(op.name, operands, dtype)
             return

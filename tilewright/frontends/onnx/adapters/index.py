@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontends.composites import positions
-from tilewright.frontends.composites.axes import require
-from tilewright.frontends.composites.shapes import checked_shape
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter, bound
 from tilewright.ir import dtype as dt
@@ -19,6 +17,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
+from tilewright.ops.composites import positions
+from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.define import constant
 from tilewright.ops.define.staged import host
 from tilewright.ops.source import full, iota, sym_tensor
@@ -111,7 +111,7 @@ def tensor_scatter(node: Node) -> Value:
 def nonzero(node: Node) -> Value:
     if (known := node.constant_or_none(0)) is not None:
         return constant(np.array(np.nonzero(known), np.int64), "nonzero")
-    return positions.nonzero(node.translation, node.input(0))
+    return positions.nonzero(node.input(0), node.translation.new_size())
 
 
 @adapter("Compress")
@@ -121,7 +121,7 @@ def compress(node: Node) -> Value:
     if (known := node.constant_or_none(1)) is not None:
         places = constant(np.flatnonzero(known), "places")
     else:
-        places = positions.places(node.translation, node.input(1))
+        places = positions.places(node.input(1), node.translation.new_size())
     return ix.gather(x, places, axis=0 if flat else node.axis_attr())
 
 
@@ -131,7 +131,7 @@ def unique(node: Node) -> tuple[Value, ...]:
     given, axis = node.type(0), node.axis_attr() if node.has("axis") else None
     if given.dtype.kind != "string" and (axis is None or given.rank == 1):
         flat = reshape(node.input(0), shape=(given.size,))
-        return positions.unique(node.translation, flat, node.flag("sorted"))
+        return positions.unique(flat, node.translation.new_size(), node.flag("sorted"))
     count = node.translation.new_size()
     shape = (count,) if axis is None else (*given.shape[:axis], count, *given.shape[axis + 1 :])
     size = given.size if axis is None else given.shape[axis]
@@ -150,6 +150,5 @@ def non_max_suppression(node: Node) -> Value:
     most = sym(0) if node.optional(2) is None else node.one_symbol(2)
     limits = scalar(3, 0.0), scalar(4, -np.inf)
     boxes, scores = node.input(0), node.input(1)
-    return positions.non_max_suppression(
-        node.translation, boxes, scores, most, *limits, center_point_box=node.flag("center_point_box")
-    )
+    centred, number = node.flag("center_point_box"), node.translation.new_size()
+    return positions.non_max_suppression(boxes, scores, most, *limits, number, center_point_box=centred)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.frontends.composites.windows import WindowAttributes, rounded_up
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -16,6 +15,7 @@ from tilewright.ir.sym import Sym, maximum, sym
 from tilewright.ir.types import product, row_major
 from tilewright.ops import elementwise as ew
 from tilewright.ops import pool
+from tilewright.ops.composites.windows import WindowAttributes, rounded_up
 from tilewright.ops.image import size_scalar
 from tilewright.ops.reduce import as_dtype, reduce_max, reduce_mean, reduce_sum, widened
 from tilewright.ops.view import shape_of

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -16,6 +15,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.define import Operator, constant
 from tilewright.ops.norm import softmax
 from tilewright.ops.random import fresh_key, random_normal, random_uniform

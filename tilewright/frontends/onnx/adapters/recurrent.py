@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.frontends.composites.recurrent import ACTIVATIONS, GATES, Direction, layer
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.frontends.unroll import element, stacked
@@ -13,6 +12,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.recurrent import ACTIVATIONS, GATES, Direction, layer
 from tilewright.ops.contract import matmul
 from tilewright.ops.index import within
 from tilewright.ops.view import slice_, transpose

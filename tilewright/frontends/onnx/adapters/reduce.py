@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.frontends.composites.axes import along, reduced
+from tilewright.frontends.axes import along, reduced
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir.core import Value

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tilewright.frontends.composites.axes import chosen, require, with_ones, without
-from tilewright.frontends.composites.shapes import checked_shape, target_shape
+from tilewright.frontends.axes import chosen, require, with_ones, without
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
+from tilewright.ops.composites.shapes import checked_shape, target_shape
 from tilewright.ops.define.binding import is_input_value
 from tilewright.ops.define.broadcasting import both_meanings
 from tilewright.ops.source import full
@@ -65,18 +65,6 @@ def tile_(node: Node) -> Value:
     repeats = node.symbols(1)
     if len(repeats) != node.rank(0) or any(r.is_const and r.value < 0 for r in repeats):
         raise ModelError(f"Tile repeats {node.type(0)} by [{', '.join(map(str, repeats))}]")
-    checked_shape(tuple(d * r for d, r in zip(node.shape(0), repeats, strict=True)), "Tile")
-    return tile(node.input(0), repeats=repeats)
-
-
-@adapter("Tile", until=5)
-def tile_along(node: Node) -> Value:
-    """One axis was repeated, and both numbers were of the type of the data."""
-    count, given = node.whole_number(1), node.whole_number(2)
-    if not given.is_const:
-        raise node.needs_constant(2)
-    axis = node.axis(given.value)
-    repeats = tuple(count if k == axis else sym(1) for k in range(node.rank(0)))
     checked_shape(tuple(d * r for d, r in zip(node.shape(0), repeats, strict=True)), "Tile")
     return tile(node.input(0), repeats=repeats)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import require
-from tilewright.frontends.composites.shapes import checked_shape
-from tilewright.frontends.literals import literal
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -17,6 +15,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.shapes import checked_shape
+from tilewright.ops.composites.text import literal
 from tilewright.ops.define import constant
 from tilewright.ops.define.exact import Arithmetic
 from tilewright.ops.define.floats import Ratio, UnknownValueError, variables

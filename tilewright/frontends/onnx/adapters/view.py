@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import pick, require
-from tilewright.frontends.composites.shapes import at_most_one, checked_shape, slice_bounds
+from tilewright.frontends.axes import pick, require
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -16,6 +15,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.shapes import at_most_one, checked_shape, slice_bounds
 from tilewright.ops.define import constant
 from tilewright.ops.index import gather, triangle
 from tilewright.ops.source import full, iota, sym_tensor

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.frontends.composites.windows import WindowAttributes, same_pads
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import sym as s
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
+from tilewright.ops.composites.windows import WindowAttributes, same_pads
 
 MAX_EXTENT = 2**31 - 1
 

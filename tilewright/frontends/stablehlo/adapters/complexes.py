@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from tilewright.frontends.composites import complex as cx
-from tilewright.frontends.composites.fourier import fft, irfft, resized
 from tilewright.frontends.stablehlo.node import ProgramOp, adapter
 from tilewright.frontends.stablehlo.values import ComplexPair, Held, as_value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites import complex as cx
+from tilewright.ops.composites.fourier import fft, irfft, resized
 from tilewright.ops.view import shape_of
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from jaxlib.mlir import ir
 
-from tilewright.frontends.composites.matrices import eigen, singular, singular_values, solved_triangle, turned
 from tilewright.frontends.stablehlo.node import ProgramOp, adapter, custom_call
 from tilewright.frontends.stablehlo.types import tensor_type
 from tilewright.frontends.stablehlo.values import Held
@@ -15,6 +14,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ops import linalg as la
+from tilewright.ops.composites.matrices import eigen, singular, singular_values, solved_triangle, turned
 from tilewright.ops.source import full
 from tilewright.ops.view import shape_of
 

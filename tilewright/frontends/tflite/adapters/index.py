@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites import positions
-from tilewright.frontends.composites.shapes import checked_shape
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
 from tilewright.ir.core import Value
@@ -13,6 +11,8 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
+from tilewright.ops.composites import positions
+from tilewright.ops.composites.shapes import checked_shape
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.sort import topk
@@ -117,5 +117,5 @@ def where(node: OperatorNode) -> Value:
     """Positions of what is not zero: [count, rank]."""
     if (known := node.constant_or_none(0)) is not None:
         return constant(np.stack(np.nonzero(known), axis=1).astype(node.result_dtype().storage), "places")
-    found = positions.nonzero(node.translation, node.raw(0))
+    found = positions.nonzero(node.raw(0), node.translation.new_size())
     return ew.cast(transpose(found, perm=(1, 0)), dtype=node.result_dtype())

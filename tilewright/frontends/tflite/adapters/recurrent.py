@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tilewright.frontends.composites.recurrent import Direction, layer
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
 from tilewright.frontends.tflite.schema import ACTIVATIONS
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.recurrent import Direction, layer
 from tilewright.ops.contract import matmul
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.source import full

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from tilewright.frontends.composites.images.positions import ResizedAxis, Resizing
-from tilewright.frontends.composites.images.resizing import resized
 from tilewright.frontends.tflite.adapters.window import channels_first, channels_last
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
+from tilewright.ops.composites.images.positions import ResizedAxis, Resizing
+from tilewright.ops.composites.images.resizing import resized
 from tilewright.ops.view import reshape, shape_of, transpose
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import as_scalar, require
-from tilewright.frontends.composites.shapes import checked_shape, target_shape
+from tilewright.frontends.axes import as_scalar, require
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
 from tilewright.ir import sym as s
@@ -13,6 +12,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.shapes import checked_shape, target_shape
 from tilewright.ops.define import constant
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import expand, pad, reshape, shape_of, slice_, squeeze, tile, transpose, unsqueeze

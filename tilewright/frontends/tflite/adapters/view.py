@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import require
-from tilewright.frontends.composites.shapes import checked_shape, slice_bounds
+from tilewright.frontends.axes import require
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import tflite
 from tilewright.frontends.tflite.schema import MIRRORS
@@ -16,6 +15,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.shapes import checked_shape, slice_bounds
 from tilewright.ops.define import constant
 from tilewright.ops.view import concat, expand, pad, reshape, reverse, shape_of, slice_, split, unsqueeze
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.frontends.composites.windows import WindowAttributes, same_pads
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.schema import PADDINGS
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import Sym, sym
+from tilewright.ops.composites.windows import WindowAttributes, same_pads
 from tilewright.ops.view import shape_of, transpose
 
 

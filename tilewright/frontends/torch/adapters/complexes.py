@@ -12,8 +12,6 @@ from itertools import product as every
 from types import MappingProxyType
 from typing import Any
 
-from tilewright.frontends.composites import complex as cx
-from tilewright.frontends.composites.complex import ComplexPair
 from tilewright.frontends.torch.adapters import elementwise, index
 from tilewright.frontends.torch.adapters.control import HIGHER_ORDER
 from tilewright.frontends.torch.adapters.elementwise import as_bool
@@ -25,6 +23,8 @@ from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
+from tilewright.ops.composites import complex as cx
+from tilewright.ops.composites.complex import ComplexPair
 from tilewright.ops.source import full
 from tilewright.ops.view import expand, reshape, shape_of
 

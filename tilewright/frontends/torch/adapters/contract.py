@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontends.composites.products import einsum_of, matrix_product, with_bias
 from tilewright.frontends.torch.node import AtenNode, Number
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
@@ -17,6 +16,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
 from tilewright.ops import contract, quant
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.products import einsum_of, matrix_product, with_bias
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import full

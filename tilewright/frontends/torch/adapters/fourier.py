@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tilewright.frontends.composites import complex as cx
-from tilewright.frontends.composites.complex import ComplexPair
-from tilewright.frontends.composites.fourier import fft, irfft
 from tilewright.frontends.torch.adapters.frames import frames_of, overlapped
 from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten, on_complex
@@ -17,6 +14,9 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites import complex as cx
+from tilewright.ops.composites.complex import ComplexPair
+from tilewright.ops.composites.fourier import fft, irfft
 from tilewright.ops.source import full
 from tilewright.ops.view import expand, pad, reshape, shape_of, slice_, transpose
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontends.composites.positions import nonzero as positions_of
-from tilewright.frontends.composites.shapes import slice_bounds
 from tilewright.frontends.torch.adapters.elementwise import as_bool, floored_quotient
 from tilewright.frontends.torch.adapters.view import sliced
 from tilewright.frontends.torch.node import AtenNode, Number, whole
@@ -20,6 +18,8 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.positions import nonzero as positions_of
+from tilewright.ops.composites.shapes import slice_bounds
 from tilewright.ops.index import (
     gather,
     gather_elements,
@@ -63,7 +63,7 @@ def places_of(node: AtenNode, indices: Sequence[Value | None]) -> list[Any]:
         if place is None:
             found.append(None)
         elif type_of(place).dtype in (dt.bool_, dt.u8):
-            rows = positions_of(node.translation, as_bool(place))
+            rows = positions_of(as_bool(place), node.translation.new_size())
             rank, count = shape_of(rows)
             for k in range(rank.value):
                 row = slice_(rows, starts=(k, 0), sizes=(1, count), steps=(1, 1))
@@ -378,7 +378,7 @@ def _scalar(d: Any) -> Value:
 @aten("nonzero")
 def nonzero(node: AtenNode, self: Value) -> Value:
     """Positions of elements that are not 0: [count, rank]."""
-    found = transpose(positions_of(node.translation, as_bool(_at_least_1d(self))), perm=(1, 0))
+    found = transpose(positions_of(as_bool(_at_least_1d(self)), node.translation.new_size()), perm=(1, 0))
     count, rank = shape_of(found)[0], len(shape_of(self))
     return found if rank else slice_(found, starts=(0, 0), sizes=(count, 0), steps=(1, 1))
 
@@ -390,7 +390,7 @@ def where(
     """One or the other; of a condition alone the positions where it holds, a tensor for each axis."""
     if self is not None and other is not None:
         return ew.select(as_bool(condition), *node.promoted(self, other))
-    found = positions_of(node.translation, as_bool(_at_least_1d(condition)))
+    found = positions_of(as_bool(_at_least_1d(condition)), node.translation.new_size())
     return tuple(element(found, 0, k) for k in range(len(node.result)))
 
 
@@ -400,7 +400,7 @@ def masked_select(node: AtenNode, self: Value, mask: Value) -> Value:
     count = product(shape)
     flat = reshape(expand(self, shape=shape), shape=(count,))
     holds = reshape(expand(as_bool(mask), shape=shape), shape=(count,))
-    places = positions_of(node.translation, holds)
+    places = positions_of(holds, node.translation.new_size())
     return gather(flat, reshape(places, shape=(shape_of(places)[1],)), axis=0)
 
 

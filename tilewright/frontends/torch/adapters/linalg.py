@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontends.composites import matrices as mx
-from tilewright.frontends.composites.matrices import cut, diagonal, identity, solved_triangle, turned
 from tilewright.frontends.torch.adapters.contract import product as matrix_product
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
@@ -19,6 +17,8 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import linalg as la
 from tilewright.ops import reduce as rd
+from tilewright.ops.composites import matrices as mx
+from tilewright.ops.composites.matrices import cut, diagonal, identity, solved_triangle, turned
 from tilewright.ops.eigen import matrix_exponential
 from tilewright.ops.index import gather_elements, scatter_elements, triangle
 from tilewright.ops.shape import broadcast

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.frontends.composites import positions as ps
 from tilewright.frontends.torch.adapters.elementwise import ordered
 from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten
@@ -17,6 +16,7 @@ from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
 from tilewright.ops import scan
+from tilewright.ops.composites import positions as ps
 from tilewright.ops.index import gather, gather_elements, scatter_elements, searchsorted
 from tilewright.ops.sort import topk
 from tilewright.ops.source import full, iota, sym_tensor
@@ -256,7 +256,7 @@ def unique(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[Value, ...]:
-    kinds, _, which, often = ps.unique(node.translation, ordered(_flat(self)), True)
+    kinds, _, which, often = ps.unique(ordered(_flat(self)), node.translation.new_size(), True)
     found = (node.value(kinds, type_of(self).dtype), reshape(which, shape=shape_of(self)), often)
     return _wanted(node, found)
 
@@ -284,7 +284,7 @@ def unique_consecutive(
     at = iota(shape=(size,), axis=0)
     previous = gather(x, ew.max_(ew.sub(at, _scalar(1)), _scalar(0)), axis=0)
     begins = ew.or_(ew.eq(at, _scalar(0)), ew.ne(x, previous))
-    starts = ps.places(node.translation, begins)
+    starts = ps.places(begins, node.translation.new_size())
     which = ew.sub(scan.cumsum(ew.cast(begins, dtype=dt.i64), axis=0), _scalar(1))
     often = scatter_elements(
         full(value=0, dtype=dt.i64, shape=shape_of(starts)), which, full(value=1, dtype=dt.i64, shape=(size,)),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.frontends.composites.attention import from_heads, to_heads
-from tilewright.frontends.composites.axes import require
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.adapters.microsoft.domain import (
     microsoft,
     of_columns,
@@ -21,6 +20,7 @@ from tilewright.ir.sym import ONE, Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
 from tilewright.ops.attention import attention
+from tilewright.ops.composites.attention import from_heads, to_heads
 from tilewright.ops.contract import matmul
 from tilewright.ops.reduce import as_dtype, widened
 from tilewright.ops.shape import surely_different

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilewright.frontends.composites.axes import require
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.adapters.microsoft.activation import swiglu
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.adapters.microsoft.weights import unpacked

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.frontends.composites.attention import from_heads, rotated, to_heads
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
@@ -15,6 +14,7 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.attention import attention
+from tilewright.ops.composites.attention import from_heads, rotated, to_heads
 from tilewright.ops.contract import matmul
 from tilewright.ops.index import gather, gather_nd, scatter_elements
 from tilewright.ops.norm import rms_norm

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from tilewright.frontends.composites.attention import from_heads, rotated, to_heads
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
@@ -14,6 +13,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ops import activation as act
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.attention import from_heads, rotated, to_heads
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.index import gather

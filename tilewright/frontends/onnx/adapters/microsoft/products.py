@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.frontends.composites.products import matrix_product, with_bias
 from tilewright.frontends.onnx.adapters.contract import group_of, require_to_be_added, scaled
 from tilewright.frontends.onnx.adapters.microsoft.activation import activated
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
@@ -17,6 +16,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import gelu
+from tilewright.ops.composites.products import matrix_product, with_bias
 from tilewright.ops.view import shape_of, transpose
 
 

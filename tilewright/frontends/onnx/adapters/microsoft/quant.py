@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.frontends.composites.axes import require
-from tilewright.frontends.composites.products import matrix_product
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.adapters import quant as standard
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, of_columns, require_ranks
 from tilewright.frontends.onnx.adapters.pool import average_pool_of, max_pool_of
@@ -18,6 +17,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ops import activation as act
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
+from tilewright.ops.composites.products import matrix_product
 from tilewright.ops.norm import softmax
 from tilewright.ops.reduce import dtype_of, reduce_mean, reduce_sum
 from tilewright.ops.source import full

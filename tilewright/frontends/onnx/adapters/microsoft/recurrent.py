@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.composites.recurrent import Direction
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
 from tilewright.frontends.onnx.adapters.recurrent import (
     activations_of,
@@ -19,6 +18,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
+from tilewright.ops.composites.recurrent import Direction
 from tilewright.ops.view import expand, slice_, transpose
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.composites.fourier import real_inverse, transformed
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_two_parts
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ops.composites.fourier import real_inverse, transformed
 from tilewright.ops.reduce import as_dtype, widened
 from tilewright.ops.view import reshape
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.frontends.composites.axes import require
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt

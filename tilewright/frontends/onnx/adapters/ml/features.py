@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontends.composites.text import moved
 from tilewright.frontends.onnx.adapters.ml.rows import DOMAIN, floats, refuse_strings, require_size
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
@@ -17,6 +16,7 @@ from tilewright.ir.sym import sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import index as ix
+from tilewright.ops.composites.text import moved
 from tilewright.ops.define import constant
 from tilewright.ops.reduce import as_dtype, reduce_max, reduce_sum
 from tilewright.ops.source import sym_tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.composites.axes import require
+from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s

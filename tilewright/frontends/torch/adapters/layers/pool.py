@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontends.composites.windows import WindowAttributes, rounded_up
 from tilewright.frontends.torch.node import AtenNode, Number, whole
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.translation import type_of
@@ -18,6 +17,7 @@ from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops import pool
 from tilewright.ops import reduce as rd
+from tilewright.ops.composites.windows import WindowAttributes, rounded_up
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.image import size_scalar

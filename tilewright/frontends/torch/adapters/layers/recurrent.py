@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilewright.frontends.composites.recurrent import GATES, Direction, layer
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
 from tilewright.frontends.unroll import element, stacked
 from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
+from tilewright.ops.composites.recurrent import GATES, Direction, layer
 from tilewright.ops.contract import matmul
 from tilewright.ops.view import concat, shape_of, slice_, transpose
 

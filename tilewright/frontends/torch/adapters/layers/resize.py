@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tilewright.frontends.composites.images.positions import ResizedAxis, Resizing
-from tilewright.frontends.composites.images.resizing import resized
 from tilewright.frontends.torch.node import AtenNode
 from tilewright.frontends.torch.registry import aten
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
+from tilewright.ops.composites.images.positions import ResizedAxis, Resizing
+from tilewright.ops.composites.images.resizing import resized
 from tilewright.ops.image import sampled
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.view import shape_of

@@ -1,1 +1,0 @@
-"""Operators of model formats that are several of ours, for all front ends."""

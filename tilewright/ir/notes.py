@@ -1,0 +1,58 @@
+"""What rewrites and passes note on the way: remarks for people, and what was decided about an op as a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.ir.diag import UNKNOWN, Loc, Remark
+from tilewright.ir.optional_steps import CHECKED, OptionalSteps
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a rule did or did not do to an op, and why.
+
+    `stage` is the pass, `rule` the rule, `op` the name of the operator and `loc` its place. Who wants to know what
+    became of a layer compares these; people read the remark that is made of them. What was decided about the whole
+    program names no operator: `rule` says what it is about.
+    """
+
+    stage: str
+    rule: str
+    reason: str
+    op: str = ""
+    loc: Loc = UNKNOWN
+    is_applied: bool = False
+
+    @property
+    def is_general(self) -> bool:
+        """Whether it was decided about the whole program."""
+        return not self.op
+
+    @property
+    def subject(self) -> str:
+        """What it is about, for people."""
+        place = f" of {self.loc}" if self.loc.node or self.loc.op else ""
+        return f"{self.rule} at {self.op}{place}" if self.op else self.rule
+
+    def remark(self) -> Remark:
+        """All of it for people."""
+        return Remark(self.stage, self.subject, self.reason, "applied" if self.is_applied else "missed")
+
+
+@dataclass
+class RewriteNotes:
+    """Remarks and outcomes so far, and which steps are optional."""
+
+    remarks: list[Remark] = field(default_factory=list, kw_only=True)
+    optional: OptionalSteps = field(default=CHECKED, kw_only=True)
+    outcomes: list[Outcome] = field(default_factory=list, kw_only=True)
+
+    def remark(self, stage: str, subject: str, message: str, applied: bool = False) -> None:
+        """Note what was (`applied`) or was not done to `subject`, and why."""
+        self.remarks.append(Remark(stage, subject, message, "applied" if applied else "missed"))
+
+    def note(self, *outcomes: Outcome) -> None:
+        """Note what was decided, with the remark of each."""
+        self.outcomes.extend(outcomes)
+        self.remarks.extend(outcome.remark() for outcome in outcomes)

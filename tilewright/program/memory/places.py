@@ -1,0 +1,112 @@
+"""Where the values of a planned program lie: annotations of its calls, and what must hold of them.
+
+A call says with `at` where each of its results lies; all else follows. The main function says how many bytes its arena
+has, and which inputs may share the memory of an output (`overwrites`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.ir.core import Func, Module, Op, Value
+from tilewright.ir.sym import Sym
+from tilewright.ir.types import BufferType
+from tilewright.loops.kernel_info import kernel_info
+from tilewright.program.memory.storage import Place, Storage
+from tilewright.program.memory.views import bytes_of, part_offsets, slice_offset
+
+ARENA, UNSHARED, OVERWRITES = "arena", "unshared", "overwrites"
+
+
+def annotate(main: Func, storage: Storage) -> None:
+    """Write down where the planner has put values."""
+    for op in main.body.ops:
+        if op.name == "call":
+            op.attrs["at"] = tuple(storage.places[v] for v in op.results)
+    main.attrs |= {ARENA: storage.arena.total, UNSHARED: storage.arena.unshared, OVERWRITES: storage.overwrites}
+
+
+def arena_of(main: Func) -> Sym:
+    """The bytes of intermediate results of a planned program."""
+    found = main.attrs[ARENA]
+    assert isinstance(found, Sym)
+    return found
+
+
+def is_planned(main: Func) -> bool:
+    """Whether the values of a program have places."""
+    return ARENA in main.attrs
+
+
+def places_of(main: Func) -> dict[Value, Place]:
+    """The places of all values of a planned program of kernels."""
+    found = {a: Place("input", k) for k, a in enumerate(main.args)}
+    states = 0
+    for op in main.body.ops:
+        match op.name:
+            case "state":
+                found[op.result] = Place("state", states)
+                states += 1
+            case "read":
+                found[op.result] = found[op.operands[0]]
+            case "constant":
+                found[op.result] = Place("constant", constant=op.attrs["name"])
+            case "call":
+                found |= zip(op.results, op.attrs["at"], strict=True)
+            case "reshape" | "concat":
+                found[op.result] = found[op.operands[0]]
+            case "slice":
+                found[op.result] = found[op.operands[0]].beyond(slice_offset(op))
+    return found
+
+
+def broken_plan(module: Module) -> tuple[str, Op] | None:
+    """The first call of a planned program that writes over something that is still needed; None where there is none, or
+    where offsets depend on sizes that are not known."""
+    main = module.main
+    at = places_of(main)
+    last: dict[Value, int] = {}
+    for n, op in enumerate(main.body.ops):
+        last |= dict.fromkeys((*op.operands, *op.results), n)
+    last |= {v: -1 for v in last if isinstance(v.type, BufferType)}  # a state itself; what is read of it counts
+    live: dict[Value, None] = {}
+    for n, op in enumerate(main.body.ops):
+        if op.name != "call":
+            if op.results and len(op.operands) > 1 and (wrong := _apart(op, at)):
+                return wrong, op
+        else:
+            for k, result in enumerate(op.results):
+                for value in live:
+                    needed = last[value] > n or (value in op.operands and not _may_share(op, value, k, at, module))
+                    if needed and _overlap(at[result], result, at[value], value):
+                        name, other = (f"'{v.name}'" if v.name else "a value" for v in (result, value))
+                        return f"writes {name} over {other}, which is still needed", op
+        live |= dict.fromkeys(op.results)
+        live = {v: None for v in live if last[v] > n}
+    return None
+
+
+def _may_share(call: Op, value: Value, result: int, at: Mapping[Value, Place], module: Module) -> bool:
+    """Whether a kernel may write its result where it reads a value, which begins there."""
+    pairs = kernel_info(module.funcs[call.attrs["kernel"]]).inplace
+    slots = [k for k, v in enumerate(call.operands) if v is value]
+    return at[value] == at[call.results[result]] and all((k, len(call.operands) + result) in pairs for k in slots)
+
+
+def _apart(op: Op, at: Mapping[Value, Place]) -> str:
+    """What is wrong with the places of the operands of a concat, which follow each other."""
+    start = at[op.operands[0]]
+    for value, offset in zip(op.operands, part_offsets(op), strict=True):
+        if at[value] != start.beyond(offset):
+            return f"joins '{value.name}', which does not lie where its part of the result is"
+    return ""
+
+
+def _overlap(one: Place, value: Value, other: Place, of: Value) -> bool:
+    if (one.base, one.index) != (other.base, other.index) or one.base == "constant":
+        return False
+    ends = [(p.offset, p.offset + bytes_of(v)) for p, v in ((one, value), (other, of))]
+    if not all(e.is_const for pair in ends for e in pair):
+        return False
+    (a, b), (c, d) = ends
+    return a.value < d.value and c.value < b.value and a.value < b.value and c.value < d.value

@@ -1,0 +1,258 @@
+"""Storage: for every value of a program of kernel calls, the memory it lives in.
+
+A program here is a graph-level Func that holds only `constant`, `call`, `return` and the views of `views.py`,
+which need no code. Graph outputs are written straight into the caller's arrays. A result takes the place of an
+argument of its kernel that is not needed any more, where the kernel allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops.traits.derive import is_alias
+from tilewright.program.memory.plan import ArenaPlan, Lifetime, plan_arena, typical_total, unshared_bytes
+from tilewright.program.memory.views import Location, bytes_of, locate
+
+Pairs = Sequence[tuple[int, int]]
+"""Positions of an operand and of a result, counted through both, that may lie in the same memory."""
+
+Plan = Callable[[Sequence[Lifetime]], ArenaPlan]
+
+NONE_INPLACE: Mapping[str, Pairs] = MappingProxyType({})
+NO_PLAN: Mapping[Value, Location] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Memory of a value: `base` is "input", "output", "constant" or "arena", "state" for what a state holds, and "next"
+    for memory beside it that becomes the state's after the call; `index` numbers inputs, outputs and states, `offset`
+    is in bytes, `constant` the name of the array."""
+
+    base: Literal["input", "output", "constant", "arena", "state", "next"]
+    index: int = 0
+    offset: Sym = sym(0)
+    constant: str = ""
+
+    def beyond(self, bytes: Sym) -> Place:
+        """So many bytes behind this place."""
+        return replace(self, offset=self.offset + bytes)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where each value lives, and the arena that holds the intermediates. `overwrites` are numbers of inputs that are
+    right in the memory of an output, and of these: whoever needs such an input no longer may give the same memory for
+    both."""
+
+    places: dict[Value, Place]
+    arena: ArenaPlan
+    overwrites: tuple[tuple[int, int], ...] = ()
+
+
+def assign_storage(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, plan: Plan | None = None) -> Storage:
+    """Places for all values of `func`.
+
+    Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place.
+    `inplace` tells by names of kernels which results may lie where an operand does. A simpler `plan` has results
+    nowhere but in memory of their own.
+    """
+    assignment = _Assignment(func, inplace)
+    return assignment.run() if plan is None else assignment.planned(plan)
+
+
+def planned_bytes(func: Func, planned: Mapping[Value, Location] = NO_PLAN) -> int:
+    """Bytes of the arena for typical dims, before results take the place of arguments; for `planned` see `locate`."""
+    return typical_total(_Assignment(func, NONE_INPLACE, planned).lifetimes({}).values())
+
+
+def lifetimes_of(func: Func) -> tuple[tuple[Lifetime, ...], dict[int, Op]]:
+    """The tensors that need memory of the arena where each has memory of its own, and an op of each step."""
+    assignment = _Assignment(func, NONE_INPLACE)
+    return tuple(assignment.lifetimes({}).values()), dict(assignment.numbered())
+
+
+class _Assignment:
+    """Roots of values, and the steps between which they are needed; a root is a value with memory of its own."""
+
+    def __init__(
+        self, func: Func, inplace: Mapping[str, Pairs], planned: Mapping[Value, Location] = NO_PLAN
+    ) -> None:
+        self.func = func
+        self.inplace = inplace
+        self.locations = locate(func, planned)
+        self.first: dict[Value, int] = {}
+        self.last: dict[Value, int] = {}
+        for n, op in self.numbered():
+            for value in (*op.operands, *op.results):
+                root = self.locations[value].root
+                self.first.setdefault(root, n)
+                self.last[root] = n
+        self.fixed = self._fixed_places()
+
+    def numbered(self) -> Iterator[tuple[int, Op]]:
+        """The ops with their steps; calls that run at the same time have one step."""
+        step, before = -1, None
+        for op in self.func.body.ops:
+            concurrent = op.attrs.get("concurrent")
+            step += concurrent is None or concurrent != before
+            before = concurrent
+            yield step, op
+
+    def run(self) -> Storage:
+        """The plan with results in the place of arguments, unless it needs more memory: a tensor that lives longer
+        can be harder to pack."""
+        apart, homes = self.lifetimes({}), self._overwrites()
+        chosen = self.lifetimes(homes)
+        if homes and typical_total(chosen.values()) > typical_total(apart.values()):
+            chosen, homes = apart, {}
+        arena = replace(plan_arena(tuple(chosen.values())), unshared=unshared_bytes(apart.values()))
+        return self._storage(arena, chosen, homes)
+
+    def planned(self, plan: Plan) -> Storage:
+        """As a plan has it."""
+        lifetimes = self.lifetimes({})
+        return self._storage(plan(tuple(lifetimes.values())), lifetimes, {})
+
+    def _storage(
+        self, arena: ArenaPlan, chosen: Mapping[Value, Lifetime], homes: Mapping[Value, Value]
+    ) -> Storage:
+        places: dict[Value, Place] = {}
+        for value, at in self.locations.items():
+            base = self.fixed.get(at.root)
+            if base is None:
+                base = Place("arena", offset=arena.offsets[chosen[homes.get(at.root, at.root)].key])
+            places[value] = base.beyond(at.offset)
+        return Storage(places, arena, self._overwritten_inputs())
+
+    def _overwritten_inputs(self) -> tuple[tuple[int, int], ...]:
+        """Inputs of which a call that writes an output is the last to read anything; each input and each output
+        once."""
+        found: dict[int, int] = {}
+        for n, op in self.numbered():
+            for i, o in self.inplace.get(op.attrs["kernel"], ()) if op.name == "call" else ():
+                source, result = op.operands[i], op.results[o - len(op.operands)]
+                root = self.locations[source].root
+                place, target = self.fixed.get(root), self.fixed.get(result)
+                if place is None or place.base != "input" or target is None or target.base != "output":
+                    continue
+                is_free = place.index not in found and target.index not in found.values()
+                if is_free and self._is_last(op, n, source, result):
+                    found[place.index] = target.index
+        return tuple(found.items())
+
+    def _fixed_places(self) -> dict[Value, Place]:
+        """Places outside of the arena."""
+        places: dict[Value, Place] = {a: Place("input", k) for k, a in enumerate(self.func.args)}
+        for op in self.func.body.ops:
+            if op.name == "constant":
+                places[op.result] = Place("constant", constant=op.attrs["name"])
+        for k, value in enumerate(self.func.returns):
+            places.setdefault(self.locations[value].root, Place("output", k))
+        return places | self._places_of_states(places)
+
+    def _places_of_states(self, others: Mapping[Value, Place]) -> dict[Value, Place]:
+        """States are where they are; what updates one is written into it by its kernel, or into memory beside it."""
+        places: dict[Value, Place] = {}
+        numbers: dict[Value, int] = {}
+        for op in self.func.body.ops:
+            if op.name == "state":
+                numbers[op.result] = len(numbers)
+                places[op.result] = Place("state", numbers[op.result])
+            elif op.name == "read":
+                places[op.result] = places[op.operands[0]]
+        for op in self.func.body.ops:
+            if op.name == "update":
+                state, value = op.operands
+                root = self.locations[value].root
+                assert root not in others, "the outputs of a graph are copies of their own (`needs_copy`)"
+                where: Literal["state", "next"] = "state" if self._may_update(state, root) else "next"
+                places.setdefault(root, Place(where, numbers[state]))
+        return places
+
+    def _may_update(self, state: Value, value: Value) -> bool:
+        """Whether the kernel of a value may write it where the state lies: nobody needs the state afterwards."""
+        reads = [op.result for op in state.users if op.name == "read"]
+        step = self.first[value]
+        if all(self.last[read] < step for read in reads):
+            return True
+        call = value.op
+        if len(reads) != 1 or call is None or call.name != "call":
+            return False
+        return any(
+            self.locations[call.operands[i]].root is reads[0]
+            and call.results[o - len(call.operands)] is value
+            and self._is_last(call, step, call.operands[i], value)
+            for i, o in self.inplace.get(call.attrs["kernel"], ())
+        )
+
+    def lifetimes(self, homes: Mapping[Value, Value]) -> dict[Value, Lifetime]:
+        """When the roots without a fixed place are needed; `homes` lie in the memory of an earlier one."""
+        found: dict[Value, Lifetime] = {}
+        for root, first in self.first.items():
+            if root in self.fixed:
+                continue
+            home, last = homes.get(root, root), self.last[root]
+            known = found.get(home)
+            if known is None:
+                found[home] = Lifetime(len(found), bytes_of(home), first, last)
+            else:
+                found[home] = replace(known, first=min(known.first, first), last=max(known.last, last))
+        return found
+
+    # Results in the place of arguments
+
+    def _overwrites(self) -> dict[Value, Value]:
+        """Results that take the place of an argument, and the first of the roots that had that memory."""
+        homes: dict[Value, Value] = {}
+        replaced: set[Value] = set()
+        for n, op in self.numbered():
+            for i, o in self.inplace.get(op.attrs["kernel"], ()) if op.name == "call" else ():
+                source, result = op.operands[i], op.results[o - len(op.operands)]
+                root = self.locations[source].root
+                if (
+                    root not in replaced
+                    and result not in homes
+                    and self._may_overwrite(op, n, source, result)
+                ):
+                    replaced.add(root)
+                    homes[result] = homes.get(root, root)
+        return homes
+
+    def _may_overwrite(self, call: Op, step: int, source: Value, result: Value) -> bool:
+        """Whether both are whole tensors of the arena, and the call is the last to need the argument."""
+        root = self.locations[source].root
+        return root not in self.fixed and result not in self.fixed and self._is_last(call, step, source, result)
+
+    def _is_last(self, call: Op, step: int, source: Value, result: Value) -> bool:
+        """Whether both are whole tensors, the call is the last to need the argument, and reads it under no other name.
+        Of calls at the same time none is the last."""
+        if "concurrent" in call.attrs:
+            return False
+        root = self.locations[source].root
+        if self.locations[result] != Location(result) or self.last[root] != step:
+            return False
+        if bytes_of(root) != bytes_of(result):
+            return False
+        return sum(self.locations[v].root is root for v in call.operands) == 1
+
+
+def needs_copy(func: Func, returned: Sequence[Value]) -> list[int]:
+    """Numbers of the returned values that no kernel writes first: inputs, constants, and repeated outputs.
+
+    `func` need not be fused yet: only reshapes are taken for views.
+    """
+    seen: set[Value] = set()
+    found: list[int] = []
+    for k, value in enumerate(returned):
+        root = value
+        while root.op is not None and is_alias(root.op):
+            root = root.op.operands[0]
+        if root in seen or root.op is None or root.op.name == "constant":
+            found.append(k)
+        seen.add(root)
+    return found
