@@ -33,7 +33,7 @@ from tilewright.ops.elementwise import (
 from tilewright.ops.reduce import dtype_of, reduce_max, reduce_min
 from tilewright.ops.shape import Dim, require_unstretched
 from tilewright.ops.source import full
-from tilewright.ops.traits.slots import Slot
+from tilewright.ops.traits.slots import RuleSlot
 from tilewright.ops.view import expand, reshape, shape_of, slice_
 
 
@@ -52,10 +52,10 @@ def is_quantisation(op: Op) -> bool:
     return op.name in ("quantize_linear", "dequantize_linear")
 
 
-INTEGERS: Slot[Operator] = Slot("integers")
+INTEGERS: RuleSlot[Operator] = RuleSlot("integers")
 """Of a product, the operator for integers: it takes a zero point of each operand behind both, and gives i32."""
 
-OF_NUMBERS: Slot[Operator] = Slot("of_numbers")
+OF_NUMBERS: RuleSlot[Operator] = RuleSlot("of_numbers")
 """The other way round: of such an operator, the one for numbers."""
 
 

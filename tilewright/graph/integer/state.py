@@ -16,7 +16,7 @@ from tilewright.ir.diag import Problem
 from tilewright.ir.rewrite import constant_array
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate
-from tilewright.ops.traits.slots import Slot
+from tilewright.ops.traits.slots import RuleSlot
 
 Weights = tuple[np.ndarray, np.ndarray]
 """Known integers without their zero points, and their scales."""
@@ -86,6 +86,6 @@ class Numbers:
 
 FixedRule = Callable[[Op, Numbers], Fixed | Value]
 
-FIXED_POINT: Slot[FixedRule] = Slot("fixed_point")
+FIXED_POINT: RuleSlot[FixedRule] = RuleSlot("fixed_point")
 """How an operator on floats is computed on the integers that stand for them: a result of floats as such integers, one
 of others as it is. A rule raises an Obstacle where it cannot."""

@@ -20,7 +20,7 @@ _GIVEN = Definitions()
 """Rules of plugins change what models become, and so the key of the cache."""
 
 
-class Slot(Generic[R]):
+class RuleSlot(Generic[R]):
     """A kind of rule."""
 
     def __init__(self, name: str) -> None:
