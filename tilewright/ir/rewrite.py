@@ -136,21 +136,22 @@ class _Driver:
         candidates = self.by_name.get(op.name, self.any_op)
         if not candidates:
             return None
-        builder = self.builder
-        builder.block, builder.loc = self.scratch, op.loc
+        builder, scratch, refused = self.builder, self.scratch, self.refused
+        builder.block, builder.loc = scratch, op.loc
         for candidate in candidates:
             found = self.outcome(candidate, op)
-            new = self.scratch.ops
-            if new:
-                self.scratch.ops = []
+            if found is None and not scratch.ops:  # nearly always
+                if refused:
+                    refused.pop((op, candidate.name), None)
+                continue
+            new, scratch.ops = scratch.ops, []
             if found is None or isinstance(found, NoMatch):
                 for unused in reversed(new):
                     unused.drop()
                 if found is None:
-                    if self.refused:
-                        self.refused.pop((op, candidate.name), None)
+                    refused.pop((op, candidate.name), None)
                 else:
-                    self.refused[op, candidate.name] = found.reason
+                    refused[op, candidate.name] = found.reason
                 continue
             return self.accept(op, candidate, (found,) if isinstance(found, Value) else tuple(found), new)
         return None

@@ -9,6 +9,7 @@ written as the zero point.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -112,27 +113,27 @@ def _why_in_floats(
 ) -> str:
     """As `why_not_multiplied`, of an operator on floats. Weights of a matrix are read once, and are much shorter as
     integers; those of a convolution are read for all positions, and its algorithm may save multiplications."""
-    dot = _dot_of(dots, op, weights.astype(np.int32) - zeros.astype(np.int32))
+    dot = _dot_of(dots, op, weights, zeros)
     if not known_product(op).of_matrices and products_per_float(dot, target) <= 1:
         return "the machine multiplies no more integers than floats in a cycle"
     return why_not_multiplied(dot, op, weights, zeros)
 
 
-def _dot_of(dots: Sequence[Dot], op: Op, centred: np.ndarray) -> Dot:
+def _dot_of(dots: Sequence[Dot], op: Op, weights: np.ndarray, zeros: np.ndarray) -> Dot:
     """The first instruction that takes the centred weights of a convolution; a product takes bytes of any zero point,
     whose rows are summed for that."""
     if known_product(op).of_matrices:
         return dots[0]
+    centred = _centred_by(weights, zeros)
     return next((dot for dot in dots if _fits(centred, dot.right)), dots[0])
 
 
 def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray) -> str:
     """Why the machine does not multiply the integers of a product or convolution in groups; "" where it does.
     `weights` are laid out as the operator reads them."""
-    centred = weights.astype(np.int32) - zeros.astype(np.int32)
     is_product = known_product(op).of_matrices
-    terms = np.abs(centred, dtype=np.int64).sum(axis=-2 if is_product else tuple(range(1, centred.ndim)))
-    if OF_NUMBERS.of(op) is None and BYTES * terms.max(initial=0) >= 1 << 31:  # its own are modulo 2^32
+    axes = (-2,) if is_product else tuple(range(1, weights.ndim))
+    if OF_NUMBERS.of(op) is None and _may_be_long(weights, zeros, axes):  # its own are modulo 2^32
         return "its sums may be longer than 32 bits"
     if is_product:
         depth = weights.shape[-2]
@@ -140,11 +141,24 @@ def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray)
             return f"{depth} products are no multiple of the groups of {dot.group} that are added at once"
         return ""
     groups = op.attrs["groups"]
-    if not _fits(centred, dot.right):
+    if not _fits(_centred_by(weights, zeros), dot.right):
         return "its centred weights do not fit a byte"
     if not filters_suit_blocks(weights.shape, groups, BlockChannels.block):
         return "its filters or groups do not allow whole blocks of channels"
     return ""
+
+
+def _centred_by(weights: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+    return weights.astype(np.int32) - zeros.astype(np.int32)
+
+
+def _may_be_long(weights: np.ndarray, zeros: np.ndarray, axes: tuple[int, ...]) -> bool:
+    """Whether sums of bytes times weights along these axes may be longer than 32 bits."""
+    terms = math.prod(weights.shape[a] for a in axes)
+    if weights.itemsize == zeros.itemsize == 1 and terms * BYTES * BYTES < 1 << 31:  # whatever they are
+        return False
+    sizes = np.abs(_centred_by(weights, zeros), dtype=np.int64)
+    return bool(BYTES * sizes.sum(axis=axes).max(initial=0) >= 1 << 31)
 
 
 def _fits(array: np.ndarray, dtype: DType) -> bool:
@@ -184,11 +198,11 @@ def multiply_in_groups(
         return product_of_the_call(dots[0], op, ctx)
     if array is None or zeros is None:
         return NoMatch("the right operand and its zero points are not known when compiling")
-    centred = array.astype(np.int32) - zeros.astype(np.int32)
-    dot = _dot_of(dots, op, centred)
+    dot = _dot_of(dots, op, array, zeros)
     reason = why_not_multiplied(dot, op, array, zeros)
     if reason:
         return NoMatch(reason)
+    centred = _centred_by(array, zeros)
     if known_product(op).of_matrices:
         return _product(dot, stored_as, op, centred, zeros, ctx)
     return _convolution(dot, target, op, centred, ctx)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tilewright.ir.core import Block, Op, Value
@@ -31,7 +32,7 @@ class Canonical:
     dims: CanonicalDims
     starts: Mapping[Site, Sym] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def key(self) -> Any:
         numbers: dict[Value, int] = {a: k for k, a in enumerate(self._body.args)}
         rows: list[Any] = [self.region.attrs["strategy"], *map(self._type_key, self._body.args)]
