@@ -115,7 +115,7 @@ def test_unknown_depths(shapes: tuple[Shape, Shape]) -> None:
 def test_what_whole_groups_leave_is_a_product_of_its_own(depth: int | str, products: int) -> None:
     size = 8 if isinstance(depth, str) else depth
     a, b = drawn((9, size), np.uint8), drawn((size, 48), np.int8)
-    report = compiled(a, b, (), ((9, depth), (depth, 48))).report().data
+    report = compiled(a, b, (), ((9, depth), (depth, 48))).report().as_dict()
     names = [call["kernel"] for call in report["calls"]]
     assert sum("matmul_widening" in name for name in names) == products, names
 
