@@ -77,11 +77,11 @@ def _round(path: Path, threads: int | None) -> Times:
         compile_model(path, session=session, compile_threads=threads)
         time.sleep(SETTLED_NS / 1e9)
         cached = min(_start(path, session.folder) for _ in range(_STARTS))
-    report = model.report().data
-    stages = {"read": read} | {s: float(report["compile ms"].get(s, 0.0)) for s in STAGES}
+    report = model.report()
+    stages = {"read": read} | {s: float(report.compile_ms.get(s, 0.0)) for s in STAGES}
     stages["rest"] = max(0.0, total - sum(stages.values()))
     return Times(
-        path.stem, report["nodes"], report["kernels"], report["distinct kernels"], stages, total, cached
+        path.stem, report.nodes or 0, report.kernels, report.distinct_kernels, stages, total, cached
     )
 
 
@@ -123,12 +123,12 @@ def per_node(path: Path) -> Mapping[str, float]:
     start = time.perf_counter()
     model = compile_model(path, cache=False, progress=mark)
     total = 1000 * (time.perf_counter() - start)
-    report = model.report().data
-    spent = {stage: float(report["compile ms"].get(stage, 0.0)) for stage in STAGES}
+    report = model.report()
+    spent = {stage: float(report.compile_ms.get(stage, 0.0)) for stage in STAGES}
     fusion = 1000 * (marks[-1] - marks[0])
     phases = {"passes": spent.pop("graph") - fusion, "fusion": fusion} | spent
     phases |= {"rest": total - sum(phases.values()), "total": total}
-    return {phase: ms / report["nodes"] for phase, ms in phases.items()}
+    return {phase: ms / (report.nodes or 1) for phase, ms in phases.items()}
 
 
 def measure_large(sizes: Sequence[int], rounds: int) -> None:

@@ -82,8 +82,8 @@ def _run_tilewright(engine: str, model: str, given: Mapping[str, np.ndarray]) ->
     )
     for _ in range(CALLS):
         found.run(zeros(found.inputs, given))
-    report = found.report().data
-    return {key: report[key] for key in ("arena", "intermediates without sharing", "constant bytes")}
+    report = found.report()
+    return {name: getattr(report, name) for name in ("arena", "arena_without_sharing", "constant_bytes")}
 
 
 def row_of(model: str, inputs: str | None) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     for row in rows:
         ours = row["compiled"]
-        keys = ("constant bytes", "intermediates without sharing", "arena")
+        keys = ("constant_bytes", "arena_without_sharing", "arena")
         cells = [_mib(ours[key]) for key in keys]
         cells += [_mib(row[engine][what]) for what in ("resident", "peak") for engine in ENGINES]
         lines.append(f"| {row['model']} | {' | '.join(cells)} |")

@@ -11,6 +11,7 @@ from typing import Any
 import tilewright
 from bench.cases import read_arrays
 from bench.meters import Level, levels, meters
+from tilewright.runtime.report.records import CallRecord
 from tilewright.target.host import host_target
 
 ROUNDS, RUNS = 5, 8
@@ -97,7 +98,7 @@ def measure(model: Path, arrays: Path) -> dict[str, Any]:
     """The roofline of a model on one thread, as JSON data. Kernels and meters take turns; medians are compared."""
     compiled = tilewright.compile(model, threads=1, profile=True)
     inputs, _ = read_arrays(arrays)
-    works = works_of(compiled.report().data["calls"])
+    works = works_of(compiled.report().calls)
     fma, readers = meters()
     peaks: list[float] = []
     rates: dict[str, list[float]] = {name: [] for name in readers}
@@ -125,15 +126,13 @@ def measure(model: Path, arrays: Path) -> dict[str, Any]:
     }
 
 
-def works_of(calls: Sequence[Mapping[str, Any]]) -> list[Work]:
+def works_of(calls: Sequence[CallRecord]) -> list[Work]:
     """From a report; ValueError for a model with symbolic dims, whose work is not known."""
     made = []
     for call in calls:
-        sizes = [call[key] for key in ("flops", "touched bytes", "of constants")]
+        sizes = [amount or "" for amount in (call.flops, call.touched_bytes, call.constant_bytes)]
         if not all(size.isdecimal() for size in sizes):
-            raise ValueError(
-                f"the work of {call['kernel']} depends on dims: {sizes[0]}; fix the model's dims"
-            )
+            raise ValueError(f"the work of {call.kernel} depends on dims: {sizes[0]}; fix the model's dims")
         flops, touched, constants = map(int, sizes)
-        made.append(Work(call["kernel"], call["node"], flops, constants, touched - constants))
+        made.append(Work(call.kernel, call.node, flops, constants, touched - constants))
     return made

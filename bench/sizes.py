@@ -107,14 +107,14 @@ def _row(
             models[variant] = tilewright.compile(case.model, threads=threads, shapes=shapes, session=session)
         except TilewrightError as error:
             refused.append(f"{variant}: {error.what}")
-    reports = {variant: model.report().data for variant, model in models.items()}
+    reports = {variant: model.report() for variant, model in models.items()}
     values = list(arrays.values())
     return Row(
         case.name,
         threads,
         best_times({v: lambda m=model: m(*values) for v, model in models.items()}, rounds, least_s),
-        {variant: sum(data["compile ms"].values()) for variant, data in reports.items()},
-        {variant: data["distinct kernels"] for variant, data in reports.items()},
+        {variant: sum(data.compile_ms.values()) for variant, data in reports.items()},
+        {variant: data.distinct_kernels for variant, data in reports.items()},
         _text(found.shapes),
         tuple(refused),
     )

@@ -11,6 +11,8 @@ from types import FunctionType
 from typing import Any, get_overloads
 
 import tilewright
+from tilewright.runtime import errors as errors_module
+from tilewright.runtime.report import records
 
 PAGE = Path(__file__).parent / "api.md"
 
@@ -40,6 +42,9 @@ def page() -> str:
     parts.append("## Classes\n")
     for name in classes:
         parts += class_entries(name, names[name])
+    parts.append("## Records of a report\n")
+    kinds = (v for v in vars(records).values() if dataclasses.is_dataclass(v) and v.__module__ == records.__name__)
+    parts += [record_entry(kind) for kind in (errors_module.Remark, *kinds) if not kind.__name__.startswith("_")]
     parts.append("## Errors and warnings\n")
     parts += [f"- `{name}`: {text(names[name])}".replace("\n", "\n  ").replace("  \n", "\n") for name in errors]
     return "\n".join(parts) + "\n"
@@ -47,10 +52,9 @@ def page() -> str:
 
 def class_entries(name: str, cls: type) -> Iterator[str]:
     """The class itself, then its public methods and properties in the order of the source."""
-    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     head = f"### `tilewright.{name}`\n\n{text(cls)}\n"
-    if fields:
-        head += f"\nFields: {', '.join(f'`{f.name}: {f.type}`' for f in fields)}.\n"
+    if dataclasses.is_dataclass(cls) and dataclasses.fields(cls):
+        head += field_line(cls)
     yield head
     for member, value in _own(cls).items():
         if f"{name}.{member}" in INTERNAL or (member.startswith("_") and member != "__call__"):
@@ -59,6 +63,16 @@ def class_entries(name: str, cls: type) -> Iterator[str]:
             yield f"#### `{name}.{member}`\n\n{text(value)}\n"
         elif isinstance(value, FunctionType | classmethod):
             yield entry("####", f"{name}.{member}", getattr(cls, member))
+
+
+def record_entry(kind: Any) -> str:
+    """A record: what it is, and its fields."""
+    return f"### `{kind.__name__}`\n\n{text(kind)}\n{field_line(kind)}"
+
+
+def field_line(cls: Any) -> str:
+    """The fields of a dataclass with their types."""
+    return f"\nFields: {', '.join(f'`{f.name}: {f.type}`' for f in dataclasses.fields(cls))}.\n"
 
 
 def _own(cls: type) -> dict[str, Any]:

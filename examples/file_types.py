@@ -104,7 +104,7 @@ def main(arguments: Sequence[str]) -> None:
     with console.status("measuring"):
         ms = _interleaved([lambda: model(codes[:1]), lambda: session(codes[:1])])
     gap = float(np.abs(ours - theirs).max())
-    console.print(_summary(model.report().data, compile_ms, ms, gap, model.threads))
+    console.print(_summary(model.report(), compile_ms, ms, gap, model.threads))
 
 
 def _examples() -> list[Path]:
@@ -148,12 +148,12 @@ def _short(path: Path) -> str:
     return min([str(path), *(str(path.relative_to(r)) for r in roots if path.is_relative_to(r))], key=len)
 
 
-def _summary(report: Any, compile_ms: float, ms: Sequence[float], gap: float, threads: int) -> Table:
-    arena = parse_sym(str(report["arena"]), lambda name: sym(1))
+def _summary(report: tilewright.Report, compile_ms: float, ms: Sequence[float], gap: float, threads: int) -> Table:
+    arena = parse_sym(report.arena, lambda name: sym(1))
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in (
-        ("compiled", f"{report['nodes']} graph nodes -> {report['kernels']} kernels in {compile_ms:.0f} ms"),
-        ("code", f"{report['object bytes']:,} bytes"),
+        ("compiled", f"{report.nodes} graph nodes -> {report.kernels} kernels in {compile_ms:.0f} ms"),
+        ("code", f"{report.object_bytes:,} bytes"),
         ("arena", f"{arena.value:,} bytes for one file"),
         ("latency", f"{ms[0]:.2f} ms tilewright, {ms[1]:.2f} ms ONNX Runtime {onnxruntime.__version__} "
                     f"(one file, {threads} threads, medians of interleaved runs)"),

@@ -61,7 +61,7 @@ def test_the_last_stage_has_the_program() -> None:
     with CPU.code(host_target(), Options()) as code:
         done = Compilation(load_onnx(models.mlp()), SETTING, Output(code, Weights())).run("program")
         assert done.artifact is not None
-        assert done.artifact.report["kernels"] == code.submitted - 2  # the program and the thread pool
+        assert done.artifact.report.kernels == code.submitted - 2  # the program and the thread pool
 
 
 def test_the_stages_up_to_the_plan_are_as_short_as_the_tour_says() -> None:

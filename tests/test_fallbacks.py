@@ -129,7 +129,7 @@ def failing(*arguments: object, **named: object) -> None:
 
 
 def failures(model: Model) -> list[tuple[str, str]]:
-    return [(r["stage"], r["message"]) for r in model.report().remarks if r["kind"] == "failed"]
+    return [(r.stage, r.message) for r in model.report().remarks if r.kind == "failed"]
 
 
 def test_the_steps_are_those_of_the_whole_pipeline() -> None:
@@ -164,7 +164,7 @@ def test_a_strategy_that_fails_is_not_asked_again(
     as_for_users.setattr(strategy, question, failing)
     model = tilewright.compile(NETWORK, cache=False, threads=1)
     np.testing.assert_allclose(model(IMAGES)[0], expected, rtol=1e-4, atol=1e-6)
-    subjects = {r["subject"] for r in model.report().remarks if r["kind"] == "failed"}
+    subjects = {r.subject for r in model.report().remarks if r.kind == "failed"}
     assert question == "schedule" or subjects == {f"strategy '{strategy.name}'"}
 
 

@@ -76,8 +76,8 @@ class Work:
 
     @classmethod
     def of(cls, model: Model) -> Work:
-        data = model.report().data
-        return cls(data["kernels"], sum(int(c["touched bytes"]) for c in data["calls"]), int(data["arena"]))
+        data = model.report()
+        return cls(data.kernels, sum(int(c.touched_bytes or 0) for c in data.calls), int(data.arena))
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +192,7 @@ def linking_after_a_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def text_of_the_program(patch: pytest.MonkeyPatch) -> None:
-    raising(patch, tilewright.back_end, "program_ir", lambda program, *_: len(program.order) < 14)
+    raising(patch, tilewright.back_end, "program_ir", lambda program, *_: len(program.steps) < 14)
 
 
 def remarks_on_memory(patch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(6)
 @pytest.mark.with_scalar_kernels
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
@@ -233,5 +233,5 @@ def test_one_fault_costs_little(
     assert work.kernels <= 2 * sound.kernels
     assert work.touched <= 2 * sound.touched
     assert work.arena <= 2 * sound.arena
-    said = [r["message"] for r in model.report().remarks if r["kind"] == "failed"]
+    said = [r.message for r in model.report().remarks if r.kind == "failed"]
     assert said and all("IndexError: a fault of the test" in message for message in said)

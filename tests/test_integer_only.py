@@ -92,12 +92,12 @@ def compiled() -> tilewright.Model:
 def test_a_network_is_near_its_floats(compiled: tilewright.Model) -> None:
     x = np.random.default_rng(1).standard_normal((3, 3, 12, 12)).astype(np.float32)
     (expected,) = tilewright.compile(network(), threads=1, cache=False)(x)
-    given, got = compiled.report().data["integers"]
-    codes = np.clip(np.rint(x / np.float32(given["scale"])) + given["zero point"], 0, 255).astype(given["dtype"])
+    given, got = compiled.report().integers
+    codes = np.clip(np.rint(x / np.float32(given.scale)) + given.zero_point, 0, 255).astype(given.dtype)
     (found,) = compiled(codes)
     assert found.dtype == np.uint8 and expected.max() > 0.2
-    error = np.abs((found.astype(np.float64) - got["zero point"]) * got["scale"] - expected)
-    assert error.max() < 8 * got["scale"]
+    error = np.abs((found.astype(np.float64) - got.zero_point) * got.scale - expected)
+    assert error.max() < 8 * got.scale
 
 
 def test_files_and_threads_change_nothing(compiled: tilewright.Model, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_files_and_threads_change_nothing(compiled: tilewright.Model, tmp_path: 
     compiled.save(tmp_path / "network.tw")
     again = tilewright.load(tmp_path / "network.tw", threads=2)
     np.testing.assert_array_equal(again(x)[0], compiled(x)[0])
-    assert again.report().data["integers"] == compiled.report().data["integers"]
+    assert again.report().integers == compiled.report().integers
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "zen4", "neoverse-n1", "apple-m1"])

@@ -26,7 +26,7 @@ def test_stages_come_in_order_and_are_counted_to_their_end(tmp_path: Path) -> No
         assert [step.done for step in steps] == list(range(1, steps[-1].total + 1))
         assert len({step.total for step in steps}) == 1
     kernels = [step for step in told if step.stage == "kernels"]
-    assert kernels[-1].total == model.report().data["kernels"]
+    assert kernels[-1].total == model.report().kernels
     told.clear()
     tilewright.compile(models.mlp(), progress=told.append, session=session)
     assert told == []  # the cache has it

@@ -51,7 +51,7 @@ def test_a_model_that_the_cache_has_needs_no_compiler(tmp_path: Path) -> None:
 import sys, pathlib, tilewright
 from tilewright.session import Session
 model = tilewright.compile({str(path)!r}, session=Session(pathlib.Path({str(cache)!r})))
-assert model.report().data["kernels"] == 1
+assert model.report().kernels == 1
 assert not {{"onnx", "tilewright.compiler"}} & sys.modules.keys()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

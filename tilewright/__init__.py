@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import TilewrightError as TilewrightError
     from tilewright.runtime.errors import TilewrightWarning as TilewrightWarning
     from tilewright.runtime.profile import KernelTime as KernelTime
-    from tilewright.runtime.report import Report as Report
+    from tilewright.runtime.report.shown import Report as Report
     from tilewright.runtime.sizes_seen import SizesSeen as SizesSeen
     from tilewright.runtime.tensors import TensorModel as TensorModel
     from tilewright.runtime.values.node_arg import NodeArg as NodeArg
@@ -65,7 +65,7 @@ _HOMES = {
     "PluginError": "tilewright.runtime.errors",
     "Progress": "tilewright.options",
     "Quantized": "tilewright.quantization.result",
-    "Report": "tilewright.runtime.report",
+    "Report": "tilewright.runtime.report.shown",
     "ScheduleError": "tilewright.ir.diag",
     "Session": "tilewright.session",
     "SizesSeen": "tilewright.runtime.sizes_seen",

@@ -12,8 +12,7 @@ from typing import Any
 from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact, Model
-from tilewright.runtime.errors import InternalError, OptionError, PerformanceWarning, short_name
-from tilewright.runtime.report import remarks_of_kinds
+from tilewright.runtime.errors import InternalError, OptionError, PerformanceWarning, Remark, short_name
 from tilewright.session import Session
 
 
@@ -91,8 +90,8 @@ def compile_artifact(
         if key:
             session.keep(key, artifact)
         elif options.cache and (refusal := session.refusal()):
-            remark = {"stage": "cache", "subject": "the model", "message": refusal, "kind": "missed"}
-            artifact.report.setdefault("remarks", []).append(remark)
+            remark = Remark("cache", "the model", refusal)
+            artifact = artifact.reporting(remarks=(*artifact.report.remarks, remark))
     tell_of_failures(artifact, options)
     return artifact
 
@@ -100,13 +99,13 @@ def compile_artifact(
 def tell_of_failures(artifact: Artifact, options: Options) -> None:
     """One PerformanceWarning with what failed when an artefact was made, and what else its users should know; with
     `options.strict` what failed is an InternalError."""
-    remarks = remarks_of_kinds(artifact.report, "failed", "warning")
-    failed = [r for r in remarks if r["kind"] == "failed"]
+    remarks = artifact.kept_report.urgent
+    failed = [r for r in remarks if r.kind == "failed"]
     if failed and options.strict:
-        told = "; ".join(f"{r['stage']}: {r['subject']}: {r['message']}" for r in failed[:MOST_TOLD])
+        told = "; ".join(f"{r.stage}: {r.subject}: {r.message}" for r in failed[:MOST_TOLD])
         raise InternalError(f"strict=True: {told}", hint="compile without strict: the model is right, but slower")
     if remarks:
-        lines = [f"{r['subject']}: {r['message']}" for r in remarks[:MOST_TOLD]]
+        lines = [f"{r.subject}: {r.message}" for r in remarks[:MOST_TOLD]]
         more = [f"and {len(remarks) - MOST_TOLD} more, which Model.report() lists"] if remarks[MOST_TOLD:] else []
         warnings.warn("\n".join([*lines, *more]), PerformanceWarning, stacklevel=4)
 

@@ -6,7 +6,7 @@ object with these methods, and a `name` that is the kind of its machines (`Machi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from traceback import walk_tb
@@ -16,10 +16,9 @@ from tilewright.asm.floats import check_known, floating_point_instructions
 from tilewright.codegen.cpu.assemble import Effort, ObjectMaker, Unit
 from tilewright.codegen.cpu.families import Families
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.cpu.program.emit import program_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.pool_platform import check_platform
-from tilewright.codegen.cpu.program.program import program_ir
-from tilewright.codegen.cpu.program.steps import PartForm, ValueForm, steps_ir
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
@@ -33,7 +32,6 @@ from tilewright.plugins import Plugins
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import OptionError, PluginError
 from tilewright.runtime.executor import Executor
-from tilewright.runtime.staged.program import StagedProgram
 from tilewright.runtime.storage.loader import NativeCode
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
@@ -52,7 +50,7 @@ class Code(Protocol):
         """The text of a scheduled kernel."""
 
     def program(self, program: Program) -> ProgramText:
-        """The text of the calls of a program's kernels."""
+        """The text of what a program does: its calls of kernels."""
 
     def begin(self, text: KernelText | ProgramText) -> None:
         """Begin to make code of a text."""
@@ -180,12 +178,6 @@ class CpuCode(ObjectMaker):
     def _inspector(self, what: str) -> Callable[[str], None] | None:
         """What looks for floating-point instructions, of which programs of integers have none."""
         return partial(check_no_floats, what, self.machine) if self.integer_only else None
-
-    def begin_steps(
-        self, program: StagedProgram, values: Mapping[int, ValueForm], parts: Sequence[PartForm]
-    ) -> None:
-        """Begin to make code of the native steps of a staged program."""
-        self.start(Unit(steps_ir(program, values, parts, self.machine), Effort.CALLS))
 
 
 def check_no_floats(what: str, machine: Target, text: str) -> None:

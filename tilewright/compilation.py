@@ -18,8 +18,9 @@ import numpy as np
 
 from tilewright import link
 from tilewright.accounts.account import Account
-from tilewright.back_end import BackEnd, Code, CpuCode, back_end_for
-from tilewright.codegen.program import KernelText
+from tilewright.accounts.reports import program_report
+from tilewright.back_end import BackEnd, Code, back_end_for
+from tilewright.codegen.program import KernelText, Program
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
@@ -37,9 +38,10 @@ from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.order import Order
 from tilewright.program.memory.place_views import PlaceViews
-from tilewright.program.memory.places import OVERWRITES, annotate, arena_of, broken_plan, is_planned
+from tilewright.program.memory.places import annotate, arena_of, broken_plan, is_planned
 from tilewright.program.memory.plan import plan_in_order
 from tilewright.program.memory.storage import Place, assign_storage
+from tilewright.program.native import GroupNative
 from tilewright.program.spec import LEVEL, program_spec
 from tilewright.program.split import SplitGraph, is_of_parts, joined, parts_of
 from tilewright.program.states import introduce_states, pair_states
@@ -179,6 +181,8 @@ class Compilation:
         self.context = setting.context()
         self.strategies = setting.strategies(self.remarks)
         self.artifact: Artifact | None = None
+        self.program: Program | None = None
+        """What the code of the last stage is made of; None of parts without code between them."""
         self._texts: dict[str, KernelText] = {}
         self._nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
         self.context.remarks += remarks_of_import(module)
@@ -368,7 +372,7 @@ class Compilation:
         self.context.remarks += output.weights.remarks
         output.weights.remarks.clear()
         number = next(output.programs)
-        program = link.make_program(
+        self.program = program = link.make_program(
             module, constants, self._texts, self.assumed,
             flush_denormals=options.numerics != "strict" and not options.integer_only,
             suffix=f".{number}" if number else "",
@@ -377,11 +381,10 @@ class Compilation:
         self._clock.lap("emit")
         output.code.begin(text)
         self._clock.lap("llvm")
-        report = link.make_report(module, self._nodes, self._clock.laps, self.remarks, options.numerics)
-        self._account.add_to(report, module, self._texts, self.context.outcomes)
-        link.add_integers(report, module)
-        if options.profile:
-            link.add_costs(report, module)
+        types = self._account.types(module, self._texts, self.context.outcomes)
+        report = program_report(
+            module, self._nodes, self._clock.laps, self.remarks, options.numerics, types, counted=options.profile
+        )
         target = self.setting.back_end.target(self.setting.machine)
         self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)
 
@@ -389,15 +392,20 @@ class Compilation:
         """The artefact of a program of parts, whose code for what needs no host is begun."""
         setting, module, output = self.setting, self.module, self.output
         assert output is not None
-        staged, made = staged_program(module), [part.artifact for part in parts if part.artifact is not None]
-        if isinstance(output.code, CpuCode) and staged.program.slots:
-            mains = [part.module.main for part in parts]
-            forms = [link.part_form(a, main.attrs[OVERWRITES]) for a, main in zip(made, mains, strict=True)]
-            output.code.begin_steps(staged.program, link.value_forms(staged), forms)
+        made = [part.artifact for part in parts if part.artifact is not None]
+        if setting.target is not None and parts:
+            GroupNative().run(module)
+        staged = staged_program(module)
+        if staged.slots:
+            programs = [part.program for part in parts if part.program is not None]
+            names = [part.run_symbol for part in made]
+            self.program = link.make_program_of_parts(module, staged, programs, names)
+            output.code.begin(output.code.program(self.program))
         target = setting.back_end.target(setting.machine)
         states = link.make_states(module, output.weights)
         self.artifact = link.make_staged(module, staged, made, target, setting.options.numerics, states)
-        self.artifact.report["remarks"] += [remark.record() for remark in remarks_of_import(module)]
+        told = (*self.artifact.report.remarks, *remarks_of_import(module))
+        self.artifact = self.artifact.reporting(remarks=told)
 
     # Parts of them
 

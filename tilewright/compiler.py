@@ -15,7 +15,7 @@ from tilewright.compilation import Clock, Compilation, Output, Setting
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, UnsupportedError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
-from tilewright.ir.process_settings import rare_collections, short_turns
+from tilewright.ir.process_settings import rarely_collected, short_turns
 from tilewright.ir.types import TensorType
 from tilewright.options import OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
@@ -43,7 +43,7 @@ def compile_request(
 
     artifact = compile_with_fallbacks(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
-        artifact.report["model"] = request.model.name
+        artifact = replace(artifact, model=request.model.name)
     return artifact
 
 
@@ -61,7 +61,7 @@ def compile_with_fallbacks(
     def may_be_a_defect(error: Exception) -> bool:
         return watched is None or error is not watched.raised
 
-    with rare_collections(), short_turns(), faults_of_plugins(session.loaded_plugins.back_ends, may_be_a_defect):
+    with rarely_collected(), short_turns(), faults_of_plugins(session.loaded_plugins.back_ends, may_be_a_defect):
         return retry_without_failed_steps(
             lambda: import_request(request, session, watched),
             lambda module, optional: _in_memory(module, lambda: compiled(module, optional, watched)),
@@ -147,11 +147,10 @@ def compile_graphs(
             optional.blame(code.failed, error)
         clock.lap("llvm")
     setting.tell("link", 0, 1)
-    for stage, seconds in clock.laps.items():
-        link.add_time(artifact.report, stage, seconds)
-    for program, (before, after) in zip(artifact.programs[1:], pairwise(ends), strict=False):
-        link.add_bytes(program.report, objects[before[0] : after[0]], after[1] - before[1])
-    return artifact.sharing(tuple(objects), *blocks)
+    added = [
+        (sum(map(len, objects[before[0] : after[0]])), after[1] - before[1]) for before, after in pairwise(ends)
+    ]
+    return link.with_costs(artifact, clock.laps, added).sharing(tuple(objects), *blocks)
 
 
 def _with_broadcasting(
@@ -165,8 +164,8 @@ def _with_broadcasting(
         return link.with_broadcasting(artifact, program, module.main.attrs["open_dims"])
     except UnsupportedError as error:
         reason = f"dims that are taken for equal cannot be broadcast: {error.what}"
-        artifact.report["remarks"].append(Remark("import", error.where or "the model", reason, "missed").record())
-        return artifact
+        remark = Remark("import", error.where or "the model", reason, "missed")
+        return artifact.reporting(remarks=(*artifact.report.remarks, remark))
 
 
 def _compile_program(module: Module, setting: Setting, output: Output) -> Artifact:

@@ -8,45 +8,35 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import groupby
-from typing import Any
 
 import numpy as np
 
 import tilewright
-from tilewright.accounts.account import merged_accounts
-from tilewright.codegen.cpu.program.steps import PartForm, ValueForm
+from tilewright.accounts.reports import report_of_parts, with_more_time
 from tilewright.codegen.program import (
     BufferRef,
     Check,
-    ConcurrentCalls,
     Condition,
     Dim,
     InputAxis,
     InputElement,
-    KernelCall,
     KernelText,
     Program,
     ProgramText,
-    kernel_step,
 )
 from tilewright.graph.assumptions import Assumption, worded
 from tilewright.ir.constants import Deferred
-from tilewright.ir.core import Builder, Func, Module, Op, Value, substitute
+from tilewright.ir.core import Builder, Func, Module, Value
 from tilewright.ir.diag import Loc, Remark, UnsupportedError, failure
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.sym import Sym, eq, sym, unbounded
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
-from tilewright.loops.counts import cost
-from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.storage.packing import PackedArray
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
-from tilewright.program.memory.places import UNSHARED, arena_of, is_planned, places_of
-from tilewright.program.memory.storage import Place, needs_copy
-from tilewright.program.memory.views import bytes_of
+from tilewright.program.memory.places import is_planned, places_of
+from tilewright.program.memory.storage import needs_copy
 from tilewright.program.spec import READ
 from tilewright.program.split import PLACE, part_functions
 from tilewright.program.states import STATES, states_of
@@ -65,7 +55,7 @@ from tilewright.runtime.artifact import (
     Variant,
 )
 from tilewright.runtime.errors import OptionError
-from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.report.records import KeptReport, ProgramReport
 
 
 class Lent:
@@ -211,9 +201,14 @@ class Constants:
 
     table: tuple[ConstantInfo, ...]
 
-    @cached_property
-    def by_name(self) -> dict[str, ConstantInfo]:
-        return {info.name: info for info in self.table}
+    @property
+    def starts(self) -> dict[str, BufferRef]:
+        """As kernels find them."""
+        return {info.name: _start_of(info) for info in self.table}
+
+
+def _start_of(info: ConstantInfo) -> BufferRef:
+    return BufferRef("lent", info.offset) if info.is_lent else BufferRef("constants", offset=sym(info.offset))
 
 
 def copy_aliased_outputs(module: Module) -> None:
@@ -252,47 +247,21 @@ def make_program(
     flush_denormals: bool = False,
     suffix: str = "",
 ) -> Program:
-    """The calls of the main function with the addresses of their buffers; what is assumed is checked before. The
-    suffix tells the program from others of the same artefact."""
-    main, places = module.main, places_of(module.main)
-    order: list[KernelCall | ConcurrentCalls] = []
-    calls = [op for op in main.body.ops if op.name == "call"]
-    for concurrent, together in groupby(calls, lambda op: op.attrs.get("concurrent", op)):
-        steps = [_step(op, module, places, constants, kernels) for op in together]
-        order += [ConcurrentCalls(tuple(steps))] if isinstance(concurrent, int) else steps
+    """The main function with the addresses of its constants; what is assumed is checked before. The suffix tells the
+    program from others of the same artefact."""
     return Program(
-        ranks=tuple(a.tensor.rank for a in main.args),
-        outputs=tuple(v.tensor.shape for v in main.returns),
-        order=tuple(order),
-        arena=arena_of(main),
-        dims=_dims(main, assumed),
-        conditions=tuple(
-            Condition(a.holds, Check("InputError", f"{a.message}{_place(a.loc)}")) for a in assumed
-        ),
-        flush_denormals=flush_denormals,
-        suffix=suffix,
-    )
+        module, kernels, constants.starts, _dims(module.main, assumed),
+        tuple(Condition(a.holds, Check("InputError", f"{a.message}{_place(a.loc)}")) for a in assumed),
+        flush_denormals, suffix,
+    )  # fmt: skip
 
 
-def _step(
-    call: Op, module: Module, places: Mapping[Value, Place], constants: Constants, kernels: dict[str, KernelText]
-) -> KernelCall:
-    kernel = module.funcs[call.attrs["kernel"]]
-    buffers = [_buffer(places[v], constants, module.main) for v in (*call.operands, *call.results)]
-    return kernel_step(kernel, kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
-
-
-def _buffer(place: Place, constants: Constants, main: Func) -> BufferRef:
-    if place.base == "state":  # states are behind the inputs, and what takes their place behind the outputs
-        return BufferRef("input", len(main.args) + place.index, place.offset)
-    if place.base == "next":
-        return BufferRef("output", len(main.returns) + place.index, place.offset)
-    if place.base == "constant":
-        info = constants.by_name[place.constant]
-        if info.is_lent:
-            return BufferRef("lent", info.offset, place.offset)
-        return BufferRef("constants", offset=place.offset + info.offset)
-    return BufferRef(place.base, place.index, place.offset)
+def make_program_of_parts(
+    module: Module, staged: Staged, parts: Sequence[Program], names: Sequence[str]
+) -> Program:
+    """The main function with the frame of its native code; `names` are those of the code of its parts."""
+    suffix = staged.program.native_suffix(names)
+    return Program(module, suffix=suffix, parts=tuple(parts), slots=staged.slots, parts_at=staged.program.parts)
 
 
 def _place(loc: Loc) -> str:
@@ -339,21 +308,20 @@ def make_artifact(
     program: Program,
     text: ProgramText,
     target: TargetInfo,
-    report: dict[str, Any],
+    report: ProgramReport,
 ) -> Artifact:
     """A program of the compiled model, still without the code and the weights."""
     main = module.main
     names = [a.name for a in main.args]
     ins = main.attrs.get("inputs", tuple(names))
     outs = main.attrs.get("outputs", tuple(f"output{k}" for k in range(len(main.returns))))
-    static = not program.dims and all(c.holds.is_const and c.holds.value for c in program.conditions)
     return Artifact(
         target=target,
         inputs=_infos(ins, main.args, main.attrs.get("complex_inputs", ())),
         outputs=_infos(outs, main.returns, main.attrs.get("complex_outputs", ())),
         objects=(),
         constant_table=constants.table,
-        static_plan=StaticPlan(program.arena.value, program.scratch.value) if static else None,
+        static_plan=StaticPlan(program.arena.value, program.scratch.value) if program.is_static else None,
         variables=tuple(d.var.name for d in program.dims),
         dims_count=len(program.dims),
         plan_reads_data=any(isinstance(d.source, InputElement) for d in program.dims),
@@ -362,7 +330,7 @@ def make_artifact(
         run_symbol=f"tw_run{text.suffix}",
         run_profiled_symbol=f"tw_run_profiled{text.suffix}",
         producer=f"tilewright {tilewright.__version__}",
-        report=report,
+        kept_report=KeptReport(report),
         assumed=tuple(worded(c.holds) for c in program.conditions),
     )
 
@@ -387,28 +355,6 @@ def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:
     return tuple(found)
 
 
-def value_forms(staged: Staged) -> dict[int, ValueForm]:
-    """What native steps must know of the values that they have slots for."""
-    found = {}
-    for number, _ in staged.program.slots:
-        type = staged.types[number]
-        assert isinstance(type, TensorType)
-        storage = type.dtype.storage
-        found[number] = ValueForm(type.rank, 8 * storage.itemsize, storage.kind == "i")
-    return found
-
-
-def part_form(part: Artifact, overwrites: tuple[tuple[int, int], ...]) -> PartForm:
-    """What native steps must know of a part."""
-    shapes = ([info.shape for info in infos] for infos in (part.inputs, part.outputs))
-    inputs, outputs = (tuple(found) for found in shapes)
-    plan = part.static_plan
-    memory = None if plan is None else (plan.arena, plan.scratch)
-    sizes = tuple(numpy_dtype(info.dtype).itemsize for info in part.outputs)
-    dims = plan.dims if plan else ()
-    return PartForm(part.run_symbol, inputs, outputs, sizes, part.dims_count, dims, memory, overwrites)
-
-
 def make_staged(
     module: Module,
     staged: Staged,
@@ -419,21 +365,8 @@ def make_staged(
 ) -> Artifact:
     """The artefact of a graph that was split into parts."""
     main, program = module.main, staged.program
-    reports = [part.report for part in parts]
-    stages = dict.fromkeys(stage for r in reports for stage in r["compile ms"])
-    report = {
-        "nodes": main.attrs.get("nodes", len(main.body.ops)),
-        "numerics": f"{numerics}: {_DENORMALS[numerics]}",
-        "parts": len(parts),
-        "kernels": sum(r["kernels"] for r in reports),
-        "distinct kernels": sum(r["distinct kernels"] for r in reports),
-        "arena": " and ".join(r["arena"] for r in reports),
-        "intermediates without sharing": " and ".join(r["intermediates without sharing"] for r in reports),
-        "compile ms": {s: round(sum(r["compile ms"].get(s, 0) for r in reports), 1) for s in stages},
-        "calls": [call for r in reports for call in r["calls"]],
-        **merged_accounts(reports),
-        "remarks": [remark for r in reports for remark in r["remarks"]],
-    }
+    nodes = main.attrs.get("nodes", len(main.body.ops))
+    report = report_of_parts([part.report for part in parts], nodes, numerics)
     return Artifact(
         target=target,
         inputs=_infos(main.attrs["inputs"], main.args, main.attrs.get("complex_inputs", ())),
@@ -443,7 +376,7 @@ def make_staged(
         parts=tuple(parts),
         states=states,
         producer=f"tilewright {tilewright.__version__}",
-        report=report,
+        kept_report=KeptReport(report),
         assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in part_functions(module)]),
     )
 
@@ -478,53 +411,6 @@ def _info_of_type(name: str, type: Type) -> TensorInfo:
     return TensorInfo(name, text, shape)
 
 
-_DENORMALS = {
-    "default": "denormal numbers count as zero",
-    "strict": "denormal numbers as the calling thread's modes say",
-    "fast": "denormal numbers count as zero, products of float32 may be of bfloat16",
-}
-
-
-def make_report(
-    module: Module,
-    nodes: int,
-    laps: dict[str, float],
-    remarks: Sequence[Remark],
-    numerics: str,
-) -> dict[str, Any]:
-    """What `Model.report` tells: kernels, bytes, times, and why things were not done."""
-    calls = [op for op in module.main.body.ops if op.name == "call"]
-    return {
-        "nodes": nodes,
-        "numerics": f"{numerics}: {_DENORMALS[numerics]}",
-        "kernels": len(calls),
-        "distinct kernels": sum(f.level == "loops" for f in module.funcs.values()),
-        "arena": str(arena_of(module.main)),
-        "intermediates without sharing": str(module.main.attrs[UNSHARED]),
-        "compile ms": {stage: round(1000 * seconds, 1) for stage, seconds in laps.items()},
-        "calls": [_describe_call(op, module) for op in calls],
-        "remarks": [r.record() for r in remarks],
-    }
-
-
-def add_integers(report: dict[str, Any], module: Module) -> None:
-    """Tell what the integers that go in and out stand for, in a program of integers alone: (integer - zero point) *
-    scale."""
-    columns = ("tensor", "name", "dtype", "scale", "zero point")
-    if "integers" in module.main.attrs:
-        report["integers"] = [dict(zip(columns, row, strict=True)) for row in module.main.attrs["integers"]]
-
-
-def _describe_call(op: Op, module: Module) -> dict[str, Any]:
-    kernel = module.funcs[op.attrs["kernel"]]
-    return {
-        "kernel": kernel.name,
-        "node": op.loc.node,
-        "results": [f"{v.type}" for v in op.results],
-        "bytes": str(sum((bytes_of(v) for v in (*op.operands, *op.results)), sym(0))),
-    }
-
-
 def make_variant(general: Artifact, sizes: Mapping[str, int], artifact: Artifact) -> Variant:
     """The variant of a program for some sizes; OptionError where its results are of other types."""
     for ours, other in zip(general.outputs, artifact.outputs, strict=True):
@@ -551,28 +437,19 @@ def with_broadcasting(artifact: Artifact, general: Artifact, open_dims: Iterable
     return replace(artifact, broadcasting=general, assumed=tuple(map(with_both, artifact.assumed)))
 
 
-def add_bytes(report: dict[str, Any], objects: Sequence[bytes], weights: int) -> None:
-    """Say how much a variant adds to the artefact."""
-    report["added code bytes"] = sum(map(len, objects))
-    report["added constant bytes"] = weights
+def with_costs(artifact: Artifact, seconds: Mapping[str, float], added: Sequence[tuple[int, int]]) -> Artifact:
+    """The artefact with seconds of stages in its report, and in those of the programs beside the general one the bytes
+    of code and of constants that each `added`."""
 
+    def costing(program: Artifact, number: int) -> Artifact:
+        code, constants = added[number]
+        return program.reporting(added_code_bytes=code, added_constant_bytes=constants)
 
-def add_time(report: dict[str, Any], stage: str, seconds: float) -> None:
-    """Add to the time of a stage."""
-    times = report["compile ms"]
-    times[stage] = round(times.get(stage, 0.0) + 1000 * seconds, 1)
-
-
-def add_costs(report: dict[str, Any], module: Module) -> None:
-    """Tell of each call what its loops count: operations on floats, and bytes of its arguments that are touched, those
-    of constants apart."""
-    calls = [op for op in module.main.body.ops if op.name == "call"]
-    costs = {name: cost(module.funcs[name]) for name in {op.attrs["kernel"] for op in calls}}
-    for op, entry in zip(calls, report["calls"], strict=True):
-        kernel = module.funcs[op.attrs["kernel"]]
-        dims = dict(zip(kernel.dims, op.attrs["dims"], strict=True))
-        found = costs[kernel.name]
-        fixed = sum((found.traffic[a].distinct for a in constants_of(kernel) if a in found.traffic), sym(0))
-        entry["flops"] = str(substitute(found.flops, dims))
-        entry["touched bytes"] = str(substitute(found.argument_bytes, dims))
-        entry["of constants"] = str(substitute(fixed, dims))
+    variants = tuple(replace(v, artifact=costing(v.artifact, k)) for k, v in enumerate(artifact.variants))
+    general = artifact.broadcasting
+    return replace(
+        artifact,
+        kept_report=KeptReport(with_more_time(artifact.report, seconds)),
+        variants=variants,
+        broadcasting=None if general is None else costing(general, len(variants)),
+    )

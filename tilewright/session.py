@@ -125,7 +125,7 @@ class Cleared:
 
 
 _KEY = "cache key"
-"""Of the entry in the report of an artefact in the cache that names the key it is kept under."""
+"""Of what is attached to an artefact in the cache: the key it is kept under."""
 
 _DIGEST_BYTES = 20
 _DIGEST = re.compile("[0-9a-f]{40}")
@@ -296,11 +296,11 @@ class Session:
             artifact = None
         except OSError:
             return None
-        if artifact is None or artifact.report.pop(_KEY, None) != key:
+        if artifact is None or artifact.attached.get(_KEY) != key:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             return None
-        return artifact
+        return replace(artifact, attached={name: data for name, data in artifact.attached.items() if name != _KEY})
 
     def _loaded(self, key: str, file: io.FileIO) -> Artifact:
         """The artefact in a file that is open; its use is noted."""
@@ -369,7 +369,7 @@ class Session:
             return
         try:
             with replacing_private(self._path(key)) as file:
-                replace(artifact, report={**artifact.report, _KEY: key}).write(file)
+                replace(artifact, attached={**artifact.attached, _KEY: key}).write(file)
             self._trim()
         except ArtifactError:  # of weights that have changed since
             return
@@ -527,8 +527,7 @@ def _entry(path: Path) -> Entry | None:
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     except (OSError, ArtifactError, NotPrivateError):
         return None
-    model = str(artifact.report.get("model", ""))
-    return Entry(path, model, artifact.target.cpu, status.st_size, status.st_atime)
+    return Entry(path, artifact.model, artifact.target.cpu, status.st_size, status.st_atime)
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -22,7 +22,7 @@ def kernels_and_remarks(case: Case, threads: int) -> list[str]:
     lines = [
         f"  {100 * t.seconds / total:3.0f} % {t.kernel}: {1e3 * t.seconds:.3f} ms ({t.node})" for t in costly
     ]
-    missed = [r for r in model.report().remarks if r["kind"] in ("missed", "failed", "warning")]
-    texts = [f"{r['stage']}: {r['subject']}: {r['message']}" for r in missed]
+    missed = [r for r in model.report().remarks if r.kind in ("missed", "failed", "warning")]
+    texts = [f"{r.stage}: {r.subject}: {r.message}" for r in missed]
     ordered = sorted(dict.fromkeys(texts), key=lambda text: -texts.count(text))
     return lines + [f"    {text}" for text in ordered[:REMARKS]]

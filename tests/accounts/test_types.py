@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.frontends.microsoft.test_recurrent import lstm as dynamic_lstm
-from tilewright.accounts.account import merged_accounts
+from tilewright.accounts.reports import report_of_parts
 from tilewright.api import compile_artifact
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import parse_kernel
@@ -19,6 +19,13 @@ from tilewright.loops.products import added_products, types_of
 from tilewright.loops.storage.pack import pack_argument
 from tilewright.loops.storage.packing import Packing
 from tilewright.options import Options
+from tilewright.runtime.report.records import (
+    ProductCount,
+    ProductForm,
+    ProgramReport,
+    TypesOfKernel,
+    TypesOfLayer,
+)
 
 RNG = np.random.default_rng(0)
 FMA = "f32 x f32 by fused multiply-adds"
@@ -56,7 +63,7 @@ class Graph:
         scale = self.constant(RNG.uniform(0.01, 0.02, shape[axis]).astype(np.float32))
         return self("DequantizeLinear", [q, scale, self.constant(np.zeros(shape[axis], np.int8))], axis=axis)
 
-    def report(self, shape: Sequence[int | str], result: str, target: str = "zen4", **options: Any) -> dict[str, Any]:
+    def report(self, shape: Sequence[int | str], result: str, target: str = "zen4", **options: Any) -> ProgramReport:
         graph = helper.make_graph(
             self.nodes,
             "g",
@@ -69,8 +76,12 @@ class Graph:
         return compile_artifact(model.SerializeToString(), options=Options.of(None, **fields)).report
 
 
-def layers(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {layer["layer"]: layer for layer in report["layers"]}
+def layers(report: ProgramReport) -> dict[str, TypesOfLayer]:
+    return {layer.layer: layer for layer in report.layers}
+
+
+def channels(layer: TypesOfLayer) -> dict[str, str]:
+    return {str(count.form): count.channels for count in layer.channels}
 
 
 @pytest.mark.parametrize(("target", "form"), [("zen3", MADD), ("zen4", VNNI)])
@@ -79,20 +90,21 @@ def test_quantised_products_say_by_which_instruction(target: str, form: str, col
     g = Graph()
     y = g("MatMul", [g.rounded("x"), g.weights(64, columns, axis=1)], "dense")
     report = g.report([8, 64], y, target)
-    (layer,) = report["layers"]
-    assert layer["channels"] == {form: str(columns)} and layer["why"] == EXACT
-    assert (layer["layer"], layer["operator"]) == ("dense", "MatMul")
-    assert list(report["products"]) == [form] and int(report["products"][form]) >= 8 * 64 * columns
-    kernel = next(t for t in report["types"] if t["products"])
-    assert kernel["kernel"] == layer["kernels"] and kernel["stores"] == "f32"
+    (layer,) = report.layers
+    assert channels(layer) == {form: str(columns)} and layer.why == EXACT
+    assert (layer.layer, layer.operator) == ("dense", "MatMul")
+    (product,) = report.products
+    assert str(product.form) == form and int(product.count) >= 8 * 64 * columns
+    kernel = next(t for t in report.types if t.products)
+    assert (kernel.kernel,) == layer.kernels and kernel.stores == ("f32",)
 
 
 def test_convolutions_of_bytes_that_stay_in_floats_say_why() -> None:
     g = Graph()
     conv = g("Conv", [g.rounded("x"), g.weights(16, 16, 3, 3, axis=0)], "conv", pads=[1, 1, 1, 1])
     report = g.report([1, 16, 8, 8], g("Relu", [conv]), "zen3")
-    assert layers(report)["conv"]["channels"] == {FMA: "16"}
-    assert layers(report)["conv"]["why"] == "the machine multiplies no more integers than floats in a cycle"
+    assert channels(layers(report)["conv"]) == {FMA: "16"}
+    assert layers(report)["conv"].why == "the machine multiplies no more integers than floats in a cycle"
 
 
 def test_layers_that_became_one_have_its_reason() -> None:
@@ -101,37 +113,37 @@ def test_layers_that_became_one_have_its_reason() -> None:
     both = [g("Conv", [data, weights], name, pads=[1, 1, 1, 1]) for name in ("one", "two")]
     report = g.report([1, 16, 8, 8], g("Add", both), "zen3")
     reason = "the machine multiplies no more integers than floats in a cycle"
-    assert {name: layer["why"] for name, layer in layers(report).items()} == {"one": reason, "two": reason}
+    assert {name: layer.why for name, layer in layers(report).items()} == {"one": reason, "two": reason}
 
 
 def test_strict_numerics_are_a_reason() -> None:
     g = Graph()
     y = g("MatMul", [g.rounded("x"), g.weights(64, 16, axis=1)], "dense")
-    (layer,) = g.report([8, 64], y, numerics="strict")["layers"]
-    assert "these options" in layer["why"] and list(layer["channels"]) == [FMA]
+    (layer,) = g.report([8, 64], y, numerics="strict").layers
+    assert "these options" in layer.why and list(channels(layer)) == [FMA]
 
 
 def test_products_of_two_computed_operands_say_why_they_are_of_floats() -> None:
     g = Graph()
     read = g.rounded("x")
     y = g("MatMul", [read, g("Transpose", [read], perm=[1, 0])], "scores")
-    (layer,) = g.report([32, 64], y)["layers"]
-    assert layer["why"] == "the right operand is not known when compiling" and layer["channels"] == {FMA: "32"}
+    (layer,) = g.report([32, 64], y).layers
+    assert layer.why == "the right operand is not known when compiling" and channels(layer) == {FMA: "32"}
 
 
 def test_layers_of_floats_say_so() -> None:
     g = Graph()
-    (layer,) = g.report([4, 64], g("MatMul", ["x", g.floats(64, 16)], "dense"))["layers"]
-    assert layer["why"] == "the model has floats"
+    (layer,) = g.report([4, 64], g("MatMul", ["x", g.floats(64, 16)], "dense")).layers
+    assert layer.why == "the model has floats"
     g = Graph()
-    (layer,) = g.report([4, 64], g("MatMul", ["x", g.weights(64, 16, axis=1)], "dense"))["layers"]
-    assert layer["why"] == "the model has floats, and quantises the weights alone"
+    (layer,) = g.report([4, 64], g("MatMul", ["x", g.weights(64, 16, axis=1)], "dense")).layers
+    assert layer.why == "the model has floats, and quantises the weights alone"
 
 
 def test_products_are_counted_for_a_call_also_over_symbolic_dims() -> None:
     g = Graph()
     report = g.report(["n", 64], g("MatMul", ["x", g.floats(64, 16)], "dense"))
-    assert report["products"] == {FMA: "1024*n"}
+    assert [str(product) for product in report.products] == [f"1024*n {FMA}"]
 
 
 def test_a_factor_that_goes_into_weights_leaves_the_layer_its_name() -> None:
@@ -139,8 +151,8 @@ def test_a_factor_that_goes_into_weights_leaves_the_layer_its_name() -> None:
     conv = g("Conv", [g.rounded("x"), g.weights(16, 16, 3, 3, axis=0)], "conv", pads=[1, 1, 1, 1])
     scaled = g("Mul", [conv, g.constant(np.asarray(0.5, np.float32))], "factor")
     report = g.report([1, 16, 8, 8], g("Relu", [scaled], "relu"), "zen3")
-    assert set(layers(report)) == {"conv"} and layers(report)["conv"]["kernels"]
-    assert any(call["node"] == "conv" for call in report["calls"])
+    assert set(layers(report)) == {"conv"} and layers(report)["conv"].kernels
+    assert any(call.node == "conv" for call in report.calls)
 
 
 def test_products_that_become_one_are_all_listed() -> None:
@@ -153,15 +165,15 @@ def test_products_that_become_one_are_all_listed() -> None:
     report = g.report([8, 64], g("Concat", views, axis=0))
     found = layers(report)
     assert set(found) == {"query", "key", "value"}
-    assert len({layer["kernels"] for layer in found.values()}) == 1
-    assert all(layer["channels"] == {FMA: "64"} for layer in found.values())
+    assert len({layer.kernels for layer in found.values()}) == 1
+    assert all(channels(layer) == {FMA: "64"} for layer in found.values())
 
 
 def test_equal_products_are_all_listed() -> None:
     g = Graph()
     w = g.floats(64, 16)
     report = g.report([8, 64], g("Add", [g("MatMul", ["x", w], "one"), g("MatMul", ["x", w], "two")]))
-    assert {name: bool(layer["kernels"]) for name, layer in layers(report).items()} == {"one": True, "two": True}
+    assert {name: bool(layer.kernels) for name, layer in layers(report).items()} == {"one": True, "two": True}
 
 
 def test_nodes_without_names_are_told_apart_by_what_they_give() -> None:
@@ -175,15 +187,24 @@ def test_layers_that_are_known_when_compiling_say_so() -> None:
     g = Graph()
     known = g("MatMul", [g.floats(8, 64), g.floats(64, 64)], "known")
     report = g.report([8, 64], g("Add", ["x", known]))
-    assert "known when compiling" in layers(report)["known"]["why"]
+    assert "known when compiling" in layers(report)["known"].why
 
 
 def test_reports_of_parts_are_added_up() -> None:
-    a = {"products": {"p": "10", "q": "2*n"}, "types": [1], "layers": [2]}
-    b = {"products": {"p": "5", "q": "7"}, "types": [3], "layers": []}
-    assert merged_accounts([a, b, {}]) == {
-        "products": {"p": "15", "q": "2*n + 7"}, "types": [1, 3], "layers": [2],
-    }  # fmt: skip
+    floats, integers = ProductForm("f32", "f32", "f32"), ProductForm("u8", "i8", "i32", "vpdpbusd")
+    layer = TypesOfLayer("dense", "MatMul", (), "", ())
+    kernel = TypesOfKernel("k0", 1, (), (), (), ())
+
+    def part(first: str, second: str, **more: Any) -> ProgramReport:
+        counts = ProductCount(floats, first), ProductCount(integers, second)
+        return ProgramReport(kernels=2, arena="64", compile_ms={"graph": 1.5}, products=counts, **more)
+
+    parts = [part("10", "2*n", types=(kernel,), layers=(layer,)), part("5", "7", types=(kernel,)), ProgramReport()]
+    found = report_of_parts(parts, nodes=5, numerics="strict")
+    assert found.products == (ProductCount(floats, "15"), ProductCount(integers, "2*n + 7"))
+    assert (found.types, found.layers, found.parts, found.nodes, found.kernels) == ((kernel, kernel), (layer,), 3, 5, 4)
+    assert found.arena == "64 and 64 and 0" and found.compile_ms == {"graph": 3.0}
+    assert found.numerics.startswith("strict: ")
 
 
 def test_products_of_a_kernel_are_those_that_are_added_to_sums() -> None:
@@ -241,6 +262,6 @@ kernel @k(a: &f32[8, 64], b: &i4[64, 16], y: &f32[8, 16]) dims() with {outputs=1
 def test_states_of_quantised_recurrent_layers_are_products_of_integers() -> None:
     model = dynamic_lstm(16, 1, 1).model().SerializeToString()
     options = Options.of(None, target="zen4", threads=1, cache=False)
-    (layer,) = compile_artifact(model, options=options).report["layers"]
-    assert layer["operator"] == "DynamicQuantizeLSTM"
-    assert VNNI in layer["channels"]
+    (layer,) = compile_artifact(model, options=options).report.layers
+    assert layer.operator == "DynamicQuantizeLSTM"
+    assert VNNI in channels(layer)

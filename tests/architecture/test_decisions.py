@@ -35,6 +35,7 @@ LIMITS = {
     "schedule/sharing/concurrent_kernels.py": {"MOST_TRIED": "time of compiling"},
     "graph/accesses.py": {"_SMALL_BITS": "range of an integer", "_DEPTH": "bound on a search"},
     "graph/bounds.py": {"MOST_CASES": "bound on a search"},
+    "graph/algorithms/gathers.py": {"MOST_INDICES": "time of compiling", "MOST_TERMS": "bound on a search"},
     "graph/algorithms/winograd.py": {"MOST_GROWTH": "rounding errors"},
     "graph/match.py": {"SMALL_ELEMENTS": "time of compiling"},
     "graph/rewrites/duplicates.py": {"COMPARED_BYTES": "time of compiling", "SAMPLED": "time of compiling"},

@@ -17,12 +17,21 @@ HOME = {"ops", "frontends", "exporters"}
 """Where operators are defined, and named by translations from and to other formats."""
 
 HELD = {
-    "accounts": 1, "checks": 1, "codegen": 6, "graph": 70, "ir": 10, "loops": 32, "program": 5, "quantization": 3,
-    "schedule": 12,
-}  # fmt: skip
+    "accounts": 1,
+    "checks": 1,
+    "codegen": 3,
+    "graph": 37,
+    "ir": 2,
+    "loops": 2,
+    "quantization": 3,
+    "schedule": 2,
+}
 """How many tests of names of operators each room has at most: what is left is a strategy or a rewrite about that one
 operator. Lower a number when there are fewer; a new test asks for a trait instead. The rooms `ir`, `loops` and
 `codegen` know no operators: the names that they test are those of scalar operations, the ops of their level."""
+
+OTHERS = {("tilewright.target.machine", "COPY"), ("tilewright.ir.symbolic.node", "RESERVED_NAMES")}
+"""Tables of names of something else, of which some are those of operators as well."""
 
 
 def names_tested(tree: ast.AST, tables: set[str]) -> Iterator[int]:
@@ -61,7 +70,7 @@ def counted_by_room() -> Counter[str]:
         for path, tree in trees.items()
         for name, value in _assignments(tree)
         if name.isupper() and _operators_in(value)
-    }
+    } - OTHERS
     found: Counter[str] = Counter()
     for path, tree in trees.items():
         own = {name for module, name in tables if module == ".".join(("tilewright", *path.with_suffix("").parts))}

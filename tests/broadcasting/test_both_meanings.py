@@ -77,7 +77,7 @@ def test_the_program_for_equal_sizes_is_as_it_was(compiled: tilewright.Model) ->
 def test_weights_are_there_once(compiled: tilewright.Model) -> None:
     assert compiled.artifact.broadcasting is not None
     assert memoryview(compiled.artifact.constants).nbytes == W.nbytes
-    assert compiled.artifact.broadcasting.report["added constant bytes"] == 0
+    assert compiled.artifact.broadcasting.report.added_constant_bytes == 0
 
 
 @pytest.mark.parametrize(("a", "b"), [(3, 4), (4, 3), (0, 4), (2, 0)])
@@ -194,7 +194,7 @@ def test_profile() -> None:
     model = tilewright.compile(sums(), profile=True)
     times = model.profile({"x": data(1, 64), "y": data(4, 64)}, runs=2)
     assert model.artifact.broadcasting is not None
-    assert [t.kernel for t in times] == [c["kernel"] for c in model.artifact.broadcasting.report["calls"]]
+    assert [t.kernel for t in times] == [c.kernel for c in model.artifact.broadcasting.report.calls]
 
 
 def test_the_stand_in_of_onnx_runtime() -> None:
@@ -349,3 +349,18 @@ def test_axes_that_are_stretched_or_not_are_read_in_vectors(last: tuple[int, int
         if 0 in b.shape and a.shape[0] != 1:
             continue
         np.testing.assert_array_equal(tilewright.compile(proto)(a, b)[0], a - b)
+
+
+@pytest.mark.parametrize("last", [(40, 1, 1), (1, 40, 1), (1, 1, 40), (1, 1, 1), (40, 40, 1)])
+def test_what_is_stretched_several_times_is_read_in_vectors(last: tuple[int, int, int]) -> None:
+    """By the operators of a chain, each of which may stretch what the ones before gave."""
+    infos = [h.make_tensor_value_info(name, T.FLOAT, ["a", name]) for name in "xyw"]
+    result = h.make_tensor_value_info("z", T.FLOAT, [None, None])
+    nodes = [h.make_node("Sub", ["x", "y"], ["s"]), h.make_node("Mul", ["s", "w"], ["z"])]
+    graph = h.make_graph(nodes, "g", infos, [result])
+    proto = h.make_model(graph, opset_imports=[h.make_opsetid("", 18)], ir_version=9)
+    texts = stages.programs(proto, "llvm")
+    assert any("stretch" in name for name in texts)
+    assert not any("gather" in text for text in texts.values())
+    x, y, w = (data(3, n) for n in last)
+    np.testing.assert_array_equal(tilewright.compile(proto)(x, y, w)[0], (x - y) * w)

@@ -88,7 +88,7 @@ def test_the_arena_is_never_below_that_of_the_artefact(model: onnx.ModelProto) -
     for shapes in ({}, {"x": [3, *(d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim[1:])]}):
         costs = tilewright.check(model, shapes=shapes).costs
         assert costs is not None
-        arena = tilewright.compile(model, shapes=shapes, cache=False).report().data["arena"]
+        arena = tilewright.compile(model, shapes=shapes, cache=False).report().arena
         memory = costs.memory
         for batch in (1, 3, 50):
             assert evaluated(memory.arena.formula, batch=batch) >= evaluated(arena, batch=batch)

@@ -13,12 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests import models
-from tilewright.api import compile_artifact
 from tilewright.cli.app import COMMANDS, commands
 from tilewright.cli.commands.explain import trees
 from tilewright.cli.inputs.specs import dtype_of, make_inputs
-from tilewright.options import Options
 from tilewright.runtime import TensorInfo
+from tilewright.runtime.errors import Remark, RemarkKind
 from tilewright.runtime.values.recorded import read_input
 
 
@@ -169,8 +168,10 @@ def test_explain_groups_reasons(mlp: Path) -> None:
 
 
 def test_explain_shows_what_failed_first_and_what_was_done_on_demand() -> None:
-    kinds = {"missed": "a reason", "applied": "one kernel", "failed": "a defect", "analysis": "a fact"}
-    remarks = [{"stage": "fuse", "subject": "add", "message": text, "kind": kind} for kind, text in kinds.items()]
+    kinds: dict[RemarkKind, str] = {
+        "missed": "a reason", "applied": "one kernel", "failed": "a defect", "analysis": "a fact",
+    }  # fmt: skip
+    remarks = [Remark("fuse", "add", text, kind) for kind, text in kinds.items()]
 
     def shown(everything: bool) -> list[str]:
         (tree,) = trees([remarks[0], *remarks], everything)
@@ -178,13 +179,6 @@ def test_explain_shows_what_failed_first_and_what_was_done_on_demand() -> None:
 
     assert shown(False) == ["failed: a defect", "not done: a reason"]
     assert shown(True) == ["failed: a defect", "not done: a reason", "one kernel", "a fact"]
-
-
-def test_explain_reads_files_of_earlier_versions(mlp: Path, tmp_path: Path) -> None:
-    artifact = compile_artifact(mlp, options=Options(cache=False))
-    artifact.report["remarks"] = ["[fuse] add into mul: not done: it is read twice"]
-    artifact.save(tmp_path / "old.tw")
-    assert "[fuse] add into mul: not done: it is read twice" in succeed("explain", tmp_path / "old.tw")
 
 
 def test_opt_runs_passes_on_what_show_prints(mlp: Path, tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from tilewright.cli.app import COMMANDS, commands
 from tilewright.cli.output import SafeConsole, log_to_stderr
 from tilewright.cli.progress import counting, working
 from tilewright.runtime import TensorInfo
-from tilewright.runtime.errors import PerformanceWarning, short_name
-from tilewright.runtime.report import Report
+from tilewright.runtime.errors import PerformanceWarning, Remark, short_name
+from tilewright.runtime.report.records import AddedProgram, CallRecord
+from tilewright.runtime.report.shown import Report
 from tilewright.stages import programs
 
 BAD = "\x1b[31mred\x07\x00\u202eevil\u200f\r\n[bold]:warning:"
@@ -104,8 +105,11 @@ def test_json_has_names_whole(source: Path) -> None:
 def test_no_text_of_the_library_has_them() -> None:
     made = tilewright.compile(model(), cache=False)
     report = made.report()
-    hostile = Report({BAD: LONG, f"{BAD}t": {BAD + WORDS: BAD}, "rows": [{BAD: BAD + LONG, "b": {BAD: 1}}]})
-    for text in (repr(made), made._repr_html_(), str(report), str(hostile)):
+    calls = (CallRecord(BAD + LONG, BAD, (BAD, WORDS), LONG),)
+    remarks = (Remark(BAD, BAD + WORDS, LONG, "failed"),)
+    variants = (AddedProgram({BAD: 1}, 1, None, 2, 3),)
+    hostile = Report(model=BAD + LONG, calls=calls, variants=variants, attached={BAD + WORDS: BAD}, remarks=remarks)
+    for text in (repr(made), made._repr_html_(), str(report), str(hostile), repr(hostile)):
         check_text(text)
     for part in (report._repr_html_(), hostile._repr_html_()):
         assert part.replace("\n", "").isprintable()

@@ -12,9 +12,7 @@ from click.testing import CliRunner, Result
 
 from tests import models
 from tests.comparison.networks import feeds, quantised, residual
-from tilewright.api import compile_artifact
 from tilewright.cli.app import commands
-from tilewright.options import Options
 from tilewright.quantization.certificate import KEY, Certificate, LayerRecord
 
 
@@ -74,14 +72,6 @@ def test_explain_says_what_a_certificate_says_of_layers(files: tuple[Path, Path]
     assert "head: 8 channels; certified as int8, its group saves 0.5 ms of 2 ms, and alone costs 0.1 % at most" in said
     assert "certified as float32: nothing is faster" in said
     assert "a call took 4 ms in float32, and takes 3 ms" in said and "the drop is 1 %, at most 2 %" in said
-
-
-def test_explain_reads_files_that_say_nothing_of_layers(files: tuple[Path, Path]) -> None:
-    artifact = compile_artifact(files[0], options=Options(cache=False))
-    for name in ("types", "layers", "products"):
-        del artifact.report[name]
-    artifact.save(files[0].with_suffix(".tw"))
-    assert "products" not in succeed("explain", files[0].with_suffix(".tw"))
 
 
 def test_diff_names_the_layer(files: tuple[Path, Path]) -> None:

@@ -19,8 +19,9 @@ import tilewright
 from tests import models
 from tilewright import plugins as plugins_module
 from tilewright.cli.app import commands
-from tilewright.runtime.errors import OptionError
-from tilewright.runtime.report import Report
+from tilewright.runtime.errors import OptionError, Remark
+from tilewright.runtime.report.records import CallRecord
+from tilewright.runtime.report.shown import Report
 
 
 def call(*arguments: object) -> Result:
@@ -102,7 +103,10 @@ def test_notebooks_show_models_and_reports() -> None:
     assert "<td>x</td><td>float32[batch, 64]</td>" in shown and shown.count("<tr>") == 2
     report = model.report()._repr_html_()
     assert "<b>kernels</b>" in report and "<table>" in report
-    assert "<script>" not in Report({"a": "<script>", "b": [{"<script>": "<script>"}]})._repr_html_()
+    call = CallRecord("<script>", "<script>", ("<script>",), "<script>")
+    remark = Remark("<script>", "<script>", "<script>", "failed")
+    odd = Report(model="<script>", calls=(call,), attached={"<script>": {"<script>": "<script>"}}, remarks=(remark,))
+    assert "<script>" not in odd._repr_html_()
 
 
 OPERATOR = """

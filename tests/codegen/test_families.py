@@ -107,7 +107,7 @@ def dense_block() -> onnx.ModelProto:
 
 def test_layers_of_a_network_share_code() -> None:
     model = tilewright.compile(dense_block(), threads=1, cache=False, verify=True, target="zen4")
-    kernels, support = model.report().data["distinct kernels"], 2
+    kernels, support = model.report().distinct_kernels, 2
     assert kernels >= 2 * len(CHANNELS)
     assert len(model.artifact.objects) - support <= kernels - (len(CHANNELS) - 2)
 

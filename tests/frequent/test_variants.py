@@ -54,8 +54,8 @@ def test_a_variant_is_the_static_program(compiled: tilewright.Model) -> None:
     static = tilewright.compile(products(), shapes={"x": [1, 5, 64]}, threads=2)
     variant = compiled.artifact.variants[0].artifact
     assert variant.static_plan == static.artifact.static_plan
-    assert [call["results"] for call in variant.report["calls"]] == [
-        call["results"] for call in static.report().data["calls"]
+    assert [call.results for call in variant.report.calls] == [
+        call.results for call in static.report().calls
     ]
     x = data(1, 5, 64)
     np.testing.assert_array_equal(compiled(x)[0], static(x)[0])
@@ -65,9 +65,9 @@ def test_programs_share_weights(compiled: tilewright.Model) -> None:
     """Where they pack them alike, as for this machine; others may have tiles of other widths for few rows."""
     made = compile_artifact(products(), options=Options(frequent=FREQUENT, threads=2, target="x86-64-v4"))
     assert memoryview(made.constants).nbytes == W.nbytes
-    added = [variant["added constant bytes"] for variant in compiled.report().data["variants"]]
+    added = [variant.constant_bytes for variant in compiled.report().variants]
     assert memoryview(compiled.artifact.constants).nbytes == W.nbytes + sum(added)
-    assert all(variant["added code bytes"] > 0 for variant in compiled.report().data["variants"])
+    assert all(variant.code_bytes > 0 for variant in compiled.report().variants)
 
 
 def test_programs_share_memory(compiled: tilewright.Model) -> None:
@@ -207,7 +207,7 @@ def test_each_program_is_shown() -> None:
     numbers = [name.removeprefix("batch=8: ").partition("_")[0] for name in names]
     assert numbers == [f"k{k}" for k in range(len(names))]
     variant = tilewright.compile(products(), options=options).artifact.variants[0].artifact
-    assert {f"batch=8: {call['kernel']}" for call in variant.report["calls"]} <= set(names)
+    assert {f"batch=8: {call.kernel}" for call in variant.report.calls} <= set(names)
 
 
 def test_a_profile_names_the_variant() -> None:
@@ -215,20 +215,20 @@ def test_a_profile_names_the_variant() -> None:
     for shape, sizes in (((8, 4, 64), "batch=8"), ((2, 4, 64), "")):
         times = model.profile({"x": data(*shape)}, runs=2)
         artifact = model.artifact.variants[0].artifact if sizes else model.artifact
-        assert [time.kernel for time in times] == [call["kernel"] for call in artifact.report["calls"]]
+        assert [time.kernel for time in times] == [call.kernel for call in artifact.report.calls]
         assert {time.sizes for time in times} == {sizes}
 
 
 def test_the_report_lists_variants() -> None:
     model = tilewright.compile(products(), frequent=FREQUENT)
-    variants = model.report().data["variants"]
-    assert [v["sizes"] for v in variants] == ["length=5, batch=1", "batch=8", "length=16"]
-    assert variants[0]["arena bytes"] == 5 * 64 * 4 and variants[1]["arena bytes"] == "depends on the shapes"
-    assert all(v["kernels"] == 2 for v in variants)
+    variants = model.report().variants
+    assert [v.sizes for v in variants] == [{"length": 5, "batch": 1}, {"batch": 8}, {"length": 16}]
+    assert variants[0].arena_bytes == 5 * 64 * 4 and variants[1].arena_bytes is None
+    assert all(v.kernels == 2 for v in variants)
     assert "length=5, batch=1" in str(model.report())
-    subjects = {remark["subject"] for remark in model.report().remarks}
-    assert {call["kernel"] for v in model.artifact.variants for call in v.artifact.report["calls"]} <= subjects
-    assert "variants" not in tilewright.compile(products()).report().data
+    subjects = {remark.subject for remark in model.report().remarks}
+    assert {call.kernel for v in model.artifact.variants for call in v.artifact.report.calls} <= subjects
+    assert tilewright.compile(products()).report().variants == ()
 
 
 def test_frequent_sizes_belong_to_the_key_of_the_cache(tmp_path: Path) -> None:

@@ -220,9 +220,9 @@ def test_an_output_has_the_rank_that_the_nodes_give() -> None:
     )
     model = tilewright.compile(declared([6]), cache=False)
     assert model(np.ones((2, 3), np.float32))[0].shape == (2, 3)
-    (remark,) = [r for r in model.report().remarks if r["stage"] == "import"]
-    assert (remark["subject"], remark["kind"]) == ("graph output 'y'", "analysis")
-    assert remark["message"] == "the declared shape [6] is not taken: the nodes give f32[2, 3]"
+    (remark,) = [r for r in model.report().remarks if r.stage == "import"]
+    assert (remark.subject, remark.kind) == ("graph output 'y'", "analysis")
+    assert remark.message == "the declared shape [6] is not taken: the nodes give f32[2, 3]"
 
 
 def test_where_sizes_are_unknown_dims_that_contradict_are_noted() -> None:

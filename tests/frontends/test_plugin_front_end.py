@@ -17,7 +17,7 @@ import pytest
 import tilewright
 from tests.frontends import toy
 from tests.frontends.helpers import run
-from tilewright.frontends.errors import ConstantNeededError
+from tilewright.frontends.problems import ConstantNeededError
 from tilewright.ir.core import Module
 from tilewright.ir.diag import ModelError, TypeRuleError, UnsupportedError, VerifyError
 from tilewright.runtime.errors import InputError, OptionError, PluginError
@@ -62,7 +62,7 @@ def test_a_given_front_end_reads_files_and_bytes(tmp_path: Path, session: Sessio
         compiled = tilewright.compile(source, session=session)
         assert [str(i) for i in compiled.inputs] == ["x: float32[n, 4]"]
         np.testing.assert_allclose(compiled(X)[0], EXPECTED, rtol=1e-6)
-    assert compiled.report().data["nodes"] == 3
+    assert compiled.report().nodes == 3
 
 
 def test_the_cache_has_the_model_until_its_file_changes(tmp_path: Path, session: Session) -> None:
@@ -87,8 +87,8 @@ def test_a_plugin_whose_code_comes_from_no_file_keeps_no_models(tmp_path: Path) 
     finally:
         del sys.modules["a_module_that_is_no_file"]
     assert not list(session.folder.glob("*.tw"))
-    (remark,) = [r for r in compiled.report().remarks if r["stage"] == "cache"]
-    assert remark["message"] == "a plugin's code comes from no file"
+    (remark,) = [r for r in compiled.report().remarks if r.stage == "cache"]
+    assert remark.message == "a plugin's code comes from no file"
 
 
 def test_shapes_and_constants_fix_its_inputs(tmp_path: Path, session: Session) -> None:
@@ -178,9 +178,9 @@ def test_a_plugin_that_is_left_out_is_named_where_no_front_end_accepts(tmp_path:
     with pytest.raises(ModelError, match="plugin 'toy': the plugin is left out: a front end 'toy' exists"):
         tilewright.compile(b"unknown", session=session)
     compiled = tilewright.compile(written(tmp_path), session=session)
-    (remark,) = [r for r in compiled.report().remarks if r["stage"] == "plugins"]
-    assert (remark["kind"], remark["subject"]) == ("failed", "plugin 'toy'")
-    assert "a front end 'toy' exists already" in remark["message"]
+    (remark,) = [r for r in compiled.report().remarks if r.stage == "plugins"]
+    assert (remark.kind, remark.subject) == ("failed", "plugin 'toy'")
+    assert "a front end 'toy' exists already" in remark.message
 
 
 def test_the_name_of_a_front_end_of_ours_is_taken(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.quantised.byte_tables import ByteTables
 from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.graph.quantised.weight_only import WeightOnly, dequantizing_casts
+from tilewright.graph.rewrites.affine import FoldAffine
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
@@ -83,6 +84,21 @@ def larger() -> Iterator[Operator]:
 
     yield primitive(own_larger)
     del OPERATORS["own_larger"]
+
+
+@pytest.fixture
+def joined() -> Iterator[Operator]:
+    """A product of matrices."""
+
+    def own_joined(x: Array, w: Array) -> Compute:
+        """Rows of x times rows of w, along columns."""
+        shape, depth = (x.shape[0], w.shape[0]), x.shape[1]
+        return compute(
+            [x, w], shape, lambda t, i, r: x[i[0], r[0]] * w[i[1], r[0]], reduce=[depth], combine="add", dtype=x.dtype
+        )
+
+    yield primitive(own_joined)
+    del OPERATORS["own_joined"]
 
 
 @pytest.fixture
@@ -222,6 +238,12 @@ def test_it_is_fused(bent: Operator, turned: Operator) -> None:
     module = program(lambda x: bent(add(matmul(turned(x), weights(16, 16)), 1.0)), (6, 16))
     run(module, Fuse(STRATEGIES), target=TARGET)
     assert kernels(module) == [["own_turned", "matmul", "add", "own_bent"]]
+
+
+def test_its_weights_take_a_factor_for_each_channel(joined: Operator) -> None:
+    module = program(lambda x: mul(joined(x, weights(6, 4)), weights(6)), (3, 4))
+    run(module, FoldAffine(), target=TARGET)
+    assert ops(module) == ["own_joined"]
 
 
 def test_it_is_folded(bent: Operator) -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from weakref import ref
 
 import pytest
 
 from tests.models import mlp
 from tilewright import cli
 from tilewright import compile as compile_model
-from tilewright.ir.process_settings import TURN, YOUNG_OBJECTS, rare_collections, short_turns
+from tilewright.ir import process_settings
+from tilewright.ir.process_settings import (
+    TURN,
+    YOUNG_OBJECTS,
+    rare_collections,
+    rarely_collected,
+    short_turns,
+)
 from tilewright.options import Progress
 
 
@@ -56,6 +64,80 @@ def test_compilations_collect_rarely() -> None:
     compile_model(mlp().SerializeToString(), cache=False, progress=watch)
     assert seen == {YOUNG_OBJECTS}
     assert gc.get_threshold() == (700, 10, 10)
+
+
+class Cyclic:
+    """What only a collection frees."""
+
+    def __init__(self) -> None:
+        self.self = self
+
+
+@pytest.fixture
+def collections() -> Iterator[list[int]]:
+    """The generations that are collected meanwhile."""
+    gc.collect()
+    seen: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(note)
+    yield seen
+    gc.callbacks.remove(note)
+
+
+def test_what_a_compilation_leaves_is_old_afterwards(collections: list[int]) -> None:
+    with rarely_collected():
+        kept = ref(Cyclic())
+        others = [[] for _ in range(10_000)]
+    assert gc.get_threshold() == (700, 10, 10)
+    assert gc.get_count()[0] < 700
+    assert not collections
+    assert len(others) == 10_000
+    gc.collect()
+    assert kept() is None
+
+
+def test_much_that_was_left_is_collected(collections: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_settings, "YOUNG_OBJECTS", 25_000)
+    monkeypatch.setattr(process_settings, "_AGED", process_settings._Aged())
+    kept = []
+    for _ in range(3):
+        with rarely_collected():
+            kept.append([[] for _ in range(10_000)])
+    assert collections == [2]
+
+
+def test_what_a_program_keeps_apart_stays_so() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with rarely_collected():
+            pass
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+
+
+def test_a_collector_that_is_off_ages_nothing(collections: list[int]) -> None:
+    gc.disable()
+    try:
+        with rarely_collected():
+            others = [[] for _ in range(1_000)]
+        assert gc.get_count()[0] >= len(others)
+        assert not collections
+    finally:
+        gc.enable()
+
+
+def test_only_the_outermost_ages(collections: list[int]) -> None:
+    with rare_collections():
+        with rarely_collected():
+            others = [[] for _ in range(1_000)]
+        assert gc.get_count()[0] >= len(others)
+    assert set(collections) <= {0}
 
 
 def test_the_command_line_collects_as_rarely() -> None:

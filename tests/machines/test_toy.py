@@ -144,7 +144,7 @@ def test_users_get_a_slower_kernel_and_the_reason(what: str, tmp_path: Path, mon
     products, message, _ = REFUSED[what]
     made = compiled("relu", tmp_path, products)
     assert np.array_equal(made(X)[0], EXPECTED["relu"])
-    assert any(message in str(remark) for remark in made.report().data["remarks"])
+    assert any(message in str(remark) for remark in made.report().remarks)
 
 
 def test_the_artefact_records_the_kind_and_is_run_by_what_is_given(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_the_cache_keeps_models_of_the_toy(tmp_path: Path) -> None:
     first = compiled("relu", tmp_path)
     again = compiled("relu", tmp_path)
     assert [e.target for e in session(tmp_path).entries()] == ["toy"]
-    assert again.report().data["compile ms"] == first.report().data["compile ms"]
+    assert again.report().compile_ms == first.report().compile_ms
 
 
 @pytest.fixture

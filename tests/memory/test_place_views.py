@@ -43,7 +43,7 @@ def compiled(body: Callable[[Value, Value, Value], tuple[Value, ...]], rows: int
 
 
 def remarks(model: Model) -> list[str]:
-    return [r["message"] for r in model.report().remarks if r["stage"] == "place-views"]
+    return [r.message for r in model.report().remarks if r.stage == "place-views"]
 
 
 def check(model: Model, *wanted: np.ndarray) -> None:
@@ -61,13 +61,13 @@ def products() -> tuple[np.ndarray, np.ndarray]:
 def test_products_write_their_part_of_a_concat(rows: int | str) -> None:
     model = compiled(lambda x, w, v: (matmul(concat(matmul(x, w), matmul(x, v), axis=0), w),), rows)
     assert remarks(model) == ["no copy"]
-    assert model.artifact.report["kernels"] == 3
+    assert model.artifact.report.kernels == 3
     check(model, np.concatenate(products()) @ W)
 
 
 def test_a_concat_that_is_an_output_is_written_there() -> None:
     model = compiled(lambda x, w, v: (concat(matmul(x, w), matmul(x, v), axis=0),))
-    assert model.artifact.report["kernels"] == 2
+    assert model.artifact.report.kernels == 2
     assert model.artifact.static_plan is not None and model.artifact.static_plan.arena == 0
     check(model, np.concatenate(products()))
 
@@ -78,7 +78,7 @@ def test_a_part_may_have_other_readers() -> None:
         return matmul(concat(a, b, axis=0), w), matmul(a, v)
 
     model = compiled(body)
-    assert model.artifact.report["kernels"] == 4
+    assert model.artifact.report.kernels == 4
     a, b = products()
     check(model, np.concatenate((a, b)) @ W, a @ V)
 
@@ -91,7 +91,7 @@ def test_inputs_and_outputs_are_copied_into_a_concat() -> None:
     model = compiled(body)
     a, b = products()
     check(model, np.concatenate((a, b, X)) @ W, a)
-    assert model.artifact.report["kernels"] == 5  # three products, and copies of `a` and of x
+    assert model.artifact.report.kernels == 5  # three products, and copies of `a` and of x
 
 
 def test_one_tensor_twice_and_in_two_concats() -> None:

@@ -14,6 +14,7 @@ from tilewright.runtime.artifact import (
     TargetInfo,
     TensorInfo,
 )
+from tilewright.runtime.report.records import CallRecord, KeptReport, ProgramReport
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -82,7 +83,7 @@ def static_artifact() -> Artifact:
         constant_table=(ConstantInfo("c", "float32", (2, 3), 0),),
         static_plan=StaticPlan(arena=0, scratch=0),
         errors=(Failure("execution", "node 'guard' (Check): x[0, 0] is -1"),),
-        report={"kernels": [{"name": "k0", "bytes": 72}]},
+        kept_report=KeptReport(ProgramReport(calls=(CallRecord("k0", "guard", ("f32[2, 3]",), "72"),))),
     )
 
 

@@ -18,9 +18,9 @@ from onnx import TensorProto, helper
 
 from tests.runtime.native import static_artifact
 from tests.staging.models import compiled
+from tilewright.program.native import GroupNative
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import ArtifactError, ExecutionError
-from tilewright.runtime.report import Report
 from tilewright.runtime.storage.container import container_bytes, read_container
 from tilewright.runtime.storage.records import record
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -42,6 +42,10 @@ def nested(depth: int) -> Any:
 
 @pytest.fixture(scope="module")
 def staged() -> Artifact:
+    return staged_model()
+
+
+def staged_model() -> Artifact:
     """A loop with a computed end around a part, after a function of the host."""
     boolean, i64 = TensorProto.BOOL, TensorProto.INT64
     body = helper.make_graph(
@@ -89,6 +93,11 @@ def entry(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         entry("dims_count", value=None),
         entry("run_symbol", value=7),
         entry("report", value=[]),
+        entry("report", "text", value=None),
+        entry("report", "urgent", value=["text"]),
+        entry("report", "urgent", value=[{"stage": "fuse", "subject": "", "message": "", "kind": "new"}]),
+        entry("attached", value=[]),
+        entry("model", value=None),
         entry("errors", 0, value={"kind": "execution"}),
         entry("parts", value=3),
         entry("parts", value=["part"]),
@@ -105,8 +114,36 @@ STEPS = ("program", "steps")
 
 
 def of_loop(metadata: dict[str, Any]) -> dict[str, Any]:
-    native = [s for step in metadata["program"]["steps"] for s in (step, *step.get("steps", ()))]
-    return next(s for s in native if s["step"] == "RunLoop")
+    return next(s for s in metadata["program"]["steps"] if s["step"] == "RunLoop")
+
+
+def of_native(metadata: dict[str, Any]) -> dict[str, Any]:
+    return next(s for s in metadata["program"]["steps"] if s["step"] == "RunNative")
+
+
+@pytest.fixture(scope="module")
+def by_host() -> Artifact:
+    """The same, of which the host runs the loop."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GroupNative, "run", lambda *_: None)
+        return staged_model()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda metadata: of_native(metadata)["inputs"].append(metadata["program"]["inputs"][2]),
+        lambda metadata: of_native(metadata).update(inputs=[79, 80]),
+        lambda metadata: of_native(metadata)["input_types"].pop(),
+        lambda metadata: of_native(metadata)["output_types"].pop(),
+        lambda metadata: of_native(metadata).update(function="first"),
+        entry("program", "slots", value=[]),
+        entry("program", "loops", value=3),
+    ],
+)
+def test_native_code_that_cannot_be_called(staged: Artifact, change: Callable[[dict[str, Any]], object]) -> None:
+    with pytest.raises(ArtifactError, match="the metadata is malformed"):
+        Artifact.load(changed(staged, change))
 
 
 @pytest.mark.parametrize(
@@ -132,18 +169,17 @@ def of_loop(metadata: dict[str, Any]) -> dict[str, Any]:
         entry("parts", 1, "inputs", value=[]),
     ],
 )
-def test_programs_that_cannot_be_run(staged: Artifact, change: Callable[[dict[str, Any]], object]) -> None:
+def test_programs_that_cannot_be_run(by_host: Artifact, change: Callable[[dict[str, Any]], object]) -> None:
     with pytest.raises(ArtifactError, match="the metadata is malformed"):
-        Artifact.load(changed(staged, change))
+        Artifact.load(changed(by_host, change))
 
 
-def test_a_host_function_with_other_results_than_the_program_takes(staged: Artifact) -> None:
+def test_a_host_function_with_other_results_than_the_program_takes(by_host: Artifact) -> None:
     def twice(metadata: dict[str, Any]) -> None:
         call = next(s for s in metadata["program"]["steps"] if s["step"] == "CallHost")
         call["outputs"] = call["outputs"] * 2
-        metadata["program"]["slots"] = []  # the host runs all steps
 
-    model = Model(Artifact.load(changed(staged, twice)), 1)
+    model = Model(Artifact.load(changed(by_host, twice)), 1)
     with pytest.raises(ExecutionError, match="a step of the model failed"):
         model(np.array(1), np.ones(2, np.float32), ["a"])
 
@@ -212,9 +248,19 @@ def test_json_too_deep_to_be_read() -> None:
         Artifact.load(data)
 
 
-@pytest.mark.parametrize("remarks", [3, ["text"], [{"stage": "fuse"}], {}, None])
-def test_a_report_with_odd_remarks_can_be_shown(remarks: Any) -> None:
-    assert "remarks" in str(Report({"remarks": remarks}))
+@pytest.mark.parametrize(
+    "change",
+    [
+        entry("report", "text", value="{"),
+        entry("report", "text", value="[" * 5000),
+        entry("report", "text", value='{"version": 1, "kernels": "two"}'),
+    ],
+)
+def test_a_report_that_is_none_is_an_error_when_it_is_asked_for(change: Callable[[dict[str, Any]], object]) -> None:
+    model = Model(Artifact.load(changed(static_artifact(), change)), 1)
+    np.testing.assert_array_equal(model(np.zeros((2, 3), np.float32))[0], np.arange(6).reshape(2, 3))
+    with pytest.raises(ArtifactError, match="the report cannot be read"):
+        model.report()
 
 
 @dataclass(frozen=True)

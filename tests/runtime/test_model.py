@@ -248,7 +248,7 @@ def test_signature_and_report(dynamic: Model, static: Model) -> None:
     assert [str(info) for info in dynamic.outputs] == ["z: float32[n, m]"]
     assert dynamic.threads == 2
     text = str(static.report())
-    assert "constant bytes: 24" in text and "k0" in text and static.report().data["arena bytes"] == 0
+    assert "constant bytes: 24" in text and "k0" in text and static.report().arena_bytes == 0
     assert "x: float32[2, 3]" in repr(static)
 
 

@@ -36,8 +36,8 @@ def test_seconds_come_from_counts_and_the_clock() -> None:
         time.sleep(0.001)
         return 0
 
-    counts = KernelCounts(2)
-    found = median_seconds(lambda: counts.run(code, 7), [counts], 9)
+    counts = KernelCounts(2, code)
+    found = median_seconds(lambda: counts.run(7), [counts], 9)
     assert calls > 9
     np.testing.assert_allclose(found, [100e-6, 310e-6], rtol=0.02)
 
@@ -48,11 +48,11 @@ def test_a_profiled_model_names_each_call_and_what_it_computes(tmp_path: Path) -
     model = tilewright.compile(path, threads=1, cache=False, profile=True)
     x = np.ones((4, models.FEATURES), np.float32)
     times = model.profile({"x": x}, runs=3)
-    calls = model.report().data["calls"]
-    assert [t.node for t in times] == [c["node"] for c in calls] == ["dense", "probabilities"]
+    calls = model.report().calls
+    assert [t.node for t in times] == [c.node for c in calls] == ["dense", "probabilities"]
     assert all(0 < t.seconds < 1 for t in times)
     weights = models.FEATURES * models.CLASSES * 4 + models.CLASSES * 4
-    assert calls[0]["of constants"] == str(weights)
+    assert calls[0].constant_bytes == str(weights)
     np.testing.assert_allclose(model(x)[0], models.mlp_expected(x), rtol=1e-5)
 
 
@@ -61,10 +61,10 @@ def test_flops_of_a_matrix_product(tmp_path: Path) -> None:
     path = models.written(models.mlp(), tmp_path, "mlp")
     shapes = {"x": [6, models.FEATURES]}
     model = tilewright.compile(path, threads=1, cache=False, profile=True, shapes=shapes)
-    calls = model.report().data["calls"]
+    calls = model.report().calls
     elements = 6 * models.CLASSES
     # a product and a sum for each step, then the bias and the activation
-    assert elements * 2 * models.FEATURES <= int(calls[0]["flops"]) <= elements * (2 * models.FEATURES + 3)
+    assert elements * 2 * models.FEATURES <= int(calls[0].flops) <= elements * (2 * models.FEATURES + 3)
 
 
 def test_other_models_say_how_to_get_times(tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_kernels_of_a_staged_model_are_summed_up_over_trips() -> None:
     compiled = tilewright.compile(model, threads=1, cache=False, profile=True)
     x = np.ones(500, np.float32)
     times = compiled.profile({"x": x, "trips": np.array(50)}, runs=3)
-    calls = compiled.report().data["calls"]
-    assert [(t.kernel, t.node) for t in times] == [(c["kernel"], c["node"]) for c in calls]
+    calls = compiled.report().calls
+    assert [(t.kernel, t.node) for t in times] == [(c.kernel, c.node) for c in calls]
     assert {t.count for t in times} == {1, 50} and all(t.seconds > 0 for t in times)
     assert {t.count for t in compiled.profile({"x": x, "trips": np.array(0)}, runs=3)} == {0, 1}
     assert compiled(x, np.array(2))[1].shape == (500,)

@@ -24,6 +24,7 @@ from tilewright.frontends.onnx.load import load_onnx
 from tilewright.options import Options
 from tilewright.program.interp import run_program
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError
+from tilewright.runtime.report.records import StateRecord
 from tilewright.stages import programs
 from tilewright.target.host import host_target
 
@@ -89,7 +90,7 @@ def floats(*shape: int) -> np.ndarray:
 
 
 def ways(model: tilewright.Model) -> list[str]:
-    return [record["update"] for record in model.report().data["states"]]
+    return [record.update for record in model.report().states]
 
 
 CASES: dict[str, tuple[str, dict[str, str], Any, str]] = {
@@ -361,8 +362,7 @@ def test_they_are_told_of() -> None:
     model = compiled(source(SUMS), states={"h": "hn"})
     assert str(model.artifact.states[0]) == "h: float32[1, 8] = hn"
     assert "keeping h" in repr(model)
-    record = {"state": "h", "type": "float32[1, 8]", "becomes": "hn", "first": "zeros", "update": "in place"}
-    assert model.report().data["states"] == [record]
+    assert model.report().states == (StateRecord("h", "float32[1, 8]", "hn", "zeros", "in place"),)
     text = programs(source(SUMS), "program", options=Options(states={"h": "hn"}))["main"]
     assert 'h = state() {name="h"} : state f32[1, 8]' in text and "update(h, hn)" in text
 

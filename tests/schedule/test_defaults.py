@@ -26,6 +26,7 @@ from tilewright.passes import PassContext
 from tilewright.program.memory.places import annotate
 from tilewright.program.memory.storage import assign_storage
 from tilewright.runtime import Model
+from tilewright.runtime.report.records import ProgramReport
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.target.host import host_target
@@ -150,7 +151,7 @@ def native(module: Module, threads: int, target: Target | None = None) -> Model:
         for part in (*kernels.values(), text):
             code.begin(part)
         objects = code.objects()
-    made = link.make_artifact(module, constants, program, text, CPU.target(target), {})
+    made = link.make_artifact(module, constants, program, text, CPU.target(target), ProgramReport())
     return Model(made.sharing(tuple(objects), *weights.blocks()), threads)
 
 

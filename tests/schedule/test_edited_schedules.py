@@ -15,7 +15,7 @@ from tests import models
 from tests.schedule.replays import lowered_graph, replays
 from tilewright.cli.app import commands
 from tilewright.ir.core import Func
-from tilewright.ir.diag import Remark, ScheduleError, TextError
+from tilewright.ir.diag import ScheduleError, TextError
 from tilewright.options import Options
 from tilewright.runtime.errors import OptionError, TilewrightError
 from tilewright.session import Session
@@ -117,7 +117,7 @@ def test_the_digest_may_be_left_out() -> None:
 
 def test_the_report_names_the_file() -> None:
     model = tilewright.compile(mlp(), shapes=ROWS, target=TARGET, cache=False, schedule=printed().encode())
-    remarks = [str(Remark(**record)) for record in model.report().data["remarks"]]
+    remarks = [str(remark) for remark in model.report().remarks]
     assert any(r.startswith("[schedule] k0_") and r.endswith("the steps of schedule") for r in remarks)
 
 

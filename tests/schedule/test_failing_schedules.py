@@ -42,7 +42,7 @@ def break_schedules(patch: pytest.MonkeyPatch, *, last: bool) -> None:
 
 
 def remarks(model: Model) -> str:
-    return "\n".join(f"{r['kind']} {r['stage']} {r['subject']}: {r['message']}" for r in model.report().remarks)
+    return "\n".join(f"{r.kind} {r.stage} {r.subject}: {r.message}" for r in model.report().remarks)
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["simplest", "none"])

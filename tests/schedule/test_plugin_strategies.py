@@ -113,7 +113,7 @@ def compiled(source: bytes, folder: Path, *strategies: object, **options: Any) -
 
 
 def remarks(found: Model, kind: str) -> list[tuple[str, str, str]]:
-    return [(r["stage"], r["subject"], r["message"]) for r in found.report().remarks if r["kind"] == kind]
+    return [(r.stage, r.subject, r.message) for r in found.report().remarks if r.kind == kind]
 
 
 def run_products(found: Model) -> None:
@@ -137,7 +137,7 @@ def test_an_operator_that_a_plugin_claims_gets_its_schedule(tmp_path: Path, thre
 def test_a_plugin_makes_one_kernel_of_what_ours_leave_apart(tmp_path: Path, threads: int) -> None:
     plain = compiled(CENTRED, tmp_path, threads=threads)
     found = compiled(CENTRED, tmp_path, Columns(), threads=threads, verify=True)
-    assert (plain.report().data["kernels"], found.report().data["kernels"]) == (2, 1)
+    assert (plain.report().kernels, found.report().kernels) == (2, 1)
     assert ("strategy", "k0_sub_reduce_max", "columns") in remarks(found, "applied")
     run_centred(plain)
     run_centred(found)

@@ -15,8 +15,9 @@ import pytest
 from onnx import numpy_helper, parser
 
 import tilewright
+from tilewright.program.native import GroupNative
 from tilewright.runtime.staged import frame
-from tilewright.runtime.staged.program import RunLoop, RunNative, steps_within
+from tilewright.runtime.staged.program import RunNative
 
 RNG = np.random.default_rng(3)
 
@@ -46,6 +47,15 @@ def compiled(graph: str, **options: Any) -> tilewright.Model:
     return tilewright.compile(model, **options)
 
 
+def by_host(graph: str, monkeypatch: pytest.MonkeyPatch) -> tilewright.Model:
+    """A model of which the host runs all that is between parts."""
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupNative, "run", lambda *_: None)
+        model = compiled(graph, cache=False)
+    assert native_of(model) is None
+    return model
+
+
 def native_of(model: tilewright.Model) -> Any:
     return model._loaded.runs[0].native
 
@@ -72,7 +82,7 @@ def by_hand(x: np.ndarray, trips: int) -> tuple[np.ndarray, np.ndarray]:
 def test_one_call_runs_all_steps() -> None:
     model = compiled(SQUARES)
     (step,) = model.artifact.program.steps
-    assert isinstance(step, RunNative) and any(isinstance(s, RunLoop) for s in steps_within([step]))
+    assert isinstance(step, RunNative) and step.loops
     assert [r.shape for r in model(np.ones(50, np.float32), np.array(0))] == [(50,), (0, 50)]
     for trips in (1, 7, 300):
         x = RNG.standard_normal(50).astype(np.float32)
@@ -81,12 +91,10 @@ def test_one_call_runs_all_steps() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_host_computes_the_same() -> None:
-    model = compiled(SQUARES)
+def test_the_host_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, other = compiled(SQUARES), by_host(SQUARES, monkeypatch)
     x, trips = RNG.standard_normal(50).astype(np.float32), np.array(9)
-    results = model(x, trips)
-    model._loaded.runs[0].native = None
-    assert all(map(np.array_equal, results, model(x, trips)))
+    assert all(map(np.array_equal, model(x, trips), other(x, trips)))
 
 
 def test_states_take_turns_in_two_blocks() -> None:
@@ -292,6 +300,24 @@ def test_artefacts_keep_their_native_steps() -> None:
     assert all(map(np.array_equal, again(x, np.array(4)), model(x, np.array(4))))
 
 
+def test_an_executor_cannot_run_what_native_code_calls() -> None:
+    artifact = compiled(SQUARES).artifact
+
+    class Other:
+        plan = run_profiled = None
+
+        def run(self, call: int) -> int:
+            return 0
+
+        def create_pool(self, threads: int) -> None:
+            return None
+
+        def destroy_pool(self, address: int) -> None: ...
+
+    with pytest.raises(tilewright.ArtifactError, match="executor= cannot run parts that native code calls"):
+        tilewright.Model(artifact, 1, lambda _: Other())
+
+
 ROWS = """g (float[n, 3] x, int64 trips) => (float[n, 3] y, float[k, n, 3] same, float[k, m] flat, float[k, p] chosen) {
     none = Constant <value_ints = [-1]> ()
     y, same, flat, chosen = Loop (trips, , x) <body = trip (int64 i, bool go, float[n, 3] a)
@@ -307,13 +333,11 @@ ROWS = """g (float[n, 3] x, int64 trips) => (float[n, 3] y, float[k, n, 3] same,
 }"""
 
 
-@pytest.mark.parametrize("by_host", [False, True])
-def test_rows_of_a_loop_without_a_trip(by_host: bool) -> None:
+@pytest.mark.parametrize("natively", [False, True])
+def test_rows_of_a_loop_without_a_trip(natively: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have the sizes that are known outside of the loop, and 0 where a trip would compute them."""
     graph = ROWS.replace("above = Greater (x, zero)", "wide = Greater (x, zero)\n        above = Reshape (wide, none)")
-    model = compiled(graph)
-    if by_host:
-        model._loaded.runs[0].native = None
+    model = compiled(graph) if natively else by_host(graph, monkeypatch)
     x = np.ones((4, 3), np.float32)
     assert [r.shape for r in model(x, np.array(0))] == [(4, 3), (0, 4, 3), (0, 12), (0, 0)]
     assert [r.shape for r in model(x, np.array(2))] == [(4, 3), (2, 4, 3), (2, 12), (2, 12)]
@@ -359,7 +383,9 @@ PUTS = {
 
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_states_are_overwritten_where_nobody_needs_them(put: str, threads: int) -> None:
+def test_states_are_overwritten_where_nobody_needs_them(
+    put: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the host computes, which gives each value memory of its own, and the inputs stay as they are."""
     text = CACHE.replace("PUT", PUTS[put])
     model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{text}')
@@ -370,7 +396,9 @@ def test_states_are_overwritten_where_nobody_needs_them(put: str, threads: int) 
     given = cache.copy()
     results = [compiled(given, x, np.array(trips)) for trips in (9, 1, 0, 9)]
     assert np.array_equal(given, cache)
-    compiled._loaded.runs[0].native = None
+    monkeypatch.setattr(GroupNative, "run", lambda *_: None)
+    compiled = tilewright.compile(model.SerializeToString(), threads=threads, cache=False)
+    assert native_of(compiled) is None
     for found, trips in zip(results, (9, 1, 0, 9), strict=True):
         assert all(map(np.array_equal, found, compiled(cache, x, np.array(trips))))
 

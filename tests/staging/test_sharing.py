@@ -58,7 +58,7 @@ def test_a_copy_is_whole() -> None:
 def test_kernels_have_numbers_of_their_own(tmp_path: Path) -> None:
     texts = programs(model(), "schedule")
     assert len({name.partition(".")[2] for name in texts}) == len(texts) > 1
-    assert {call["kernel"] for call in tilewright.compile(model()).report().data["calls"]} == {
+    assert {call.kernel for call in tilewright.compile(model()).report().calls} == {
         name.partition(".")[2] for name in texts
     }
     edited = tmp_path / "edited.txt"

@@ -74,8 +74,8 @@ def test_outputs_go_to_given_arrays(expanding: tilewright.Model) -> None:
 
 
 def test_the_report_tells_of_all_parts(expanding: tilewright.Model) -> None:
-    report = expanding.report().data
-    assert report["parts"] == 2 and report["kernels"] == len(report["calls"]) >= 2
+    report = expanding.report()
+    assert report.parts == 2 and report.kernels == len(report.calls) >= 2
 
 
 def test_an_impossible_size_is_an_error_of_the_call() -> None:
@@ -104,3 +104,15 @@ def test_expand_to_a_shape_that_is_an_input() -> None:
     wanted = r"the shapes \[n, m\] and \[val_shape_0, val_shape_1\] are broadcast: it must be that m == 1"
     with pytest.raises(tilewright.InputError, match=wanted):
         model(np.ones((2, 3), np.float32), np.array([2, 2]))
+
+
+def test_pools_in_parts_have_kernels_of_their_own() -> None:
+    nodes = [
+        h.make_node("MaxPool", ["x"], ["pooled"], kernel_shape=[2, 2], strides=[2, 2]),
+        h.make_node("NonZero", ["pooled"], ["at"]),
+        h.make_node("Cast", ["at"], ["y"], to=T.FLOAT),
+    ]
+    x = np.zeros((1, 1, 4, 4), np.float32)
+    x[0, 0, 1, 2] = 3
+    (y,) = compiled(nodes, [("x", T.FLOAT, [1, 1, 4, 4])], ["y"])(x)
+    assert y.tolist() == [[0], [0], [0], [1]]

@@ -66,7 +66,7 @@ class Zones:
             found.make_read_only()
             self._constants[id(array)] = found
             weakref.finalize(array, self._drop_constants, id(array)).atexit = False
-        if REPORT in linked.artifact.report and found.address == found.base:
+        if REPORT in linked.artifact.attached and found.address == found.base:
             found.add_parts(_constant_places(linked.artifact))
         return found
 
@@ -199,7 +199,7 @@ def zoned_context(zones: Zones) -> type[Context]:
             arena = self._buffers.take("arena", 0, "arena", nbytes, ALIGNMENT)
             scratch = self._buffers.take("scratch", 0, "scratch memory", stride * self._threads, ALIGNMENT)
             artifact = program.linked.artifact
-            told = artifact.report.get(REPORT)
+            told = artifact.attached.get(REPORT)
             if told is None:
                 return arena.address, scratch.address
             dims = dict(zip(artifact.variables, program.dims, strict=False))

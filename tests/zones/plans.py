@@ -3,13 +3,14 @@ the scratch memories of threads.
 
 Each tensor and each constant ends at the end of a page (but for what aligns it), and a page that is closed follows.
 Where an arena shares memory among tensors, every second plan stays as it is, so that sharing is tested, too. Where the
-zones are is told by the artefact's report, which `calls` reads.
+zones are is attached to the artefact, which `calls` reads.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -126,14 +127,15 @@ def zoned_places(zones: Zones) -> Callable[[Func, Storage], None]:
 
 
 def zoned_artifact(zones: Zones) -> Callable[..., Artifact]:
-    """`make_artifact` with a report that tells where the zones are."""
+    """`make_artifact` with a note of where the zones are."""
     make_artifact = link.make_artifact
 
     def artifact_with_zones(module: Module, constants: link.Constants, program: Program, *given: Any) -> Artifact:
         artifact: Artifact = make_artifact(module, constants, program, *given)
         if zones.has_room:
-            tensors = list(module.main.attrs.get(_ATTRIBUTE, ()))
-            artifact.report[REPORT] = {"arena": tensors, "scratch": str(_exact_scratch(program))}
+            tensors = [list(place) for place in module.main.attrs.get(_ATTRIBUTE, ())]
+            told = {"arena": tensors, "scratch": str(_exact_scratch(program))}
+            artifact = replace(artifact, attached={**artifact.attached, REPORT: told})
         return artifact
 
     return artifact_with_zones

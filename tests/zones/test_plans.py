@@ -51,7 +51,7 @@ def moved(patch: pytest.MonkeyPatch, method: str, argument: str, elements: int) 
 @pytest.mark.parametrize("rows", [16, "rows"])
 def test_right_kernels_run(rows: int | str) -> None:
     model = two_products(rows)
-    told = model.artifact.report[REPORT]
+    told = model.artifact.attached[REPORT]
     assert len(told["arena"]) >= 1 and len(model.artifact.constant_table) == 2
     assert all(info.offset % PAGE == PAGE - 1024 for info in model.artifact.constant_table)
     for _ in range(3):
@@ -99,6 +99,6 @@ def test_a_store_before_a_tensor_of_the_arena(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.without_room_for_zones
 def test_without_room_a_model_is_laid_out_as_in_production() -> None:
     model = two_products(16)
-    assert REPORT not in model.artifact.report
+    assert REPORT not in model.artifact.attached
     assert model.artifact.static_plan is not None and model.artifact.static_plan.arena == 1024
     assert [info.offset for info in model.artifact.constant_table] == [0, 1024]

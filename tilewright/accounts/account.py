@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from tilewright.accounts.kernels import kernel_records, products_of_kernels, products_of_program
 from tilewright.accounts.layers import SourceLayer, layer_records, layers_of_regions, source_layers
@@ -12,7 +12,17 @@ from tilewright.ir.core import Module
 from tilewright.ir.diag import Loc
 from tilewright.ir.notes import Outcome
 from tilewright.ir.optional_steps import OptionalSteps
+from tilewright.runtime.report.records import ProductCount, TypesOfKernel, TypesOfLayer
 from tilewright.target.machine import Machine
+
+
+@dataclass(frozen=True)
+class TypesOfProgram:
+    """The products of a call of a program, and the types of its kernels and of the layers of the model."""
+
+    products: tuple[ProductCount, ...] = ()
+    kernels: tuple[TypesOfKernel, ...] = ()
+    layers: tuple[TypesOfLayer, ...] = ()
 
 
 class Account:
@@ -36,47 +46,19 @@ class Account:
         self._regions = [layers for layers, n in zip(self._regions, calls, strict=False) for _ in range(n)]
         self._kernels = [op.attrs["kernel"] for op in module.main.body.ops if op.name == "call"]
 
-    def add_to(
-        self,
-        report: dict[str, Any],
-        module: Module,
-        texts: Mapping[str, KernelText],
-        outcomes: Sequence[Outcome],
-    ) -> None:
-        """What was computed how, by kernels and by layers."""
-        self._optional.run(_NAME, lambda: self._add(report, module, texts, outcomes))
+    def types(self, module: Module, texts: Mapping[str, KernelText], outcomes: Sequence[Outcome]) -> TypesOfProgram:
+        """In which types all of it is computed; `outcomes` are what rules decided."""
+        return self._optional.attempt(_NAME, lambda: self._types(module, texts, outcomes), TypesOfProgram)
 
-    def _add(
-        self,
-        report: dict[str, Any],
-        module: Module,
-        texts: Mapping[str, KernelText],
-        outcomes: Sequence[Outcome],
-    ) -> None:
-        told = report.pop("remarks", [])
+    def _types(
+        self, module: Module, texts: Mapping[str, KernelText], outcomes: Sequence[Outcome]
+    ) -> TypesOfProgram:
         products = products_of_kernels(module, texts, self._machine)
-        report["products"] = products_of_program(module, products)
-        report["types"] = kernel_records(module, products)
-        report["layers"] = layer_records(self._layers, self._regions, self._kernels, products, outcomes)
-        report["remarks"] = told
+        return TypesOfProgram(
+            products_of_program(module, products),
+            kernel_records(module, products),
+            layer_records(self._layers, self._regions, self._kernels, products, outcomes),
+        )
 
 
 _NAME = "account"
-
-
-def merged_accounts(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """That of a program in parts, of the reports of these."""
-    products: dict[str, str] = {}
-    for report in reports:
-        for form, count in report.get("products", {}).items():
-            products[form] = _sum(products.get(form, "0"), count)
-    return {"products": products} | {
-        name: [record for report in reports for record in report.get(name, ())]
-        for name in ("types", "layers")
-    }
-
-
-def _sum(a: str, b: str) -> str:
-    if a.isdigit() and b.isdigit():
-        return str(int(a) + int(b))
-    return b if a == "0" else f"{a} + {b}"

@@ -5,37 +5,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Func, Module, substitute
-from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.lanes.vectorizable import segments
 from tilewright.loops.products import AddedProduct, added_products, types_of
+from tilewright.runtime.report.records import ProductCount, ProductForm, TypesOfKernel
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
 FMA_DTYPES = frozenset({"f32", "f64"})
 """Of which machines have fused multiply-adds."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProductForm:
-    """The dtypes of the factors as they are read, that of their product, and what computes it ("": no instruction of
-    its own is known)."""
-
-    left: DType
-    right: DType
-    dtype: DType
-    instruction: str
-
-    def __str__(self) -> str:
-        """Such as "u8 x i8 in i32 by vpdpbusd"."""
-        sums = "" if self.left is self.right is self.dtype else f" in {self.dtype}"
-        by = f" by {self.instruction}" if self.instruction else ""
-        return f"{self.left} x {self.right}{sums}{by}"
 
 
 Products = dict[ProductForm, Sym]
@@ -57,7 +38,7 @@ def _products(func: Func, text: KernelText, machine: Machine) -> Products:
     found: Products = {}
     for product in added_products(func):
         for instruction, share, of in _instructions(product, text, machine):
-            form = ProductForm(product.left, product.right, product.dtype, instruction)
+            form = ProductForm(str(product.left), str(product.right), str(product.dtype), instruction)
             found[form] = found.get(form, sym(0)) + product.count * share // of
     return found
 
@@ -78,35 +59,29 @@ def _instructions(
         yield ("fused multiply-adds" if fuses else ""), 1, 1
 
 
-def kernel_records(module: Module, products: Mapping[str, Products]) -> list[dict[str, Any]]:
+def kernel_records(module: Module, products: Mapping[str, Products]) -> tuple[TypesOfKernel, ...]:
     """What the report says of each kernel, those that calls need first; products are those of all of its calls."""
     calls = [op for op in module.main.body.ops if op.name == "call"]
     often = Counter(op.attrs["kernel"] for op in calls)
     totals = _totals(module, products)
-    return [_record(module.funcs[name], count, totals[name]) for name, count in often.items()]
+    return tuple(_record(module.funcs[name], count, totals[name]) for name, count in often.items())
 
 
-def _record(func: Func, calls: int, products: Products) -> dict[str, Any]:
+def _record(func: Func, calls: int, products: Products) -> TypesOfKernel:
     types = types_of(func)
-    computes = [*map(str, types.computes), *(["lookups"] if types.looks_up else [])]
-    return {
-        "kernel": func.name,
-        "calls": calls,
-        "reads": ", ".join(map(str, types.reads)),
-        "products": _texts(products),
-        "computes": ", ".join(computes),
-        "stores": ", ".join(map(str, types.stores)),
-    }
+    computes = (*map(str, types.computes), *(["lookups"] if types.looks_up else []))
+    reads, stores = (tuple(map(str, found)) for found in (types.reads, types.stores))
+    return TypesOfKernel(func.name, calls, reads, _counts(products), computes, stores)
 
 
-def products_of_program(module: Module, products: Mapping[str, Products]) -> dict[str, str]:
+def products_of_program(module: Module, products: Mapping[str, Products]) -> tuple[ProductCount, ...]:
     """How many products a call of the program computes in each form, the most first where that is known."""
     found: Products = {}
     for of_kernel in _totals(module, products).values():
         for form, count in of_kernel.items():
             found[form] = found.get(form, sym(0)) + count
     ordered = sorted(found.items(), key=lambda item: -item[1].value if item[1].is_const else 0)
-    return _texts(dict(ordered))
+    return _counts(dict(ordered))
 
 
 def _totals(module: Module, products: Mapping[str, Products]) -> dict[str, Products]:
@@ -121,5 +96,5 @@ def _totals(module: Module, products: Mapping[str, Products]) -> dict[str, Produ
     return found
 
 
-def _texts(products: Products) -> dict[str, str]:
-    return {str(form): str(count) for form, count in products.items()}
+def _counts(products: Products) -> tuple[ProductCount, ...]:
+    return tuple(ProductCount(form, str(count)) for form, count in products.items())

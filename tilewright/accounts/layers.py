@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from tilewright.accounts.kernels import ProductForm, Products
+from tilewright.accounts.kernels import Products
 from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Loc
@@ -19,6 +18,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.quant import OF_NUMBERS, changes_type_alone, is_quantisation
 from tilewright.ops.traits.derive import product_of, traits_of
 from tilewright.ops.traits.facts import Product
+from tilewright.runtime.report.records import ChannelCount, ProductForm, TypesOfLayer
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def layer_records(
     kernels: Sequence[str],
     products: Mapping[str, Products],
     outcomes: Iterable[Outcome],
-) -> list[dict[str, Any]]:
+) -> tuple[TypesOfLayer, ...]:
     """What the report says of each layer; `kernels` are those of the regions. Ones that only rewrites made are left out
     where they name no node."""
     became: dict[Loc, _Found] = {loc: _Found() for loc in layers}
@@ -112,40 +112,36 @@ def layer_records(
         for loc in places:
             became.setdefault(loc, _Found()).kernels[kernel] = products[kernel]
     known = [outcome for outcome in outcomes if outcome.stage == IntegerProducts.name]
-    return [
+    return tuple(
         _record(layers.get(loc, SourceLayer(loc, "", "")), found, known)
         for loc, found in became.items()
         if loc.node or loc.op
-    ]
+    )
 
 
-def _record(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    return {
-        "layer": layer.name,
-        "operator": layer.loc.op,
-        "channels": _channels_by_form(layer.channels, found.kernels.values()),
-        "why": _why(layer, found, outcomes),
-        "kernels": ", ".join(found.kernels),
-    }
+def _record(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> TypesOfLayer:
+    channels = _channels_by_form(layer.channels, found.kernels.values())
+    counts = tuple(ChannelCount(form, count) for form, count in channels.items())
+    return TypesOfLayer(layer.name, layer.loc.op, counts, _why(layer, found, outcomes), tuple(found.kernels))
 
 
-def _channels_by_form(channels: str, kernels: Iterable[Products]) -> dict[str, str]:
+def _channels_by_form(channels: str, kernels: Iterable[Products]) -> dict[ProductForm, str]:
     """How many output channels have products in each form, in any of the kernels."""
-    found: dict[str, str] = {}
+    found: dict[ProductForm, str] = {}
     for products in kernels:
         for form, share in _shares(channels or "all", products).items():
             found[form] = max(found.get(form, share), share, key=lambda s: int(s) if s.isdigit() else -1)
     return found
 
 
-def _shares(channels: str, products: Products) -> dict[str, str]:
+def _shares(channels: str, products: Products) -> dict[ProductForm, str]:
     """How many channels a kernel computes in each form: where it has several, by their shares of its products."""
     if len(products) == 1:
-        return {str(form): channels for form in products}
+        return dict.fromkeys(products, channels)
     if not channels.isdigit() or not all(count.is_const for count in products.values()):
-        return {str(form): "some" for form in products}
+        return dict.fromkeys(products, "some")
     total = sum(count.value for count in products.values())
-    shares = {str(form): divmod(int(channels) * count.value, total) for form, count in products.items()}
+    shares = {form: divmod(int(channels) * count.value, total) for form, count in products.items()}
     return {form: "some" if rest else str(whole) for form, (whole, rest) in shares.items()}
 
 
@@ -155,17 +151,13 @@ def _why(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> str:
     own = [o for o in outcomes if layer.loc in o.loc.sources]
     missed = dict.fromkeys(o.reason for o in own if not o.is_applied)
     applied = dict.fromkeys(o.reason for o in own if o.is_applied)
-    is_whole = all(_is_of_integers(form) and form.instruction for form in found.forms)
+    is_whole = all(form.adds_integers and form.instruction for form in found.forms)
     reasons = [*applied, *([] if is_whole else missed)]
-    if not reasons and any(map(_is_of_integers, found.forms)):
+    if not reasons and any(form.adds_integers for form in found.forms):
         reasons = [layer.source or "the sums are of integers"]
     if not reasons:
         reasons = [layer.source or _general(outcomes)]
     return "; ".join(reasons)
-
-
-def _is_of_integers(form: ProductForm) -> bool:
-    return form.dtype.is_int
 
 
 def _general(outcomes: Sequence[Outcome]) -> str:

@@ -8,7 +8,7 @@ import sys
 
 from tilewright.cli.interrupt import run_interruptible
 
-YOUNG_OBJECTS = 1_000_000
+YOUNG_OBJECTS = 2_000_000
 """As in `ir.process_settings`, which the commands that run artefacts do not import."""
 
 

@@ -20,5 +20,5 @@ def open_artifact(path: Path, **fields: Any) -> Artifact:
     given = {name: fields.pop(name) for name in ("shapes", "constants")}
     with compiling(path.name) as progress:
         artifact = compile_artifact(path, options=Options.of(None, **fields), progress=progress, **given)
-    warn_of_failures(artifact.summary().remarks)
+    warn_of_failures(artifact.urgent)
     return artifact

@@ -3,46 +3,44 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 from rich.tree import Tree
 
 from tilewright.frontends.onnx.file import read_model
 from tilewright.quantization.certificate import KEY, Certificate, LayerRecord, certificate_of
+from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.errors import InputError, TilewrightError
+from tilewright.runtime.report.records import ProgramReport, TypesOfKernel, TypesOfLayer
 
-Record = Mapping[str, Any]
 
-
-def certificate_beside(model: Path, report: Mapping[str, Any]) -> Certificate | None:
+def certificate_beside(model: Path, artifact: Artifact) -> Certificate | None:
     """The certificate that a compiled model or an ONNX file carries; None where it has none that can be read."""
     try:
-        if KEY in report:
-            return Certificate.of(report[KEY], str(model))
+        if KEY in artifact.attached:
+            return certificate_of(artifact, str(model))
         return certificate_of(read_model(model)[0], str(model)) if model.suffix == ".onnx" else None
     except (InputError, TilewrightError):
         return None
 
 
-def layer_trees(report: Mapping[str, Any], certificate: Certificate | None, everything: bool) -> list[Tree]:
+def layer_trees(report: ProgramReport, certificate: Certificate | None, everything: bool) -> list[Tree]:
     """How many products there are of each form, the layers by form and reason, and what lies between them."""
-    layers: Sequence[Record] = report.get("layers") or ()
-    if not layers:
-        return []  # nothing multiplies, or the file is of an earlier version
+    if not report.layers:
+        return []  # nothing multiplies
     products = Tree("[bold]products")
-    for form, count in report.get("products", {}).items():
-        products.add(escape(f"{_with_commas(count)} {form}"))
-    trees = [products, _layers(layers, certificate, everything), *_between(report.get("types") or ())]
+    for product in report.products:
+        products.add(escape(f"{_with_commas(product.count)} {product.form}"))
+    trees = [products, _layers(report.layers, certificate, everything), *_between(report.types)]
     return trees if certificate is None else [_certificate(certificate), *trees]
 
 
-def _layers(layers: Sequence[Record], certificate: Certificate | None, everything: bool) -> Tree:
-    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+def _layers(layers: Sequence[TypesOfLayer], certificate: Certificate | None, everything: bool) -> Tree:
+    groups: dict[tuple[str, str, str], list[TypesOfLayer]] = defaultdict(list)
     for layer in layers:
-        groups[layer["operator"], " and ".join(layer["channels"]), layer["why"]].append(layer)
+        groups[layer.operator, " and ".join(str(c.form) for c in layer.channels), layer.why].append(layer)
     known = {} if certificate is None else {record.node: record for record in certificate.layers}
     listed = everything or len(groups) > 1 or bool(known)
     tree = Tree("[bold]layers")
@@ -52,16 +50,16 @@ def _layers(layers: Sequence[Record], certificate: Certificate | None, everythin
         )
         if listed:
             for layer in members:
-                branch.add(f"[dim]{escape(_layer(layer, known.get(layer['layer'])))}")
+                branch.add(f"[dim]{escape(_layer(layer, known.get(layer.layer)))}")
     return tree
 
 
-def _layer(layer: Record, certified: LayerRecord | None) -> str:
-    by_form = layer["channels"]
-    channels = next(iter(by_form.values())) if len(by_form) == 1 else ""
-    text = f"{layer['layer']}: {channels} channels" if channels else layer["layer"]
+def _layer(layer: TypesOfLayer, certified: LayerRecord | None) -> str:
+    by_form = layer.channels
+    channels = by_form[0].channels if len(by_form) == 1 else ""
+    text = f"{layer.layer}: {channels} channels" if channels else layer.layer
     if len(by_form) > 1:
-        text += ": " + ", ".join(f"{count} channels {form}" for form, count in by_form.items())
+        text += ": " + ", ".join(f"{count.channels} channels {count.form}" for count in by_form)
     return text if certified is None else f"{text}; {certified_text(certified)}"
 
 
@@ -91,13 +89,14 @@ def _certificate(certificate: Certificate) -> Tree:
     return tree
 
 
-def _between(types: Iterable[Record]) -> list[Tree]:
+def _between(types: Iterable[TypesOfKernel]) -> list[Tree]:
     """The kernels without products, by what they read and store."""
     groups: dict[str, int] = defaultdict(int)
     for record in types:
-        if not record["products"]:
-            computes = f", computed in {record['computes']}" if record["computes"] else ", moved"
-            groups[f"{record['reads'] or 'nothing'} to {record['stores']}{computes}"] += record["calls"]
+        if not record.products:
+            computes = f", computed in {', '.join(record.computes)}" if record.computes else ", moved"
+            reads, stores = (", ".join(found) for found in (record.reads, record.stores))
+            groups[f"{reads or 'nothing'} to {stores}{computes}"] += record.calls
     if not groups:
         return []
     tree = Tree("[bold]between the layers")

@@ -16,6 +16,8 @@ from tilewright.cli.inputs.specs import numbers
 from tilewright.cli.output import say
 from tilewright.cli.progress import compiling
 from tilewright.runtime import Model
+from tilewright.runtime.errors import Remark
+from tilewright.runtime.report.records import urgent
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.runtime.values.recorded import load_array
 
@@ -140,15 +142,14 @@ def open_model(path: Path, threads: int | None, **fields: Any) -> Model:
         return tilewright.load(path, threads)
     with compiling(path.name) as progress:
         model = tilewright.compile(path, threads=threads, progress=progress, **fields)
-    warn_of_failures(model.report().remarks)
+    warn_of_failures(model.artifact.urgent)
     return model
 
 
-def warn_of_failures(remarks: Iterable[Mapping[str, str]]) -> None:
+def warn_of_failures(remarks: Iterable[Remark]) -> None:
     """Tell on the standard error stream which plugins and optimisations were left out and why, and of much memory."""
-    for remark in remarks:
-        if remark["kind"] in ("failed", "warning"):
-            say(f"warning: {remark['subject']}: {remark['message']}", err=True)
+    for remark in urgent(remarks):
+        say(f"warning: {remark.subject}: {remark.message}", err=True)
 
 
 _HOW = ("target", "shapes", "constants", "schedule", "frequent", "states", "integer_only", "strict")

@@ -1,16 +1,18 @@
-"""A model as kernels and calls of them: what a back end makes a program of."""
+"""A planned program and what is known of it when it is linked: what a back end makes code of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from tilewright.ir.core import Func, Op, substitute
+from tilewright.ir.core import Func, Module, Op, Value, substitute
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO, Sym, maximum, sym
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.program.memory.places import arena_of, places_of
+from tilewright.program.memory.storage import Place
 
 UNCOUNTED_WORK = 1 << 62
 """Scalar operations of a kernel that nobody has counted: threads share it."""
@@ -73,14 +75,6 @@ class KernelCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ConcurrentCalls:
-    """Calls whose iterations threads share as if they were one kernel's. The kernels do not fork, and report no
-    errors."""
-
-    steps: tuple[KernelCall, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class InputAxis:
     """The length of an axis of an input."""
 
@@ -115,27 +109,78 @@ class Condition:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole model after memory planning.
+    """The main function of a module, planned, and all that a back end must know to make code of its ops.
 
-    `ranks` are those of the inputs. `dims` may refer to earlier ones. `arena` is in bytes. What is in `order` runs one
-    after the other. With `flush_denormals` they take denormal numbers as zero, whatever the caller's modes are, and the
-    caller gets its modes back: arithmetic on a denormal takes a hundred cycles and more on many cores. `suffix`
-    ends the names of its entry points, which tells it from other programs of the same code.
+    A program of kernels has their texts, and where its constants lie. `dims` are its variables; they may refer to
+    earlier ones. With `flush_denormals` kernels take denormal numbers as zero, whatever the caller's modes are, and the
+    caller gets its modes back: arithmetic on a denormal takes a hundred cycles and more on many cores. `suffix` ends
+    the names of its entry points, which tells it from other programs of the same code.
+
+    A program that calls `parts`, which are programs of kernels, has code for its `native` ops alone; `slots` are the
+    words of the frame at which values begin, and `parts_at` the word of the first part.
     """
 
-    ranks: tuple[int, ...]
-    outputs: tuple[tuple[Sym, ...], ...]
-    order: tuple[KernelCall | ConcurrentCalls, ...]
-    arena: Sym
+    module: Module
+    kernels: Mapping[str, KernelText] = field(default_factory=dict)
+    constants: Mapping[str, BufferRef] = field(default_factory=dict)
     dims: tuple[Dim, ...] = ()
     conditions: tuple[Condition, ...] = ()
     flush_denormals: bool = False
     suffix: str = ""
+    parts: tuple[Program, ...] | None = None
+    slots: Mapping[Value, int] = field(default_factory=dict)
+    parts_at: int = 0
+
+    @property
+    def main(self) -> Func:
+        return self.module.main
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """Those of the inputs."""
+        return tuple(a.tensor.rank for a in self.main.args)
+
+    @cached_property
+    def outputs(self) -> tuple[tuple[Sym, ...], ...]:
+        """The shapes of the outputs."""
+        return tuple(v.tensor.shape for v in self.main.returns)
+
+    @property
+    def arena(self) -> Sym:
+        """Bytes of intermediate results."""
+        return arena_of(self.main)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether nothing must be computed or looked at before a call."""
+        return not self.dims and all(c.holds.is_const and c.holds.value for c in self.conditions)
 
     @cached_property
     def steps(self) -> tuple[KernelCall, ...]:
-        """All calls."""
-        return tuple(s for o in self.order for s in (o.steps if isinstance(o, ConcurrentCalls) else (o,)))
+        """What the calls of kernels come to, in their order."""
+        return tuple(self.step(op) for op in self.main.body.ops if op.name == "call")
+
+    def step(self, call: Op) -> KernelCall:
+        """What a call of a kernel comes to. Its `where` is the place of the op in the model."""
+        kernel = self.module.funcs[call.attrs["kernel"]]
+        buffers = [self.buffer(v) for v in (*call.operands, *call.results)]
+        return kernel_step(kernel, self.kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
+
+    def buffer(self, value: Value) -> BufferRef:
+        """The place of a value: states are behind the inputs, and what takes their place behind the outputs."""
+        place = self._places[value]
+        if place.base == "state":
+            return BufferRef("input", len(self.main.args) + place.index, place.offset)
+        if place.base == "next":
+            return BufferRef("output", len(self.main.returns) + place.index, place.offset)
+        if place.base == "constant":
+            start = self.constants[place.constant]
+            return replace(start, offset=start.offset + place.offset)
+        return BufferRef(place.base, place.index, place.offset)
+
+    @cached_property
+    def _places(self) -> Mapping[Value, Place]:
+        return places_of(self.main)
 
     @cached_property
     def scratch(self) -> Sym:

@@ -19,6 +19,10 @@ SMALLEST_SQUARE, LARGEST_SQUARE = 4, 16
 IDLE_SHARE = 4
 """A vector of so many parts, of which one is filled, is worth a pass over the data."""
 
+LEAST_RUN = 4
+"""Elements beside one another from which on one index for all of them is faster than one for each: vectors of fewer are
+hardly faster than single loads."""
+
 BLOCK = 1024
 """Elements of the result's rows that squares go along before those of the next rows: each is in a cache line of the
 operand of its own, and these lines are to stay in L2."""

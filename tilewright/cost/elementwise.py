@@ -118,6 +118,12 @@ def lanes_of_polynomials(lanes: int, element: int, extent: int | None, target: T
     return lanes if wide <= lanes or element != 4 else _fewer(wide, lanes, extent)
 
 
+FEW_VECTORS = 4
+"""Vectors up to which lines of unknown length are gone over one vector at a time, each under a mask: sums in several
+vectors, and sums of their lanes apart from those of what is left, take longer for rows so short (on Zen 5 the least of
+rows of 5 takes a fourth of the time)."""
+
+
 def lanes_of_sum(lanes: int, jammed: int) -> int:
     """Lanes that a sum runs in, where so many of them run in turns and hide one another's latencies."""
     return min(MOST_LANES, max(1, SUMS // jammed) * lanes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.ir.core import Module, substitute
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType

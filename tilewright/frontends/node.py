@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from tilewright.frontends.adapters import signature_of
 from tilewright.frontends.translation import type_of
 from tilewright.ir.diag import ModelError, UnsupportedError
 
@@ -50,6 +52,38 @@ class NodeWithOperands(TranslatedNode):
     def stored(self, k: int) -> Value:
         """Operand `k`, as the model stores it; ModelError where there is none."""
         raise NotImplementedError
+
+    def input(self, k: int) -> Value:
+        """Operand `k`, as operators of ours take it; ModelError where there is none."""
+        return self.stored(k)
+
+    @property
+    def count(self) -> int:
+        """How many operands are listed, those that are left out included."""
+        raise NotImplementedError
+
+    def optional(self, k: int) -> Value | None:
+        """The same; None where it may be left out and is."""
+        return self.input(k)
+
+    def keyword(self, name: str, kind: str, default: Any) -> Any:
+        """An attribute as the `kind` of value that a parameter of a function has; the default where it is not given,
+        ModelError where that is `REQUIRED`."""
+        raise NotImplementedError
+
+    def applied(self, function: Callable[..., Any], **renamed: str) -> Any:
+        """What a function gives that takes the operands, in order, and the attributes, as keywords of the same names or
+        of those that the format calls `renamed` (ours="theirs")."""
+        signature = signature_of(function)
+        count = self.count if signature.most is None else min(self.count, signature.most)
+        operands = [
+            self.input(k) if k < signature.least else self.optional(k) for k in range(max(count, signature.least))
+        ]
+        found = {
+            name: self.keyword(renamed.get(name, name), kind, default)
+            for name, (kind, default) in signature.attributes.items()
+        }
+        return function(*operands, **found)
 
     def type(self, k: int) -> TensorType:
         return type_of(self.stored(k))

@@ -1,14 +1,29 @@
-"""Everything that a model asks for and does not get, reported at once."""
+"""Errors of front ends: everything that a model asks for and does not get, reported at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.frontends.errors import ConstantNeededError
 from tilewright.ir.diag import Problem, UnsupportedError
+from tilewright.runtime.errors import short_name
 
 _SHOWN_NODES = 3
 _SHOWN_GROUPS = 50
+
+
+class ConstantNeededError(UnsupportedError):
+    """An operand's value must be known at compile time; `inputs` names the graph inputs behind it."""
+
+    def __init__(
+        self, what: str, *, where: str | None = None, hint: str | None = None, inputs: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.inputs = inputs
+
+
+def shown(name: str, limit: int = 80) -> str:
+    """A name from the file, safe to print: control characters escaped, long ones cut."""
+    return short_name(name, limit)
 
 
 @dataclass

@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.frontends.choices import MAX_ATTEMPTS, Choices
-from tilewright.frontends.errors import ConstantNeededError, shown
 from tilewright.frontends.hints import constants_hint, dims_hint, in_words
 from tilewright.frontends.inputs import Bounds, Declared, constants_of, types_of
 from tilewright.frontends.knowledge import Knowledge
-from tilewright.frontends.problems import Problems
+from tilewright.frontends.problems import ConstantNeededError, Problems, shown
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.diag import (
     InternalError,

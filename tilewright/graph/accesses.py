@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tilewright.ir.core import Block, Op, Value
+from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym, maximum, minimum, prove_ge0, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType
 
@@ -119,13 +120,16 @@ class Walk:
         op, type = value.op, value.type
         if op is None or not isinstance(type, ScalarType) or type.dtype.is_float:
             return _UNKNOWN
-        operands = [self._of_value(v) for v in op.operands] if op.name not in ("load", "select") else []
         match op.name:
             case "const":
                 return sym(int(op.attrs["value"])), sym(int(op.attrs["value"]))
             case "index":
                 shown = self._shown(op.attrs["expr"])
                 return shown, shown
+            case "select":
+                return self._chosen(op)
+        operands = [self._of_value(v) for v in op.operands]
+        match op.name:
             case "cast" if _keeps(op.operands[0], operands[0], type):
                 return operands[0]
             case "add":
@@ -144,8 +148,6 @@ class Walk:
                 a, b = operands[0]
                 step = 1 << operands[1][0].value
                 return None if a is None else a // step, None if b is None else b // step
-            case "select":
-                return self._chosen(op)
         return _of_dtype(type)
 
     def _chosen(self, op: Op) -> Ends:
@@ -236,25 +238,24 @@ def _where_true(condition: Value, ends: Callable[[Value], Ends]) -> Mapping[Valu
         for value, more in _where_true(op.operands[1], ends).items():
             found[value] = _both(found.get(value, _UNKNOWN), more)
         return found
-    return _compared(op, op.name, ends)
-
-
-_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "ne": "eq"}
+    return _compared(op, scalar_operation(op).signs, ends)
 
 
 def _where_false(condition: Value, ends: Callable[[Value], Ends]) -> Mapping[Value, Ends]:
     op = condition.op
-    return {} if op is None or op.name not in _OPPOSITE else _compared(op, _OPPOSITE[op.name], ends)
+    return {} if op is None else _compared(op, _SIGNS - scalar_operation(op).signs, ends)
 
 
-def _compared(op: Op, relation: str, ends: Callable[[Value], Ends]) -> Mapping[Value, Ends]:
-    if relation not in ("lt", "le", "gt", "ge", "eq") or op.operands[0].scalar.dtype.is_float:
+_SIGNS = frozenset({-1, 0, 1})
+
+
+def _compared(op: Op, signs: frozenset[int], ends: Callable[[Value], Ends]) -> Mapping[Value, Ends]:
+    """What is known of two integers whose difference has one of these signs; nothing of what is not compared."""
+    if not signs or {-1, 1} <= signs or op.operands[0].scalar.dtype.is_float:
         return {}
-    a, b = op.operands
-    if relation in ("gt", "ge"):
-        a, b, relation = b, a, {"gt": "lt", "ge": "le"}[relation]
+    a, b = op.operands[::-1] if 1 in signs else op.operands
     (low, _), (_, high) = ends(a), ends(b)  # a < b, a <= b or a == b
-    if relation == "eq":
+    if signs == {0}:
         return {a: ends(b), b: ends(a)}
-    step = 1 if relation == "lt" else 0
+    step = 0 if 0 in signs else 1
     return {a: (None, None if high is None else high - step), b: (None if low is None else low + step, None)}

@@ -21,11 +21,8 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import input_variables, is_input_value
 from tilewright.ops.define.broadcasting import open_dims
 from tilewright.ops.define.demands import Demand, undecided
+from tilewright.ops.traits.derive import traits_of
 from tilewright.ops.traits.pairing import is_elementwise
-
-_READS_WHOLE_AXES = frozenset({"matmul", "matmul_widening"})
-"""Operators that, as elementwise ones, read an axis along one of their own from its start to its end; others may read a
-part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +128,7 @@ def _of_op(op: Op, module: Module, alike: set[Any], facts: DimFacts) -> Iterator
         for inner in block.ops:
             yield from _of_op(inner, module, alike, facts)
         return
-    if op.name == "reshape":  # then all positions are within
+    if operator.is_alias:  # then all positions are within
         yield _same_size(op, types[0])
     else:
         yield from _of_rule(op, types, operator.demands(types, op.attrs))
@@ -139,7 +136,7 @@ def _of_op(op: Op, module: Module, alike: set[Any], facts: DimFacts) -> Iterator
             yield from _of_broadcast(op, types)
     for d in dict.fromkeys(d for t in results for d in t.shape):
         yield ge(d, 0), f"{op.name} of {_listed(types)}: a dim of the result would be {d}, which is below 0"
-    if op.name != "reshape":
+    if not operator.is_alias:
         yield from _of_accesses(op, types, facts)
 
 
@@ -168,8 +165,9 @@ def _of_broadcast(op: Op, types: Sequence[TensorType]) -> Iterator[tuple[Sym, st
     for pair in found:  # an operand of one element at most is not read along an axis
         holds = eq(pair.a, pair.b)
         yield holds, f"{op.name} of {_listed(types)}: it must be that {worded(holds)}"
-    if op.name not in _READS_WHOLE_AXES and not is_elementwise(op):
-        return
+    product = traits_of(op).product
+    if not is_elementwise(op) and (product is None or not product.of_matrices):
+        return  # it may read a part of an axis along one of its own
     extents = dict((*computation.axes, *computation.reduce))
     operands = dict(zip(computation.body.args, types, strict=True))
     for load in (o for o in computation.body.ops if o.name == "load"):

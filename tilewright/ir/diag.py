@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from tilewright.runtime.errors import ExecutionError as ExecutionError
 from tilewright.runtime.errors import InputError as InputError
 from tilewright.runtime.errors import InternalError as InternalError
+from tilewright.runtime.errors import Remark as Remark
+from tilewright.runtime.errors import RemarkKind as RemarkKind
 from tilewright.runtime.errors import TilewrightError as TilewrightError
-from tilewright.runtime.errors import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +47,6 @@ class Loc:
 
 
 UNKNOWN = Loc()
-
-RemarkKind = Literal["applied", "missed", "failed", "warning", "analysis"]
-_PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: "}
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """What a pass or schedule did or did not do to something, and why.
-
-    `stage` is the pass or the strategy, `subject` the kernel or the node. `kind` is "applied" for what was done,
-    "missed" for what was not, with the reason, "failed" for what a defect of the compiler or of a plugin prevented,
-    "warning" for what users should know before they rely on the result, and "analysis" for what was found out.
-    """
-
-    stage: str
-    subject: str
-    message: str
-    kind: RemarkKind = "missed"
-
-    def record(self) -> dict[str, str]:
-        """Its fields by name, for the report; `Remark(**record)` is the remark."""
-        return {
-            "stage": self.stage, "subject": self.subject, "message": self.message, "kind": self.kind,
-        }  # fmt: skip
-
-    def __str__(self) -> str:
-        return printable(f"[{self.stage}] {self.subject}: {_PREFIXES.get(self.kind, '')}{self.message}")
-
 
 def failure(stage: str, subject: str, error: Exception, consequence: str) -> Remark:
     """The remark about something optional that failed as nothing should; it asks for a report."""

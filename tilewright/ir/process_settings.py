@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-YOUNG_OBJECTS = 1_000_000
+YOUNG_OBJECTS = 2_000_000
 """Objects made and not freed between two collections of the youngest."""
 TURN = 0.0005
 """Seconds after which a thread that computes in Python lets another one that waits have a turn."""
@@ -24,6 +24,11 @@ class _Setting(Generic[T]):
         self._read, self._write, self._other = read, write, other
         self._lock = threading.Lock()
         self._before: list[T] = []
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether somebody asked for another one who is not done."""
+        return bool(self._before)
 
     @contextmanager
     def changed(self) -> Iterator[None]:
@@ -52,6 +57,26 @@ _COLLECTIONS = _Setting(gc.get_threshold, lambda thresholds: gc.set_threshold(*t
 _TURNS = _Setting(sys.getswitchinterval, sys.setswitchinterval, lambda seconds: min(TURN, seconds))
 
 
+class _Aged:
+    """Young objects that compilations left to collections of old ones, since the last of these."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self) -> None:
+        """Let all objects be old ones, at no cost; collect those where there are too many."""
+        self.count += gc.get_count()[0]
+        if self.count >= YOUNG_OBJECTS:
+            gc.collect()
+            self.count = 0
+        elif not gc.get_freeze_count():  # else the program keeps some apart, and these would be old ones, too
+            gc.freeze()
+            gc.unfreeze()
+
+
+_AGED = _Aged()
+
+
 def rare_collections() -> AbstractContextManager[None]:
     """Let the collector of cyclic garbage run rarely, in all threads of the process.
 
@@ -60,6 +85,21 @@ def rare_collections() -> AbstractContextManager[None]:
     the compiler's time; rarer collections keep some twenty MB more until then.
     """
     return _COLLECTIONS.changed()
+
+
+@contextmanager
+def rarely_collected() -> Iterator[None]:
+    """`rare_collections` for what leaves garbage that holds no memory but its own, as a compilation does.
+
+    At the end the collector would look at all that was made before anything else happens: half a second for a graph of
+    4,000 nodes, which whoever waits for the model waits for. So it is left to a collection of old objects, or to the
+    end of a later compilation where much of it has come together.
+    """
+    is_outer = not _COLLECTIONS.is_changed
+    with rare_collections():
+        yield
+        if is_outer and gc.isenabled():
+            _AGED.add()
 
 
 def short_turns() -> AbstractContextManager[None]:

@@ -256,10 +256,10 @@ def scalar_op_rule(op: Op) -> str | None:
         return f"takes {spec.arity} scalars, not ({', '.join(str(v.type) for v in op.operands)})"
     if len(op.results) != 1 or op.attrs or op.blocks:
         return "has one result, no attributes and no blocks"
-    same = dtypes[1:] if op.name == "select" else dtypes
+    same = dtypes[spec.conditions :]
     if any(d is not same[0] for d in same):
         return f"operands have different dtypes: {', '.join(map(str, dtypes))}"
-    if op.name == "select" and dtypes[0].kind != "bool":
+    if spec.conditions and dtypes[0].kind != "bool":
         return f"the condition is {dtypes[0]}, not bool"
     expected = ScalarType(spec.result_dtype(tuple(dtypes)))
     return None if op.result.type == expected else f"the result is {expected}, not {op.result.type}"

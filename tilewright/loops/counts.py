@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tilewright.ir.core import Block, Func, Op, Value
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
+from tilewright.ir.scalar import COMPUTING
 from tilewright.ir.sym import Sym, minimum, sym, upper
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, box
@@ -50,7 +50,7 @@ def cost(func: Func) -> Cost:
     times = executions(func)
     operations = flops = sym(0)
     for op, n in times.items():
-        if op.name in SCALAR_OPS or op.name in CONVERSIONS:
+        if op.name in COMPUTING:
             operations = operations + n
             flops = flops + (n if _is_float(op) else 0)
     by_buffer: dict[Value, list[Access]] = {}

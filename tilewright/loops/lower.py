@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.cost.recompute import may_be_repeated
 from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
-from tilewright.ir.scalar import COSTLY
+from tilewright.ir.scalar import COSTLY, converted_from
 from tilewright.ir.sym import Sym, logical_and, sym, var
 from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
@@ -113,11 +113,11 @@ class _Lowering:
     def _is_narrow_factor(self, node: RegionNode) -> bool:
         """Whether it rounds an operand of a sum of products to fewer bits than the sum has, or fills it up with zeros:
         these are multiplied in groups, that lie together in memory."""
-        value, op = node.op.result, node.op
+        value, ops = node.op.result, node.compute.body.ops
         bits = value.tensor.dtype.bits
-        if op.name == "cast":
-            wider = op.operands[0].tensor.dtype.bits
-        elif any(o.attrs.get("guard") for o in node.compute.body.ops if o.name == "load"):
+        if (source := converted_from(ops[-1].operands[0])) is not None:
+            wider = source.scalar.dtype.bits
+        elif any(o.attrs.get("guard") for o in ops if o.name == "load"):
             wider = max((u.result.tensor.dtype.bits for u in value.users if u.name != "yield"), default=0)
         else:
             return False

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.dtype import DType
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
+from tilewright.ir.scalar import SCALAR_OPS, converted_from
 from tilewright.ir.sym import Sym, logical_and, logical_not
 from tilewright.loops.analysis.deps import accumulation_of
+from tilewright.loops.analysis.halves import half_of
 from tilewright.loops.counts import executions
 from tilewright.loops.edit import buffer_type, enclosing, extent_of, is_loop, kind_of
 from tilewright.loops.kernel_info import operands_of, results_of
@@ -54,10 +55,8 @@ def added_products(func: Func) -> list[AddedProduct]:
     found: dict[Op, AddedProduct] = {}
     for store in (op for op in func.body.walk() if op.name == "store" and not unlike.intersection(enclosing(op))):
         sum_ = accumulation_of(store)
-        if sum_ is None or sum_.combine.name != "add":
-            continue
-        for op in _terms(sum_.value):
-            if op.name == "mul" and op not in found:
+        for op in [] if sum_ is None else sum_.products():
+            if op not in found:
                 left, right = map(_read_as, op.operands)
                 found[op] = AddedProduct(op, left, right, op.result.scalar.dtype, times[op], *_around(op))
     return list(found.values())
@@ -76,29 +75,11 @@ def _other_versions(func: Func) -> set[Op]:
     return found
 
 
-def _terms(value: Value) -> Iterator[Op]:
-    """The ops whose results a value is the sum of."""
-    pending = [value]
-    while pending:
-        op = pending.pop().op
-        if op is not None and op.name in ("add", "sub"):
-            pending.extend(reversed(op.operands))
-        elif op is not None:
-            yield op
-
-
 def _read_as(value: Value) -> DType:
     """The dtype of a factor before conversions."""
-    while value.op is not None and value.op.name == "cast" and _halved(value.op) is None:
-        value = value.op.operands[0]
+    while (source := converted_from(value)) is not None and half_of(value) is None:
+        value = source
     return value.scalar.dtype
-
-
-def _halved(op: Op) -> Value | None:
-    """The buffer of bytes that `op` takes an element of 4 bits from (`pack_argument`); None for other ops."""
-    source = op.operands[0].op if op.name == "cast" and op.result.scalar.dtype.bits == 4 else None
-    byte = source.operands[0].op if source is not None and source.name == "shr" else None
-    return byte.operands[0] if byte is not None and byte.name == "load" else None
 
 
 def _around(op: Op) -> tuple[Op | None, int, str]:
@@ -114,12 +95,12 @@ def types_of(func: Func) -> KernelTypes:
     """The dtypes of what a kernel reads, computes and stores."""
     by_name: Mapping[str, list[Op]] = {"load": [], "store": []}
     computed: dict[DType, None] = {}
-    taken = {op: buffer for op in func.body.walk() if (buffer := _halved(op)) is not None}
-    halves = {buffer: op.result.scalar.dtype for op, buffer in taken.items()}
+    taken = {op: half for op in func.body.walk() for v in op.results if (half := half_of(v)) is not None}
+    halves = {half.load.operands[0]: op.result.scalar.dtype for op, half in taken.items()}
     for op in func.body.walk():
         if op.name in by_name:
             by_name[op.name].append(op)
-        elif op.name in SCALAR_OPS and op.name not in CONVERSIONS and taken.keys().isdisjoint(op.result.users):
+        elif op.name in SCALAR_OPS and taken.keys().isdisjoint(op.result.users):
             computed.setdefault(op.operands[-1].scalar.dtype)
     operands, results = set(operands_of(func)), set(results_of(func))
     read_from = _touched(by_name["load"], operands)

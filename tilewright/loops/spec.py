@@ -317,8 +317,10 @@ def _info_rule(func: Func, info: KernelInfo) -> str | None:
         return f"'packed' are positions of operands, of which there are {len(operands)}, not {list(info.packed)}"
     if any(i not in operands or o not in results for i, o in info.inplace):
         return f"'inplace' are pairs of operand and result, not {info.inplace}"
-    unknown = sorted(info.specialized_for.keys() - {d.name for d in func.dims})
-    return f"'specialized_for' names {unknown[0]}, which is no dim" if unknown else None
+    for field, named in (("specialized_for", info.specialized_for), ("not_together", info.not_together)):
+        if unknown := sorted(named.keys() - {d.name for d in func.dims}):
+            return f"'{field}' names {unknown[0]}, which is no dim"
+    return None
 
 
 _RULES: dict[str, OpRule] = {

@@ -88,6 +88,10 @@ class _Accesses:
             self.branch(op, found)
         elif op.name == LOOP:
             self.loop(op, found)
+        elif op.blocks:  # it runs once
+            (body,) = op.blocks
+            found.add(self.block(body))
+            self.yielded(op.results, body.ops[-1].operands)
         elif op.name != "call" and held:  # views, and what the host may hand on
             self.states |= dict.fromkeys(op.results, held)
         return found

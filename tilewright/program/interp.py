@@ -20,7 +20,7 @@ from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
 from tilewright.program.memory.places import is_planned, places_of
 from tilewright.program.memory.storage import Place
-from tilewright.program.spec import LEVEL, READ, STATE, UPDATE
+from tilewright.program.spec import LEVEL, NATIVE, READ, STATE, UPDATE
 from tilewright.program.split import alone
 from tilewright.runtime.staged.functions.registry import bound
 
@@ -95,6 +95,8 @@ class _Run:
                 return self.inside(op.blocks[0 if operands[0].any() else 1], ())
             case _ if op.name == LOOP:
                 return self.loop(op, operands)
+            case _ if op.name == NATIVE:
+                return self.inside(op.blocks[0], ())
             case _ if op.name == STATE:
                 type = op.result.buffer
                 zeros = np.zeros([d.value for d in type.shape], type.dtype.storage)

@@ -1,49 +1,50 @@
-"""When values of a staged program can be let go of, so that their memory serves later ones."""
+"""When values of a program that calls parts can be let go of, so that their memory serves later ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
-from tilewright.runtime.staged.program import RunLoop, RunNative, RunPart, Step, TakeBranch, nested
+from tilewright.ir.core import Block, Op, Value
+from tilewright.ops.define.staged import LOOP, MEASURE
+from tilewright.program.sizes import SizeOf, Sizes
+from tilewright.program.spec import NATIVE, READ, STATE, UPDATE
 
+Frees = dict[Op, tuple[Value, ...]]
+"""By op the values that nobody needs after it."""
 
-def with_frees(steps: Iterable[Step], kept: Iterable[int], given: Iterable[int] = ()) -> tuple[Step, ...]:
-    """The steps, each with the values that are made before, or `given`, and not read after it, nor `kept`; those inside
-    of branches and loops free what is made there."""
-    steps, live = list(steps), set(kept)
-    made = set(given).union(*(step.outputs for step in steps))
-    found: list[Step] = []
-    for step in reversed(steps):
-        touched = set(reads(step)) | set(step.outputs)
-        freed = (touched - live) & made
-        found.append(replace(_inside(step, freed - set(step.outputs)), frees=tuple(sorted(freed))))
-        live |= touched
-    return tuple(reversed(found))
+_NO_STEP = (MEASURE, STATE, READ, UPDATE)
 
 
-def _inside(step: Step, freed: Iterable[int]) -> Step:
-    """The step with the values that its own steps free, of which those that nobody needs after it."""
-    if isinstance(step, TakeBranch):
-        ways = zip(step.ways, step.results, strict=True)
-        one, other = (with_frees(way, results, freed) for way, results in ways)
-        return replace(step, ways=(one, other))
-    if isinstance(step, RunLoop):
-        return replace(step, body=with_frees(step.body, step.results, step.arguments))
-    return step
+def frees_in(block: Block, sizes: Sizes, given: Iterable[Value] = (), kept: Iterable[Value] = ()) -> Frees:
+    """What the ops of a block let go of: values that are made in it, or `given`, and not read afterwards, nor by its
+    terminator, nor `kept`. Blocks of branches and loops let go of what is made there; natively run blocks stand for
+    themselves."""
+    frees: Frees = {}
+    *ops, final = (op for op in block.ops if op.name not in _NO_STEP)
+    live = {*kept, *final.operands}
+    made = {*given, *(value for op in ops for value in op.results)}
+    for op in reversed(ops):
+        touched = dict.fromkeys((*reads(op, sizes), *op.results))
+        freed = [value for value in touched if value in made and value not in live]
+        for inner in op.blocks if op.name != NATIVE else ():
+            own = inner.args if op.name == LOOP else [value for value in freed if value not in op.results]
+            frees |= frees_in(inner, sizes, own)
+        frees[op] = tuple(freed)
+        live.update(touched)
+    return frees
 
 
-def reads(step: Step) -> Iterator[int]:
-    """Values that must be there before a step, and some that it makes for itself."""
-    for inner in (s for steps in nested(step) for s in steps):
-        yield from reads(inner)
-    if isinstance(step, TakeBranch):
-        yield step.condition
-        for results in step.results:
-            yield from results
-    elif isinstance(step, RunLoop):
-        yield from (*step.inputs, *step.results, *(s.value for type in step.row_types for s in type.sizes))
-    elif not isinstance(step, RunNative):
-        yield from step.inputs
-        if isinstance(step, RunPart):
-            yield from (s.value for s in step.sizes)
+def reads(op: Op, sizes: Sizes) -> Iterator[Value]:
+    """Values that must be there before an op, and some that it makes for itself."""
+    for inner in op.walk():
+        if inner.name not in _NO_STEP:
+            yield from inner.operands
+        yield from (size.value for size in sizes.get(inner, ()) if isinstance(size, SizeOf))
+
+
+def makes(op: Op) -> Iterator[Value]:
+    """Values that an op makes, also for itself."""
+    for inner in op.walk():
+        yield from inner.results
+        for block in inner.blocks:
+            yield from block.args

@@ -13,6 +13,7 @@
 - `constant`, and the views `reshape`, `slice` and `concat`, which need no code.
 - `measure`, `host`, `branch` and `loop` as in a graph (`ops/define/staged.py`): a measured variable is known from there
   on, and so are the dims of values.
+- `native` runs its block without the host, in native code that is made of it; it gives what the block yields.
 - `state` is memory that a call finds as the one before it has left it. `read` gives what it holds, without a copy;
   `update` writes a value into it, all of it or from the position `at` on. What may be read and written in which order
   is in `aliasing.py`.
@@ -33,6 +34,7 @@ from tilewright.program.aliasing import broken_aliasing
 LEVEL = "program"
 
 STATE, READ, UPDATE = "state", "read", "update"
+NATIVE = "native"
 
 SPACE = "state"
 """The memory of states, in their types: `state f32[1, 8]`."""
@@ -46,7 +48,7 @@ def program_spec(module: Module) -> Spec:
     kept = ("constant", "return", "yield", *VIEWS, *(STAGED - {ASSUME}))
     rules: dict[str, OpRule] = {name: graph[name] for name in kept}
     rules["call"] = lambda op: _call_rule(op, module)
-    rules |= {STATE: _state_rule, READ: _read_rule, UPDATE: _update_rule}
+    rules |= {STATE: _state_rule, READ: _read_rule, UPDATE: _update_rule, NATIVE: _native_rule}
     return Spec(LEVEL, rules, broken_aliasing)
 
 
@@ -89,6 +91,14 @@ def _part_call_rule(op: Op, part: Func) -> str | None:
     if [v.type for v in op.results] != given:
         return f"@{part.name} gives ({_listed(given)}), not ({_listed(v.type for v in op.results)})"
     return None
+
+
+def _native_rule(op: Op) -> str | None:
+    (body, *more) = op.blocks or (None,)
+    if body is None or more or body.args or op.operands or op.attrs or not body.ops or body.ops[-1].name != "yield":
+        return "has one block without arguments, which ends in a yield, and no operands"
+    given, wanted = ([v.type for v in values] for values in (op.results, body.ops[-1].operands))
+    return None if given == wanted else f"gives ({_listed(wanted)}), not ({_listed(given)})"
 
 
 def _state_rule(op: Op) -> str | None:

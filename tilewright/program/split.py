@@ -73,8 +73,9 @@ def alone(func: Func, module: Module) -> Module:
             part.constants[op.attrs["name"]] = arrays[op.attrs["name"]]
     part.add(replace(func, name="main", attrs=dict(func.attrs)))
     for op in func.body.ops:
-        if "kernel" in op.attrs and op.attrs["kernel"] not in part.funcs:
-            part.add(module.funcs[op.attrs["kernel"]])
+        kernel = op.attrs.get("kernel") if op.name == "call" else None  # pools have an attribute of this name, too
+        if kernel is not None and kernel not in part.funcs:
+            part.add(module.funcs[kernel])
     return part
 
 

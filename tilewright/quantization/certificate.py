@@ -1,5 +1,5 @@
 """The certificate of a quantised model: what was measured, what was chosen, and why. It travels with the model: in the
-metadata of an ONNX file, in the report of a compiled one."""
+metadata of an ONNX file, attached to a compiled one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.runtime import Artifact
 from tilewright.runtime.errors import InputError
 
 KEY = "tilewright.quantization"
-"""Of the entry in the metadata of a model, and of the report of an artefact."""
+"""Of the entry in the metadata of a model, and of what is attached to an artefact."""
 
 SCHEMA = 2
 """Of certificates whose digests are those of graphs."""
@@ -115,7 +115,7 @@ def _short(number: object) -> str:
 def certificate_of(source: onnx.ModelProto | Artifact, where: str) -> Certificate:
     """The certificate that a model carries. InputError where it has none."""
     if isinstance(source, Artifact):
-        record = source.report.get(KEY)
+        record = source.attached.get(KEY)
     else:
         text = next((entry.value for entry in source.metadata_props if entry.key == KEY), None)
         try:

@@ -70,7 +70,7 @@ class Quantized:
         """The model compiled for this machine and so many threads, with the certificate."""
         compiled = compile_model(as_read_again(self.graph), threads=threads, cache=False)
         record = self.certificate.record()
-        return replace(compiled.artifact, report={**compiled.artifact.report, KEY: record})
+        return replace(compiled.artifact, attached={**compiled.artifact.attached, KEY: record})
 
 
 def check_output(path: Path, source: Path | None, force: bool = False) -> None:

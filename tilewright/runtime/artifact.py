@@ -27,7 +27,7 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,8 +35,9 @@ import numpy as np
 
 from tilewright.runtime import staged
 from tilewright.runtime.arena import ALIGNMENT
-from tilewright.runtime.errors import ArtifactError, OptionError, printable, short_name
-from tilewright.runtime.report import Report
+from tilewright.runtime.errors import ArtifactError, OptionError, Remark, printable, short_name
+from tilewright.runtime.report.records import AddedProgram, KeptReport, ProgramReport, StateRecord
+from tilewright.runtime.report.shown import Report
 from tilewright.runtime.storage.container import (
     FORMAT,
     Bytes,
@@ -47,7 +48,7 @@ from tilewright.runtime.storage.container import (
     write_container,
 )
 from tilewright.runtime.storage.files import check_replaced
-from tilewright.runtime.storage.records import record
+from tilewright.runtime.storage.records import plain, record
 
 Dim = int | str
 
@@ -201,11 +202,6 @@ class Variant:
         if not is_one or self.artifact.variants:
             raise ValueError(f"the variant for {self.text} is none of this program")
 
-    def summary(self) -> dict[str, Any]:
-        """What a report tells of it."""
-        kernels, arena = self.artifact.report.get("kernels", ""), self.artifact.arena_bytes
-        return {"sizes": self.text, "kernels": kernels, "arena bytes": arena, **self.artifact.added}
-
     @property
     def text(self) -> str:
         """The sizes, such as "batch=1, height=224"."""
@@ -222,8 +218,10 @@ class Artifact:
     """A compiled model.
 
     `plan_reads_data`: output shapes or sizes depend on the values of inputs, so that `tw_plan` runs at every
-    call and not only when the shapes change. `report` is free JSON data about what was compiled. A staged model has a
-    `program`, whose steps call its `parts`. `variants` run in its place for some sizes, those first that fix the most.
+    call and not only when the shapes change. `report` is the record of what was compiled, `model` the name of the file
+    that it was compiled from, and `attached` JSON data that tools keep with it, by names of their own. A staged model
+    has a `program`, whose steps call its `parts`. `variants` run in its place for some sizes, those first that fix the
+    most.
     Parts and variants have the same `objects` and `constants` as the whole, and names of their own for their functions.
     `assumed` says which conditions on the dims the program takes for granted: other calls are those of `broadcasting`,
     which has both meanings of dims that may be equal or 1, and is tried where another program refuses the dims of a
@@ -254,7 +252,9 @@ class Artifact:
     run_symbol: str = "tw_run"
     run_profiled_symbol: str = "tw_run_profiled"
     producer: str = ""
-    report: dict[str, Any] = field(default_factory=dict)
+    model: str = ""
+    attached: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    kept_report: KeptReport = field(default_factory=lambda: KeptReport(ProgramReport()), repr=False)
     format: int = FORMAT
 
     def __repr__(self) -> str:
@@ -367,38 +367,54 @@ class Artifact:
         """All constants, those that are lent with them."""
         return memoryview(self.constants).nbytes + sum(array.data.nbytes for array in self.lent)
 
+    @property
+    def report(self) -> ProgramReport:
+        """What the compilation told of this program; ArtifactError where it cannot be read."""
+        return self.kept_report.report
+
+    @property
+    def urgent(self) -> tuple[Remark, ...]:
+        """The remarks on all programs that say that something failed, and warnings; known without reading reports."""
+        return tuple(dict.fromkeys(remark for program in self.programs for remark in program.kept_report.urgent))
+
+    def reporting(self, **changes: Any) -> Artifact:
+        """The artefact with other fields in its report."""
+        return replace(self, kept_report=KeptReport(replace(self.report, **changes)))
+
     def summary(self) -> Report:
         """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
-        data = {
-            "inputs": ", ".join(map(str, self.inputs)),
-            "outputs": ", ".join(map(str, self.outputs)),
-            **({"assumed": "; ".join(self.assumed)} if self.assumed else {}),
-            **({"states": [_state_record(state) for state in self.states]} if self.states else {}),
-            "target": f"{self.target.cpu} ({self.target.triple or self.target.kind})",
-            "object bytes": sum(memoryview(blob).nbytes for blob in self.objects),
-            "constant bytes": memoryview(self.constants).nbytes,
-            "arena bytes": self.arena_bytes,
-            **({"lent bytes": sum(array.data.nbytes for array in self.lent)} if self.lent else {}),
-            **self.report,
-        }
+        own = self.report
+        of_program = {f.name: getattr(own, f.name) for f in fields(own)}
         if len(self.programs) > 1:
-            remarks = [remark for program in self.programs for remark in Report(program.report).remarks]
-            data["remarks"] = list({str(remark): remark for remark in remarks}.values())
-        if self.variants:
-            data["variants"] = [variant.summary() for variant in self.variants]
-        if self.broadcasting is not None:
-            data["broadcasting"] = {"kernels": self.broadcasting.report.get("kernels", ""), **self.broadcasting.added}
-        return Report(data)
+            remarks = [remark for program in self.programs for remark in program.report.remarks]
+            of_program["remarks"] = tuple(dict.fromkeys(remarks))
+        return Report(
+            **of_program,
+            model=self.model,
+            inputs=tuple(map(str, self.inputs)),
+            outputs=tuple(map(str, self.outputs)),
+            assumed=self.assumed,
+            states=tuple(map(_state_record, self.states)),
+            target=f"{self.target.cpu} ({self.target.triple or self.target.kind})",
+            object_bytes=sum(memoryview(blob).nbytes for blob in self.objects),
+            constant_bytes=memoryview(self.constants).nbytes,
+            lent_bytes=sum(array.data.nbytes for array in self.lent),
+            arena_bytes=self.arena_bytes,
+            variants=tuple(variant.artifact.added(variant.sizes) for variant in self.variants),
+            broadcasting=None if self.broadcasting is None else self.broadcasting.added({}),
+            attached=self.attached,
+        )
+
+    def added(self, sizes: Mapping[str, int]) -> AddedProgram:
+        """What a report tells of a program beside the general one, which is for calls of these sizes."""
+        own = self.report
+        code, constants = own.added_code_bytes or 0, own.added_constant_bytes or 0
+        return AddedProgram(dict(sizes), own.kernels, self.arena_bytes, code, constants)
 
     @property
-    def added(self) -> dict[str, Any]:
-        """What a report tells of the bytes that a program adds to those before it."""
-        return {name: self.report.get(name, "") for name in ("added code bytes", "added constant bytes")}
-
-    @property
-    def arena_bytes(self) -> int | str:
-        """Bytes of a call's intermediate tensors, where its shapes are fixed."""
-        return self.static_plan.arena if self.static_plan else "depends on the shapes"
+    def arena_bytes(self) -> int | None:
+        """Bytes of a call's intermediate tensors; None where its shapes are not fixed."""
+        return self.static_plan.arena if self.static_plan else None
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy as a file's bytes, which are checked again."""
@@ -410,7 +426,8 @@ class Artifact:
         return [*code, Section("weights", first, tuple(more))]
 
     def _metadata(self) -> dict[str, Any]:
-        metadata = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name not in _ELSEWHERE}
+        metadata = {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in _ELSEWHERE}
+        metadata["report"] = self.kept_report.metadata()
         if self.program is not None:
             metadata["program"] = self.program.record()
             metadata["parts"] = [part._metadata() for part in self.parts]
@@ -421,17 +438,16 @@ class Artifact:
         return metadata
 
 
-def _state_record(state: StateInfo) -> dict[str, Any]:
+def _state_record(state: StateInfo) -> StateRecord:
     """What a report tells of a state."""
     first = "zeros" if state.initial < 0 else "as the model says"
-    return {"state": state.info.name, "type": state.info.type, "becomes": state.output, "first": first,
-            "update": state.way}  # fmt: skip
+    return StateRecord(state.info.name, state.info.type, state.output, first, state.way)
 
 
 _SHOWN = 4
 """Conditions on dims that a signature shows."""
 
-_ELSEWHERE = ("objects", "constants", "lent", "program", "parts", "variants", "broadcasting")
+_ELSEWHERE = ("objects", "constants", "lent", "program", "parts", "variants", "broadcasting", "kept_report")
 """Fields of an artefact that are no plain metadata: sections, and what only some models have."""
 
 
@@ -456,12 +472,6 @@ def _saved_weights(constants: memoryview, lent: Sequence[LentArray]) -> list[mem
 _DISTANCE = struct.Struct("<q")
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-
-
 def _from_metadata(metadata: Any) -> Artifact:
     """The artefact of some metadata, and those of its parts and variants, without code and weights. ValueError for
     metadata that is none of an artefact."""
@@ -470,7 +480,10 @@ def _from_metadata(metadata: Any) -> Artifact:
     parts = tuple(map(_from_metadata, _list(metadata, "parts")))
     variants = tuple(map(_variant, _list(metadata, "variants")))
     general = _from_metadata(metadata.pop("broadcasting")) if "broadcasting" in metadata else None
-    found = record(Artifact, metadata, objects=(), parts=parts, variants=variants, broadcasting=general)
+    report = KeptReport.of_metadata(metadata.pop("report", None))
+    found = record(
+        Artifact, metadata, objects=(), parts=parts, variants=variants, broadcasting=general, kept_report=report
+    )
     if found.program is not None:
         counts = [(len(part.inputs), len(part.outputs)) for part in parts]
         kept = len(found.states)

@@ -1,12 +1,14 @@
-"""The errors a user of a compiled model can meet, and the root of every error of the package.
+"""What users are told: the errors that they can meet, the root of every error of the package, and remarks.
 
-The root lives here, and not beside the compiler's diagnostics, because the runtime must be importable
-on its own: `tilewright.ir.diag` takes `TilewrightError` from this module.
+They are here, and not beside the compiler's diagnostics, because the runtime must be importable on its own:
+`tilewright.ir.diag` takes `TilewrightError` and `Remark` from this module.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Literal
 
 _LONGEST_WORD = 1000
 _LONG_WORDS = re.compile(rf"\S{{{_LONGEST_WORD},}}")
@@ -107,3 +109,25 @@ _CLASSES: dict[str, type[TilewrightError]] = {"input": InputError, "execution": 
 def error_class(kind: str) -> type[TilewrightError]:
     """The class raised for a run-time error entry of `kind`; kinds not known here are execution errors."""
     return _CLASSES.get(kind, ExecutionError)
+
+
+RemarkKind = Literal["applied", "missed", "failed", "warning", "analysis"]
+_PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: "}
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What a pass or schedule did or did not do to something, and why.
+
+    `stage` is the pass or the strategy, `subject` the kernel or the node. `kind` is "applied" for what was done,
+    "missed" for what was not, with the reason, "failed" for what a defect of the compiler or of a plugin prevented,
+    "warning" for what users should know before they rely on the result, and "analysis" for what was found out.
+    """
+
+    stage: str
+    subject: str
+    message: str
+    kind: RemarkKind = "missed"
+
+    def __str__(self) -> str:
+        return printable(f"[{self.stage}] {self.subject}: {_PREFIXES.get(self.kind, '')}{self.message}")

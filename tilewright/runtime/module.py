@@ -7,8 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +30,7 @@ from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
-from tilewright.runtime.report import Report, model_html
+from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.states import KeepsStates, States
 from tilewright.runtime.storage.container import Bytes
@@ -239,7 +238,8 @@ class Model(CalledByName, KeepsStates):
             _, number = self._run_staged(loaded, values, shapes, number)
             artifact = loaded.artifact.programs[number]
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
-            every = staged.run.runner(artifact.program, [run for run, _ in counted], None)
+            native = _native_steps(artifact, loaded.parts[number], [counts.callback for _, counts in counted])
+            every = staged.run.runner(artifact.program, [run for run, _ in counted], native)
             seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
         else:
             context = self._new_context()
@@ -249,8 +249,8 @@ class Model(CalledByName, KeepsStates):
             seconds = median_seconds(lambda: counted[0][0](args), [counted[0][1]], runs)
         sizes = next((v.text for v in loaded.artifact.variants if v.artifact is artifact), "")
         often = [counts.runs for _, counts in counted for _ in counts.spans]
-        calls = zip(artifact.report["calls"], seconds, often, strict=True)
-        return tuple(KernelTime(c["kernel"], c["node"], s, sizes, n) for c, s, n in calls)
+        calls = zip(artifact.report.calls, seconds, often, strict=True)
+        return tuple(KernelTime(c.kernel, c.node, s, sizes, n) for c, s, n in calls)
 
     def _counting(self, context: Context) -> tuple[staged.run.Part, KernelCounts]:
         """A call in the context, which is for it alone, and what it counts. OptionError for code that does not."""
@@ -258,8 +258,8 @@ class Model(CalledByName, KeepsStates):
         profiled = program.linked.code.run_profiled
         if profiled is None:
             raise OptionError("this model's code does not time its kernels", hint="compile the model with profile=True")
-        counts = KernelCounts(len(program.linked.artifact.report["calls"]))
-        program.run = context.run = partial(counts.run, profiled)
+        counts = KernelCounts(len(program.linked.artifact.report.calls), profiled)
+        program.run = context.run = counts.run
         return lambda args: self._call(context, args, None), counts
 
     def count_sizes(self) -> None:
@@ -284,12 +284,12 @@ class Model(CalledByName, KeepsStates):
         self.artifact.save(path, force=force)
 
     def report(self) -> Report:
-        """What was compiled: signature, target, sizes, and what the compiler noted: kernels, times, and `remarks`,
-        which say what was and was not done. `products`, `types` and `layers` say in which types it is computed, in all,
-        by kernels and by layers of the model (docs/quantize.md). Each remark has a `stage` (a pass or a strategy), a
-        `subject` (a kernel or a node), a `message` and a `kind`: "applied", "missed", "failed" (a defect prevented it),
-        "warning" or "analysis"."""
-        return Report({"threads": self.threads, **self.artifact.summary().data})
+        """What was compiled, as a record: signature, target, sizes, and what the compiler noted: kernels, times, and
+        `remarks`, which say what was and was not done. `products`, `types` and `layers` say in which types it is
+        computed, in all, by kernels and by layers of the model (docs/quantize.md). Each remark has a `stage` (a pass or
+        a strategy), a `subject` (a kernel or a node), a `message` and a `kind`: "applied", "missed", "failed" (a defect
+        prevented it), "warning" or "analysis"."""
+        return replace(self.artifact.summary(), threads=self.threads)
 
     def trim(self) -> None:
         """Give the memory that calls have left behind back to the operating system; the next call takes it anew.
@@ -563,9 +563,9 @@ class _Part(Model):
     def __call__(self, args: tuple[Any, ...]) -> tuple[np.ndarray, ...]:  # type: ignore[override]
         return super().__call__(*args)
 
-    def addresses(self) -> tuple[int, int, int]:
-        """Of its plan (0 for fixed shapes), its code and its constants."""
-        functions: tuple[Any, ...] = (self.linked.code.plan, self.linked.code.run)
+    def addresses(self, instead: Any = None) -> tuple[int, int, int]:
+        """Of its plan (0 for fixed shapes), its code, or a function `instead`, and its constants."""
+        functions: tuple[Any, ...] = (self.linked.code.plan, instead or self.linked.code.run)
         plan, run = (ctypes.cast(f, ctypes.c_void_p).value or 0 if f else 0 for f in functions)
         return plan, run, address_of(self.linked.constants)
 
@@ -579,15 +579,20 @@ class _Part(Model):
         return self._failure(self._new_context().current, code, tuple(shapes))
 
 
-def _native_steps(artifact: Artifact, parts: Sequence[_Part]) -> staged.native.NativeSteps | None:
-    """What runs the native steps of a program; None where it has none, or where its code is not native."""
+def _native_steps(
+    artifact: Artifact, parts: Sequence[_Part], instead: Sequence[Any] = ()
+) -> staged.native.NativeSteps | None:
+    """What runs the native code between the parts of a program; None where it has none. It calls the parts, or the
+    functions `instead`, which must live as long. ArtifactError where parts are of another machine."""
     program, code = artifact.program, parts[0].linked.code if parts else None
-    if program is None or not program.slots or not isinstance(code, NativeCode):
+    if program is None or not program.slots:
         return None
+    if not isinstance(code, NativeCode):
+        raise ArtifactError("executor= cannot run parts that native code calls", hint="load the model without it")
     return staged.native.NativeSteps(
         program,
         StepsCode(code, program, [part.artifact.run_symbol for part in parts]),
-        [part.addresses() for part in parts],
+        [part.addresses(run) for part, run in zip(parts, instead or [None] * len(parts), strict=True)],
         [[len(info.shape) for info in part.inputs] for part in parts],
         parts[0].threads,
         parts[0].linked.pool.address,

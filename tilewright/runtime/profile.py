@@ -12,6 +12,8 @@ from itertools import pairwise
 LEAST_S = 0.05
 """The counter's rate is found beside the clock: over a span this long its error is far below a thousandth."""
 
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
 
 @dataclass(frozen=True)
 class KernelTime:
@@ -32,9 +34,13 @@ class KernelTime:
 
 
 class KernelCounts:
-    """The spans of the `calls` kernel calls of a program, in counts, summed up over its runs since `clear`."""
+    """The spans of the `calls` kernel calls of a program, in counts, summed up over its runs since `clear`. Its `code`
+    takes a call and an address, at which it stores counts (u64): before the first kernel, and after each. `callback` is
+    `run` for native code."""
 
-    def __init__(self, calls: int) -> None:
+    def __init__(self, calls: int, code: Callable[[int, int], int]) -> None:
+        self._code = code
+        self.callback = _RUN(self.run)
         self._counts = (ctypes.c_uint64 * (calls + 1))()
         self._address = ctypes.addressof(self._counts)
         self.begin: tuple[float, int] | None = None
@@ -44,11 +50,10 @@ class KernelCounts:
         self.spans = [0] * (len(self._counts) - 1)
         self.runs = 0
 
-    def run(self, code: Callable[[int, int], int], call: int) -> int:
-        """Run `code(call, address)`, which stores counts (u64) at the address: before the first kernel, and after
-        each."""
+    def run(self, call: int) -> int:
+        """Run the program."""
         now = time.perf_counter()
-        status = code(call, self._address)
+        status = self._code(call, self._address)
         self.begin = now, self._counts[0]
         spans = zip(self.spans, pairwise(self._counts), strict=True)
         self.spans = [total + after - before for total, (before, after) in spans]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.graph.fusion.classify import classify, is_operator
@@ -90,28 +90,54 @@ def schedule_plainly(
 
 
 def _for_all_dims(
-    lowered: Lowered, strategies: Sequence[Strategy], target: Machine, remarks: list[Remark]
+    lowered: Lowered,
+    strategies: Sequence[Strategy],
+    target: Machine,
+    remarks: list[Remark],
+    at_least: Mapping[str, int] | None = None,
 ) -> Lowered:
-    """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together."""
-    large, k = _scheduled(lowered, strategies, target, remarks, may_specialize=True)
-    info = kernel_info(large.func)
-    if not info.specialized_for:
+    """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together.
+
+    Of several dims that are to be large together, less of the one of which few have a kernel of their own is looked at
+    further, where those others are still `at_least` so large; the last kernel serves all that is left."""
+    found = _scheduled(lowered, strategies, target, remarks, may_specialize=True, at_least=at_least)
+    large, strategy, below = found.kernel, strategies[found.place], strategies[found.place + 1 :]
+    least = kernel_info(large.func).specialized_for
+    if not least:
         return large
     others = lowered.clone()
-    is_narrower = specialize_less(others.func, info.specialized_for)
-    smaller = strategies[k].for_other_dims(strategies[k + 1 :])
-    if smaller or (is_narrower and strategies[k].respecialize_remainder):
+    is_narrower = specialize_less(others.func, least)
+    smaller = strategy.for_other_dims(below)
+    if smaller or (is_narrower and strategy.respecialize_remainder and not at_least):
         small = _for_all_dims(others, smaller or strategies, target, [])
+    elif found.few in least and len(least) > 1 and strategy.respecialize_remainder:
+        rest = {name: value for name, value in least.items() if name != found.few}
+        small = _for_all_dims(others, strategies, target, [], rest)
     else:
-        small, _ = _scheduled(others, strategies, target, [], may_specialize=False)
-    steps = with_otherwise(info.schedule, kernel_info(small.func).schedule)
+        small = _scheduled(others, strategies, target, []).kernel
     try:
-        for_other_dims(large.func, small.func, lowered.func.dims)
+        return _joined(large, small, lowered)
     except ScheduleError as e:
         remarks.append(Remark("schedule", f"{lowered.func.name}: a kernel for large dims", str(e)))
-        return _scheduled(lowered, strategies, target, [], may_specialize=False)[0]
+        return _scheduled(lowered, strategies, target, []).kernel
+
+
+def _joined(large: Lowered, small: Lowered, lowered: Lowered) -> Lowered:
+    """A kernel for some dims, with one for all others, which is used up. ScheduleError where that is not possible."""
+    steps = with_otherwise(kernel_info(large.func).schedule, kernel_info(small.func).schedule)
+    for_other_dims(large.func, small.func, lowered.func.dims)
     large.func.info = replace(kernel_info(large.func), schedule=steps)
     return large
+
+
+@dataclass(frozen=True, eq=False)
+class _Scheduled:
+    """A kernel, the place of its strategy among those that were tried, and the name of the dim of which few have a
+    kernel of their own, if there is such."""
+
+    kernel: Lowered
+    place: int
+    few: str = ""
 
 
 def _scheduled(
@@ -120,15 +146,19 @@ def _scheduled(
     target: Machine,
     remarks: list[Remark],
     *,
-    may_specialize: bool,
-) -> tuple[Lowered, int]:
-    """The kernel of the first strategy that does not decline, and which one that was."""
-    name = lowered.func.name
+    may_specialize: bool = False,
+    at_least: Mapping[str, int] | None = None,
+) -> _Scheduled:
+    """The kernel of the first strategy that does not decline, for dims of `at_least` so much."""
+    name, wanted = lowered.func.name, at_least or {}
     first = len(strategies) - 1 if _is_empty(lowered) else 0
     for k in range(max(0, first), len(strategies)):
         candidate = lowered.clone()
         s = Schedule(candidate.func, may_specialize)
         try:
+            for dim in candidate.func.dims:
+                if dim.name in wanted:
+                    s.specialize(dim, wanted[dim.name])
             strategies[k].schedule(s, candidate, target)
         except ScheduleError as e:
             remarks.append(Remark("schedule", f"{name}: {strategies[k].name}", str(e)))
@@ -139,9 +169,9 @@ def _scheduled(
         remarks.append(Remark("strategy", name, strategies[k].name, "applied"))
         remarks += [Remark("tiling", name, reason) for reason in dict.fromkeys(s.missed)]
         candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines())
-        return candidate, k
+        return _Scheduled(candidate, k, s.few)
     remarks.append(Remark("strategy", name, "no strategy schedules it: its loops run as they were lowered"))
-    return lowered.clone(), len(strategies) - 1
+    return _Scheduled(lowered.clone(), len(strategies) - 1)
 
 
 def _is_empty(lowered: Lowered) -> bool:

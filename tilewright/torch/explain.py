@@ -37,7 +37,7 @@ class Explanation:
                 lines.append(f"  graph {k}: {calls} operators run eagerly: {record.reason}")
                 continue
             compiled = [
-                f"{p.operators} operators in {p.model.report().data['kernels']} kernels"
+                f"{p.operators} operators in {p.model.report().kernels} kernels"
                 for p in record.pieces or ()
             ]
             lines.append(f"  graph {k}: {len(compiled)} compiled pieces: {'; '.join(compiled) or 'none'}")

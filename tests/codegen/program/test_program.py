@@ -11,26 +11,25 @@ import pytest
 from tests.codegen.native import Native, kernel
 from tilewright.codegen.cpu.assemble import Effort, Unit, compile_all
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.cpu.program.emit import program_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
-from tilewright.codegen.cpu.program.program import program_ir
 from tilewright.codegen.program import (
     BufferRef,
     Check,
-    ConcurrentCalls,
     Condition,
     Dim,
     ErrorTable,
     InputAxis,
     InputElement,
-    KernelCall,
     Program,
-    kernel_step,
 )
 from tilewright.ir import dtype as dt
 from tilewright.ir.sym import ceildiv, eq, ge, lt, sym, var
+from tilewright.ir.text import parse_module
 from tilewright.ir.types import buffer
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
+from tilewright.program.memory.storage import Place
 from tilewright.target.host import host_target
 
 n = var("n", 0)
@@ -107,6 +106,24 @@ class Compiled:
         return error
 
 
+PROGRAM = """
+constant @both: i64[2]
+constant @second: i64[2]
+
+program @main(x: f32[batch, width], k: i32[3]) -> (f32[batch, width], i32[3], i64[2], i64[last // 2])
+    where(-inf <= last) with {arena=`4*batch*width + 128`, unshared=`4*batch*width + 128`, overwrites=()} {
+  both = constant @both : i64[2]
+  second = constant @second : i64[2]
+  a = call(x) {kernel="scale", dims=[batch*width], at=(Place{base="arena", offset=`128`},)} : f32[batch, width]
+  c = call(second) {kernel="copy", dims=[], concurrent=0, at=(Place{base="output", index=2},)} : i64[2]
+  y = call(a) {kernel="scale", dims=[batch*width], concurrent=0, at=(Place{base="output"},)} : f32[batch, width]
+  d = call(both) {kernel="copy", dims=[], concurrent=0, at=(Place{base="output", index=3},)} : i64[last // 2]
+  q = call(k) {kernel="ratio", dims=[3], at=(Place{base="output", index=1},)} : i32[3] loc("Div_7", "Div")
+  return y, q, c, d
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
     """Outputs: 4 x of the first input [batch, width] through the arena; the second [3] // 3; two parts of the
@@ -119,24 +136,13 @@ def compiled() -> Compiled:
     copy = kernel([buffer(dt.i64, [sym(2)])] * 2, _copy)
     copy.name = "copy"
     scale_text, ratio_text, copy_text = (kernel_ir(k, target) for k in (scale, ratio, copy))
-    size = batch * width
-    arena = BufferRef("arena", offset=sym(128))
-    steps = (
-        kernel_step(scale, scale_text, [BufferRef("input", 0), arena], [size]),
-        ConcurrentCalls(
-            (
-                kernel_step(
-                    copy, copy_text, [BufferRef("constants", offset=sym(8)), BufferRef("output", 2)], []
-                ),
-                kernel_step(scale, scale_text, [arena, BufferRef("output", 0)], [size]),
-                kernel_step(copy, copy_text, [BufferRef("constants"), BufferRef("output", 3)], []),
-            )
-        ),
-        kernel_step(ratio, ratio_text, [BufferRef("input", 1), BufferRef("output", 1)], [sym(3)], "Div_7"),
-    )
     last = var("last", None)
+    module = parse_module(PROGRAM, records={"Place": Place})
+    module.funcs |= {k.name: k for k in (scale, ratio, copy)}
+    texts = {k.name: text for k, text in ((scale, scale_text), (ratio, ratio_text), (copy, copy_text))}
+    constants = {"both": BufferRef("constants"), "second": BufferRef("constants", offset=sym(8))}
     program = Program(
-        (2, 1), ((batch, width), (sym(3),), (sym(2),), (last // 2,)), steps, 128 + 4 * size,
+        module, texts, constants,
         (Dim(batch, InputAxis(0, 0)), Dim(width, InputAxis(0, 1)), Dim(last, InputElement(1, 2, dt.i32)),
          Dim(var("twice"), 2 * batch)),
         (Condition(ge(batch, 1), Check("InputError", "the batch must not be empty")),
@@ -185,7 +191,7 @@ def test_run_reports_which_step_failed(compiled: Compiled) -> None:
     error = compiled.run([x, k], outputs, np.zeros(4, np.int64), 2)
     assert compiled.text.errors.metadata()[error - 1] == {
         "kind": "execution",
-        "message": "value too large (in Div_7)",
+        "message": "value too large (in node 'Div_7' (Div))",
     }
 
 
@@ -199,7 +205,8 @@ def test_error_table_keeps_equal_lists_once() -> None:
 
 
 @pytest.mark.without_room_for_zones
-def test_scratch_is_what_the_greediest_step_needs() -> None:
-    steps = tuple(KernelCall("k", (), (), None, sym(1), size) for size in (sym(100), 4 * batch))
-    program = Program((), (), steps, sym(0))
-    assert [program.scratch.evaluate({"batch": b}) for b in (1, 100)] == [128, 448]
+def test_scratch_is_what_the_greediest_step_needs(compiled: Compiled) -> None:
+    texts = {name: replace(text, scratch=sym(0)) for name, text in compiled.program.kernels.items()}
+    texts |= {name: replace(texts[name], scratch=most) for name, most in (("ratio", sym(100)), ("scale", 4 * n))}
+    program = replace(compiled.program, kernels=texts)
+    assert [program.scratch.evaluate({"batch": b, "width": 1}) for b in (1, 100)] == [128, 448]

@@ -135,7 +135,7 @@ def test_variables_are_inputs_and_outputs() -> None:
         np.testing.assert_array_equal(result, x + first)
     model = tilewright.compile(data, cache=False, states=True)
     assert [info.name for info in model.inputs] == ["x"] and [info.name for info in model.outputs] == ["y"]
-    assert model.report().data["states"][0]["first"] == "as the model says"
+    assert model.report().states[0].first == "as the model says"
     for _ in range(2):
         for times in (1, 2, 3):
             np.testing.assert_allclose(model(x)[0], first + times * x, rtol=1e-6)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.frontends.tflite.models import Tensor, check, constant, node_model, run
 from tilewright.frontends.tflite import adapters  # noqa: F401
-from tilewright.frontends.tflite.registry import tflite_operators
+from tilewright.frontends.tflite.registry import ADAPTERS
 from tilewright.frontends.tflite.variables import STATE_OPERATORS
 
 RNG = np.random.default_rng(7)
@@ -354,8 +354,8 @@ ELSEWHERE = {"IF", "WHILE", "CALL", "STABLEHLO_COMPOSITE", "QUANTIZE", "DENSIFY"
 
 def test_every_operator_is_tested() -> None:
     here = Path(__file__).read_text()
-    assert [name for name in tflite_operators() if f'"{name}"' not in here] == []
-    assert set(tflite_operators()) >= ELSEWHERE
+    assert [name for name in ADAPTERS if f'"{name}"' not in here] == []
+    assert set(ADAPTERS) >= ELSEWHERE
 
 
 def test_the_page_lists_every_operator() -> None:
@@ -363,4 +363,4 @@ def test_the_page_lists_every_operator() -> None:
     section = page.split("## TFLite")[1].split("\n## ")[0]
     rows = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")]
     listed = re.findall(r"\b[A-Z][A-Z0-9_]+\b", " ".join(rows))
-    assert sorted(listed) == sorted([*tflite_operators(), *STATE_OPERATORS])
+    assert sorted(listed) == sorted([*ADAPTERS, *STATE_OPERATORS])

@@ -31,6 +31,7 @@ from tilewright.api import compile_artifact
 from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import ArtifactError, TilewrightError
+from tilewright.runtime.report.records import KeptReport, ProgramReport
 from tilewright.runtime.storage.container import FORMAT, MAGIC
 from tilewright.runtime.storage.objects import object_symbols
 
@@ -73,10 +74,10 @@ def artifacts() -> tuple[Artifact, ...]:
 
 
 def _without_zones(artifact: Artifact) -> Artifact:
-    """Without what its report tells the guard zones, which trust it: damaged artefacts would be cut anywhere."""
+    """Without what it tells the guard zones, which trust it: damaged artefacts would be cut anywhere."""
     return replace(
         artifact,
-        report={name: told for name, told in artifact.report.items() if name != REPORT},
+        attached={name: told for name, told in artifact.attached.items() if name != REPORT},
         parts=tuple(map(_without_zones, artifact.parts)),
         variants=tuple(replace(v, artifact=_without_zones(v.artifact)) for v in artifact.variants),
     )
@@ -122,7 +123,8 @@ def natives(artifact: Artifact) -> tuple[Artifact, ...]:
 
 
 def _essence(artifact: Artifact) -> Artifact:
-    return replace(artifact, report={}, producer="", constant_table=(), format=0, variants=())
+    no_report = KeptReport(ProgramReport())
+    return replace(artifact, kept_report=no_report, producer="", constant_table=(), format=0, variants=())
 
 
 @dataclass

@@ -18,6 +18,7 @@ from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.ir.core import Value
 from tilewright.ir.sym import var
 from tilewright.ops.pool import max_pool, sum_pool
+from tilewright.ops.view import pad
 
 TYPES = {"float32": TensorProto.FLOAT, "float64": TensorProto.DOUBLE, "float16": TensorProto.FLOAT16,
          "int8": TensorProto.INT8, "uint8": TensorProto.UINT8}  # fmt: skip
@@ -98,7 +99,7 @@ def test_large_windows_of_each_type(operator: str, dtype: str) -> None:
     attrs: dict[str, Any] = {"kernel_shape": [2001], "strides": [1], "dilations": [1], "pads": [1000, 1000]}
     model = tilewright.compile(pooling(operator, x.shape, dtype, **attrs), cache=False, threads=1)
     (y,) = model(x)
-    assert y.dtype == x.dtype and model.report().data["kernels"] > 5
+    assert y.dtype == x.dtype and model.report().kernels > 5
     loose = {"float16": 2e-3, "float32": 1e-5}.get(dtype, 1e-12)
     np.testing.assert_allclose(y.astype(np.float64), expected(operator, x, attrs), rtol=loose, atol=loose)
 
@@ -120,7 +121,7 @@ def test_a_window_of_any_size_takes_work_of_the_sizes_of_input_and_output() -> N
     """A mean of 510 x 16,895 elements, which takes minutes where each window is read."""
     attrs = {"kernel_shape": [510, 16895], "pads": [255] * 4, "count_include_pad": 1}
     model = tilewright.compile(pooling("AveragePool", (2, 1, 3, 32766), **attrs), cache=False, threads=1, profile=True)
-    touched = sum(int(call["touched bytes"]) for call in model.report().data["calls"])
+    touched = sum(int(call.touched_bytes) for call in model.report().calls)
     assert touched < 40 * 4 * (2 * 3 * 32766 + 2 * 4 * 16382)
     (y,) = model(np.ones((2, 1, 3, 32766), np.float32))
     assert y.shape == (2, 1, 4, 16382)
@@ -155,6 +156,21 @@ def test_windows_that_are_small_or_few_stay_as_they_are(pool: Any, kernel: Any, 
     assert pooled(pool, (1, 8, 112, 112), kernel, strides=strides) == [pool.name]
     if strides == (1, 1) and kernel != (112, 112):
         assert pooled(pool, (1, 2, var("h", 1), var("w", 1)), kernel, pads_begin=kernel, pads_end=kernel) == [pool.name]
+
+
+@pytest.mark.parametrize(("pool", "nothing"), [(max_pool, -np.inf), (sum_pool, 0.0)])
+def test_elements_that_were_added_and_change_nothing_are_not_read(pool: Any, nothing: float) -> None:
+    """Of other elements the padded tensor stays."""
+    for value, left in ((nothing, []), (1.5, ["pad"])):
+
+        def padded(x: Value, value: float = value) -> Value:
+            ends = (0, 0, 4, 4)
+            found: Value = pool(pad(x, before=ends, after=ends, value=value), kernel=(9, 9))
+            return found
+
+        module = program(padded, (1, 64, 20, 20))
+        run(module, Canonicalize())
+        assert ops(module) == [*left, pool.name, pool.name]
 
 
 @pytest.mark.parametrize("size", [5, 7, 9, 13, 31])

@@ -101,6 +101,7 @@ ROWS = {
     "a size that no row divides": ((1, 1, 131, 127), 2),
     "few elements": ((1, 3, 8, 8), 0),
     "one long row": ((1, 1, 1, 40000), 2),
+    "last axes that may be short": ((var("n", 1), 10, var("h", 1), var("w", 1)), 2),
 }
 
 
@@ -122,6 +123,15 @@ def test_the_range_of_many_elements_is_that_of_rows(name: str) -> None:
     if splits:
         Fuse(STRATEGIES).run(module, ctx)
         assert kernels(module)[0] == ["reduce_max", "reduce_min"]
+
+
+def test_rows_of_unknown_length_have_two_axes_at_least() -> None:
+    """The last one alone may be short."""
+    module = program(ranges, (var("n", 1), 10, var("h", 1), var("w", 1)))
+    TwoStageReduction().run(module, PassContext(parse_target("zen4"), Options()))
+    firsts = [op for op in module.main.body.ops if op.operands and op.operands[0] is module.main.args[0]]
+    assert len(firsts) == 2
+    assert all(len(op.attrs["axes"]) >= 2 for op in firsts)
 
 
 def test_moves_do_not_matter_to_the_range_of_all_elements() -> None:

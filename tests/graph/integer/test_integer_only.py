@@ -313,11 +313,11 @@ def test_a_batch_of_unknown_size() -> None:
 
 def test_the_report_says_what_the_integers_stand_for() -> None:
     artifact = compile_module(module_of("product"), Options(threads=1, integer_only=True), parse_target("host"))
-    rows = artifact.report["integers"]
-    assert [(r["tensor"], r["dtype"], r["zero point"]) for r in rows] == [
+    rows = artifact.report.integers
+    assert [(r.tensor, r.dtype, r.zero_point) for r in rows] == [
         ("input", "uint8", ZERO), ("output", "uint8", ZERO),
     ]  # fmt: skip
-    assert rows[0]["scale"] == pytest.approx(SCALE)
+    assert rows[0].scale == pytest.approx(SCALE)
     assert [i.dtype for i in (*artifact.inputs, *artifact.outputs)] == ["uint8", "uint8"]
 
 

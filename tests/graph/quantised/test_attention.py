@@ -121,6 +121,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integer_attention, "rounding_gains", lambda share: True)
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("always")
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("machine", MACHINES)

@@ -100,6 +100,26 @@ def test_unknown_sizes(shapes: tuple[Shape, Shape]) -> None:
             np.testing.assert_array_equal(model(a, b)[0], wanted(a, b, ()))
 
 
+@pytest.mark.parametrize("shapes", [(("m", "k"), ("k", "n")), ((3, "k"), ("k", 40))], ids=str)
+def test_unknown_depths(shapes: tuple[Shape, Shape]) -> None:
+    """Whole groups and what they leave, none of either among them, with zero points that count the products."""
+    zeros = (np.uint8(7), np.int8(-3))
+    model = compiled(drawn((3, 8), np.uint8), drawn((8, 40), np.int8), tuple(map(np.array, zeros)), shapes)
+    for depth in (0, 1, 3, 4, 5, 7, 8, 33, 64):
+        for rows, columns in ((3, 40), *(((1, 70), (20, 9)) if shapes[0][0] == "m" else ())):
+            a, b = drawn((rows, depth), np.uint8), drawn((depth, columns), np.int8)
+            np.testing.assert_array_equal(model(a, b, *zeros)[0], wanted(a, b, zeros))
+
+
+@pytest.mark.parametrize(("depth", "products"), [(3, 0), (4, 1), (30, 2), ("k", 2)])
+def test_what_whole_groups_leave_is_a_product_of_its_own(depth: int | str, products: int) -> None:
+    size = 8 if isinstance(depth, str) else depth
+    a, b = drawn((9, size), np.uint8), drawn((size, 48), np.int8)
+    report = compiled(a, b, (), ((9, depth), (depth, 48))).report().data
+    names = [call["kernel"] for call in report["calls"]]
+    assert sum("matmul_widening" in name for name in names) == products, names
+
+
 def test_columns_that_lie_along_the_sum() -> None:
     for rows in (3, 50):
         a, b = drawn((rows, 64), np.uint8), drawn((48, 64), np.int8)

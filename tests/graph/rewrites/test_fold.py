@@ -120,6 +120,14 @@ def test_a_factor_per_position_stays():
     assert ops(module) == ["conv", "mul"]
 
 
+def test_a_factor_of_sums_of_narrower_weights_stays():
+    w = np.random.default_rng(4).standard_normal((6, 5)).astype(np.float16)
+    given = tensor(dt.f16, (3, 6))
+    module = program(lambda x: ew.mul(ct.matmul_widening(x, constant(w), sums=dt.f32), weights(5)), given)
+    run(module, FoldAffine(), tolerance=2e-3)
+    assert ops(module) == ["matmul_widening", "mul"]
+
+
 def test_weights_that_are_shared_stay():
     def body(x):
         y = conv(x, 8, 3)

@@ -77,6 +77,57 @@ def test_a_product_of_dims_is_long_when_all_of_them_are() -> None:
     assert not specialize_less(kernel(), kernel_info(func).specialized_for)
 
 
+def test_the_last_of_several_dims_is_small_where_the_others_are_large() -> None:
+    func = kernel()
+    n, m = func.dims
+    assert not specialize_less(func, {"n": 5, "m": 3})
+    assert [d.bounds for d in func.dims] == [n.bounds, m.bounds]
+    specialize(func, n, 7)
+    assert [d.bounds for d in func.dims] == [(7, None), (0, 2)]
+    assert kernel_info(func).specialized_for == {"n": 7}
+    assert verify_func(func, LOOPS_SPEC) is None
+    assert parse_kernel(print_func(func)).info == func.info
+
+
+def test_nothing_is_known_of_a_dim_while_the_other_may_be_small() -> None:
+    func = kernel()
+    n, m = func.dims
+    specialize_less(func, {"n": 5, "m": 3})
+    specialize(func, n, 4)
+    assert [d.bounds for d in func.dims] == [(4, None), m.bounds]
+
+
+GRID = """
+kernel @k(x: &f32[m, n], w: &f32[8], y: &f32[m, n]) dims(n, m) with {outputs=1} {
+  for j in 0..m {
+    for i in 0..n {
+      y[j, i] = x[j, i] * 2 + w[3]
+    }
+  }
+  return
+}
+"""
+
+
+@pytest.mark.parametrize(("n", "m"), [*product((0, 3, 4, 5, 9), (1, 2, 3, 8))])
+def test_kernels_for_each_dim_and_for_what_is_left_serve_all_dims(n: int, m: int) -> None:
+    dims = kernel(GRID).dims
+    first, second = dims
+    large = specialize(specialize(kernel(GRID), first, 5), second, 3)
+    others = kernel(GRID)
+    assert not specialize_less(others, kernel_info(large).specialized_for)
+    specialize(others, others.dims[1], 3)
+    left = kernel(GRID)
+    assert specialize_less(left, kernel_info(others).specialized_for)
+    func = for_other_dims(large, for_other_dims(others, left, dims), dims)
+    assert kernel_info(func).not_together == {}
+    x, w = np.arange(n * m, dtype=np.float32).reshape(m, n), np.arange(8, dtype=np.float32)
+    interpret(func, [x, w, y := np.zeros((m, n), np.float32)], {"n": n, "m": m})
+    np.testing.assert_array_equal(y, 2 * x + 3)
+    run_native(func, [x, w, y := np.zeros((m, n), np.float32)], (n, m))
+    np.testing.assert_array_equal(y, 2 * x + 3)
+
+
 def test_dims_for_which_loops_that_never_run_divide_by_zero_are_not_narrowed() -> None:
     text = """
 kernel @k(x: &f32[4, n], y: &f32[4*((n + 3) // 4)]) dims(n) with {outputs=1} {

@@ -23,6 +23,7 @@ from tilewright.loops.order.split import split
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.loops.storage.axes import merge_axes, split_axis
 from tilewright.loops.storage.compute_in import compute_in
+from tilewright.loops.storage.pack import pack
 from tilewright.loops.storage.preload import preload
 from tilewright.loops.storage.swap_axes import swap_axes
 from tilewright.ops.define.loop_programs import run_kernel
@@ -170,6 +171,19 @@ def test_padding_of_a_maximum_is_skipped_when_it_never_wins() -> None:
     np.testing.assert_array_equal(run(func, x), [wide[i : i + 3].max() for i in range(8)])
     zeros = read(LARGEST.replace("OTHER", "0"))
     assert "accumulates no guarded element" in refused(lambda: guard_reduction(zeros, find_loop(zeros, "i")))
+
+
+def test_padding_of_the_largest_of_limited_elements_is_skipped() -> None:
+    """As of products in sums: the least of anything and the neutral element of `max` is that element."""
+    text = LARGEST.replace("max(y[i], x[", "max(y[i], min(0.5, x[").replace("OTHER])", "-inf]))")
+    func = read(text)
+    guard_reduction(func, find_loop(func, "i"))
+    assert [op.name for op in func.body.walk()].count("if") == 1
+    x = RNG.standard_normal(8)
+    wide = np.minimum(0.5, np.pad(x, 1, constant_values=-np.inf))
+    np.testing.assert_array_equal(run(func, x), [wide[i : i + 3].max() for i in range(8)])
+    added = read(text.replace("min(0.5, x", "(0.5 + x"))
+    assert "accumulates no guarded element" in refused(lambda: guard_reduction(added, find_loop(added, "i")))
 
 
 def test_an_intermediate_lives_in_the_output() -> None:
@@ -454,3 +468,27 @@ def test_a_producer_of_two_loops_is_kept_inside_of_its_domain_in_both() -> None:
     y = np.full((6, 3), np.nan)
     run_kernel(func, [x, y])
     assert np.array_equal(y, np.concatenate([x + 1, np.zeros((2, 3))]))
+
+
+@pytest.mark.parametrize(("condition", "needed"), [("8*io + 7 < n", False), ("8*io + 6 < n", True), ("io < n", True)])
+def test_a_copy_of_what_a_branch_knows_to_be_there_has_no_conditions(condition: str, needed: bool) -> None:
+    func = parse_kernel(
+        f"""
+kernel @k(x: &f64[n], y: &f64[n]) dims(n) with {{outputs=1}} {{
+  for io in 0..(n + 7) // 8 {{
+    if {condition} {{
+      for t in 0..1 {{
+        for i in 0..8 {{
+          y[8*io + i if 8*io + i < n] = x[8*io + i if 8*io + i < n else 0]
+        }}
+      }}
+    }}
+  }}
+  return
+}}
+"""
+    )
+    made = pack(func, func.args[0], find_loop(func, "t"))
+    assert verify_func(func, LOOPS_SPEC) is None
+    (load,) = (op for op in made.fill[-1].walk() if op.name == "load")
+    assert bool(load.attrs.get("guard")) == needed

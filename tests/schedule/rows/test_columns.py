@@ -12,7 +12,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import tensor
-from tilewright.loops.edit import body_of, enclosing_loops, is_loop, kind_of, loops_in
+from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, is_loop, kind_of, loops_in
 from tilewright.ops import elementwise as ew
 from tilewright.ops.reduce import reduce_max, reduce_sum
 
@@ -61,3 +61,28 @@ def test_no_element_of_a_column_is_computed_alone(
                 continue
             kinds = {kind_of(o) for o in (loop, *enclosing_loops(loop))}
             assert "vector" in kinds or unknown == 2, "only the remainder of unknown columns has single elements"
+
+
+SHORT = {"axis 0": (5, 6, 7, 3), "axis 1": (5, 6, 7, 3), "one column": (5, 6, 20, 1), "two columns": (2, 6, 30, 2)}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("then", [lambda y: y, ew.exp], ids=["alone", "with work after it"])
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("target", ["x86-64-v3", "cascadelake"])
+def test_short_columns_beside_others_are_one_line(
+    name: str, keepdims: bool, then: Body, known: bool, target: str
+) -> None:
+    """Lanes run over both axes, as these lie behind one another in memory."""
+    shape = SHORT[name]
+    axis = 1 - name.endswith("0")
+    dims = [sym(d) if known else var(f"n{k}", 1) for k, d in enumerate(shape)]
+    x = np.random.default_rng(axis).standard_normal(shape).astype(np.float32)
+
+    def body(x: Value) -> Value | tuple[Value, ...]:
+        return then(reduce_max(x, axes=(axis,), keepdims=keepdims))
+
+    module, _ = oracle.agree([tensor(dt.f32, dims)], body, [x], target)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert dims[-1] == 1 or buffer_type(kernel.args[-1]).shape[-1] is not dims[-1]

@@ -184,6 +184,42 @@ def test_rows_of_unknown_length_run_one_by_one() -> None:
     assert any("rows run one by one: their length is not known" in str(r) for r in ctx.remarks)
 
 
+@pytest.mark.parametrize("body", [softmax, lambda v: reduce.reduce_min(v, axes=(1,))], ids=["softmax", "least"])
+@pytest.mark.parametrize("length", [1, 3, 16, 17, 33, 64, 65, 130])
+@pytest.mark.parametrize("target", ["x86-64-v3", "cascadelake", "aarch64-neon"])
+def test_short_rows_of_unknown_length(body: Callable[[Value], Value], length: int, target: str) -> None:
+    x = RNG.standard_normal((9, length)).astype(np.float32)
+    oracle.agree([tensor(dt.f32, (var("rows"), var("n")))], body, [x], target)
+
+
+def test_rows_of_unknown_length_that_few_vectors_hold_are_gone_over_under_masks() -> None:
+    """One vector at a time, whose lanes are reduced once, and four rows at a time."""
+    x = RNG.standard_normal((9, 5)).astype(np.float32)
+    types = [tensor(dt.f32, (var("rows"), var("n")))]
+    module, _ = oracle.agree(types, lambda v: reduce.reduce_min(v, axes=(1,)), [x], "cascadelake")
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    long, short = (op for op in kernel.body.ops if op.name == "if")
+    lanes = [
+        [o.operands[0].type.size.value for o in part.walk() if o.name == "lanes_reduce"]  # type: ignore[union-attr]
+        for part in (long, short)
+    ]
+    assert lanes == [[64, 16], [16] * 5]
+    assert all(kind_of(o) == "vector" for o in innermost_of(kernel))
+
+
+def test_sums_along_memory_read_what_each_row_has_one_of() -> None:
+    """As the variance of channels reads their means: lanes run along the sum."""
+
+    def body(x: Value, means: Value) -> Value:
+        gaps = ew.sub(x, means)
+        return reduce.reduce_sum(ew.mul(gaps, gaps), axes=(0, 2))
+
+    x, means = RNG.standard_normal((4, 24, 64)).astype(np.float32), RNG.standard_normal((1, 24, 1)).astype(np.float32)
+    module, _ = oracle.agree([tensor(dt.f32, a.shape) for a in (x, means)], body, [x, means])
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert sums_of(kernel)
+
+
 def test_interleaved_rows_have_fewer_sums_each() -> None:
     """Four registers of sums in all, as for one row."""
     x = RNG.standard_normal((128, 120)).astype(np.float32)

@@ -132,7 +132,7 @@ def test_both_directions_of_a_recurrence(known: bool, batch: int) -> None:
     dims = (sym(40), sym(batch)) if known else (var("t", 1), var("n", 1))
     artifact = compile_module(directions(*dims), Options(), parse_target("host"))
     if not known or batch == 1:
-        assert any("runs at the same time" in r["message"] for r in artifact.report["remarks"])
+        assert any("runs at the same time" in r.message for r in artifact.report.remarks)
     x = RNG.standard_normal((40, batch, 64)).astype(np.float32)
     h = RNG.standard_normal((batch, 64)).astype(np.float32)
     for threads in (1, 2, 3):

@@ -218,17 +218,17 @@ def kernel_table(model: Model, times: Sequence[KernelTime]) -> Table:
     if sizes:
         made.title = f"the variant for {sizes}"
     artifact = next((v.artifact for v in model.artifact.variants if v.text == sizes), model.artifact)
-    calls = artifact.report["calls"]
+    calls = artifact.report.calls
     for found, call in sorted(zip(times, calls, strict=True), key=lambda pair: -pair[0].seconds):
-        rates = (_rate(call[key], found.seconds / max(found.count, 1)) for key in ("flops", "touched bytes"))
+        rates = (_rate(amount, found.seconds / max(found.count, 1)) for amount in (call.flops, call.touched_bytes))
         share = f"{100 * found.seconds / total:.1f} %"
         made.add_row(found.kernel, found.node, f"{1000 * found.seconds:.3f}", share, *rates)
     return made
 
 
-def _rate(amount: str, seconds: float) -> str:
-    """Billions a second; nothing for an amount that depends on symbolic dims."""
-    return f"{int(amount) / max(seconds, 1e-9) / 1e9:.1f}" if amount.isdecimal() else ""
+def _rate(amount: str | None, seconds: float) -> str:
+    """Billions a second; nothing for an amount that depends on symbolic dims, or was not counted."""
+    return f"{int(amount) / max(seconds, 1e-9) / 1e9:.1f}" if amount is not None and amount.isdecimal() else ""
 
 
 def difference(ours: Arrays, theirs: Arrays) -> float:

@@ -18,6 +18,8 @@ from tilewright.cli.models import (
     need_source,
 )
 from tilewright.cli.output import SafeConsole, json_option, print_json
+from tilewright.runtime.artifact import sizes_text
+from tilewright.runtime.report.records import AddedProgram
 from tilewright.runtime.storage.container import is_container
 from tilewright.runtime.storage.files import check_file, check_replaced
 
@@ -54,22 +56,22 @@ def command(model: Path, output: Path | None, full: bool, as_json: bool, force: 
     seconds = time.perf_counter() - start
     report = compiled.summary()
     if as_json:
-        print_json({"output": str(output), "bytes": output.stat().st_size, "seconds": seconds, **report.data})
+        print_json({"output": str(output), "bytes": output.stat().st_size, "seconds": seconds, **report.as_dict()})
         return
     console = SafeConsole(soft_wrap=True)
     size = output.stat().st_size / 1e6
-    nodes, kernels = report.data.get("nodes"), report.data.get("kernels")
-    console.print(
-        f"{output}: {nodes} operators in {kernels} kernels, {size:.1f} MB, {seconds:.1f} s", markup=False
-    )
-    for variant in report.data.get("variants", ()):
-        added = sum(variant[f"added {what} bytes"] for what in ("code", "constant")) / 1e6
-        console.print(f"  for {variant['sizes']}: {variant['kernels']} kernels, {added:.1f} MB more", markup=False)
-    if broadcasting := report.data.get("broadcasting"):
-        added = sum(broadcasting[f"added {what} bytes"] for what in ("code", "constant")) / 1e6
-        more = f"{broadcasting['kernels']} kernels, {added:.1f} MB more"
-        console.print(f"  for dims that are 1 where others are not: {more}", markup=False)
+    what = f"{report.nodes} operators in {report.kernels} kernels"
+    console.print(f"{output}: {what}, {size:.1f} MB, {seconds:.1f} s", markup=False)
+    for variant in report.variants:
+        console.print(f"  for {sizes_text(variant.sizes)}: {_more(variant)}", markup=False)
+    if report.broadcasting is not None:
+        console.print(f"  for dims that are 1 where others are not: {_more(report.broadcasting)}", markup=False)
     if full:
         console.print(str(report), markup=False)
-        for variant in compiled.variants:
-            console.print(f"\n\nfor {variant.text}\n\n{variant.artifact.summary()}", markup=False)
+        for of_sizes in compiled.variants:
+            console.print(f"\n\nfor {of_sizes.text}\n\n{of_sizes.artifact.summary()}", markup=False)
+
+
+def _more(program: AddedProgram) -> str:
+    """What a program beside the general one adds."""
+    return f"{program.kernels} kernels, {(program.code_bytes + program.constant_bytes) / 1e6:.1f} MB more"

@@ -16,6 +16,9 @@ from tilewright.cli.layers import certificate_beside, layer_trees
 from tilewright.cli.models import compile_fields, compile_options, model_argument
 from tilewright.cli.output import console as output_console
 from tilewright.cli.output import json_option, print_json
+from tilewright.runtime.artifact import sizes_text
+from tilewright.runtime.errors import Remark
+from tilewright.runtime.report.records import IntegerMeaning
 
 HELP = """Say in which types the layers of MODEL (of a known format, or compiled) are computed, what was not done to it,
 and why, grouped by stage and reason.
@@ -42,47 +45,43 @@ _PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: 
 @compile_options
 def command(model: Path, everything: bool, as_json: bool, **options: Any) -> None:
     artifact = open_artifact(model, **compile_fields(**options))
-    summary = artifact.summary()
-    report = summary.data
+    report = artifact.summary()
     if as_json:
-        print_json({**report, "remarks": [dict(remark) for remark in summary.remarks]})
+        print_json(report.as_dict())
         return
     console = output_console()
-    console.print(f"{report.get('nodes', '?')} operators in {report.get('kernels', '?')} kernels")
-    for variant in report.get("variants", ()):
-        console.print(f"{variant['kernels']} kernels of a variant for {variant['sizes']}", markup=False)
-    if artifact.broadcasting is not None:
-        kernels = artifact.broadcasting.report.get("kernels", "?")
-        console.print(f"{kernels} kernels of the program for dims that are 1 where others are not", markup=False)
+    console.print(f"{report.nodes} operators in {report.kernels} kernels")
+    for variant in report.variants:
+        console.print(f"{variant.kernels} kernels of a variant for {sizes_text(variant.sizes)}", markup=False)
+    if report.broadcasting is not None:
+        text = f"{report.broadcasting.kernels} kernels of the program for dims that are 1 where others are not"
+        console.print(text, markup=False)
     if artifact.assumed:
         assumed = Tree("[bold]assumed of the dims, and checked when the model is called")
         for condition in artifact.assumed:
             assumed.add(escape(condition))
         console.print(assumed)
-    if "numerics" in report:  # files of earlier versions do not say
-        console.print(f"numerics are {report['numerics']}")
-    for line in integers(report.get("integers", ())):
+    console.print(f"numerics are {report.numerics}")
+    for line in integers(report.integers):
         console.print(line, markup=False)
-    for tree in layer_trees(report, certificate_beside(model, report), everything):
+    for tree in layer_trees(report, certificate_beside(model, artifact), everything):
         console.print(tree)
-    for tree in trees(summary.remarks, everything):
+    for tree in trees(report.remarks, everything):
         console.print(tree)
 
 
-def integers(tensors: Iterable[Mapping[str, Any]]) -> list[str]:
+def integers(tensors: Iterable[IntegerMeaning]) -> list[str]:
     """What the integers that go in and out of a program without floats stand for."""
-    return [
-        f"{t['tensor']} {t['name']}: {t['dtype']}, (integer - {t['zero point']}) * {t['scale']:.9g}" for t in tensors
-    ]
+    return [f"{t.tensor} {t.name}: {t.dtype}, (integer - {t.zero_point}) * {t.scale:.9g}" for t in tensors]
 
 
-def trees(remarks: Iterable[Mapping[str, str]], everything: bool) -> list[Tree]:
+def trees(remarks: Iterable[Remark], everything: bool) -> list[Tree]:
     """A tree for each stage: what failed, then reasons, the most frequent first, and what they were said of."""
     stages: dict[str, dict[tuple[str, str], Counter[str]]] = {}
     for remark in remarks:
-        if everything or remark["kind"] in SHOWN:
-            reasons = stages.setdefault(remark["stage"], {})
-            reasons.setdefault((remark["kind"], remark["message"]), Counter())[remark["subject"]] += 1
+        if everything or remark.kind in SHOWN:
+            reasons = stages.setdefault(remark.stage, {})
+            reasons.setdefault((remark.kind, remark.message), Counter())[remark.subject] += 1
     return [_tree(stage, reasons) for stage, reasons in stages.items()]
 
 

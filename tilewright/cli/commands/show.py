@@ -60,5 +60,5 @@ def command(model: Path, level: str, kernel: str | None, **options: Any) -> None
             model, level, kernel=kernel, options=Options.of(None, **fields), constants=constants, shapes=shapes,
             session=session, progress=progress,
         )  # fmt: skip
-    warn_of_failures(remark.record() for remark in session.loaded_plugins.refused)
+    warn_of_failures(session.loaded_plugins.refused)
     say_program("\n".join(text.rstrip() + "\n" for text in texts.values()))

@@ -16,11 +16,10 @@ from tilewright.exporters.onnx import sizes
 from tilewright.exporters.onnx.bodies import in_operators
 from tilewright.exporters.onnx.forms.registry import NoFormError, forms_of, rewrites_of
 from tilewright.exporters.onnx.scope import Names, OnnxConstants, OnnxScope
-from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.schema import NEWEST_OPSET, attributes_of, check_types, schema_of
 from tilewright.frontends.onnx.tensors import ELEM_TYPES
 from tilewright.frontends.onnx.types import onnx_type
-from tilewright.frontends.problems import Problems
+from tilewright.frontends.problems import Problems, shown
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
 from tilewright.ir.dtype import DType

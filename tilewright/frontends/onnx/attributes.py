@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import AttributeProto
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.ir.diag import ModelError
 
 Bindings = Mapping[str, AttributeProto]

@@ -13,7 +13,6 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from tilewright.frontends import control_flow
-from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx import attributes as attrs
 from tilewright.frontends.onnx import schema as spec
 from tilewright.frontends.onnx.node import Node
@@ -28,6 +27,7 @@ from tilewright.frontends.onnx.structure import (
 )
 from tilewright.frontends.onnx.tensors import ELEM_TYPES, dtype_of, from_sparse, to_array
 from tilewright.frontends.onnx.types import element_type, is_like
+from tilewright.frontends.problems import shown
 from tilewright.frontends.translation import (
     BrokenInputError,
     DifferentRanksError,
@@ -295,7 +295,8 @@ class Importer:
             raise UnsupportedError(f"the domain '{shown(domain)}' is not imported by the model, or unknown")
         schema = spec.schema_of(node.op_type, version, domain)
         native = find_adapter(domain, node.op_type, version)
-        hosted = find_host_adapter(domain, node.op_type, version)
+        strangers = [v for v in inputs if v is not None and not is_native(v.type)]
+        hosted = find_host_adapter(domain, node.op_type, version) if strangers or native is None else None
         if native is hosted is None and (reason := refusal(domain, node.op_type)) is not None:
             raise UnsupportedError(f"the operator is not supported: {reason}")
         if native is hosted is schema is None:
@@ -309,7 +310,6 @@ class Importer:
         if schema is not None:
             spec.check_node(node, attributes, schema)
             spec.check_types([None if v is None else v.type for v in inputs], schema)
-        strangers = [v for v in inputs if v is not None and not is_native(v.type)]
         adapter = hosted if strangers else native
         if adapter is None and not spec.has_body(schema):
             for v in strangers:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.onnx import adapters as adapters
 from tilewright.frontends.onnx.file import Source, read_model
@@ -16,6 +15,7 @@ from tilewright.frontends.onnx.schema import NEWEST_OPSET
 from tilewright.frontends.onnx.structure import check_expansion, functions_of
 from tilewright.frontends.onnx.tensors import dtype_of
 from tilewright.frontends.onnx.types import element_type
+from tilewright.frontends.problems import shown
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir.core import Module, Value
 from tilewright.ir.diag import ModelError, UnsupportedError

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import AttributeProto
 
+from tilewright.frontends.adapters import REQUIRED
 from tilewright.frontends.axes import as_scalar, from_front
-from tilewright.frontends.errors import shown
 from tilewright.frontends.node import NodeWithOperands
 from tilewright.frontends.onnx.attributes import checked_flag, value_of
 from tilewright.frontends.onnx.schema import attributes_of
 from tilewright.frontends.onnx.tensors import dtype_of
+from tilewright.frontends.problems import shown
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -77,6 +78,10 @@ class Node(NodeWithOperands):
 
     stored = input
 
+    @property
+    def count(self) -> int:
+        return len(self._inputs)
+
     def optional(self, k: int) -> Value | None:
         self._seen.add(k)
         return self._inputs[k] if k < len(self._inputs) else None
@@ -133,6 +138,15 @@ class Node(NodeWithOperands):
         if default is _MISSING:
             raise ModelError(f"{self.op} needs the attribute '{name}'")
         return default
+
+    def keyword(self, name: str, kind: str, default: Any) -> Any:
+        read: Callable[..., Any] = {"bool": self.flag, "DType": self.dtype_attr}.get(kind, self.attr)
+        value = read(name, *(() if default is REQUIRED else (default,)))
+        if name != "axis" or not isinstance(value, int) or value >= 0:
+            return value
+        if value < -self.rank(0):
+            raise ValueError(f"axis {value} does not exist: the tensor has {self.rank(0)} axes")
+        return value + self.rank(0)
 
     def flag(self, name: str, default: Any = _MISSING) -> bool:
         """An attribute that is 0 or 1; ModelError for others."""

@@ -11,9 +11,9 @@ import onnx.defs
 from onnx import AttributeProto
 from onnx.defs import OpSchema
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.attributes import checked_flag
 from tilewright.frontends.onnx.types import onnx_type, type_proto
+from tilewright.frontends.problems import shown
 from tilewright.ir.diag import ModelError
 from tilewright.ir.types import TensorType, Type
 

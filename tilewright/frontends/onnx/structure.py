@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.ir.diag import ModelError
 
 

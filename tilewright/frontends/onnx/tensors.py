@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.files import open_regular
+from tilewright.frontends.problems import shown
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType

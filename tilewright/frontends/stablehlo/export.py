@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.ir.diag import ModelError
 
 MOST_INPUTS = 100_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.frontends.stablehlo.node import ADAPTERS, BY_ELEMENT, CUSTOM_CALLS, ProgramOp
 from tilewright.frontends.stablehlo.types import (
     SourcePlace,
@@ -187,7 +187,7 @@ class Inliner:
         types = [tensor_type(r.type) for r in op.results if not _is_token(r)]
         if op.name in _CONSTANTS:
             return [self._constant(op, types[0])]
-        adapter = ADAPTERS.get(op.name)
+        adapter = ADAPTERS.find(op.name)
         if adapter is None:
             raise UnsupportedError("the operator is not supported")
         if op.name == "stablehlo.custom_call":

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.files import read_file
 from tilewright.frontends.inputs import Declared
+from tilewright.frontends.problems import shown
 from tilewright.frontends.stablehlo import adapters as adapters
 from tilewright.frontends.stablehlo.export import Export, export_of, read_export
 from tilewright.frontends.stablehlo.importer import Inliner, walk

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxlib.mlir import ir
 
+from tilewright.frontends.adapters import AdapterTable
 from tilewright.frontends.node import NodeWithOperands
 from tilewright.frontends.stablehlo.types import TensorLike, tensor_type, text_of
 from tilewright.frontends.stablehlo.values import Held, as_value
@@ -15,7 +16,7 @@ from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.outside import Definitions
 from tilewright.ops import elementwise as ew
 
 if TYPE_CHECKING:
@@ -24,39 +25,28 @@ if TYPE_CHECKING:
 Adapter = Callable[["ProgramOp"], "Held | Sequence[Held] | None"]
 """Translates an op: gives what its results are, one or several."""
 
-ADAPTERS: dict[str, Adapter] = {}
+STABLEHLO_DEFINITIONS = Definitions()
+
+ADAPTERS: AdapterTable[str, Adapter] = AdapterTable(STABLEHLO_DEFINITIONS)
 """By the names of ops, with their dialects."""
 
 BY_ELEMENT: set[str] = {"func.call"}
 """Those of them that bodies of scalars may have, which are computed for whole tensors."""
 
-CUSTOM_CALLS: dict[str, Adapter] = {}
+CUSTOM_CALLS: AdapterTable[str, Adapter] = AdapterTable(STABLEHLO_DEFINITIONS)
 """By the targets of `custom_call`, and the names of `composite`."""
 
 
 def adapter(*names: str, by_element: bool = False) -> Callable[[Adapter], Adapter]:
     """The function translates ops of these names, of StableHLO where they name no dialect."""
-
-    def register(fn: Adapter) -> Adapter:
-        for name in names:
-            full_name = name if "." in name else f"stablehlo.{name}"
-            ADAPTERS[full_name] = fn
-            if by_element:
-                BY_ELEMENT.add(full_name)
-        return fn
-
-    return register
+    full_names = [name if "." in name else f"stablehlo.{name}" for name in names]
+    BY_ELEMENT.update(full_names if by_element else ())
+    return ADAPTERS.adds(full_names, by_element)
 
 
 def custom_call(*targets: str) -> Callable[[Adapter], Adapter]:
     """The function translates calls of what these names stand for."""
-
-    def register(fn: Adapter) -> Adapter:
-        for target in targets:
-            CUSTOM_CALLS[target] = fn
-        return fn
-
-    return register
+    return CUSTOM_CALLS.adds(targets)
 
 
 class ProgramOp(NodeWithOperands):
@@ -141,17 +131,6 @@ class ProgramOp(NodeWithOperands):
     @property
     def result_type(self) -> TensorLike:
         return self.types[0]
-
-    def result_shape(self, *like: Sequence[Sym]) -> tuple[Sym, ...]:
-        """The dims of the result, those that are dynamic as in what is `like` it."""
-        shape = []
-        for k, d in enumerate(self.result_type.shape):
-            known = None if d is None else sym(d)
-            for other in like:
-                known = known if known is not None else other[k]
-            assert known is not None
-            shape.append(known)
-        return tuple(shape)
 
     def region(self, k: int) -> ir.Block:
         """The block of region `k`."""

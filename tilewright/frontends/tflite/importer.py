@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.frontends.tflite.model import ModelInfo, OperatorInfo, SubgraphInfo, TfliteTensor
 from tilewright.frontends.tflite.node import OperatorNode
-from tilewright.frontends.tflite.registry import adapter_of
+from tilewright.frontends.tflite.registry import ADAPTERS, MOVES
 from tilewright.frontends.tflite.tensors import WIDEST, array_of, dtype_of_tensor, quantized
 from tilewright.frontends.tflite.variables import STATE_OPERATORS, Variables
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
@@ -126,8 +126,8 @@ class TfliteImporter:
             self._variables[self._states.handles[operator.inputs[0]]] = self._read(scope, operator.inputs[1])
 
     def _results(self, operator: OperatorInfo, results: Sequence[TfliteTensor], scope: _Scope) -> Results:
-        found = adapter_of(operator.kind)
-        if found is None:
+        adapter = ADAPTERS.find(operator.kind)
+        if adapter is None:
             raise UnsupportedError("the operator is not supported")
         operands = [
             None if n < 0 or _is_state(scope.graph.tensors[n]) else scope.graph.tensors[n]
@@ -136,8 +136,7 @@ class TfliteImporter:
         values = [None if t is None else self._read(scope, t.number) for t in operands]
         if any(t is not None and v is None for t, v in zip(operands, values, strict=True)):
             raise BrokenInputError
-        adapter, moves = found
-        keeps = moves and _quantised_alike([*(t for t in operands if t is not None), *results])
+        keeps = operator.kind in MOVES and _quantised_alike([*(t for t in operands if t is not None), *results])
         node = OperatorNode(operator, values, operands, results, self, keeps=keeps)
         made = self.translation.fit(values, lambda: adapter(node))
         made = made if isinstance(made, tuple) else (made,)

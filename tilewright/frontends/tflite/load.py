@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.inputs import Declared
+from tilewright.frontends.problems import shown
 from tilewright.frontends.tflite import adapters as adapters
 from tilewright.frontends.tflite.importer import TfliteImporter
 from tilewright.frontends.tflite.model import Source, TfliteTensor, read_model

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.files import read_file
+from tilewright.frontends.problems import shown
 from tilewright.frontends.tflite.flatbuffer import Reader, Table
 from tilewright.frontends.tflite.schema import operator_name, options_of
 from tilewright.frontends.tflite.sparse import SparseLevel, Sparsity

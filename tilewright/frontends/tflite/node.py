@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.adapters import REQUIRED
 from tilewright.frontends.node import NodeWithOperands
+from tilewright.frontends.problems import shown
 from tilewright.frontends.tflite.model import OperatorInfo, TfliteTensor
 from tilewright.frontends.tflite.schema import ACTIVATIONS
 from tilewright.frontends.tflite.tensors import WIDEST, dequantized, dtype_of_tensor, float_bias
 from tilewright.frontends.translation import type_of
-from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
@@ -130,6 +130,11 @@ class OperatorNode(NodeWithOperands):
             raise ModelError(f"{self.op} has {name} {value}, which is less than {least}")
         return value
 
+    def keyword(self, name: str, kind: str, default: Any) -> Any:
+        if name not in self.options and default is not REQUIRED:
+            return default
+        return {"bool": bool, "int": int, "float": float}[kind](self.options[name])
+
     def flag(self, name: str) -> bool:
         return bool(self.options[name])
 
@@ -178,8 +183,3 @@ class OperatorNode(NodeWithOperands):
 
     def refuse(self, what: str) -> UnsupportedError:
         return UnsupportedError(f"{self.op} with {shown(what)} is not supported")
-
-
-def as_index(x: Value) -> Value:
-    """Positions as they are gathered by."""
-    return x if dtype_of(x).is_int else ew.cast(x, dtype=dt.i64)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tilewright.frontends.adapters import AdapterTable
 from tilewright.ir.outside import Definitions
 
 if TYPE_CHECKING:
@@ -14,30 +15,32 @@ TfliteAdapter = Callable[["OperatorNode"], Any]
 """Translates an operator: gives the result Value, or a tuple of them. Where it gives floats for a result that the file
 has quantised, the importer quantises them."""
 
-_ADAPTERS: dict[str, tuple[TfliteAdapter, bool]] = {}
-
 TFLITE_DEFINITIONS = Definitions()
+
+ADAPTERS: AdapterTable[str, TfliteAdapter] = AdapterTable(TFLITE_DEFINITIONS)
+
+MOVES: set[str] = set()
+"""Operators that move elements, and compare them at most: they see integers as they are where all their quantised
+tensors are quantised alike."""
 
 
 def tflite(*names: str, moves: bool = False) -> Callable[[TfliteAdapter], TfliteAdapter]:
-    """The function translates operators of these names. An operator that `moves` elements, and compares them at most,
-    sees integers as they are where all its quantised tensors are quantised alike."""
-
-    def register(fn: TfliteAdapter) -> TfliteAdapter:
-        for name in names:
-            assert name not in _ADAPTERS, f"{name} has two adapters"
-            _ADAPTERS[name] = (fn, moves)
-        TFLITE_DEFINITIONS.note(names, moves, fn)
-        return fn
-
-    return register
+    """The function translates operators of these names; whether they are among `MOVES`."""
+    MOVES.update(names if moves else ())
+    return ADAPTERS.adds(names, moves)
 
 
-def adapter_of(name: str) -> tuple[TfliteAdapter, bool] | None:
-    """The function, and whether it moves elements."""
-    return _ADAPTERS.get(name)
+def binds(table: Mapping[str, Callable[..., Any]], *, moves: bool = False, **renamed: str) -> None:
+    """Operators of these names are these functions: operands are positional parameters, options keyword-only ones of
+    the same names, or of those that are `renamed` (ours="theirs"). The activation that a file has fused with one comes
+    last."""
+    for name, function in table.items():
+        tflite(name, moves=moves)(_translation(function, renamed))
 
 
-def tflite_operators() -> tuple[str, ...]:
-    """Names of all operators that are translated, sorted."""
-    return tuple(sorted(_ADAPTERS))
+def _translation(function: Callable[..., Any], renamed: Mapping[str, str]) -> TfliteAdapter:
+    def translate(node: OperatorNode) -> Any:
+        found = node.applied(function, **renamed)
+        return node.activated(found) if "activation" in node.options else found
+
+    return translate

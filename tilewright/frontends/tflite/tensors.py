@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.frontends.tflite.model import QuantizedAs, TfliteTensor
 from tilewright.frontends.tflite.schema import element_type
 from tilewright.frontends.tflite.sparse import dense

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.frontends.tflite.model import ModelInfo, Source, SubgraphInfo, TfliteTensor, read_model
 from tilewright.frontends.tflite.tensors import array_of
 from tilewright.ir.diag import ModelError

@@ -21,7 +21,7 @@ from torch.export.exported_program import (
 )
 from torch.export.graph_signature import InputKind, OutputKind
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.frontends.torch import adapters as adapters
 from tilewright.frontends.torch.autocast import autocast_of_composites
 from tilewright.frontends.torch.custom import custom_decompositions

@@ -10,7 +10,7 @@ import numpy as np
 import sympy
 import torch
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.frontends.torch import registry
 from tilewright.frontends.torch.capture import Captured, has_complex, op_name
 from tilewright.frontends.torch.contradictions import contradiction

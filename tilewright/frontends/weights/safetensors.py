@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.files import open_regular
+from tilewright.frontends.problems import shown
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType

@@ -9,7 +9,6 @@ others, and fewer additions follow one after the other than in the direct sum, w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -25,10 +24,9 @@ from tilewright.graph.match import dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, defining, rewrite
-from tilewright.ir.scalar import identity
+from tilewright.ir.scalar import SCALAR_OPS, identity
 from tilewright.ir.sym import Sym, sym
-from tilewright.ops.elementwise import add, max_
-from tilewright.ops.pool import max_pool, sum_pool
+from tilewright.ops.define import OPERATORS
 from tilewright.ops.shape import Dim
 from tilewright.ops.view import pad, slice_
 from tilewright.ops.window import Window
@@ -76,7 +74,7 @@ class PlainWindows:
     name: ClassVar[str] = "plain-windows"
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        rule = Rule("plain_windows", _POOLS, partial(large_windows, True))
+        rule = Rule("plain_windows", tuple(_COMBINED), partial(large_windows, True))
         if rewrite(module.main, [rule], module, stage=self.name, within=ctx):
             drop_dead(module)
 
@@ -146,18 +144,18 @@ def _padded_along(x: Value, axis: int, name: str, before: Sym, after: Sym) -> Va
         return x
     rank = len(shape_of(x))
     at = [(before, after) if k == 2 + axis else (sym(0), sym(0)) for k in range(rank)]
-    nothing = identity("max" if name == "max_pool" else "add", dtype_of(x))
+    nothing = identity(_COMBINED[name], dtype_of(x))
     return pad(x, before=[b for b, _ in at], after=[a for _, a in at], value=nothing)
 
 
 def _before_padding(op: Op) -> tuple[Value, _Pads]:
-    """What is pooled, and how far windows reach beyond its ends: of a sum over zeros that were added, what was there
-    before."""
+    """What is pooled, and how far windows reach beyond its ends: of elements that were added and change nothing, what
+    was there before."""
     x = op.operands[0]
     rank = len(shape_of(x)) - 2
     before, after = (tuple(map(sym, op.attrs[name])) or (sym(0),) * rank for name in ("pads_begin", "pads_end"))
-    inner = defining(x, "pad") if op.name == "sum_pool" else None
-    if inner is None or inner.attrs["mode"] != "constant" or inner.attrs["value"]:
+    inner, nothing = defining(x, "pad"), identity(_COMBINED[op.name], dtype_of(x))
+    if inner is None or inner.attrs["mode"] != "constant" or inner.attrs["value"] != nothing:
         return x, (before, after)
     first, last = (tuple(map(sym, inner.attrs[name])) for name in ("before", "after"))
     if any(p != 0 for p in (*first[:2], *last[:2])) or not all(p.is_const and p.value >= 0 for p in (*first, *last)):
@@ -202,19 +200,19 @@ def _pool_along(
         "kernel": only(kernel, 1), "strides": only(stride, 1), "pads_begin": only(before, 0),
         "pads_end": only(after, 0), "dilations": only(dilation, 1),
     }  # fmt: skip
-    return (max_pool if name == "max_pool" else sum_pool)(x, **attrs)
+    return OPERATORS[name](x, **attrs)
 
 
 def _doubled(x: Value, a: _Axis, name: str) -> Value:
     """The windows along one axis, grown from single elements."""
-    combine = "max" if name == "max_pool" else "add"
-    join: Callable[[Value, Value], Value] = max_ if combine == "max" else add
+    combine = _COMBINED[name]
+    join, is_sum = OPERATORS[combine], SCALAR_OPS[combine].linear == "together"
     wide = _padded(x, a, identity(combine, dtype_of(x)))
     positions = a.line - a.reach + 1
     found: Value | None = None
     size, done = 1, 0
     while True:
-        if combine == "add" and a.kernel & size:
+        if is_sum and a.kernel & size:
             part = _from(wide, a, done * a.dilation, positions)
             found = part if found is None else join(found, part)
             done += size
@@ -246,5 +244,6 @@ def _from(x: Value, a: _Axis, start: int, size: int, step: int = 1) -> Value:
     return slice_(x, starts=starts, sizes=sizes, steps=steps)
 
 
-_POOLS = ("max_pool", "sum_pool")
-LARGE_WINDOW_RULES = (Rule("large_windows", _POOLS, partial(large_windows, False)),)
+_COMBINED = {"max_pool": "max", "sum_pool": "add"}
+"""What joins the elements of a window."""
+LARGE_WINDOW_RULES = (Rule("large_windows", tuple(_COMBINED), partial(large_windows, False)),)

@@ -22,6 +22,7 @@ from tilewright.graph.algorithms.winograd import MOST_GROWTH
 from tilewright.graph.match import shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.rewrite import defining
 from tilewright.ops.blocked import conv_blocked
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import constant
@@ -136,22 +137,22 @@ def _candidate(op: Op, module: Module) -> _Conv | None:
     """A convolution of padded data, all sizes known, that Winograd's algorithm does not compute."""
     if op.name != "conv_blocked" or any(p != 0 for p in (*op.attrs["pads_begin"], *op.attrs["pads_end"])):
         return None
-    x, w = op.operands
-    if x.op is None or x.op.name != "pad" or w.op is None or w.op.name != "constant":
+    padded, w = (defining(v, name) for v, name in zip(op.operands, ("pad", "constant"), strict=True))
+    if padded is None or w is None:
         return None
-    padding = x.op.attrs
+    padding = padded.attrs
     ends = (*padding["before"], *padding["after"])
     if padding["mode"] != "constant" or padding["value"] or not type_of(op.result).is_static:
         return None
-    if not type_of(x.op.operands[0]).is_static or any(not isinstance(p, int) and not p.is_const for p in ends):
+    if not type_of(padded.operands[0]).is_static or any(not isinstance(p, int) and not p.is_const for p in ends):
         return None
     if any(int(p) < 0 for p in ends) or not prod(d.value for d in shape_of(op.result)):
         return None
-    filters = module.constants[w.op.attrs["name"]]
+    filters = module.constants[w.attrs["name"]]
     unit = all(n == 1 for n in (*op.attrs["strides"], *op.attrs["dilations"]))
     if unit and tile_lengths(filters.shape[2:], MOST_GROWTH):
         return None
-    return _Conv(op, x.op.operands[0], filters)
+    return _Conv(op, padded.operands[0], filters)
 
 
 def _replace(conv: _Conv, module: Module) -> list[Op]:

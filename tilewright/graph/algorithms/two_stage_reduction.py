@@ -68,12 +68,13 @@ def _is_of_many(op: Op) -> bool:
 
 def _rows(x: Value, target: Target | None, typical: TypicalSizes) -> tuple[tuple[Sym, ...], int]:
     """The shape in which a tensor consists of rows, and how many leading axes count these; no axes where it is one row.
-    Sizes that are not known leave the axes as they are, of which rows have the last ones."""
+    Sizes that are not known leave the axes as they are, of which rows have the last one, if it is known to be long, or
+    the last two at least: a short one would leave nothing to do at once."""
     shape, size = shape_of(x), type_of(x).size
     length = row_of_all(size.value, type_of(x).dtype.bytes, target) if size.is_const else 0
     if length:
         return (size // length, sym(length)), 1
-    kept = len(shape) - 1
+    kept = max(0, len(shape) - (1 if (shape[-1].bounds[0] or 0) >= LEAST_OF_ROW or size.is_const else 2))
     while kept > 0 and typical.medium([product(shape[kept:])])[0] < LEAST_OF_ROW:
         kept -= 1
     return shape, kept if product(shape[:kept]) != 1 else 0

@@ -14,6 +14,7 @@ from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.rewrite import defining
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.define import constant
@@ -130,13 +131,14 @@ def _candidate(op: Op, module: Module) -> _Conv | None:
 def _without_padding(x: Value) -> tuple[Value, tuple[Sym, ...], tuple[Sym, ...]]:
     """The data before a `pad` with zeros of its spatial axes, and what that adds before and after each."""
     nothing = (sym(0),) * (len(shape_of(x)) - 3)
-    if x.op is None or x.op.name != "pad" or x.op.attrs["mode"] != "constant" or x.op.attrs["value"] != 0:
+    padded = defining(x, "pad")
+    if padded is None or padded.attrs["mode"] != "constant" or padded.attrs["value"] != 0:
         return x, nothing, nothing
-    before, after = (tuple(map(sym, x.op.attrs[side])) for side in ("before", "after"))
+    before, after = (tuple(map(sym, padded.attrs[side])) for side in ("before", "after"))
     others = (*before[:2], *after[:2], before[-1], after[-1])
     if any(p != 0 for p in others) or any((p.bounds[0] or -1) < 0 for p in (*before, *after) if p != 0):
         return x, nothing, nothing
-    return x.op.operands[0], before[2:-1], after[2:-1]
+    return padded.operands[0], before[2:-1], after[2:-1]
 
 
 def _replace(conv: _Conv, m: tuple[int, ...], module: Module) -> list[Op]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from tilewright.cost.elementwise import COSTLY_OPERATIONS, weighted_operations
 from tilewright.graph.match import is_constant, shape_of
 from tilewright.ir.core import Op
+from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops.define import OPERATORS, Compute, Operator
@@ -202,7 +203,7 @@ def _is_identity(load: Op, axes: tuple[Sym, ...], compute: Compute) -> bool:
 def _reduction(compute: Compute) -> OpInfo:
     body = compute.body.ops
     loads = [o for o in body if o.name == "load"]
-    products = [o for o in body if o.name == "mul"]
+    products = [o for o in body if scalar_operation(o).linear == "each"]
     sources = {o.operands[0] for o in loads}
     if compute.combine == "add" and len(products) == 1 and len(sources) == 2 and len(loads) == 2:
         guarded = any(o.attrs.get("guard") for o in loads)

@@ -39,7 +39,7 @@ def _elementwise(op: Op, layouts: LayoutMap, ctx: PassContext) -> bool:
     whole = [v for v in op.operands if layouts.has_blocked(v) and shape_of(v)[1] == shape[1]]
     if not any(len(shape_of(v)) == len(shape) for v in whole):
         return False
-    by_number = op.name == "div" and type_of(op.operands[1]).size == 1
+    by_number = 0 in traits_of(op).linear and type_of(op.operands[-1]).size == 1
     if shape[1] % layouts.block != 0 and not traits_of(op).is_finite and not by_number:
         ctx.remark(
             STAGE, f"{op.name} {op.loc}", "the fill of its last block of channels might not stay finite"

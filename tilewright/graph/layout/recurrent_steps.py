@@ -15,6 +15,7 @@ from tilewright.cost.recurrence import USUAL_BATCH, columns_of_gate, entries_tog
 from tilewright.graph.match import is_known, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
+from tilewright.ir.rewrite import defining
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
@@ -48,13 +49,12 @@ class RecurrentSteps:
 def _pad_gates(op: Op, module: Module) -> None:
     """Fill each gate up to whole cache lines, where the product that gives them has constant weights."""
     count, hidden = GATES[op.name], shape_of(op.operands[1])[2]
-    added = op.operands[0].op
-    bias = added.operands[1] if added is not None and added.name == "add" else None
-    shaped = added if bias is None or added is None else added.operands[0].op
-    if shaped is None or shaped.name != "reshape" or shaped.operands[0].op is None or not hidden.is_const:
+    added = defining(op.operands[0], "add")
+    shaped = defining(op.operands[0] if added is None else added.operands[0], "reshape")
+    made = None if shaped is None else defining(shaped.operands[0], "matmul")
+    if shaped is None or made is None or not hidden.is_const:
         return
-    made = shaped.operands[0].op
-    if made.name != "matmul" or not made.attrs["transpose_b"] or not is_known(made.operands[1]):
+    if not made.attrs["transpose_b"] or not is_known(made.operands[1]):
         return
     units = columns_of_gate(hidden.value)
     if units == hidden or shape_of(made.operands[1])[0] != count * hidden:
@@ -63,7 +63,8 @@ def _pad_gates(op: Op, module: Module) -> None:
     steps, batch, _ = shape_of(op.operands[0])
     wide = _before(made, lambda: matmul(x, _extended(w, count, units), transpose_b=True), module)
     gates = _before(shaped, lambda: reshape(wide, shape=(steps, batch, count * units)), module)
-    if added is not None and bias is not None:
+    if added is not None:
+        bias = added.operands[1]
         gates = _before(added, lambda: ew.add(gates, _extended(bias, count, units)), module)
     op.set_operands([gates, *op.operands[1:]])
 

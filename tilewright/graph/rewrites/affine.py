@@ -28,11 +28,10 @@ from tilewright.ir.rewrite import (
 from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import reshape
 from tilewright.passes import PassContext
-
-LINEAR = ("conv", "matmul", "conv_transpose")
-"""Operators that are linear in their second operand."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,13 @@ class FoldAffine:
 
 
 def _weighted(value: Value) -> Op | None:
-    """The linear op with constant weights of its result's dtype that gives `value` to one reader only."""
-    op = defining(value, *LINEAR)
-    if op is None or not is_constant(op.operands[1]) or op.attrs.get("sums") is not None:
+    """The product with constant weights of its result's dtype that gives `value` to one reader only."""
+    op = value.op
+    if op is None or not has_one_use(value) or len(op.operands) != 2 or not is_constant(op.operands[1]):
         return None
-    return op if has_one_use(value) else None
+    of_one_dtype = op.attrs.get("sums") is None and dtype_of(op.operands[1]) is dtype_of(op.result)
+    product = traits_of(op).product if of_one_dtype else None
+    return op if product is not None and product.is_plain and product.weights == 1 else None
 
 
 def _offset_of(value: Value) -> Op | None:
@@ -88,9 +89,6 @@ def division_by_constant(op: Op, b: Builder, ctx: RewriteContext) -> Replacement
     return ew.mul(y, ew.div(1.0, c))
 
 
-_SCALING = ("mul", "div", "max", "min", "select", "cast", "reshape", "expand", "squeeze", "unsqueeze")
-
-
 def _divides_what_is_rounded(value: Value) -> bool:
     """Whether a value, scaled, divides what is rounded, as the scale of a quantisation does that is computed from the
     range of its input: the greatest numbers lie in the middle of two steps there, so that its last bit counts."""
@@ -102,10 +100,16 @@ def _divides_what_is_rounded(value: Value) -> bool:
             below = divides or (op.name == "div" and op.operands[1] is current)
             if op.name == "round" if divides else op.name == "quantize_linear" and op.operands[1] is current:
                 return True
-            if op.name in _SCALING and (op, below) not in seen:
+            if _scales(op) and (op, below) not in seen:
                 seen.add((op, below))
                 waiting += [(result, below) for result in op.results]
     return False
+
+
+def _scales(op: Op) -> bool:
+    """Whether it multiplies, chooses or shows numbers, or converts them."""
+    own = traits_of(op)
+    return own.moves_one or (is_elementwise(op) and bool(own.linear or own.chooses))
 
 
 @rule("div")
@@ -191,20 +195,14 @@ def factor_into_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
 def _factor_for_weights(linear: Op, c: Value) -> tuple[Sym | int, ...] | None:
     """The shape in which factor c of the result multiplies the weights; None when it is not one per
     channel."""
-    rank = type_of(linear.result).rank
-    w = type_of(linear.operands[1])
-    channel_axis = rank - 1 if linear.name == "matmul" else 1
+    rank, product, w = type_of(linear.result).rank, traits_of(linear).product, shape_of(linear.operands[1])
     shape = (1,) * (rank - type_of(c).rank) + shape_of(c)
-    if len(shape) != rank or any(d != 1 for k, d in enumerate(shape) if k != channel_axis):
+    if product is None or product.channel is None or product.kept is None or len(shape) != rank:
         return None
-    count = shape[channel_axis]
-    if linear.name == "matmul":
-        return (count, 1) if linear.attrs["transpose_b"] else (1, count)
-    if linear.name == "conv":
-        return (count, *[1] * (w.rank - 1))
-    if linear.attrs["groups"] != 1:
+    count = shape[product.channel]
+    if any(d != 1 for k, d in enumerate(shape) if k != product.channel) or count not in (1, w[product.kept]):
         return None
-    return (1, count, *[1] * (w.rank - 2))
+    return tuple(count if k == product.kept else 1 for k in range(len(w)))
 
 
 _TO_SUMS_AND_PRODUCTS = (division_of_rows, division_by_constant, difference_with_constant)

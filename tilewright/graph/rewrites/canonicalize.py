@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.graph.algorithms.gathers import GATHER_RULES
 from tilewright.graph.algorithms.large_windows import LARGE_WINDOW_RULES
 from tilewright.graph.rewrites.arithmetic import ARITHMETIC_RULES, ROUNDING_RULES
 from tilewright.graph.rewrites.convolutions import CONVOLUTION_RULES
@@ -27,7 +28,7 @@ class Canonicalize:
     def run(self, module: Module, ctx: PassContext) -> None:
         rules = (
             *ARITHMETIC_RULES, *VIEW_RULES, *SINK_RULES, *CONVOLUTION_RULES, *LARGE_WINDOW_RULES,
-            groups_of_one_convolution, *(() if ctx.strict else ROUNDING_RULES),
+            *GATHER_RULES, groups_of_one_convolution, *(() if ctx.strict else ROUNDING_RULES),
         )  # fmt: skip
         changed = True
         while changed:

@@ -102,9 +102,8 @@ class Fold:
         if any(a is None for a in arrays):
             return None
         known = [a for a in arrays if a is not None]
-        if op.name in _DIRECT:
-            shape = tuple(d.value for d in type_of(op.result).shape)
-            return (_DIRECT[op.name](known[0], op.attrs, shape),)
+        if (direct := _DIRECT.get(op.name)) is not None:
+            return (direct(known[0], op.attrs, tuple(d.value for d in type_of(op.result).shape)),)
         try:
             return evaluate_op(op, known, {}, module, flush=not ctx.strict)
         except TilewrightError as e:
@@ -128,7 +127,7 @@ class Fold:
         if sum(map(_bytes, results)) > max(self.small_bytes, growth * held):
             return "the constant would take more memory than computing it is worth"
         work = max(_bytes(t) for t in (*results, *operands))
-        if op.name in _DIRECT:
+        if _DIRECT.get(op.name) is not None:
             work = type_of(op.result).size.value
         elif operator.kind == "primitive":
             computation = operator.compute(operands, op.attrs)
@@ -160,17 +159,22 @@ def _is_closed(op: Op) -> bool:
 
 
 def _is_table(op: Op) -> bool:
-    """Whether only gathers read the result, at most after a little elementwise work: few of its elements are
-    needed."""
+    """Whether only what picks elements by data reads the result, at most after a little elementwise work: few of its
+    elements are needed."""
     reached = {op}
     pending = [op]
     while pending:
-        users = {u for v in pending.pop().results for u in v.users if u.name != "gather"} - reached
+        users = {u for v in pending.pop().results for u in v.users if not _picks(u)} - reached
         reached |= users
         if len(reached) > TABLE_WORK or not all(map(is_elementwise, users)):
             return False
         pending += users
     return True
+
+
+def _picks(op: Op) -> bool:
+    """Whether it takes elements of its first operand, and the others tell which."""
+    return len(op.operands) > 1 and traits_of(op).moves_one
 
 
 def _bytes(type: TensorType) -> int:

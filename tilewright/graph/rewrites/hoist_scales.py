@@ -20,7 +20,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
-from tilewright.ops.traits.derive import is_view
+from tilewright.ops.traits.derive import is_view, traits_of
 from tilewright.passes import PassContext
 
 
@@ -77,7 +77,7 @@ def factor_of_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     if scaled is None or op.attrs["transpose_a"] or not dtype_of(left).is_float:
         return None
     a, factor = scaled.operands
-    if scaled.name == "mul" and shape_of(a) != shape_of(left):
+    if traits_of(scaled).commutative and shape_of(a) != shape_of(left):
         a, factor = factor, a
     rows = shape_of(factor)
     if len(rows) < 2 or rows[-1] != 1 or shape_of(a) != shape_of(left):

@@ -1,7 +1,8 @@
-"""Rules that move transposes and reshapes below the operators that read them, where they meet and cancel.
+"""Rules that move transposes, reshapes and expands below the operators that read them, where they meet and cancel.
 
 Exporters of channels-last frameworks put a transpose before and after each convolution; below the elementwise
-operators between two convolutions the two are neighbours.
+operators between two convolutions the two are neighbours. What is expanded before it is computed with (positions and
+learned queries, for each image of a batch) is computed once, and when compiling where it is known.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from tilewright.ir.types import TensorType, product
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
+from tilewright.ops.traits.derive import is_alias, is_view
 from tilewright.ops.traits.pairing import is_elementwise
-from tilewright.ops.view import concat, pad, reshape, slice_, transpose
+from tilewright.ops.view import concat, expand, reshape, transpose
 
 Perm = tuple[int, ...]
 
@@ -41,30 +43,23 @@ def transpose_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Repl
 
 def _widens_what_others_read(op: Op) -> bool:
     """Whether it makes elements wider that are needed moved and narrow anyway, so that it had better read these."""
-    if op.name != "cast" or dtype_of(op.result).bits <= dtype_of(op.operands[0]).bits:
-        return False
-    return len(op.operands[0].users) > 1
+    x, *others = op.operands
+    return not others and dtype_of(op.result).bits > dtype_of(x).bits and len(x.users) > 1
 
 
 @rule("pad", "slice")
 def transpose_below_window(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """pad and slice of a transpose, but no slice of one that a concat reads as well: it would be made twice."""
+    """pad and slice of a transpose, but not of one that a concat reads as well: it would be made twice."""
     inner = defining(op.operands[0], "transpose")
-    if inner is None or (op.name == "slice" and any(reader.name == "concat" for reader in inner.result.users)):
+    if inner is None or any(reader.name == "concat" for reader in inner.result.users):
         return None
     perm: Perm = tuple(inner.attrs["perm"])
-    x = inner.operands[0]
 
-    def permuted(name: str) -> tuple[object, ...]:
-        values = tuple(op.attrs[name])
-        return tuple(values[perm.index(k)] for k in range(len(perm))) if values else ()
+    def permuted(value: object) -> object:
+        by_axis = isinstance(value, tuple | list) and len(value) == len(perm)
+        return tuple(value[perm.index(k)] for k in range(len(perm))) if by_axis else value  # type: ignore[index]
 
-    if op.name == "pad":
-        moved = pad(
-            x, before=permuted("before"), after=permuted("after"), mode=op.attrs["mode"], value=op.attrs["value"]
-        )
-    else:
-        moved = slice_(x, starts=permuted("starts"), sizes=permuted("sizes"), steps=permuted("steps"))
+    moved = OPERATORS[op.name](inner.operands[0], **{name: permuted(value) for name, value in op.attrs.items()})
     return transpose(moved, perm=perm)
 
 
@@ -104,7 +99,7 @@ def _is_moved_back(value: Value, perm: Perm, shape: tuple[Sym, ...]) -> bool:
             back = tuple(user.attrs["perm"])
             return shape_of(value) == shape and tuple(perm[k] for k in back) == tuple(range(len(perm)))
         others = [v for v in user.operands if v is not value]
-        if not (user.name == "reshape" or is_elementwise(user)) or not all(map(is_constant, others)):
+        if not (is_alias(user) or is_elementwise(user)) or not all(map(is_constant, others)):
             return False
         value = user.result
     return False
@@ -145,11 +140,10 @@ def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replac
 def move_below_whole_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """The greatest of all elements does not depend on where they are. (Sums would be of another order.)"""
     x = op.operands[0]
-    inner = x.op
-    if inner is None or inner.name not in ("transpose", "reshape", "unblock_channels"):
+    if x.op is None or not is_view(x.op) or type_of(op.result).size != 1:
         return None
-    source = inner.operands[0]
-    if type_of(source).size != type_of(x).size or type_of(op.result).size != 1:
+    source = x.op.operands[0]
+    if type_of(source).size != type_of(x).size:
         return None
     axes = tuple(range(type_of(source).rank))
     found = OPERATORS[op.name](source, axes=axes, keepdims=False)
@@ -206,7 +200,7 @@ def reshape_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacem
     """transpose(reshape(x)) -> reshape(transpose(x)) where the reshape leaves the axes alone that are moved,
     or only adds or drops axes of one element."""
     inner = defining(op.operands[0], "reshape")
-    if inner is None or any(u.name == "matmul" for u in op.result.users):
+    if inner is None or any("transpose_b" in u.attrs for u in op.result.users):
         return None  # products take transposes into their flags
     old, middle = shape_of(inner.operands[0]), shape_of(inner.result)
     perm: Perm = tuple(op.attrs["perm"])
@@ -228,6 +222,82 @@ def reshape_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacem
     if moved == sorted(moved):
         return None
     return reshape(transpose(inner.operands[0], perm=(*units, *moved)), shape=shape_of(op.result))
+
+
+@rule()
+def expand_below_elementwise(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """f(expand(x), y) -> expand(f(x, y)) where no operand has the expanded axes."""
+    if not any(defining(v, "expand") for v in op.operands) or not is_elementwise(op) or len(op.results) != 1:
+        return None
+    return _expanded_afterwards(op, [_before_expand(v) for v in op.operands])
+
+
+@rule("matmul")
+def expand_below_product(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """Rows and batches that are expanded are multiplied once, also where a reshape makes one axis of them."""
+    x, w = op.operands
+    merged = defining(x, "reshape")
+    if merged is not None and type_of(w).rank == 2 and not op.attrs["transpose_a"]:
+        wide = merged.operands[0]
+        source = _before_expand(wide, but=-1)
+        if source is wide or type_of(wide).rank < 2 or shape_of(wide)[-1] != shape_of(x)[-1]:
+            return None
+        sums = matmul(source, w, transpose_b=op.attrs["transpose_b"])
+        rows = expand(sums, shape=(*shape_of(wide)[:-1], shape_of(sums)[-1]))
+        return reshape(rows, shape=shape_of(op.result))
+    operands = [_before_expand(x, but=_depth_axis(op, 0)), _before_expand(w, but=_depth_axis(op, 1))]
+    return _expanded_afterwards(op, operands)
+
+
+def _depth_axis(product: Op, k: int) -> int:
+    """The axis along which operand k of a product is summed, from the end."""
+    return -2 if product.attrs[("transpose_a", "transpose_b")[k]] == (k == 0) else -1
+
+
+@rule("transpose")
+def expand_below_transpose(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    inner = defining(op.operands[0], "expand")
+    if inner is None:
+        return None
+    x, rank = inner.operands[0], type_of(op.result).rank
+    x = reshape(x, shape=(*[sym(1)] * (rank - type_of(x).rank), *shape_of(x)))
+    return expand(transpose(x, perm=op.attrs["perm"]), shape=shape_of(op.result))
+
+
+@rule("reshape")
+def expand_below_reshape(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """reshape(expand(x)) -> expand(reshape(x)) where axes are split or merged that are expanded alike."""
+    inner = defining(op.operands[0], "expand")
+    if inner is None:
+        return None
+    x, wide = inner.operands[0], shape_of(inner.result)
+    own = (*[sym(1)] * (len(wide) - type_of(x).rank), *shape_of(x))
+    shape = _before_reshape(own, shape_of(op.result), wide)
+    return None if shape is None else expand(reshape(x, shape=shape), shape=shape_of(op.result))
+
+
+def _before_expand(value: Value, but: int | None = None) -> Value:
+    """What broadcasts to `value`, of as many axes, but for one axis (from the end) of which all elements are needed."""
+    inner = defining(value, "expand")
+    if inner is None:
+        return value
+    x, shape = inner.operands[0], shape_of(value)
+    own = (*[sym(1)] * (len(shape) - type_of(x).rank), *shape_of(x))
+    wide = [a for a, (d, after) in enumerate(zip(own, shape, strict=True)) if d != after]
+    if any(own[a] != 1 for a in wide) or (but is not None and len(shape) + but in wide):
+        return value
+    return x if own == shape_of(x) else reshape(x, shape=own)
+
+
+def _expanded_afterwards(op: Op, operands: list[Value]) -> Replacement:
+    """An op over operands with fewer elements, expanded where it has fewer as well."""
+    if operands == list(op.operands):
+        return None
+    found = OPERATORS[op.name](*operands, **op.attrs)
+    shape = shape_of(op.result)
+    if len(live_dims(shape_of(found))) >= len(live_dims(shape)):
+        return None
+    return expand(found, shape=shape)
 
 
 def _common_suffix(a: tuple[Sym, ...], b: tuple[Sym, ...]) -> int:
@@ -309,4 +379,5 @@ SINK_RULES = (
     move_below_whole_reduction,
     transpose_below_reduction,
     reshape_below_elementwise, reshape_below_softmax, reshape_below_transpose,
+    expand_below_elementwise, expand_below_product, expand_below_transpose, expand_below_reshape,
 )  # fmt: skip

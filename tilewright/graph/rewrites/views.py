@@ -97,7 +97,7 @@ def _unexpanded(value: Value) -> Value | None:
     source = defining(value, "expand", "full")
     if source is None or not _is_expanded(value):
         return None
-    if source.name == "expand":
+    if source.operands:
         return source.operands[0]
     return full(value=source.attrs["value"], dtype=dtype_of(value), shape=())
 
@@ -289,10 +289,11 @@ def slices_beside_each_other(op: Op, b: Builder, ctx: RewriteContext) -> Replace
 
 def _moved(v: Value) -> _Moved | None:
     moves: list[Op] = []
-    while v.op is not None and v.op.name in ("reshape", "transpose"):
-        moves.insert(0, v.op)
-        (v,) = v.op.operands
-    return _Moved(v.op, tuple(moves)) if v.op is not None and v.op.name == "slice" else None
+    while (move := defining(v, "reshape", "transpose")) is not None:
+        moves.insert(0, move)
+        (v,) = move.operands
+    cut = defining(v, "slice")
+    return None if cut is None else _Moved(cut, tuple(moves))
 
 
 def _axis_of(slices: Sequence[Op]) -> int | None:
@@ -318,10 +319,11 @@ def _all_at_once(part: _Moved, cut: int, count: int) -> Value:
     x = transpose(x, perm=(*(k for k in range(len(shape)) if k != cut), cut))
     x = reshape(x, shape=(*shape, sym(count)))
     for move in part.moves:
-        if move.name == "transpose":
-            x = transpose(x, perm=(*move.attrs["perm"], len(move.attrs["perm"])))
-        else:
+        perm = move.attrs.get("perm")
+        if perm is None:
             x = reshape(x, shape=(*shape_of(move.result), sym(count)))
+        else:
+            x = transpose(x, perm=(*perm, len(perm)))
     return x
 
 

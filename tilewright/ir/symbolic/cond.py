@@ -141,4 +141,6 @@ def select(condition: Sym | int, a: Sym | int, b: Sym | int) -> Sym:
         return condition
     if a is ZERO and b is ONE:
         return logical_not(condition)
+    if b.kind == "select" and b.args[1] is a:
+        return select(logical_or(condition, b.args[0]), a, b.args[2])
     return intern("select", select, (condition, a, b))

@@ -64,7 +64,7 @@ class Expressions(ScopedCursor):
 
     def apply(self, name: str, operands: Sequence[Operand], at: int) -> Value:
         """A scalar op; bare numbers among its operands take the dtype of the others."""
-        first = 1 if name == "select" else 0
+        first = SCALAR_OPS[name].conditions
         shown = next((self.dtype_of(v, at) for v in operands[first:] if isinstance(v, Value)), None)
         values = [
             self.typed(v, shown if i >= first else dt.bool_ if isinstance(v, Literal) else None)

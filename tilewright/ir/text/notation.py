@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tilewright.ir.core import Op
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
+from tilewright.ir.scalar import COMPUTING, SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType, ScalarType, TensorType, TokenType
 
@@ -41,6 +41,9 @@ INFIX: dict[str, tuple[str, int]] = {
     "ne": ("!=", COMPARISON),
 }
 """Scalar ops that are written between their operands, and how tightly they bind; they associate left."""
+
+CONVERSIONS = {"cast": "", "bitcast": "bitcast."}
+"""What is written before the dtype to which a scalar is converted."""
 
 LONGEST_INLINE = 160
 """Expressions with more characters get a line of their own, so that no line and no recursion grows without
@@ -85,10 +88,10 @@ def is_expression(op: Op) -> bool:
     dtypes = [v.type.dtype for v in operands if type(v.type) is ScalarType]
     if len(dtypes) != len(operands):
         return False
-    if name in CONVERSIONS:
-        return len(dtypes) == 1
     scalar = SCALAR_OPS.get(name)
-    return scalar is not None and len(dtypes) == scalar.arity and scalar.result_dtype(tuple(dtypes)) is dtype
+    if scalar is None:
+        return name in COMPUTING and len(dtypes) == 1
+    return len(dtypes) == scalar.arity and scalar.result_dtype(tuple(dtypes)) is dtype
 
 
 def is_access(attrs: dict[str, Any], buffer: BufferType | TensorType) -> bool:

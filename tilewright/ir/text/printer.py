@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value, free_name
-from tilewright.ir.scalar import CONVERSIONS
+from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.text.attributes import (
     print_attrs,
@@ -24,6 +24,8 @@ from tilewright.ir.text.attributes import (
     print_variable,
 )
 from tilewright.ir.text.notation import (
+    COMPARISON,
+    CONVERSIONS,
     INFIX,
     LONGEST_INLINE,
     MOST_PRINTED_ELEMENTS,
@@ -240,16 +242,17 @@ class _Printer:
             return f"index{'' if dtype == 'i64' else f'.{dtype}'}({op.attrs['expr']})", PRIMARY
         if name == "lanes_reduce":
             return f"lanes_reduce.{op.attrs['combine']}({self.name(operands[0])})", PRIMARY
-        if name in CONVERSIONS:
+        if (prefix := CONVERSIONS.get(name)) is not None:
             ((text, _),) = self.take(operands, [None])
-            return f"{'' if name == 'cast' else 'bitcast.'}{self.type(op.results[0].type)}({text})", PRIMARY
+            return f"{prefix}{self.type(op.results[0].type)}({text})", PRIMARY
         taken = self.take(operands, _literal_types(op))
-        if name not in INFIX:
+        infix = INFIX.get(name)
+        if infix is None:
             return f"{name}({', '.join([text for text, _ in taken])})", PRIMARY
-        sign, level = INFIX[name]
+        sign, level = infix
         (left, left_level), (right, right_level) = taken
         # Comparisons do not associate.
-        if left_level < level or left_level == level == INFIX["lt"][1]:
+        if left_level < level or left_level == level == COMPARISON:
             left = f"({left})"
         if right_level <= level:
             right = f"({right})"
@@ -374,7 +377,7 @@ def _literal_types(op: Op) -> list[dt.DType | None]:
 
     The operands of an op have one dtype, apart from the condition of a select.
     """
-    first = 1 if op.name == "select" else 0
+    first = scalar_operation(op).conditions
     dtypes = [
         v.type.dtype for v in op.operands[first:] if isinstance(v.type, ScalarType) and not _is_number(v)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.sym import Sym, lower, maximum, minimum, prove, upper
+from tilewright.ir.sym import Sym, ge0, lower, maximum, minimum, prove, upper
 
 Interval = tuple[Sym, Sym]
 Ranges = dict[Sym, Interval]
@@ -27,6 +27,14 @@ def relevant(ranges: Ranges, e: Sym) -> Ranges:
 def holds(condition: Sym, ranges: Ranges) -> bool | None:
     """The truth of a condition where every variable lies in its range; None where it is not known."""
     return prove(condition, relevant(ranges, condition))
+
+
+def follows(condition: Sym, given: Sequence[Sym], ranges: Ranges) -> bool:
+    """Whether a comparison holds for certain where one of the `given` ones does."""
+    if condition.kind != "ge0":
+        return condition in given
+    differences = (condition.args[0] - g.args[0] for g in given if g.kind == "ge0")
+    return any(holds(ge0(d), ranges) is True for d in differences)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.ir.core import Block, Op, Value
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import ZERO, Sym, affine_in, gt, lower, sym, upper, var, weighted_sum
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.types import row_major
@@ -302,12 +302,28 @@ class Accumulation:
         idx: tuple[Sym, ...] = self.store.attrs["idx"]
         return idx
 
+    @property
+    def is_sum(self) -> bool:
+        return scalar_operation(self.combine).linear == "together"
+
+    def products(self) -> list[Op]:
+        """The multiplications whose results are terms of the sum; none of what is no sum."""
+        pending, found = [self.value] if self.is_sum else [], []
+        while pending:
+            op = pending.pop().op
+            linear = scalar_operation(op).linear
+            if op is not None and linear == "together":
+                pending.extend(reversed(op.operands))
+            elif op is not None and linear == "each":
+                found.append(op)
+        return found
+
 
 def accumulation_of(store: Op) -> Accumulation | None:
     """The accumulation that ends in this store; None when it is no accumulation by an associative
     operation."""
     combine = store.operands[0].op
-    if combine is None or combine.name not in SCALAR_OPS or not SCALAR_OPS[combine.name].reduces:
+    if combine is None or not scalar_operation(combine).reduces:
         return None
     for k, operand in enumerate(combine.operands):
         load = operand.op

@@ -11,16 +11,13 @@ vector.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, prod
+from math import inf
 
 import numpy as np
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
-
-_ROUNDING = frozenset({"round", "floor", "ceil", "trunc"})
-_KEEPING = frozenset({"add", "sub", "min", "max"})
-"""Operations that make whole numbers of whole numbers: floats beyond 2^24 are whole anyway."""
+from tilewright.ir.scalar import converted_from, scalar_operation
 
 GREATEST_FLOAT = 3e38
 
@@ -40,29 +37,33 @@ class Limited:
 
 def limited_of(op: Op) -> Limited | None:
     """What the float that `op` gives is, where it comes from a short integer that whole numbers were converted to."""
-    if op.name == "cast":
-        return _by_way_of_integer(op)
-    if op.name != "add" or op.operands[0].op is None:
+    moved = _moved(op.result)
+    if moved is None:
+        return _by_way_of_integer(op.result)
+    inner, start = _by_way_of_integer(moved[0]), moved[1]
+    before = None if inner is None else _moved(inner.value)
+    if inner is None or before is None or before[1] != -start or not is_whole(before[0]):
         return None
-    inner, moved = _by_way_of_integer(op.operands[0].op), _number(op.operands[1])
-    if inner is None or moved is None or inner.value.op is None or inner.value.op.name != "add":
-        return None
-    x, before = inner.value.op.operands
-    if _number(before) != -moved or not moved.is_integer() or not is_whole(x):
-        return None
-    start = int(moved)
-    return Limited(x, inner.low + start, inner.high + start, inner.nan + start)
+    return Limited(before[0], inner.low + start, inner.high + start, inner.nan + start)
 
 
-def _by_way_of_integer(back: Op) -> Limited | None:
-    there = back.operands[0].op if back.name == "cast" and back.result.scalar.dtype is dt.f32 else None
-    if there is None or there.name != "cast" or there.operands[0].scalar.dtype is not dt.f32:
+def _moved(value: Value) -> tuple[Value, int] | None:
+    """x and n, where a value is x + n and n a whole number."""
+    op = value.op
+    number = _number(op.operands[1]) if op is not None and op.name == "add" else None
+    return None if op is None or number is None or not number.is_integer() else (op.operands[0], int(number))
+
+
+def _by_way_of_integer(value: Value) -> Limited | None:
+    integer = converted_from(value) if value.scalar.dtype is dt.f32 else None
+    x = None if integer is None else converted_from(integer)
+    if integer is None or x is None or x.scalar.dtype is not dt.f32:
         return None
-    dtype = there.result.scalar.dtype
-    if not dtype.is_int or dtype.bits not in (8, 16) or not is_whole(there.operands[0]):
+    dtype = integer.scalar.dtype
+    if not dtype.is_int or dtype.bits not in (8, 16) or not is_whole(x):
         return None
     limits = np.iinfo(dtype.storage)
-    return Limited(there.operands[0], int(limits.min), int(limits.max), nan=0)
+    return Limited(x, int(limits.min), int(limits.max), nan=0)
 
 
 def is_whole(value: Value, depth: int = DEPTH) -> bool:
@@ -72,9 +73,10 @@ def is_whole(value: Value, depth: int = DEPTH) -> bool:
         return False
     if op.name == "const":
         return float(op.attrs["value"]).is_integer()
-    if op.name == "cast":
-        return op.operands[0].scalar.dtype.is_int
-    return op.name in _ROUNDING or (op.name in _KEEPING and all(is_whole(v, depth - 1) for v in op.operands))
+    if (source := converted_from(value)) is not None:
+        return source.scalar.dtype.is_int
+    whole = scalar_operation(op).whole
+    return whole == "makes" or (whole == "keeps" and all(is_whole(v, depth - 1) for v in op.operands))
 
 
 def _number(value: Value) -> float | None:
@@ -88,12 +90,10 @@ def magnitude(value: Value, depth: int = DEPTH) -> float:
         return inf
     if op.name == "const":
         return abs(float(op.attrs["value"]))
-    if op.name == "cast":
-        source = op.operands[0].scalar.dtype
-        return 2.0**source.bits if source.is_int else inf
-    if op.name == "mul":
-        return prod(magnitude(v, depth - 1) for v in op.operands)
-    return sum(magnitude(v, depth - 1) for v in op.operands) if op.name in ("add", "sub") else inf
+    if (source := converted_from(value)) is not None:
+        return 2.0**source.scalar.dtype.bits if source.scalar.dtype.is_int else inf
+    size = scalar_operation(op).size
+    return inf if size is None else size(*(magnitude(v, depth - 1) for v in op.operands))
 
 
 def has_finite_quotient(op: Op) -> bool:

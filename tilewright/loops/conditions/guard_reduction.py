@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ir.core import Func, Op, Value
-from tilewright.ir.scalar import identity
+from tilewright.ir.scalar import converted_from, identity, scalar_operation
 from tilewright.ir.sym import Sym
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
 from tilewright.loops.edit import block_of, buffer_type, is_loop, kind_of, loop_var, new_if, put_ops, refuse
@@ -18,7 +18,8 @@ def guard_reduction(func: Func, loop: Op) -> Op:
 
     The conditions that a vector loop around decides for all of its lanes move; those of single lanes stay, as do those
     on positions that are bound beside the accumulation. They move out of a loop of kind `dot`, but for those of single
-    products. Where something is checked there nothing moves. A factor of a neutral element counts as finite.
+    products. Where something is checked there nothing moves. A factor of a neutral element counts as finite. What is
+    said of products in sums holds of all operations that absorb the neutral element: `max` of `min`, `or` of `and`.
     ScheduleError when the loop has no such accumulation.
     """
     stores = [op for op in loop.walk() if op.name == "store"]
@@ -66,20 +67,19 @@ def _lane_around(op: Op) -> Sym | None:
 
 def _neutral_loads(found: Accumulation) -> list[Op]:
     """The guarded loads that make the accumulated value neutral where their guard does not hold."""
-    combine, dtype = found.combine.name, buffer_type(found.buffer).dtype
-    if _is_guarded(found.value, identity(combine, dtype)):
-        return [op for op in (found.value.op,) if op is not None]
-    product = found.value.op
-    if combine == "add" and product is not None and product.name == "mul":
-        factors = map(_before_casts, product.operands)
-        return [v.op for v in factors if v.op is not None and _is_guarded(v, 0)]
-    return []
+    neutral, applied = identity(found.combine.name, buffer_type(found.buffer).dtype), found.value.op
+    if _is_guarded(found.value, neutral):
+        return [op for op in (applied,) if op is not None]
+    if applied is None or scalar_operation(applied).absorbing != scalar_operation(found.combine).identity:
+        return []
+    factors = applied.operands if neutral else map(_before_casts, applied.operands)
+    return [v.op for v in factors if v.op is not None and _is_guarded(v, neutral)]
 
 
 def _before_casts(value: Value) -> Value:
     """What a value is cast from; zero stays zero."""
-    while value.op is not None and value.op.name == "cast":
-        value = value.op.operands[0]
+    while (source := converted_from(value)) is not None:
+        value = source
     return value
 
 

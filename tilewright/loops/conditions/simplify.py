@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Block, Func, Op, Value, erase_dead
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
+from tilewright.ir.scalar import COMPUTING, scalar_operation
 from tilewright.ir.sym import ONE, Sym, sym
 from tilewright.ir.sym import simplify as simplify_sym
 from tilewright.ir.symbolic.arith import factors_of
@@ -28,7 +28,7 @@ from tilewright.loops.edit import (
 )
 from tilewright.loops.primitive import primitive
 
-PURE = frozenset(SCALAR_OPS) | CONVERSIONS | {"load", "const", "index", "lanes_reduce"}
+PURE = COMPUTING | {"load", "const", "index", "lanes_reduce"}
 
 
 @primitive
@@ -72,26 +72,26 @@ def _block(block: Block, ranges: Ranges, assumed: frozenset[Sym]) -> list[Op]:
                 op.attrs["expr"] = _index(op.attrs["expr"], ranges)
             elif op.name == "prefetch":
                 op.attrs["idx"] = tuple(_index(i, ranges) for i in op.attrs["idx"])
-            elif op.name in _DECIDABLE and _DECIDABLE[op.name](op, ranges):
+            elif (decided := _DECIDABLE.get(op.name)) is not None and decided(op, ranges):
                 continue
             ops.append(op)
     return ops
 
 
 def _truth(condition: Value, ranges: Ranges) -> bool | None:
-    """Of a flag that is an index expression or a comparison of known integers."""
+    """Of a flag that is an index expression or a comparison of known integers for equality."""
     made = condition.op
     if made is None:
         return None
     if made.name == "index":
         expr: Sym = made.attrs["expr"]
         return expr.value != 0 if expr.is_const else holds(expr, ranges)
-    if made.name not in ("eq", "ne"):
-        return None
+    said = scalar_operation(made)
     known = [v.op.attrs["value"] for v in made.operands if v.op is not None and v.op.name == "const"]
-    if len(known) != 2 or not made.operands[0].scalar.dtype.is_int:
+    if not (said.signs and said.commutative) or len(known) != 2 or not made.operands[0].scalar.dtype.is_int:
         return None
-    return bool((known[0] == known[1]) is (made.name == "eq"))
+    a, b = known
+    return (a > b) - (a < b) in said.signs
 
 
 def _select(op: Op, ranges: Ranges) -> bool:

@@ -43,18 +43,30 @@ def specialize(func: Func, extent: Sym, least: int) -> Func:
     _narrow(func, narrowed)
     info = kernel_info(func)
     least_values = {v.name: v.bounds[0] or 0 for v in narrowed.values()}
-    func.info = replace(info, specialized_for={**info.specialized_for, **least_values})
+    func.info = replace(kernel_info(func), specialized_for={**info.specialized_for, **least_values})
+    _narrow_last(func, info.not_together)
     return func
 
 
 def specialize_less(func: Func, least_values: Mapping[str, int]) -> bool:
-    """Narrow the one dim of `least_values` to less than that. False for several dims, as nothing is known of any, and
+    """Narrow the dims to those of which one at least is less than its value in `least_values`: where there is but one,
+    to less than that. False for several, as nothing is known of any until the kernel is specialised for all others, and
     where loops that never run for so small dims would divide by zero."""
-    if len(least_values) != 1:
+    if len(least_values) > 1:
+        func.info = replace(kernel_info(func), not_together=dict(least_values))
+    return _narrow_last(func, least_values)
+
+
+def _narrow_last(func: Func, least_values: Mapping[str, int]) -> bool:
+    """Narrow the one dim that is not known to be as large as its value here, which one is not; whether it is narrow."""
+    left = [d for d in func.dims if d.name in least_values and (d.bounds[0] or 0) < least_values[d.name]]
+    if len(left) != 1:
         return False
-    ((name, least),) = least_values.items()
-    (dim,) = (d for d in func.dims if d.name == name)
-    narrowed = {dim: var(name, dim.bounds[0], least - 1)}
+    (dim,) = left
+    most = least_values[dim.name] - 1
+    if dim.bounds[1] is not None and dim.bounds[1] <= most:
+        return True
+    narrowed = {dim: var(dim.name, dim.bounds[0], most)}
     if _divides_by_zero(func, narrowed):
         return False
     _narrow(func, narrowed)
@@ -88,7 +100,7 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
     rename_vars(second, names_in(func) | {op.attrs["var"].name for op in _binders(first)})
     returned = Op("return")
     put_ops(func.body, [new_if([condition], first), new_if([logical_not(condition)], second), returned])
-    func.info = replace(kernel_info(func), specialized_for={})
+    func.info = replace(kernel_info(func), specialized_for={}, not_together={})
     return func
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Func, Op
+from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.scalar import converted_from
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.deps import accumulation_of
 from tilewright.loops.edit import body_of, extent_of, kind_of, loop_var, refuse, set_kind
@@ -55,13 +56,12 @@ def products_of(loop: Op) -> Products | str:
     if store is None or store.name != "store":
         return "its body does not end in a sum"
     found = accumulation_of(store)
-    if found is None or found.combine.name != "add" or loop_var(loop) in _variables(store):
+    if found is None or not found.is_sum or loop_var(loop) in _variables(store):
         return "it does not add to one sum"
     product = found.value.op
-    if product is None or product.name != "mul" or product.result.type not in SUMS:
+    if product not in found.products() or product is None or product.result.type not in SUMS:
         return "it does not add products in i32 or f32"
-    loads = [_widened_load(v.op) for v in product.operands]
-    left, right = loads
+    left, right = map(_widened_load, product.operands)
     if left is None or right is None:
         return "the factors are not narrow numbers that are loaded"
     inside = {left, right, found.load, found.combine, product, store, *(v.op for v in product.operands)}
@@ -70,13 +70,13 @@ def products_of(loop: Op) -> Products | str:
     return Products(left, right, found.load, store)
 
 
-def _widened_load(op: Op | None) -> Op | None:
+def _widened_load(value: Value) -> Op | None:
     """The load of a narrow number that a cast widens to one of the same kind."""
-    if op is None or op.name != "cast" or op.operands[0].op is None:
+    source = converted_from(value)
+    if source is None or source.op is None or source.op.name != "load":
         return None
-    load, wide = op.operands[0].op, op.result.scalar.dtype
-    narrow = load.result.scalar.dtype if load.name == "load" else wide
-    return load if narrow.bits < wide.bits and narrow.is_float == wide.is_float else None
+    narrow, wide = source.scalar.dtype, value.scalar.dtype
+    return source.op if narrow.bits < wide.bits and narrow.is_float == wide.is_float else None
 
 
 def _variables(access: Op) -> frozenset[object]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 
 from tilewright.ir.core import Block, Func, Op, Value
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
+from tilewright.ir.scalar import COMPUTING, scalar_operation
 from tilewright.ir.sym import ZERO, Sym, affine_in, ge0, sym
 from tilewright.loops.analysis.bounds import Ranges, holds
 from tilewright.loops.edit import (
@@ -114,7 +114,7 @@ class _State:
             self.same(a.attrs["expr"].subs(self.loops), b.attrs["expr"], "an index")
         elif a.attrs != b.attrs:
             raise _Differs(f"a {a.name} has {b.attrs} where the intrinsic has {a.attrs}")
-        elif a.name in SCALAR_OPS and SCALAR_OPS[a.name].commutative:
+        elif scalar_operation(a).commutative:
             self.either_way(a, b)
         else:
             self.pairs(a.operands, b.operands)
@@ -196,7 +196,7 @@ class _State:
 
 
 def _is_pure(op: Op) -> bool:
-    return op.name in ("load", "index", "const") or op.name in SCALAR_OPS or op.name in CONVERSIONS
+    return op.name in ("load", "index", "const") or op.name in COMPUTING
 
 
 def _name(value: Value) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym, ge0, maximum, minimum
-from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.bounds import Box, Ranges, holds
 from tilewright.loops.analysis.deps import Access, accesses, written_buffers
 from tilewright.loops.analysis.region import in_bounds, new_tile, redirect, refuse_in_vector, region_of
@@ -305,7 +305,7 @@ class _Fusion:
             return
         ranges = self.around | {loop_var(op): loop_range(op) for op in copy.walk() if is_loop(op)}
         for op in copy.walk():
-            if op.name in ("check", "bind") or _divides_integers(op):
+            if op.name in ("check", "bind") or (scalar_operation(op).divides and op.result.scalar.dtype.is_int):
                 refuse(STEP, self.old, f"guard='loads' is not possible, as its producer has a '{op.name}'")
             if op.name == "load" and op.operands[0] is not self.new:
                 used = frozenset[Sym]().union(*(i.vars for i in op.attrs["idx"]))
@@ -340,12 +340,3 @@ def _stays_in_bounds(load: Op, ranges: Ranges) -> bool:
     if "other" not in load.attrs:
         return False
     return set(in_bounds(load.attrs["idx"], buffer_type(load.operands[0]).shape, ranges)) <= set(guard)
-
-
-def _divides_integers(op: Op) -> bool:
-    """Whether the op may meet a division by zero in a surplus element."""
-    return (
-        op.name in ("div", "rem", "mod")
-        and isinstance(op.result.type, ScalarType)
-        and op.result.type.dtype.is_int
-    )

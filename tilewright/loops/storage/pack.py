@@ -10,13 +10,14 @@ from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import ZERO, Sym, ge0
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
-from tilewright.loops.analysis.bounds import holds
+from tilewright.loops.analysis.bounds import follows, holds
 from tilewright.loops.analysis.deps import accesses
 from tilewright.loops.analysis.region import in_bounds, new_tile, refuse_in_vector, region_of, tile_axes
 from tilewright.loops.edit import (
     body_of,
     buffer_type,
     describe,
+    enclosing,
     enclosing_loops,
     insert_after,
     insert_at,
@@ -94,7 +95,9 @@ def pack(
     axes = tile_axes(names_in(func), buffer_type(tile).shape)
     inner = tuple(v for v, _ in axes)
     source = tuple(s + p for s, p in zip(region.start, packing.position(inner), strict=True))
-    limits = in_bounds(source, type.shape, around | {v: (v * 0, n - 1) for v, n in axes})
+    within = around | {v: (v * 0, n - 1) for v, n in axes}
+    given = [c for op in enclosing(loop) if op.name == "if" for c in op.attrs["guard"]]
+    limits = tuple(c for c in in_bounds(source, type.shape, within) if not follows(c, given, within))
     read: dict[str, object] = {"idx": source}
     if limits:
         read |= {"guard": limits, "other": 0}

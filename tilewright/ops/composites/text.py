@@ -36,16 +36,6 @@ def literal(array: np.ndarray, name: str) -> Value:
     return value
 
 
-def known_text(value: Value) -> np.ndarray | None:
-    """The strings of a constant; None where they are computed."""
-    op = value.op
-    if op is None or op.name != HOST or op.attrs["function"] != "text_constant":
-        return None
-    array = np.empty(len(op.attrs["values"]), object)
-    array[:] = op.attrs["values"]
-    return array.reshape(op.attrs["shape"])
-
-
 def taken(places: Value, *sources: Value) -> Value:
     """The strings at `places` of all sources, flattened, one after the other."""
     return host("take_text", [places, *sources], [TensorType(dt.string, shape_of(places))])[0]

@@ -34,6 +34,12 @@ def traits(operator: Operator, types: Sequence[TensorType], attrs: dict[str, Any
     return _of_application(operator.application(types, attrs))
 
 
+def is_alias(op: Op) -> bool:
+    """Whether its result lies in memory as its operand does."""
+    operator = OPERATORS.get(op.name)
+    return operator is not None and operator.is_alias
+
+
 def is_view(op: Op) -> bool:
     """Whether it shows all or some elements of its only operand, and nothing else, at places that its attributes
     tell."""

@@ -38,8 +38,8 @@ class PlaceViews:
 
 @dataclass(frozen=True)
 class _View:
-    """A region that becomes a view: where values will lie (`parents`), and of a concat the operands that their kernels
-    write in place."""
+    """A region that becomes a view: where values will lie (`parents`), and the operands that are parts
+    of the same memory."""
 
     region: Op
     parents: dict[Value, Location]
@@ -81,21 +81,20 @@ class _Views:
     def _view_of(self, region: Op) -> _View | None:
         if region.name != "fused" or len(region.results) != 1:
             return None
-        *body, final = region.blocks[0].ops
-        op = final.operands[0].op
-        if op is None or (op.name == "slice" and len(body) > 1):
-            return None
-        if op.name == "slice":
-            return self._slice(region, op)
-        return self._concat(region, op) if op.name == "concat" else None
+        op = region.blocks[0].ops[-1].operands[0].op
+        make = None if op is None else _MAKERS.get(op.name)
+        return None if op is None or make is None else make(self, region, op)
 
     def _slice(self, region: Op, op: Op) -> _View | None:
+        if region.blocks[0].ops[0] is not op:
+            return None
         if region.result in self.returned:
             self._remark(region, "an output of the model has memory of its own")
         elif not is_consecutive_slice(op):
             self._remark(region, "its elements lie apart in the tensor that it is cut from")
         else:
-            return _View(region, {region.result: Location(region.operands[0], slice_offset(op))})
+            (source,) = region.operands
+            return _View(region, {region.result: Location(source, slice_offset(op))}, frozenset({source}))
         return None
 
     def _concat(self, region: Op, op: Op) -> _View | None:
@@ -147,7 +146,7 @@ class _Views:
         operands = []
         for part in op.operands:
             value = actual.get(part)
-            if op.name == "concat" and value not in view.direct:
+            if value not in view.direct:
                 before.append(_part_region(region, part))
                 value = before[-1].result
             assert value is not None
@@ -156,6 +155,9 @@ class _Views:
         region.result.replace_by(placed.result)
         region.drop()
         return [*before, placed]
+
+
+_MAKERS = {"slice": _Views._slice, "concat": _Views._concat}
 
 
 def _part_region(region: Op, part: Value) -> Op:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
+from tilewright.ops.traits.derive import is_alias
 from tilewright.program.memory.plan import ArenaPlan, Lifetime, plan_arena, typical_total, unshared_bytes
 from tilewright.program.memory.views import Location, bytes_of, locate
 
@@ -249,7 +250,7 @@ def needs_copy(func: Func, returned: Sequence[Value]) -> list[int]:
     found: list[int] = []
     for k, value in enumerate(returned):
         root = value
-        while root.op is not None and root.op.name == "reshape":
+        while root.op is not None and is_alias(root.op):
             root = root.op.operands[0]
         if root in seen or root.op is None or root.op.name == "constant":
             found.append(k)

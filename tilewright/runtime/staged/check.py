@@ -27,16 +27,17 @@ def check_program(program: StagedProgram, inputs: int, outputs: int, parts: Sequ
         raise ValueError(f"there are {program.values} values")
     _same(len(program.inputs), inputs, "inputs")
     _same(len(program.outputs), outputs, "outputs")
-    check = _Check(program.values, parts)
+    check = _Check(program, parts)
     known: set[int] = set()
     check.give(known, program.inputs)
     check.read(check.steps(program.steps, known), program.outputs)
 
 
 class _Check:
-    def __init__(self, values: int, parts: Sequence[tuple[int, int]]) -> None:
-        self._values = values
+    def __init__(self, program: StagedProgram, parts: Sequence[tuple[int, int]]) -> None:
+        self._values = program.values
         self._parts = parts
+        self._slots = {number for number, _ in program.slots}
 
     def steps(self, steps: Sequence[Step], known: set[int]) -> set[int]:
         """The values that are known after the steps, of those before, which it changes."""
@@ -87,8 +88,10 @@ class _Check:
         self.read(after, [*step.results, *known])  # the next iteration reads them, too
 
     def _native(self, step: RunNative) -> None:
-        inner = set(step.inputs)
-        self.read(self.steps(step.steps, inner), step.outputs)
+        _same(len(step.input_types), len(step.inputs), "inputs of native code")
+        _same(len(step.output_types), len(step.outputs), "outputs of native code")
+        if not self._slots.issuperset((*step.inputs, *step.outputs)):
+            raise ValueError(f"values of function {step.function} have no places in the frame")
 
     def _part(self, step: RunPart, known: set[int]) -> None:
         if not 0 <= step.part < len(self._parts):

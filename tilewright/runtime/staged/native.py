@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.runtime.arena import address_of
 from tilewright.runtime.errors import ExecutionError, InputError
 from tilewright.runtime.staged import frame
-from tilewright.runtime.staged.program import RunLoop, RunNative, StagedProgram, steps_within
+from tilewright.runtime.staged.program import RunNative, StagedProgram, steps_within
 from tilewright.runtime.storage.loader import StepsCode
 from tilewright.runtime.values.dtypes import numpy_dtype
 
@@ -72,9 +72,8 @@ class NativeSteps:
         self.start_process()
 
     def _function(self, step: RunNative) -> _Function:
-        loops = any(isinstance(inner, RunLoop) for inner in steps_within(step.steps))
         places = (self._places(step.inputs, step.input_types), self._places(step.outputs, step.output_types))
-        return _Function(self.code.run[step.function], *places, loops)
+        return _Function(self.code.run[step.function], *places, step.loops)
 
     def _places(self, numbers: Sequence[int], types: Sequence[tuple[str, int]]) -> list[_Place]:
         slots = dict(self.program.slots)

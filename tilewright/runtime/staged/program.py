@@ -90,15 +90,15 @@ class RunLoop:
 
 @dataclass(frozen=True, slots=True)
 class RunNative:
-    """Run steps in native code, where the artefact has that, by its function of a number: then nothing of them is done
-    by the host. Of inputs and outputs it has the dtypes and ranks."""
+    """Call the function of a number of the program's native code, in which the host does nothing but answer `loops`
+    that ask whether to go on. Of inputs and outputs it has the dtypes and ranks."""
 
     function: int
-    steps: tuple[Step, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     input_types: tuple[tuple[str, int], ...]
     output_types: tuple[tuple[str, int], ...]
+    loops: bool = False
     frees: tuple[int, ...] = ()
 
 
@@ -107,8 +107,9 @@ Step = RunPart | CallHost | TakeBranch | RunLoop | RunNative
 
 @dataclass(frozen=True, slots=True)
 class StagedProgram:
-    """`inputs` and `outputs` are numbers of values, of which there are so many. Native steps have a frame of
-    `frame_words`, in which the `slots` of values begin at these words, and those of parts at `parts`."""
+    """`inputs` and `outputs` are numbers of values, of which there are so many. Native code has a frame of
+    `frame_words`, in which the `slots` of the values that the host hands over begin at these words, and those of parts
+    at `parts`; its `loops` are known by these nodes."""
 
     values: int
     inputs: tuple[int, ...]
@@ -117,6 +118,7 @@ class StagedProgram:
     slots: tuple[tuple[int, int], ...] = ()
     parts: int = 0
     frame_words: int = 0
+    loops: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """As JSON data, of which `storage.records` makes a program."""
@@ -128,13 +130,14 @@ class StagedProgram:
             "slots": self.slots,
             "parts": self.parts,
             "frame_words": self.frame_words,
+            "loops": self.loops,
         }
 
-    def native_symbol(self, name: str, parts: Sequence[str]) -> str:
-        """The name of a function of the native steps: it is found for no other program, and for no other parts than
-        those whose code has these names."""
+    def native_suffix(self, parts: Sequence[str]) -> str:
+        """The end of the names of native code: it is found for no other program, and for no other parts than those
+        whose code has these names."""
         text = json.dumps([self.record(), list(parts)], sort_keys=True)
-        return f"tw_steps_{name}.{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+        return f".{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def steps_within(steps: Iterable[Step]) -> Iterator[Step]:
@@ -149,17 +152,7 @@ def nested(step: Step) -> tuple[tuple[Step, ...], ...]:
     """The lists of steps that a step runs."""
     if isinstance(step, TakeBranch):
         return step.ways
-    if isinstance(step, RunLoop):
-        return (step.body,)
-    return (step.steps,) if isinstance(step, RunNative) else ()
-
-
-def makes(step: Step) -> Iterator[int]:
-    """Values that a step makes, also for itself."""
-    for inner in steps_within([step]):
-        yield from inner.outputs
-        if isinstance(inner, RunLoop):
-            yield from inner.arguments
+    return (step.body,) if isinstance(step, RunLoop) else ()
 
 
 def _record(step: Step) -> dict[str, Any]:
@@ -172,9 +165,6 @@ def _record(step: Step) -> dict[str, Any]:
         plain = {name: getattr(step, name) for name in RunLoop.__slots__}
         types = [asdict(t) for t in step.row_types]
         return {**kind, **plain, "body": [_record(s) for s in step.body], "row_types": types}
-    if isinstance(step, RunNative):
-        plain = {name: getattr(step, name) for name in RunNative.__slots__}
-        return {**kind, **plain, "steps": [_record(s) for s in step.steps]}
     if isinstance(step, CallHost):
         return {**kind, **asdict(step), "parameters": _plain(step.parameters)}
     return {**kind, **asdict(step)}

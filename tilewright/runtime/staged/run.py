@@ -34,13 +34,13 @@ class StagedRun:
     """Runs a program whose parts are callables; many threads may call it at once."""
 
     def __init__(self, program: StagedProgram, parts: Sequence[Part], native: NativeSteps | None = None) -> None:
-        """`native` runs what it has code for; without it the host does."""
+        """`native` runs what the program has native code for."""
         self._program = program
         self._parts = parts
         self.native = native
         steps = [*steps_within(program.steps)]
         self._functions = {id(s): bound(s.function, s.parameters) for s in steps if isinstance(s, CallHost)}
-        self._loops = [s.node for s in steps if isinstance(s, RunLoop)]
+        self._loops = program.loops
         self._never = _Deadline(None, self._loops)
         self._whole = _whole(program)
 
@@ -86,9 +86,7 @@ class StagedRun:
                 values[number] = None
 
     def _native(self, step: RunNative, values: list[Any], deadline: _Deadline) -> None:
-        if self.native is None:
-            self._steps(step.steps, values, deadline)
-            return
+        assert self.native is not None
         arrays = self.native.fitting(step, [values[number] for number in step.inputs])
         for number, result in zip(step.outputs, self.native.run(step.function, arrays, deadline.look), strict=True):
             values[number] = result

@@ -82,9 +82,10 @@ class StepsCode:
         steps = staged.program.steps_within(program.steps)
         native = [step for step in steps if isinstance(step, staged.program.RunNative)]
         self._code = code
-        self.run = {s.function: _RUN(code._required(program.native_symbol(str(s.function), parts))) for s in native}
+        suffix = program.native_suffix(parts)
+        self.run = {s.function: _RUN(code._required(f"tw_steps_{s.function}{suffix}")) for s in native}
         self.clear, self.free, self.release = (
-            _WITHOUT_RESULT(code._required(program.native_symbol(name, parts))) for name in ("clear", "free", "release")
+            _WITHOUT_RESULT(code._required(f"tw_steps_{name}{suffix}")) for name in ("clear", "free", "release")
         )
 
 

@@ -1,13 +1,15 @@
-"""Dataclasses from JSON data, which may hold anything: each entry is checked against the annotation of its field."""
+"""Dataclasses as JSON data, and from JSON data, which may hold anything: each entry is checked against the annotation
+of its field."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -40,12 +42,14 @@ def _fields(kind: Any) -> dict[str, bool]:
 @functools.cache
 def _type_of(kind: Any, name: str) -> Any:
     """The type of one field: those of fields that are not there may be in modules that are not imported yet."""
-    (annotation,) = (f.type for f in fields(kind) if f.name == name)
-    only = SimpleNamespace(__annotations__={name: annotation})
-    return get_type_hints(only, vars(sys.modules[kind.__module__]))[name]
+    owner = next(cls for cls in kind.__mro__ if name in inspect.get_annotations(cls))
+    only = SimpleNamespace(__annotations__={name: owner.__annotations__[name]})
+    return get_type_hints(only, vars(sys.modules[owner.__module__]))[name]
 
 
 def _value(kind: Any, data: Any, where: str) -> Any:
+    if type(data) is kind:
+        return data
     options: tuple[Any, ...] = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     tagged = isinstance(data, dict) and len(options) > 1 and TAG in data
     for option in options:
@@ -53,12 +57,14 @@ def _value(kind: Any, data: Any, where: str) -> Any:
         is_record = isinstance(option, type) and is_dataclass(option) and isinstance(data, dict)
         if is_record and (not tagged or data[TAG] == option.__name__):
             return record(option, data)
-        if option is Any or (option in (int, str, bool, NoneType) and type(data) is option):
+        if option is Any or (option in (int, str, bool, float, NoneType) and type(data) is option):
+            return data
+        if (option is float and type(data) is int) or (origin is Literal and type(data) is str and data in parts):
             return data
         if origin is tuple and isinstance(data, list):
             return _items(parts, data, where)
         if origin in (dict, Mapping) and isinstance(data, dict):
-            return data
+            return {name: _value(parts[1], item, f"{where}[{name!r:.40}]") for name, item in data.items()}
     raise ValueError(f"{where} is {data!r:.40}")
 
 
@@ -67,3 +73,13 @@ def _items(parts: tuple[Any, ...], data: list[Any], where: str) -> tuple[Any, ..
     if len(kinds) != len(data):
         raise ValueError(f"{where} has {len(data)} items")
     return tuple([_value(kind, item, where) for kind, item in zip(kinds, data, strict=True)])
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, tuples and mappings as JSON data, from which `record` makes them again; `value` is plain itself, or
+    made of these."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: plain(getattr(value, name)) for name in _fields(type(value))}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return {name: plain(item) for name, item in value.items()} if isinstance(value, Mapping) else value

@@ -42,6 +42,7 @@ from tilewright.schedule.steps.access import (
     stride_in,
     variables,
 )
+from tilewright.schedule.steps.flatten import flatten_short_lines
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.tiling import tile_loop, vectors_of
 from tilewright.schedule.strategy import FusedRegion
@@ -86,6 +87,7 @@ def schedule_windows(s: Schedule, lowered: Lowered, target: Target) -> None:
     ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
     """
     windows, lines = take_line_sums(lowered)
+    flatten_short_lines(s, lowered.stages, target)
     sum_windows(s, one_reduction(s, windows), target)
     if lines is not None:
         sum_lines(s, lines)

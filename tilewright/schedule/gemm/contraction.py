@@ -28,9 +28,13 @@ from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.graph.match import is_known
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.sym import sym, weighted_sum
+from tilewright.ir.types import row_major
 from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of
 from tilewright.loops.order.compute_at import Fused
 from tilewright.loops.stages import Lowered, Stage
+from tilewright.ops.define import OPERATORS
+from tilewright.ops.traits.derive import is_view
 from tilewright.schedule.gemm.cache_blocking import tile_in_blocks
 from tilewright.schedule.gemm.dequantize import (
     Dequantized,
@@ -56,7 +60,7 @@ from tilewright.schedule.gemm.register_tile import (
     tile_sums,
 )
 from tilewright.schedule.maps.elementwise import is_elementwise
-from tilewright.schedule.steps.access import bytes_of, conditional_nest, known
+from tilewright.schedule.steps.access import bytes_of, conditional_nest, known, stride_of
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop, vectors_of
 from tilewright.schedule.strategy import FusedRegion, Strategy
@@ -128,7 +132,7 @@ def _turns_groups(join: Join) -> bool:
         and all(v.tensor.dtype.bits < o.result.tensor.dtype.bits for v in o.operands)
         for o in join.producer.ops
     )
-    return narrow and any(o.name == "transpose" and not _leaves_neighbours(o) for o in join.consumer.ops)
+    return narrow and any(join.facts.info(o).changes_last_axis for o in join.consumer.ops)
 
 
 def _leaves_short_lines(join: Join) -> bool:
@@ -153,11 +157,15 @@ def _keeps_rows(producer: Region, op: Op) -> bool:
 
 
 def _leaves_neighbours(op: Op) -> bool:
-    if op.name == "transpose":
-        return bool(op.attrs["perm"][-1] == len(op.attrs["perm"]) - 1)
-    if op.name == "slice":
-        return not op.attrs["steps"] or op.attrs["steps"][-1] == 1
-    return op.name == "reshape" and op.operands[0].tensor.shape[-1] % op.result.tensor.shape[-1] == 0
+    """Whether lines of its result are parts of lines of its operand, neighbours in a line and in memory."""
+    if not is_view(op) or not op.result.tensor.shape:
+        return False
+    source, line = op.operands[0].tensor, op.result.tensor.shape[-1]
+    compute = OPERATORS[op.name].compute([source], op.attrs)
+    idx = next(o.attrs["idx"] for o in compute.body.ops if o.name == "load")
+    steps = (stride_of(e, compute.axes[-1][0]) for e in (weighted_sum(sym(0), idx, row_major(source.shape)), *idx[-1:]))
+    in_memory, in_line = (step == 1 for step in steps)
+    return in_memory and (in_line or source.shape[-1] % line == 0)
 
 
 def _is_weight(join: Join) -> bool:

@@ -36,6 +36,6 @@ class ContiguousSum(Strategy):
             moving = [op for op in loads_in(stage.reduce[-1]) if stride_in(op, v) != 0]
             if not moving or any(stride_in(op, v) != 1 for op in moving):
                 raise ScheduleError("the sum does not run along contiguous memory")
-            if len({op.operands[0] for op in loads_in(stage.reduce[-1])} - {stage.buffer}) > 1:
-                raise ScheduleError("the sum is of more than one operand")
+            if len({op.operands[0] for op in moving}) > 1:
+                raise ScheduleError("more than one operand moves along the sum")
         schedule_rows(s, lowered, target)

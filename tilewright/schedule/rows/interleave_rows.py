@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 from tilewright.cost.rows import come_from_memory, interleaved_rows
 from tilewright.ir.core import Op
@@ -101,6 +101,6 @@ def _comes_from_memory(s: Schedule, target: Target) -> bool:
 
 
 def _length(loop: Op, row: Op) -> int:
-    """Elements of a row that an innermost loop goes through; 0 where that is not known."""
-    extents = [extent_of(o) for o in [loop, *enclosing_loops(loop)] if is_inside(o, row)]
-    return product(extents).value if all(e.is_const for e in extents) else 0
+    """Elements of a row that an innermost loop goes through at most; 0 where that is not known."""
+    extents = [extent_of(o).bounds[1] for o in [loop, *enclosing_loops(loop)] if is_inside(o, row)]
+    return prod(e for e in extents if e is not None) if None not in extents else 0

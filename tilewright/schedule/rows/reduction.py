@@ -10,6 +10,7 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.stages import Lowered
 from tilewright.schedule.gemm.contraction import schedule_contraction
 from tilewright.schedule.maps.elementwise import is_elementwise
+from tilewright.schedule.steps.flatten import flatten_short_lines
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -34,4 +35,5 @@ class Reduction(Strategy):
         return None
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        flatten_short_lines(s, lowered.stages, target)
         schedule_contraction(s, lowered, target)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.cost.elementwise import FEW_VECTORS
 from tilewright.cost.recompute import one_thread_suffices
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
@@ -19,7 +20,8 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
-from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_var
+from tilewright.loops.analysis.deps import accumulation_of
+from tilewright.loops.edit import body_of, buffer_type, extent_of, is_inside, is_loop, loop_var
 from tilewright.loops.kernel_info import results_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.stages import Lowered, Stage
@@ -29,7 +31,7 @@ from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, 
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
 from tilewright.schedule.steps.flatten import flatten, is_contiguous, merge_flat_axes
 from tilewright.schedule.steps.parallelize import parallelize_outer
-from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
+from tilewright.schedule.steps.vectorize import innermost_loops, lanes_for, vectorize_inner
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -126,12 +128,23 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
     _flatten_sums(s)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
     rows = row_loop(s)
+    if rows is not None:
+        _specialize_for_short_rows(s, rows, target)
     interleaving = rows_to_interleave(s, rows, target)
     for loop in innermost_loops(s):
         vectorize_inner(s, loop, target, interleaving.count)
     s.simplify()
     if rows is not None:
         interleave_rows(s, rows, interleaving, target)
+
+
+def _specialize_for_short_rows(s: Schedule, row: Op, target: Target) -> None:
+    """Leave rows of unknown length that a few vectors hold to a kernel of their own: loops over whole vectors and over
+    what these leave, and sums of lanes after each, take longer than such a row."""
+    loops = [o for o in innermost_loops(s) if is_inside(o, row)]
+    lengths = {extent_of(o) for o in loops}
+    if len(lengths) == 1 and len((length := lengths.pop()).vars) == 1 and target.masked_memory:
+        s.at_least(length, 1 + FEW_VECTORS * max(lanes_for(o, target) for o in loops), of_few=True)
 
 
 def _through_scratch(s: Schedule, lowered: Lowered, stage: Stage) -> None:
@@ -249,9 +262,8 @@ def _is_one_sum(nest: list[Op]) -> bool:
 def _adds_up(loop: Op) -> bool:
     """Whether it adds to one sum."""
     stores = stores_in(loop)
-    added = [store.operands[0].op for store in stores]
     still = all(loop_var(loop) not in variables(store.attrs["idx"]) for store in stores)
-    return still and all(op is not None and op.name == "add" for op in added)
+    return still and all(found is not None and found.is_sum for found in map(accumulation_of, stores))
 
 
 def _innermost_rows(row: Op) -> list[Op]:

@@ -72,9 +72,9 @@ class Canonical:
         attrs = {name: self.dims.of(value) for name, value in op.attrs.items()}
         if op.name == "stretch":
             attrs["of"] = ""  # words for users
-        if op.name == "slice" and self.starts:
-            starts = enumerate(attrs["starts"])
-            attrs["starts"] = tuple(self.starts.get((k, axis), start) for axis, start in starts)
+        for (slice, axis), start in self.starts.items():
+            if slice == k:
+                attrs["starts"] = (*attrs["starts"][:axis], start, *attrs["starts"][axis + 1 :])
         return attrs
 
     def _type(self, value: Value) -> TensorType:

@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
+from tilewright.loops.analysis.halves import half_of
 from tilewright.loops.edit import address_of, body_of, buffer_type, extent_of, is_loop, loop_var
 
 
@@ -28,7 +29,8 @@ def stride_of(address: Sym, v: Sym) -> Sym | None:
 
 def takes_half_by(load: Op, v: Sym) -> bool:
     """Whether `v` says which half of the byte that a load reads is taken."""
-    shifts = [u.operands[1].op for u in load.result.users if u.name == "shr"]
+    taken = (half_of(r) for shifted in load.result.users for u in shifted.results for c in u.users for r in c.results)
+    shifts = [half.shift.op for half in taken if half is not None]
     return any(o is not None and o.name == "index" and v in o.attrs["expr"].vars for o in shifts)
 
 

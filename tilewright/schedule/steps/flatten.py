@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
@@ -9,8 +10,10 @@ from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
 from tilewright.loops.edit import address_of, body_of, buffer_type, extent_of, is_loop, loop_var
+from tilewright.loops.stages import Stage
 from tilewright.schedule.steps.access import loads_in, stores_in, stride_of
 from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
 
 
 def flatten(s: Schedule, loops: list[Op]) -> list[Op]:
@@ -22,6 +25,23 @@ def flatten(s: Schedule, loops: list[Op]) -> list[Op]:
                 loops = [*loops[: k - 1], s.collapse(loops[k - 1], loops[k]), *loops[k + 1 :]]
         k -= 1
     return loops
+
+
+def flatten_short_lines(s: Schedule, stages: Sequence[Stage], target: Target) -> None:
+    """Where the last axis of the result may leave lanes of a vector idle, make one axis of neighbouring axes that all
+    stages have, and across which memory is contiguous in each."""
+    shapes = [[extent_of(o) for o in st.axes] for st in stages]
+    if not shapes or any(shape != shapes[0] for shape in shapes):
+        return
+    shape = shapes[0]
+    if not shape or shape[-1] % target.lanes(buffer_type(stages[-1].buffer).dtype) == 0:
+        return
+    for k in range(len(shape) - 1, 0, -1):
+        pairs = [(st.axes[k - 1], st.axes[k]) for st in stages]
+        if shape[k - 1] != 1 and shape[k] != 1 and all(_contiguous(outer, inner, inner) for outer, inner in pairs):
+            for stage, pair in zip(stages, pairs, strict=True):
+                stage.axes[k - 1 : k + 1] = [s.collapse(*pair)]
+    merge_flat_axes(s)
 
 
 def is_contiguous(nest: list[Op]) -> bool:

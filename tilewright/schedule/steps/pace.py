@@ -16,7 +16,7 @@ from tilewright.cost.roofline import SCALAR, SLOW, is_below, is_worth_vectors
 from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Block, Func, Op
 from tilewright.ir.diag import Remark
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
+from tilewright.ir.scalar import COMPUTING
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType, ScalarType
 from tilewright.loops.counts import executions
@@ -110,7 +110,7 @@ class _Walk:
 
     def _count(self, op: Op, around: list[Op], issue: _Issue) -> None:
         is_access = op.name in ("load", "store")
-        if not is_access and op.name not in SCALAR_OPS and op.name not in CONVERSIONS:
+        if not is_access and op.name not in COMPUTING:
             return
         times = _evaluated(self.times[op], self.dims)
         group = prod(extent_of(o).value for o in around if kind_of(o) == "dot")

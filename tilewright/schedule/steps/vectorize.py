@@ -9,6 +9,7 @@ latency of one addition is hidden behind the others.
 from __future__ import annotations
 
 from tilewright.cost.elementwise import (
+    FEW_VECTORS,
     MOST_PIECES,
     lanes_of_polynomials,
     lanes_of_short_line,
@@ -17,6 +18,7 @@ from tilewright.cost.elementwise import (
 )
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import converted_from, scalar_operation
 from tilewright.ir.sym import ONE
 from tilewright.ir.types import ScalarType
 from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, kind_of, loop_var, vars_read
@@ -24,8 +26,6 @@ from tilewright.schedule.steps.access import known, stores_in, stride_in
 from tilewright.schedule.steps.blocked_summation import LONGEST_PART
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-_POLYNOMIAL = frozenset({"exp", "exp2", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "softplus", "pow"})
 
 
 def innermost_loops(s: Schedule) -> list[Op]:
@@ -61,7 +61,7 @@ def _polynomial_lanes(loop: Op, lanes: int, target: Target) -> int:
 
 
 def _has_polynomial(loop: Op) -> bool:
-    return any(op.name in _POLYNOMIAL for op in loop.walk())
+    return any(scalar_operation(op).is_polynomial for op in loop.walk())
 
 
 def _widest(loop: Op) -> int:
@@ -90,7 +90,14 @@ def _in_lanes(loop: Op) -> list[Op]:
 
 
 def _is_widened_position(op: Op) -> bool:
-    return op.name == "cast" and all(user.name == "bind" for user in op.result.users)
+    return any(converted_from(v) is not None and all(u.name == "bind" for u in v.users) for v in op.results)
+
+
+def fills_few_vectors(loop: Op, lanes: int) -> bool:
+    """Whether the iterations of a loop, whose number is not known, surely fill a few vectors of `lanes` at most."""
+    extent = extent_of(loop)
+    most = extent.bounds[1]
+    return not extent.is_const and most is not None and most <= FEW_VECTORS * lanes
 
 
 def vectorize_inner(s: Schedule, loop: Op, target: Target, interleaved: int = 1) -> None:
@@ -110,6 +117,8 @@ def vectorize_map(s: Schedule, loop: Op, lanes: int, target: Target) -> None:
     """Vectors of `lanes` elements (of more where polynomials are computed), and the remainder in one vector more.
     ScheduleError where lanes may meet."""
     masked = lanes_of_short_line(_widest(loop), known(extent_of(loop)), _has_polynomial(loop))
+    if fills_few_vectors(loop, lanes):
+        masked = lanes
     if masked and target.masked_memory:
         s.vectorize(loop, masked, tail="guard")
         return
@@ -156,6 +165,9 @@ def _vectorize_sum(s: Schedule, loop: Op, lanes: int, target: Target, interleave
     """Sums in several vectors; the remainder in vectors of its own. ScheduleError when it is no sum."""
     wide = lanes
     extent = extent_of(loop)
+    if fills_few_vectors(loop, lanes) and target.masked_memory:
+        s.vectorize_reduction(loop, lanes, loop, tail="guard")
+        return
     computes = _has_polynomial(loop)
     most = _polynomial_lanes(loop, lanes, target) if computes else lanes_of_sum(lanes, interleaved)
     least = 1 if computes else 2  # vectors: to add up the lanes takes as long as several

@@ -15,6 +15,7 @@ from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
+from tilewright.loops.analysis.halves import HALF_BITS, half_of
 from tilewright.target.target import Target
 
 
@@ -268,8 +269,6 @@ def _encoded(x: Reg, to: _SmallFloat) -> Reg:
 
 # Halves of bytes
 
-HALF_BITS = 4
-
 
 @dataclass(frozen=True, slots=True)
 class Half:
@@ -280,19 +279,15 @@ class Half:
     dtype: DType
 
 
-def half_of(op: Op, values: Mapping[Value, Reg]) -> Half | None:
+def half_operand(op: Op, values: Mapping[Value, Reg]) -> Half | None:
     """What a cast to float32 converts, where that is a half of a byte; None for other casts."""
-    source = op.operands[0].op
-    if op.result.scalar.dtype is not dt.f32 or source is None or source.name != "cast":
+    (source,) = op.operands
+    taken = half_of(source) if op.result.scalar.dtype is dt.f32 and source.scalar.dtype.is_int else None
+    if taken is None:
         return None
-    (moved,), dtype = source.operands, source.result.scalar.dtype
-    if not dtype.is_int or dtype.bits != HALF_BITS or moved.scalar.dtype is not dt.u8:
-        return None
-    if moved.op is None or moved.op.name != "shr":
-        return None
-    byte, amount = (values[v] for v in moved.op.operands)
+    amount = values[taken.shift]
     shift = int(amount.name) if amount.is_literal and amount.lanes == 1 else -1
-    return Half(byte, shift, dtype) if shift in (0, HALF_BITS) else None
+    return Half(values[taken.load.result], shift, source.scalar.dtype) if shift in (0, HALF_BITS) else None
 
 
 def half_as_float(half: Half, indices: Indices, target: Target) -> Reg | None:

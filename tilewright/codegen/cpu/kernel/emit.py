@@ -10,7 +10,7 @@ from dataclasses import replace
 from tilewright.codegen.cpu.families import Families, Shared, parameter
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.choices import ChosenLoads
-from tilewright.codegen.cpu.kernel.convert import clamped, convert, half_as_float, half_of, reinterpret
+from tilewright.codegen.cpu.kernel.convert import clamped, convert, half_as_float, half_operand, reinterpret
 from tilewright.codegen.cpu.kernel.dots import groups_of, instruction_for, joined, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
@@ -24,7 +24,7 @@ from tilewright.codegen.program import Check, KernelText
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import SCALAR_OPS, scalar_operation
 from tilewright.ir.sym import Sym, affine_in, maximum, sym
 from tilewright.ir.types import BufferType, product
 from tilewright.loops.analysis.far import may_be_far
@@ -118,6 +118,7 @@ class _Kernel:
 
     def _lines(self) -> list[str]:
         """What was emitted, as the lines of a function."""
+        self.text.finish()
         return [*self.text.allocas, *self.text.lines, *self._fence(), "  ret void"]
 
     def _fence(self) -> list[str]:
@@ -142,6 +143,7 @@ class _Kernel:
 
     def _fork(self, loop: Op) -> None:
         """Make a function of a parallel loop inside of others, and call it through the thread pool."""
+        self.text.finish()
         symbol = f"{self.func.name}.part{len(self.parts) // 2}"
         around = [loop_var(o) for o in enclosing_loops(loop)]
         self.parts += self._part(symbol, loop, around)
@@ -306,6 +308,7 @@ class _Kernel:
         with self.indices.scope(is_block=True):
             self.indices.bind(op.attrs["var"], self.indices.integer(self._in_turn(op, counter, first, end)))
             self._block(op.blocks[0])
+        text.finish()
         text.line(f"{following} = add nuw nsw i64 {counter}, 1")
         more = text.emit(f"icmp slt i64 {following}, {end}")
         text.lines[hole] = f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{text.block} ]"
@@ -487,7 +490,7 @@ class _Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
-        half = half_of(op, self.values)
+        half = half_operand(op, self.values)
         if half is not None and (found := half_as_float(half, self.indices, self.target)) is not None:
             self.values[op.result] = found
             return
@@ -522,7 +525,7 @@ class _Kernel:
         if self.mask is not None and op.name == "add" and dtype.is_float and self._is_kept_in_registers(op):
             self.values[op.result] = masked_sum(*operands)
             return
-        divides = op.name in ("div", "rem", "mod") and operands[0].dtype.is_int
+        divides = scalar_operation(op).divides and operands[0].dtype.is_int
         if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
             self.values[op.result] = apply_scalar(op.name, operands, dtype)
             return

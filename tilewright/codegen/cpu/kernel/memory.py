@@ -61,6 +61,17 @@ class Guard:
         return self.uniform is not None and self.uniform.known is False
 
 
+@dataclass(frozen=True, slots=True)
+class _Streamed:
+    """Stores that go past the caches together: `line` is equal for addresses that are whole cache lines apart, `parts`
+    has pointers and values, and `past` is the condition."""
+
+    line: tuple[str, Number, int]
+    dtype: DType
+    past: Reg
+    parts: list[tuple[str, Reg]]
+
+
 class MemoryAccess:
     """Emits accesses through an address that is an expression in elements."""
 
@@ -72,6 +83,7 @@ class MemoryAccess:
         self.has_mask_registers = target.has_mask_registers
         self.byte_table = target.byte_table
         self.streamed = False  # whether a store went past the caches
+        self._together: _Streamed | None = None
 
     def address(self, buffer: Buffer, e: Sym) -> Affine:
         """The address `e` as it moves over the lanes."""
@@ -348,6 +360,9 @@ class MemoryAccess:
             old = self._load_register(buffer, where, lanes, Guard(), 0)
             value = guard.lanes.select(value.splat(lanes), old)
             guard = Guard()
+        is_run = where.general is None and where.stride in (1, -1)
+        if buffer.type.space == "global" and (past is None or guard.lanes is not None or not is_run):
+            self.text.finish()  # stores of a buffer are in order
         if where.general is None and where.stride == 0:
             if value.lanes > 1 or guard.lanes is not None:
                 raise InternalError("a vector loop writes one element from several lanes")
@@ -355,7 +370,7 @@ class MemoryAccess:
             self.text.line(f"store {_to_memory(value).typed}, ptr {pointer}, align {dtype.bytes}")
             return
         wide = _to_memory(value.splat(lanes))
-        if where.general is None and where.stride in (1, -1):
+        if is_run:
             self._store_run(buffer, where, wide, guard, past)
             return
         element = memory_type(dtype)
@@ -376,7 +391,8 @@ class MemoryAccess:
         if guard.lanes is None:
             parts = [(self._offset(pointer, dtype, n), p) for n, p in self._register_parts(buffer, value)]
             if past is not None and past.known is not False:
-                self._store_past_caches(pointer, parts, dtype, past)
+                line = (buffer.pointer, where.uniform, start * dtype.bytes % LINE_BYTES)
+                self._store_past_caches(_Streamed(line, dtype, past, parts))
                 return
             for at, part in parts:
                 self.text.line(f"store {part.typed}, ptr {at}, align {dtype.bytes}")
@@ -389,23 +405,36 @@ class MemoryAccess:
             f"ptr align {dtype.bytes} {pointer}, {mask.typed})"
         )
 
-    def _store_past_caches(
-        self, pointer: str, parts: list[tuple[str, Reg]], dtype: DType, past: Reg
-    ) -> None:
-        """Store the parts past the caches where `past` holds and the first begins with a cache line, as a part of a
-        line costs more there than in a cache."""
+    def _store_past_caches(self, new: _Streamed) -> None:
+        """Store the parts past the caches where the condition holds and the first begins with a cache line, as a part
+        of a line costs more there than in a cache.
+
+        That is put off until the block ends: parts whose addresses are whole lines apart go together, as each branch
+        takes LLVM as long as a dozen instructions.
+        """
+        before = self._together
+        if self.text.unfinished is not None and before is not None and _go_together(before, new):
+            before.parts.extend(new.parts)
+            return
+        self.text.finish()
+        self._together = new
+        self.text.unfinished = self._stream
+
+    def _stream(self) -> None:
+        found = self._together
+        assert found is not None
         self.streamed = True
         self.text.globals["nontemporal"] = "!0 = !{i32 1}"
-        number = self.text.emit(f"ptrtoint ptr {pointer} to i64")
+        number = self.text.emit(f"ptrtoint ptr {found.parts[0][0]} to i64")
         low = self.text.emit(f"and i64 {number}, {LINE_BYTES - 1}")
         whole = self.text.emit(f"icmp eq i64 {low}, 0")
-        if past.known is None:
-            whole = self.text.emit(f"and i1 {whole}, {past.name}")
+        if found.past.known is None:
+            whole = self.text.emit(f"and i1 {whole}, {found.past.name}")
         then, otherwise, after = (self.text.label(hint) for hint in ("past", "cached", "after"))
         self.text.branch(whole, then, otherwise)
-        for label, align, hint in ((then, LINE_BYTES, ", !nontemporal !0"), (otherwise, dtype.bytes, "")):
+        for label, align, hint in ((then, LINE_BYTES, ", !nontemporal !0"), (otherwise, found.dtype.bytes, "")):
             self.text.start(label)
-            for at, part in parts:
+            for at, part in found.parts:
                 aligned = min(align, self.register_bytes) if hint else align
                 self.text.line(f"store {part.typed}, ptr {at}, align {aligned}{hint}")
             self.text.jump(after)
@@ -505,6 +534,10 @@ class MemoryAccess:
         stored = stored_as(dtype)
         value = literal(stored, int(bool(other)) if dtype.kind == "bool" else other)
         return self.text.named(value, stored).splat(lanes)
+
+
+def _go_together(a: _Streamed, b: _Streamed) -> bool:
+    return a.line == b.line and a.past.name == b.past.name
 
 
 def _reversed(x: Reg) -> Reg:

@@ -22,7 +22,8 @@ class Text:
 
     `block` is the label of the block being written, for phi instructions; `scale` is the target's instruction for
     vector math, `rounds_to_bf16` says whether it has one for that, and `has_floats` whether integers may be computed
-    with floats. Intrinsics need no declaration.
+    with floats. `unfinished` writes what was put off until the block ends, or `finish` is called. Intrinsics need no
+    declaration.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Text:
         self.functions: dict[str, str] = {}
         self.globals: dict[str, str] = {}
         self.block = "entry"
+        self.unfinished: Callable[[], None] | None = None
         self._names = 0
 
     def share(self, other: Text) -> None:
@@ -69,10 +71,18 @@ class Text:
         self.lines.append(f"{label}:")
         self.block = label
 
+    def finish(self) -> None:
+        """Write what was put off."""
+        unfinished, self.unfinished = self.unfinished, None
+        if unfinished is not None:
+            unfinished()
+
     def jump(self, label: str) -> None:
+        self.finish()
         self.line(f"br label %{label}")
 
     def branch(self, condition: str, then: str, otherwise: str) -> None:
+        self.finish()
         self.line(f"br i1 {condition}, label %{then}, label %{otherwise}")
 
     def alloca(self, type: str, align: int) -> str:

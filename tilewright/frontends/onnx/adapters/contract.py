@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.onnx.registry import adapter, binds
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -17,13 +17,10 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.composites.products import einsum_of, matrix_product, with_bias
 from tilewright.ops.composites.windows import WindowAttributes
 from tilewright.ops.linalg import determinant
-from tilewright.ops.reduce import as_dtype, widened
+from tilewright.ops.reduce import as_dtype, dtype_of, widened
 from tilewright.ops.view import shape_of
 
-
-@adapter("MatMul")
-def matmul(node: Node) -> Value:
-    return matrix_product(*node.operands)
+binds({"MatMul": matrix_product, "Det": lambda x: as_dtype(determinant(widened(x)), dtype_of(x))})
 
 
 @adapter("Gemm")
@@ -45,11 +42,6 @@ def require_to_be_added(node: Node, product: Value) -> None:
     shape = shape_of(product)
     listed = ", ".join(map(str, shape))
     node.require_to_fit(2, shape, f"{node.op} cannot add {node.type(2)} to a product of [{listed}]")
-
-
-@adapter("Det")
-def det(node: Node) -> Value:
-    return as_dtype(determinant(widened(node.input(0))), node.dtype(0))
 
 
 def scaled(x: Value, factor: float, node: Node) -> Value:

@@ -6,7 +6,7 @@ import numpy as np
 
 from tilewright.frontends.onnx.adapters.window import window_of
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.onnx.registry import adapter, binds
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -61,9 +61,7 @@ def _laid_out(node: Node, k: int) -> Value:
     return quant.spread(value, axis, block, shape[axis])
 
 
-@adapter("DynamicQuantizeLinear", since=11)
-def dynamic_quantize_linear(node: Node) -> tuple[Value, ...]:
-    return quant.dynamic_quantize_linear(node.input(0))
+binds({"DynamicQuantizeLinear": quant.dynamic_quantize_linear}, since=11)
 
 
 def _zero(node: Node, k: int, dtype: DType) -> Value:

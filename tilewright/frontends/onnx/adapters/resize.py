@@ -39,18 +39,8 @@ _Target = tuple[Sym, float | Value | None]
 """The new size and the scale of an axis."""
 
 
-def _mode(node: Node) -> str:
+def mode_of(node: Node) -> str:
     return node.one_of("mode", "nearest", "linear", "bilinear", "cubic").removeprefix("bi")
-
-
-@adapter("Upsample", until=6)
-def upsample_images(node: Node) -> Value:
-    """Scales were those of height and width alone."""
-    if node.rank(0) != 4:
-        raise ModelError(f"Upsample takes [n, c, h, w], not {node.type(0)}")
-    factors = (1.0, 1.0, node.attr("height_scale"), node.attr("width_scale"))
-    scales = [element_of(np.float32(f), dt.f32) for f in factors]
-    return _resized(node, Resizing(_mode(node), nearest="simple"), tuple(range(4)), scales, 1)
 
 
 @adapter("Upsample", "Resize", since=7)
@@ -58,13 +48,13 @@ def upsample(node: Node) -> Value:
     """Upsample, and Resize of opset 10."""
     given = node.has("scales")
     scales = [element_of(np.float32(f), dt.f32) for f in node.attr("scales")] if given else node.elements_or_none(1)
-    return _resized(node, Resizing(_mode(node), nearest="simple"), tuple(range(node.rank(0))), scales, 1)
+    return resized_to(node, Resizing(mode_of(node), nearest="simple"), tuple(range(node.rank(0))), scales, 1)
 
 
 @adapter("Resize", since=11)
 def resize(node: Node) -> Value:
     how = Resizing(
-        _mode(node),
+        mode_of(node),
         node.one_of("coordinate_transformation_mode", *_COORDINATES),
         node.one_of("nearest_mode", *NEAREST),
         node.attr("cubic_coeff_a"),
@@ -78,15 +68,15 @@ def resize(node: Node) -> Value:
     )
     axes = node.checked_axes(node.attr("axes", tuple(range(node.rank(0)))))
     if node.optional(3) is not None and node.shape(3) != (sym(0),):
-        return _resized(node, how, axes, node.symbols(3), 3)
+        return resized_to(node, how, axes, node.symbols(3), 3)
     if node.optional(2) is None:
         raise ModelError("Resize needs scales or sizes")
     # The standard counts the fraction of an element that a scale gives, PyTorch does not.
     counts = not node.producer.startswith("pytorch")
-    return _resized(node, replace(how, counts_fractions=counts), axes, node.elements_or_none(2), 2)
+    return resized_to(node, replace(how, counts_fractions=counts), axes, node.elements_or_none(2), 2)
 
 
-def _resized(
+def resized_to(
     node: Node, how: Resizing, axes: Sequence[int], given: Sequence[Element] | None, k: int
 ) -> Value:
     """Operand 0 resized along `axes`, to sizes where k is 3, else by scales; those that dims or data determine (None)

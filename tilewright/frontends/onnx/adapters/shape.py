@@ -69,18 +69,6 @@ def tile_(node: Node) -> Value:
     return tile(node.input(0), repeats=repeats)
 
 
-@adapter("Tile", until=5)
-def tile_along(node: Node) -> Value:
-    """One axis was repeated, and both numbers were of the type of the data."""
-    count, given = node.whole_number(1), node.whole_number(2)
-    if not given.is_const:
-        raise node.needs_constant(2)
-    axis = node.axis(given.value)
-    repeats = tuple(count if k == axis else sym(1) for k in range(node.rank(0)))
-    checked_shape(tuple(d * r for d, r in zip(node.shape(0), repeats, strict=True)), "Tile")
-    return tile(node.input(0), repeats=repeats)
-
-
 @adapter("Squeeze")
 def squeeze_(node: Node) -> Value:
     axes = node.axes("axes", 1)

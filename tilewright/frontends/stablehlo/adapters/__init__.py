@@ -13,3 +13,6 @@ from tilewright.frontends.stablehlo.adapters import slices as slices
 from tilewright.frontends.stablehlo.adapters import sort as sort
 from tilewright.frontends.stablehlo.adapters import view as view
 from tilewright.frontends.stablehlo.adapters import window as window
+from tilewright.frontends.stablehlo.node import STABLEHLO_DEFINITIONS
+
+STABLEHLO_DEFINITIONS.seal()

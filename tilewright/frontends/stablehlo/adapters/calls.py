@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jaxlib.mlir import ir
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.frontends.stablehlo.adapters.elementwise import UNARY
 from tilewright.frontends.stablehlo.adapters.sort import greatest
 from tilewright.frontends.stablehlo.node import CUSTOM_CALLS, ProgramOp, adapter, custom_call
@@ -42,16 +42,20 @@ def _random(node: ProgramOp) -> Sequence[Held]:
 @adapter("composite")
 def _composite(node: ProgramOp) -> Sequence[Held]:
     """Operators that we have too, others by their decomposition."""
-    name = node.text("name")
-    if name in CUSTOM_CALLS:
-        found = CUSTOM_CALLS[name](node)
-        return list(found) if isinstance(found, Sequence) else [found] if found is not None else []
+    translate = CUSTOM_CALLS.find(node.text("name"))
+    if translate is not None:
+        return _listed(translate(node))
     return node.importer.called(node.text("decomposition"), node.operands, node.frame)
 
 
 @adapter("custom_call")
 def _custom_call(node: ProgramOp) -> Sequence[Held]:
-    found = CUSTOM_CALLS[node.text("call_target_name")](node)
+    translate = CUSTOM_CALLS.find(node.text("call_target_name"))
+    assert translate is not None, "the importer has looked for it"
+    return _listed(translate(node))
+
+
+def _listed(found: Held | Sequence[Held] | None) -> list[Held]:
     return list(found) if isinstance(found, Sequence) else [found] if found is not None else []
 
 

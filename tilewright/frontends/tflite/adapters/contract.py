@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.frontends.tflite.adapters.window import channels_first, channels_last, window_of
 from tilewright.frontends.tflite.node import OperatorNode
-from tilewright.frontends.tflite.registry import tflite
+from tilewright.frontends.tflite.registry import binds, tflite
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -102,7 +102,4 @@ def fully_connected(node: OperatorNode) -> Value:
     return node.activated(y if bias is None else ew.add(y, reshape(bias, shape=(shape_of(w)[0],))))
 
 
-@tflite("BATCH_MATMUL")
-def batch_matmul(node: OperatorNode) -> Value:
-    flags = {"transpose_a": node.flag("adj_x"), "transpose_b": node.flag("adj_y")}
-    return contract.matmul(node.input(0), node.input(1), **flags)
+binds({"BATCH_MATMUL": contract.matmul}, transpose_a="adj_x", transpose_b="adj_y")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import reduce
-from types import MappingProxyType
 
 from tilewright.frontends.tflite.node import OperatorNode
-from tilewright.frontends.tflite.registry import tflite
+from tilewright.frontends.tflite.registry import binds, tflite
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -29,63 +27,30 @@ def _squared_difference(a: Value, b: Value) -> Value:
     return ew.mul(difference, difference)
 
 
-UNARY: Mapping[str, Callable[[Value], Value]] = MappingProxyType(
+def _gelu(x: Value, *, approximate: bool) -> Value:
+    return act.gelu(x, approximate="tanh" if approximate else "none")
+
+
+binds(
     {
         "NEG": ew.neg, "ABS": ew.abs_, "EXP": ew.exp, "LOG": ew.log, "SQRT": ew.sqrt, "RSQRT": ew.rsqrt,
         "SIN": ew.sin, "COS": ew.cos, "FLOOR": ew.floor, "CEIL": ew.ceil, "ROUND": ew.round_, "SIGN": ew.sign,
         "TANH": ew.tanh, "LOGISTIC": ew.sigmoid, "LOGICAL_NOT": ew.not_, "ELU": act.elu, "HARD_SWISH": act.hard_swish,
         "SQUARE": lambda x: ew.mul(x, x), "RELU_0_TO_1": lambda x: act.clip(x, 0.0, 1.0),
-    }
-)  # fmt: skip
-BINARY: Mapping[str, Callable[[Value, Value], Value]] = MappingProxyType(
-    {
+        "LEAKY_RELU": act.leaky_relu, "PRELU": act.prelu, "GELU": _gelu,
         "ADD": ew.add, "SUB": ew.sub, "MUL": ew.mul, "DIV": ew.div, "POW": ew.pow_, "FLOOR_DIV": _floor_div,
         "FLOOR_MOD": ew.mod, "SQUARED_DIFFERENCE": _squared_difference, "ATAN2": ew.atan2, "BITWISE_XOR": ew.xor,
         "LOGICAL_AND": ew.and_, "LOGICAL_OR": ew.or_, "EQUAL": ew.eq, "NOT_EQUAL": ew.ne, "LESS": ew.lt,
         "LESS_EQUAL": ew.le, "GREATER": ew.gt, "GREATER_EQUAL": ew.ge,
+        "ADD_N": lambda *operands: reduce(ew.add, operands),
     }
 )  # fmt: skip
-
-
-@tflite(*UNARY)
-def unary(node: OperatorNode) -> Value:
-    return UNARY[node.op](node.input(0))
-
-
-@tflite(*BINARY)
-def binary(node: OperatorNode) -> Value:
-    y = BINARY[node.op](node.input(0), node.input(1))
-    return node.activated(y) if "activation" in node.options else y
-
-
-@tflite("MAXIMUM", "MINIMUM", moves=True)
-def extreme(node: OperatorNode) -> Value:
-    return (ew.max_ if node.op == "MAXIMUM" else ew.min_)(node.input(0), node.input(1))
+binds({"MAXIMUM": ew.max_, "MINIMUM": ew.min_, "DENSIFY": lambda x: x}, moves=True)  # constants are read densely
 
 
 @tflite("RELU", "RELU6", "RELU_N1_TO_1")
 def limited(node: OperatorNode) -> Value:
     return node.activated(node.input(0), node.op)
-
-
-@tflite("ADD_N")
-def add_n(node: OperatorNode) -> Value:
-    return reduce(ew.add, node.inputs)
-
-
-@tflite("LEAKY_RELU")
-def leaky_relu(node: OperatorNode) -> Value:
-    return act.leaky_relu(node.input(0), alpha=float(node.options["alpha"]))
-
-
-@tflite("PRELU")
-def prelu(node: OperatorNode) -> Value:
-    return act.prelu(node.input(0), node.input(1))
-
-
-@tflite("GELU")
-def gelu(node: OperatorNode) -> Value:
-    return act.gelu(node.input(0), approximate="tanh" if node.flag("approximate") else "none")
 
 
 @tflite("CAST")
@@ -109,12 +74,6 @@ def quantize(node: OperatorNode) -> Value:
 def dequantize(node: OperatorNode) -> Value:
     x = node.input(0)
     return x if dtype_of(x) is node.result_dtype() else ew.cast(x, dtype=node.result_dtype())
-
-
-@tflite("DENSIFY", moves=True)
-def densify(node: OperatorNode) -> Value:
-    """Constants are dense when they have been read."""
-    return node.input(0)
 
 
 @tflite("FAKE_QUANT")

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from tilewright.frontends.tflite.adapters.window import channels_first, channels_last
 from tilewright.frontends.tflite.node import OperatorNode
-from tilewright.frontends.tflite.registry import tflite
+from tilewright.frontends.tflite.registry import binds, tflite
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 from tilewright.ops import norm, reduce
@@ -31,9 +31,7 @@ def reduction(node: OperatorNode) -> Value:
     return REDUCTIONS[node.op](node.input(0), axes=tuple(sorted(axes)), keepdims=node.flag("keep_dims"))
 
 
-@tflite("REDUCE_MAX", "REDUCE_MIN", moves=True)
-def extreme_reduction(node: OperatorNode) -> Value:
-    return reduction(node)
+tflite("REDUCE_MAX", "REDUCE_MIN", moves=True)(reduction)
 
 
 @tflite("ARG_MAX", "ARG_MIN")
@@ -50,13 +48,10 @@ def softmax(node: OperatorNode) -> Value:
     return norm.softmax(x if beta == 1 else ew.mul(x, beta), axis=-1)
 
 
-@tflite("LOG_SOFTMAX")
-def log_softmax(node: OperatorNode) -> Value:
-    return norm.log_softmax(node.input(0), axis=-1)
-
-
 _LEAST_NORM = 1e-6
 """What TFLite divides by where the norm is less."""
+
+binds({"LOG_SOFTMAX": lambda x: norm.log_softmax(x, axis=-1)})
 
 
 @tflite("L2_NORMALIZATION")

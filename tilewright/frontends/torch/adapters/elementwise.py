@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 
 from tilewright.frontends.torch.node import AtenNode, Number
-from tilewright.frontends.torch.registry import aten
+from tilewright.frontends.torch.registry import aten, binds
 from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -89,11 +90,6 @@ def _number(value: float, like: Value) -> Value:
     return full(value=value, dtype=type_of(like).dtype, shape=())
 
 
-@aten("fmod")
-def fmod(node: AtenNode, self: Operand, other: Operand) -> Value:
-    return ew.rem(*node.promoted(self, other))
-
-
 @aten("pow", "float_power")
 def pow_(node: AtenNode, self: Operand, exponent: Operand) -> Value:
     if isinstance(exponent, int | float) and isinstance(self, Value):
@@ -103,12 +99,6 @@ def pow_(node: AtenNode, self: Operand, exponent: Operand) -> Value:
         if exponent == 0.5 and node.dtype.is_float:
             return ew.sqrt(base)
     return ew.pow_(*node.promoted(self, exponent))
-
-
-@aten("square")
-def square(node: AtenNode, self: Value) -> Value:
-    x = node.value(self, node.dtype)
-    return ew.mul(x, x)
 
 
 @aten("reciprocal")
@@ -134,11 +124,6 @@ def round_(node: AtenNode, self: Value, decimals: int = 0) -> Value:
     factor = node.value(10.0 ** abs(decimals), node.dtype)
     first, then = (ew.mul, ew.div) if decimals > 0 else (ew.div, ew.mul)
     return then(ew.round_(first(self, factor)), factor)
-
-
-@aten("frac")
-def frac(node: AtenNode, self: Value) -> Value:
-    return ew.sub(self, ew.trunc(self))
 
 
 @aten("log2")
@@ -186,11 +171,6 @@ def logic(node: AtenNode, self: Value, other: Value) -> Value:
     return _LOGIC[node.op.split(".")[1]](as_bool(self), as_bool(other))
 
 
-@aten("logical_not")
-def logical_not(node: AtenNode, self: Value) -> Value:
-    return ew.not_(as_bool(self))
-
-
 @aten("isnan")
 def isnan(node: AtenNode, self: Value) -> Value:
     return ew.is_nan(self) if type_of(self).dtype.is_float else filled(False, self)
@@ -230,16 +210,6 @@ def clamp(node: AtenNode, self: Value, min: Operand | None = None, max: Operand 
     return x if max is None else ew.min_(x, node.value(max, node.dtype))
 
 
-@aten("clamp_min")
-def clamp_min(node: AtenNode, self: Value, min: Operand) -> Value:
-    return ew.max_(*node.promoted(self, min))
-
-
-@aten("clamp_max")
-def clamp_max(node: AtenNode, self: Value, max: Operand) -> Value:
-    return ew.min_(*node.promoted(self, max))
-
-
 @aten("fmin", "fmax")
 def number_extremum(node: AtenNode, self: Value, other: Value) -> Value:
     """As minimum and maximum, but a number wins over NaN."""
@@ -254,23 +224,10 @@ def number_extremum(node: AtenNode, self: Value, other: Value) -> Value:
 
 
 @aten(
-    "clone",
-    "alias",
-    "detach",
-    "contiguous",
-    "lift_fresh_copy",
-    "lift_fresh",
-    "positive",
-    "dropout",
-    "feature_dropout",
-    "alpha_dropout",
-    "_conj_physical",
-    "real",
-    "conj_physical",
-    "resolve_conj",
-    "resolve_neg",
-    "to_dense",
-)
+    "clone", "alias", "detach", "contiguous", "lift_fresh_copy", "lift_fresh", "positive", "dropout",
+    "feature_dropout", "alpha_dropout", "_conj_physical", "real", "conj_physical", "resolve_conj",
+    "resolve_neg", "to_dense",
+)  # fmt: skip
 def identity(node: AtenNode, self: Value | None = None, input: Value | None = None, **how: Any) -> Value:
     """Copies, and what does nothing while evaluating."""
     x = self if self is not None else input
@@ -280,29 +237,15 @@ def identity(node: AtenNode, self: Value | None = None, input: Value | None = No
     return x
 
 
-@aten("_to_copy", "to", "type_as")
-def to(node: AtenNode, self: Value, **how: Any) -> Value:
-    return node.value(self, node.dtype)
-
-
-@aten("convert_element_type", namespace="prims")
-def convert_element_type(node: AtenNode, a: Value, dtype: DType) -> Value:
-    return node.value(a, dtype)
+@aten("_to_copy", "to", "type_as", "prims::convert_element_type")
+def to(node: AtenNode, **arguments: Any) -> Value:
+    x, *_ = arguments.values()
+    return node.value(x, node.dtype)
 
 
 @aten("copy")
 def copy(node: AtenNode, self: Value, src: Value, non_blocking: bool = False) -> Value:
     return expand(node.value(src, node.dtype), shape=shape_of(self))
-
-
-@aten("bitwise_left_shift", "__lshift__")
-def left_shift(node: AtenNode, self: Operand, other: Operand) -> Value:
-    return ew.shl(*node.promoted(self, other))
-
-
-@aten("bitwise_right_shift", "__rshift__")
-def right_shift(node: AtenNode, self: Operand, other: Operand) -> Value:
-    return ew.shr(*node.promoted(self, other))
 
 
 @aten("lerp")
@@ -335,14 +278,6 @@ def logaddexp(node: AtenNode, self: Value, other: Value) -> Value:
     return ew.select(ew.eq(a, b), ew.add(a, node.value(math.log(2), node.dtype)), ew.add(top, rest))
 
 
-@aten("xlogy", "special_xlogy")
-def xlogy(node: AtenNode, self: Operand, other: Operand) -> Value:
-    a, b = node.promoted(self, other)
-    zero = node.value(0, node.dtype)
-    product = ew.select(ew.eq(a, zero), zero, ew.mul(a, ew.log(b)))
-    return ew.select(ew.is_nan(b), b, product)
-
-
 @aten("signbit")
 def signbit(node: AtenNode, self: Value) -> Value:
     dtype = type_of(self).dtype
@@ -350,11 +285,6 @@ def signbit(node: AtenNode, self: Value) -> Value:
         bits = {2: dt.i16, 4: dt.i32, 8: dt.i64}[dtype.bytes]
         return ew.lt(ew.bitcast(self, dtype=bits), 0)
     return ew.lt(self, 0) if dtype.kind == "int" else filled(False, self)
-
-
-@aten("copysign")
-def copysign(node: AtenNode, self: Operand, other: Operand) -> Value:
-    return _signed(*node.promoted(self, other))
 
 
 def _signed(x: Value, sign: Value) -> Value:
@@ -392,15 +322,10 @@ def heaviside(node: AtenNode, self: Value, values: Value) -> Value:
     return ew.select(ew.eq(a, zero), b, ew.cast(above, dtype=node.dtype))
 
 
-@aten("gcd")
+@aten("gcd", "prims::gcd")
 def divisor(node: AtenNode, self: Value, other: Value) -> Value:
     a, b = (expand(x, shape=node.shape) for x in node.promoted(self, other))
     return common_divisor(a, b)
-
-
-@aten("gcd", namespace="prims")
-def divisor_primitive(node: AtenNode, self: Value, other: Value) -> Value:
-    return divisor(node, self, other)
 
 
 @aten("lcm")
@@ -412,7 +337,7 @@ def multiple(node: AtenNode, self: Value, other: Value) -> Value:
     return ew.abs_(ew.mul(quotient, b)) if node.dtype.kind == "int" else ew.mul(quotient, b)
 
 
-@aten("hypot")
+@aten("hypot", "prims::hypot")
 def hypot(node: AtenNode, self: Value, other: Value) -> Value:
     """The length of a vector, without overflow: f32 is squared in f64, other types are divided by the longer part."""
     a, b = node.promoted(self, other)
@@ -430,11 +355,6 @@ def _length(a: Value, b: Value, dtype: DType) -> Value:
     ratio = ew.select(ew.eq(long, short), one, ew.div(short, long))
     found = ew.mul(long, ew.sqrt(ew.add(one, ew.mul(ratio, ratio))))
     return ew.select(ew.eq(long, _number(0.0, long)), long, found)
-
-
-@aten("hypot", namespace="prims")
-def hypot_(node: AtenNode, self: Value, other: Value) -> Value:
-    return hypot(node, self, other)
 
 
 @aten("angle")
@@ -466,7 +386,7 @@ def next_after(node: AtenNode, self: Value, other: Value) -> Value:
     return ew.select(ew.or_(ew.is_nan(a), ew.is_nan(b)), ew.add(a, b), moved)
 
 
-@aten("frexp")
+@aten("frexp", "prims::frexp")
 def frexp(node: AtenNode, self: Value) -> tuple[Value, Value]:
     """A fraction of 0.5 up to 1 and the power of two that it is multiplied with; denormals are scaled first."""
     dtype = type_of(self).dtype
@@ -488,11 +408,6 @@ def frexp(node: AtenNode, self: Value) -> tuple[Value, Value]:
     return ew.select(is_plain, part, self), ew.cast(power, dtype=dt.i32)
 
 
-@aten("frexp", namespace="prims")
-def frexp_(node: AtenNode, self: Value) -> tuple[Value, Value]:
-    return frexp(node, self)
-
-
 @aten("sign", "sgn")
 def sign(node: AtenNode, self: Value) -> Value:
     """1 and -1 by comparisons, of which NaN meets none: its sign is 0."""
@@ -500,3 +415,21 @@ def sign(node: AtenNode, self: Value) -> Value:
         return self if node.dtype is dt.bool_ else ew.sign(self)
     zero, one = _number(0.0, self), _number(1.0, self)
     return ew.select(ew.gt(self, zero), one, ew.select(ew.lt(self, zero), ew.neg(one), zero))
+
+
+def _times_log(a: Value, b: Value, log: Callable[[Value], Value]) -> Value:
+    """a * log(b); 0 where a is, and NaN where b is."""
+    zero = _number(0, a)
+    return ew.select(ew.is_nan(b), b, ew.select(ew.eq(a, zero), zero, ew.mul(a, log(b))))
+
+
+binds(
+    {
+        "fmod": ew.rem, "clamp_min": ew.max_, "clamp_max": ew.min_, "copysign": _signed,
+        "square": lambda x: ew.mul(x, x), "frac": lambda x: ew.sub(x, ew.trunc(x)),
+        "logical_not": lambda x: ew.not_(as_bool(x)),
+        "bitwise_left_shift": ew.shl, "__lshift__": ew.shl, "bitwise_right_shift": ew.shr, "__rshift__": ew.shr,
+        "xlogy": lambda a, b: _times_log(a, b, ew.log), "special_xlogy": lambda a, b: _times_log(a, b, ew.log),
+        "special_xlog1py": lambda a, b: _times_log(a, b, ew.log1p),
+    }
+)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tilewright.frontends.torch.adapters.elementwise import as_bool
 from tilewright.frontends.torch.node import AtenNode, Number
@@ -35,18 +36,12 @@ def sum_(
     return _reduced(node, x, dim, keepdim, rd.reduce_sum)
 
 
-@aten("prod")
-def prod(
-    node: AtenNode, self: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
-) -> Value:
-    return _reduced(node, node.value(self, node.dtype), dim, keepdim, rd.reduce_prod)
+_SIMPLE = {"prod": rd.reduce_prod, "mean": rd.reduce_mean, "logsumexp": rd.reduce_logsumexp}
 
 
-@aten("mean")
-def mean(
-    node: AtenNode, self: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None
-) -> Value:
-    return _reduced(node, node.value(self, node.dtype), dim, keepdim, rd.reduce_mean)
+@aten(*_SIMPLE)
+def reduced(node: AtenNode, self: Value, dim: Axes = None, keepdim: bool = False, **how: Any) -> Value:
+    return _reduced(node, node.value(self, node.dtype), dim, keepdim, _SIMPLE[node.op.split(".")[1]])
 
 
 @aten("amax", "amin")
@@ -130,8 +125,3 @@ def spread(
         found, mean = squeeze(found, axes=axes), squeeze(mean, axes=axes)
     found, mean = (rd.as_dtype(x, type_of(self).dtype) for x in (found, mean))
     return (found, mean) if op.endswith("mean") else found
-
-
-@aten("logsumexp")
-def logsumexp(node: AtenNode, self: Value, dim: Axes, keepdim: bool = False) -> Value:
-    return _reduced(node, node.value(self, node.dtype), dim, keepdim, rd.reduce_logsumexp)

@@ -17,6 +17,18 @@ from tilewright.ops.view import expand
 
 Function = Callable[[Value], Value]
 
+
+
+def _in_f64(function: Function) -> Callable[..., Value]:
+    """The adapter that computes a function of one number in f64."""
+
+    def translate(node: AtenNode, **operand: Value) -> Value:
+        (x,) = operand.values()
+        return node.value(function(node.value(x, dt.f64)), node.dtype)
+
+    return translate
+
+
 _UNARY: dict[str, Function] = {
     "lgamma": sp.lgamma, "special_gammaln": sp.lgamma,
     "digamma": sp.digamma, "special_digamma": sp.digamma, "special_psi": sp.digamma,
@@ -34,25 +46,17 @@ _UNARY: dict[str, Function] = {
     "special_bessel_y0": partial(sp.bessel_y, 0), "special_bessel_y1": partial(sp.bessel_y, 1),
 }  # fmt: skip
 
-_PRIMS = {
-    "lgamma": "lgamma", "digamma": "digamma", "erf_inv": "erfinv", "erfcx": "special_erfcx", "erfc": "erfc",
-    "ndtri": "special_ndtri", "bessel_i0": "i0", "bessel_i0e": "special_i0e", "bessel_i1": "special_i1",
-    "bessel_i1e": "special_i1e", "bessel_j0": "special_bessel_j0", "bessel_j1": "special_bessel_j1",
+_UNARY |= {
+    f"prims::{theirs}": _UNARY[name]
+    for theirs, name in {
+        "lgamma": "lgamma", "digamma": "digamma", "erf_inv": "erfinv", "erfcx": "special_erfcx", "erfc": "erfc",
+        "ndtri": "special_ndtri", "bessel_i0": "i0", "bessel_i0e": "special_i0e", "bessel_i1": "special_i1",
+        "bessel_i1e": "special_i1e", "bessel_j0": "special_bessel_j0", "bessel_j1": "special_bessel_j1",
+    }.items()
 }  # fmt: skip
 
-
-@aten(*_UNARY)
-def special_function(node: AtenNode, self: Value | None = None, x: Value | None = None) -> Value:
-    given = self if self is not None else x
-    assert given is not None
-    found = _UNARY[node.op.split(".")[1]](node.value(given, dt.f64))
-    return node.value(found, node.dtype)
-
-
-@aten(*_PRIMS, namespace="prims")
-def primitive_function(node: AtenNode, self: Value) -> Value:
-    found = _UNARY[_PRIMS[node.op.split(".")[1]]](node.value(self, dt.f64))
-    return node.value(found, node.dtype)
+for _name, _function in _UNARY.items():
+    aten(_name)(_in_f64(_function))
 
 
 @aten("polygamma", "special_polygamma")
@@ -60,34 +64,16 @@ def polygamma(node: AtenNode, n: int, self: Value) -> Value:
     return node.value(sp.polygamma(n, node.value(self, dt.f64)), node.dtype)
 
 
-@aten("special_zeta")
+@aten("special_zeta", "prims::zeta")
 def zeta(node: AtenNode, self: Value | Number, other: Value | Number) -> Value:
     return node.value(sp.zeta(node.value(self, dt.f64), node.value(other, dt.f64)), node.dtype)
 
 
-@aten("zeta", namespace="prims")
-def zeta_primitive(node: AtenNode, self: Value, other: Value) -> Value:
-    return zeta(node, self, other)
-
-
-@aten("igamma", "igammac", "special_gammainc", "special_gammaincc")
-def incomplete_gamma(node: AtenNode, self: Value, other: Value) -> Value:
-    a, x = (expand(node.value(v, dt.f64), shape=node.shape) for v in (self, other))
+@aten("igamma", "igammac", "special_gammainc", "special_gammaincc", "prims::igamma", "prims::igammac")
+def incomplete_gamma(node: AtenNode, **operands: Value) -> Value:
+    a, x = (expand(node.value(v, dt.f64), shape=node.shape) for v in operands.values())
     is_upper = node.op.split(".")[1] in ("igammac", "special_gammaincc")
     return node.value(sp.incomplete_gamma(a, x, is_upper), node.dtype)
-
-
-@aten("igamma", "igammac", namespace="prims")
-def incomplete_gamma_primitive(node: AtenNode, a: Value, x: Value) -> Value:
-    return incomplete_gamma(node, a, x)
-
-
-@aten("special_xlog1py")
-def xlog1py(node: AtenNode, self: Value | Number, other: Value | Number) -> Value:
-    a, b = node.promoted(self, other)
-    zero = node.value(0, node.dtype)
-    product = ew.select(ew.eq(a, zero), zero, ew.mul(a, ew.log1p(b)))
-    return ew.select(ew.is_nan(b), b, product)
 
 
 @aten("special_entr")

@@ -63,13 +63,8 @@ def meshgrid(node: AtenNode, tensors: Sequence[Value], indexing: str = "ij") -> 
     return tuple(view.expand(reshape(x, shape=own), shape=shape) for x, own in zip(lines, along, strict=True))
 
 
-@aten("flatten")
-def flatten(node: AtenNode, self: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
-    return reshape(self, shape=node.shape)
-
-
-@aten("unflatten")
-def unflatten(node: AtenNode, self: Value, dim: int, sizes: Sequence[Number]) -> Value:
+@aten("flatten", "unflatten")
+def flatten(node: AtenNode, self: Value, **how: Any) -> Value:
     return reshape(self, shape=node.shape)
 
 
@@ -193,19 +188,9 @@ def narrow(node: AtenNode, self: Value, dim: int, start: Number, length: Number)
 
 
 @aten(
-    "split",
-    "split_with_sizes",
-    "split_copy",
-    "split_with_sizes_copy",
-    "chunk",
-    "tensor_split",
-    "unsafe_split",
-    "unsafe_split_with_sizes",
-    "unsafe_chunk",
-    "hsplit",
-    "vsplit",
-    "dsplit",
-)
+    "split", "split_with_sizes", "split_copy", "split_with_sizes_copy", "chunk", "tensor_split", "unsafe_split",
+    "unsafe_split_with_sizes", "unsafe_chunk", "hsplit", "vsplit", "dsplit",
+)  # fmt: skip
 def split(node: AtenNode, self: Value, dim: int = 0, **how: Any) -> tuple[Value, ...]:
     """The sizes are those that PyTorch gives."""
     axis = node.axis(dim, rank_of(self))
@@ -261,34 +246,26 @@ def repeat(node: AtenNode, self: Value, repeats: Sequence[Number] = (), dims: Se
     return view.tile(x, repeats=tuple(counts))
 
 
-@aten("constant_pad_nd")
-def constant_pad(node: AtenNode, self: Value, pad: Sequence[Number], value: Number = 0) -> Value:
-    return padded(node, self, pad, "constant", value)
-
-
 _MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap", "constant": "constant"}
 
 
-@aten("pad")
+@aten("pad", "constant_pad_nd")
 def pad_(
     node: AtenNode, self: Value, pad: Sequence[Number], mode: str = "constant", value: Number | None = None
 ) -> Value:
     return padded(node, self, pad, _MODES[mode], 0 if value is None else value)
 
 
-@aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def reflection_pad(node: AtenNode, self: Value, padding: Sequence[Number]) -> Value:
-    return padded(node, self, padding, "reflect", 0)
+_PADS = {
+    "reflection_pad1d": "reflect", "reflection_pad2d": "reflect", "reflection_pad3d": "reflect",
+    "replication_pad1d": "edge", "replication_pad2d": "edge", "replication_pad3d": "edge", "_pad_circular": "wrap",
+}  # fmt: skip
 
 
-@aten("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_pad(node: AtenNode, self: Value, padding: Sequence[Number]) -> Value:
-    return padded(node, self, padding, "edge", 0)
-
-
-@aten("_pad_circular")
-def circular_pad(node: AtenNode, self: Value, pad: Sequence[Number]) -> Value:
-    return padded(node, self, pad, "wrap", 0)
+@aten(*_PADS)
+def pad_by_repeating(node: AtenNode, self: Value, **amounts: Sequence[Number]) -> Value:
+    (listed,) = amounts.values()
+    return padded(node, self, listed, _PADS[node.op.split(".")[1]], 0)
 
 
 def padded(node: AtenNode, x: Value, amounts: Sequence[Number], mode: str, value: Number) -> Value:
@@ -404,7 +381,7 @@ def as_strided(
     return gather(flat, at, axis=0)
 
 
-@aten("as_strided_scatter")
+@aten("as_strided_scatter", "prims::as_strided_scatter")
 def as_strided_scatter(
     node: AtenNode,
     self: Value,
@@ -421,18 +398,6 @@ def as_strided_scatter(
     order = _memory_order(node)
     apart = reshape(found, shape=tuple(shape_of(self)[k] for k in order))
     return transpose(apart, perm=tuple(order.index(k) for k in range(len(order)))) if order else apart
-
-
-@aten("as_strided_scatter", namespace="prims")
-def as_strided_scatter_(
-    node: AtenNode,
-    self: Value,
-    src: Value,
-    size: Sequence[Number],
-    stride: Sequence[Number],
-    storage_offset: Number,
-) -> Value:
-    return as_strided_scatter(node, self, src, size, stride, storage_offset)
 
 
 def _memory_order(node: AtenNode) -> list[int]:

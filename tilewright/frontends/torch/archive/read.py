@@ -25,8 +25,8 @@ from torch._export.serde.serialize import (
 )
 from torch.export import ExportedProgram
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.files import check_file
+from tilewright.frontends.problems import shown
 from tilewright.frontends.torch.archive.text import checked_program, guards_in, operators_of
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.ir.diag import ModelError, UnsupportedError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

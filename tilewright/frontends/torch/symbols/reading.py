@@ -14,7 +14,7 @@ import numpy as np
 import sympy
 from torch.utils._sympy.functions import CeilToInt, FloatTrueDiv, FloorToInt, RoundToInt, ToFloat, TruncToInt
 
-from tilewright.frontends.errors import shown
+from tilewright.frontends.problems import shown
 from tilewright.frontends.torch.symbols.compared import Compared, LongNumberError
 from tilewright.frontends.torch.symbols.hosted import Hosted
 from tilewright.frontends.torch.symbols.sizes import Sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, microsoft_binds
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -58,9 +58,7 @@ def _biased(node: Node) -> Value:
     return ew.add(node.input(0), bias)
 
 
-@microsoft("QuickGelu")
-def quick_gelu(node: Node) -> Value:
-    return act.swish(node.input(0), alpha=node.attr("alpha", 1.702))
+microsoft_binds({"QuickGelu": lambda x, *, alpha=1.702: act.swish(x, alpha=alpha)})
 
 
 @microsoft("ScaledSiLU")

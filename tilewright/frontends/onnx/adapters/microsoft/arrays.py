@@ -6,8 +6,14 @@ from functools import reduce
 
 import numpy as np
 
-from tilewright.frontends.onnx.adapters import image, source, view
-from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks, require_two_parts
+from tilewright.frontends.onnx.adapters import source, view
+from tilewright.frontends.onnx.adapters.microsoft.domain import (
+    microsoft,
+    microsoft_binds,
+    require_ranks,
+    require_two_parts,
+)
+from tilewright.frontends.onnx.adapters.rare import regions
 from tilewright.frontends.onnx.node import Node
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -20,11 +26,11 @@ from tilewright.ops.define import constant
 from tilewright.ops.image import column, sampled, size_scalar
 from tilewright.ops.index import gather, gather_nd, scatter_elements
 from tilewright.ops.linalg import inverse
-from tilewright.ops.reduce import as_dtype, reduce_min, reduce_sum, widened
+from tilewright.ops.reduce import as_dtype, dtype_of, reduce_min, reduce_sum, widened
 from tilewright.ops.source import full, iota, sym_tensor
 from tilewright.ops.view import concat, expand, reshape, shape_of, slice_, transpose, unsqueeze
 
-microsoft("GridSample")(image.grid_sample)
+microsoft("GridSample")(regions.grid_sample)
 microsoft("Pad")(view.padded)
 microsoft("Trilu")(view.trilu)
 
@@ -37,14 +43,7 @@ def range_(node: Node) -> Value:
     return source.range_(node)
 
 
-@microsoft("GatherND")
-def at_vectors(node: Node) -> Value:
-    return gather_nd(*node.operands)
-
-
-@microsoft("Inverse")
-def inverse_(node: Node) -> Value:
-    return as_dtype(inverse(widened(node.input(0))), node.dtype(0))
+microsoft_binds({"GatherND": gather_nd, "Inverse": lambda x: as_dtype(inverse(widened(x)), dtype_of(x))})
 
 
 @microsoft("Unique")

@@ -7,7 +7,7 @@ from functools import partial
 
 from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import Adapter, adapter
+from tilewright.frontends.onnx.registry import Adapter, adapter, binds
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -15,6 +15,9 @@ from tilewright.ops.view import reshape
 
 microsoft: Callable[..., Callable[[Adapter], Adapter]] = partial(adapter, domain="com.microsoft")
 """`adapter` for operators of ONNX Runtime."""
+
+microsoft_binds: Callable[..., None] = partial(binds, domain="com.microsoft")
+"""`binds` for them."""
 
 
 def require_ranks(node: Node, **ranks: int) -> None:

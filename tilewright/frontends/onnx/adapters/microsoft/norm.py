@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, require_ranks
+from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, microsoft_binds, require_ranks
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -127,11 +127,7 @@ def branchwise_rms_norm(node: Node) -> Value:
     return as_dtype(reshape(result, shape=shape), node.dtype(0))
 
 
-@microsoft("GatedAdd")
-def gated_add(node: Node) -> Value:
-    """X + Y * gate, one number for each row."""
-    x, y, gate = (node.input(k) for k in range(3))
-    return ew.add(x, ew.mul(y, gate))
+microsoft_binds({"GatedAdd": lambda x, y, gate: ew.add(x, ew.mul(y, gate))})
 
 
 @microsoft("GroupNorm", "SkipGroupNorm")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontends.onnx.adapters.host.labels import looked_up
+from tilewright.frontends.onnx.adapters.ml.maps import looked_up
 from tilewright.frontends.onnx.adapters.ml.rows import DOMAIN
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.frontends.errors import shown
 from tilewright.frontends.onnx.adapters.ml.forest import LEAF, MODES, Forest, Leaves, Nodes, forest_of
 from tilewright.frontends.onnx.adapters.ml.labels import Labels
 from tilewright.frontends.onnx.adapters.ml.rows import DOMAIN, rows_of
@@ -14,6 +13,7 @@ from tilewright.frontends.onnx.adapters.ml.scores import TRANSFORMS, only_probit
 from tilewright.frontends.onnx.adapters.ml.votes import Votes, classified
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
+from tilewright.frontends.problems import shown
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError, UnsupportedError

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from tilewright.frontends.torch.node import AtenNode, Number
-from tilewright.frontends.torch.registry import aten
+from tilewright.frontends.torch.registry import aten, binds
 from tilewright.frontends.translation import type_of
 from tilewright.ir.core import Value
 from tilewright.ops import activation as act
 from tilewright.ops import elementwise as ew
 from tilewright.ops.view import reshape, shape_of, split
 
-
-@aten("gelu")
-def gelu(node: AtenNode, self: Value, approximate: str = "none") -> Value:
-    return act.gelu(self, approximate=approximate)
-
-
-_PLAIN = {
-    "silu": act.silu, "mish": act.mish, "hardswish": act.hard_swish, "selu": act.selu, "softsign": act.softsign,
-}  # fmt: skip
-
-
-@aten(*_PLAIN)
-def plain(node: AtenNode, self: Value) -> Value:
-    return _PLAIN[node.op.split(".")[1]](node.value(self, node.dtype))
-
-
-@aten("hardsigmoid")
-def hardsigmoid(node: AtenNode, self: Value) -> Value:
-    return act.hard_sigmoid(self, alpha=1 / 6, beta=0.5)
+binds(
+    {
+        "gelu": act.gelu, "silu": act.silu, "mish": act.mish, "hardswish": act.hard_swish, "selu": act.selu,
+        "softsign": act.softsign, "hardsigmoid": lambda x: act.hard_sigmoid(x, alpha=1 / 6, beta=0.5),
+    }
+)  # fmt: skip
 
 
 @aten("hardtanh")

@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.frontends.axes import require
 from tilewright.frontends.onnx.adapters.view import slice_along
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import adapter, refuse
+from tilewright.frontends.onnx.registry import adapter, binds, refuse
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -28,24 +28,14 @@ _NEVER = "it was on trial in the standard until 2019, and never had a meaning th
 refuse(_NEVER, "ATen", "GRUUnit", "GivenTensorFill")
 
 
-@adapter("Affine")
-def affine(node: Node) -> Value:
-    return ew.add(ew.mul(node.input(0), node.attr("alpha", 1.0)), node.attr("beta", 0.0))
-
-
-@adapter("Scale")
-def scaled(node: Node) -> Value:
-    return ew.mul(node.input(0), node.attr("scale", 1.0))
-
-
-@adapter("ScaledTanh")
-def scaled_tanh(node: Node) -> Value:
-    return ew.mul(ew.tanh(ew.mul(node.input(0), node.attr("beta"))), node.attr("alpha"))
-
-
-@adapter("ParametricSoftplus")
-def parametric_softplus(node: Node) -> Value:
-    return ew.mul(softplus(ew.mul(node.input(0), node.attr("beta"))), node.attr("alpha"))
+binds(
+    {
+        "Affine": lambda x, *, alpha=1.0, beta=0.0: ew.add(ew.mul(x, alpha), beta),
+        "Scale": lambda x, *, scale=1.0: ew.mul(x, scale),
+        "ScaledTanh": lambda x, *, alpha, beta: ew.mul(ew.tanh(ew.mul(x, beta)), alpha),
+        "ParametricSoftplus": lambda x, *, alpha, beta: ew.mul(softplus(ew.mul(x, beta)), alpha),
+    }
+)
 
 
 @adapter("ImageScaler")

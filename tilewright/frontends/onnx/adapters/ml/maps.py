@@ -1,4 +1,4 @@
-"""Labels and categories that are strings, n-grams, and maps."""
+"""Labels and categories that are strings, and maps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.frontends.onnx.adapters.ml.rows import DOMAIN
 from tilewright.frontends.onnx.node import Node
 from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
@@ -19,8 +20,6 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define.staged import host
 from tilewright.ops.source import iota
 from tilewright.ops.view import unsqueeze
-
-DOMAIN = "ai.onnx.ml"
 
 
 def looked_up(x: Value, keys: Sequence[Any], values: np.ndarray, default: Any) -> Value:
@@ -53,43 +52,6 @@ def one_hot_encoder(node: Node) -> Value:
     shape = (*[ONE] * node.rank(0), sym(len(words)))
     marks = ew.eq(unsqueeze(places, axes=(node.rank(0),)), iota(shape=shape, axis=node.rank(0)))
     return ew.cast(marks, dtype=dt.f32)
-
-
-@adapter("TfIdfVectorizer", takes="all")
-def tfidf_vectorizer(node: Node) -> Value:
-    pool = node.attr("pool_strings", None) or node.attr("pool_int64s", ())
-    starts, columns = node.attr("ngram_counts"), node.attr("ngram_indexes")
-    lengths = (node.attr("min_gram_length"), node.attr("max_gram_length"))
-    ngrams = _ngrams(pool, starts)
-    if len(ngrams) != len(columns) or min(columns, default=0) < 0 or node.rank(0) not in (1, 2):
-        raise ModelError(f"TfIdfVectorizer has {len(columns)} indexes for {len(ngrams)} n-grams, of {node.type(0)}")
-    width, mode = max(columns, default=-1) + 1, node.one_of("mode", "TF", "IDF", "TFIDF")
-    weights = node.attr("weights", ()) if mode != "TF" else ()
-    if weights and len(weights) != len(ngrams):
-        raise ModelError(f"TfIdfVectorizer has {len(weights)} weights for {len(ngrams)} n-grams")
-    counted = [k for k, ngram in enumerate(ngrams) if lengths[0] <= len(ngram) <= lengths[1]]
-    parameters = {
-        "ngrams": tuple(ngrams[k] for k in counted),
-        "columns": tuple(columns[k] for k in counted),
-        "width": width,
-        "lengths": lengths,
-        "skips": node.attr("max_skip_count"),
-        "weights": tuple(weights[k] for k in counted) if weights else None,
-        "is_counted": mode != "IDF",
-    }
-    result = tensor(dt.f32, (*node.shape(0)[:-1], width))
-    return host("count_ngrams", node.operands, [result], parameters)[0]
-
-
-def _ngrams(pool: Sequence[Any], starts: Sequence[int]) -> list[tuple[Any, ...]]:
-    """The n-grams of a pool, in which those of n items begin at the n-th of `starts`."""
-    found = []
-    ends = (*starts[1:], len(pool))
-    for n, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
-        if not 0 <= start <= end <= len(pool) or (end - start) % n:
-            raise ModelError(f"TfIdfVectorizer: {n}-grams lie from {start} to {end} in a pool of {len(pool)}")
-        found += [tuple(pool[k : k + n]) for k in range(start, end, n)]
-    return found
 
 
 @adapter("ZipMap", domain=DOMAIN)

@@ -1,5 +1,4 @@
-"""The entry points of a compiled model as LLVM IR: `tw_plan` computes sizes from shapes, `tw_run` calls the
-kernels.
+"""Programs of kernels as LLVM IR: `tw_plan` computes sizes from shapes, `tw_run` calls the kernels.
 
     i32 tw_plan(ptr in_shapes, ptr in_data, ptr dims, ptr out_shapes, ptr sizes)
     i32 tw_run(ptr call)
@@ -10,27 +9,26 @@ The program's suffix ends both names. Both return 0 or the number (from 1) of an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
 
 from tilewright.codegen.cpu.float_modes import FLUSH_DENORMALS, float_modes
 from tilewright.codegen.cpu.kernel.convert import convert
 from tilewright.codegen.cpu.kernel.indices import Indices, Number
 from tilewright.codegen.cpu.kernel.lanes import memory_type
-from tilewright.codegen.cpu.kernel.text import Text
+from tilewright.codegen.cpu.program.function import ProgramFunction
 from tilewright.codegen.cpu.program.parallel_tasks import task_ir
 from tilewright.codegen.program import (
     BufferRef,
-    ConcurrentCalls,
     Condition,
     Dim,
     ErrorTable,
     InputAxis,
     KernelCall,
     Program,
-    ProgramText,
 )
 from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym, sym, unbounded
 from tilewright.target.target import Target
 
@@ -39,31 +37,40 @@ CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims")
 
 
 
-def program_ir(program: Program, target: Target, *, profile: bool = False) -> ProgramText:
-    """The entry points of `program`. With `profile` there is also
+def kernel_calls_ir(program: Program, target: Target, errors: ErrorTable, profile: bool) -> list[str]:
+    """The functions of a program of kernels. With `profile` there is also
 
         i32 tw_run_profiled(ptr call, ptr ticks)
 
     which stores the cycle counter at its start and after each step.
     """
-    errors = ErrorTable()
-    parts = [f'target triple = "{target.triple}"', "declare void @tw_parallel(ptr, ptr, ptr, i64)"]
-    parts += _kernel_declarations(program)
+    parts = ["declare void @tw_parallel(ptr, ptr, ptr, i64)", *_kernel_declarations(program)]
     flush = FLUSH_DENORMALS.get(target.arch, 0) if program.flush_denormals else 0
     if flush:
         parts.append(float_modes(target.triple))
-    parts.append(_Plan(program, errors).text())
+    parts.append(_Plan(program, errors).written())
     parts += [
-        _Run(program, errors, flush, timed, target.calibration.fork_work).text()
+        _Run(program, errors, flush, timed, target.calibration.fork_work).written()
         for timed in ([False, True] if profile else [False])
     ]
     parts += [
-        _together(_concurrent_symbol(k, program), o.steps)
-        for k, o in enumerate(program.order)
-        if isinstance(o, ConcurrentCalls)
+        _together(_concurrent_symbol(k, program), [program.step(op) for op in ops])
+        for k, ops in enumerate(_in_turn(program.main.body.ops))
+        if _is_concurrent(ops)
     ]
-    parts.append("attributes #0 = { nounwind }")
-    return ProgramText("\n".join(parts) + "\n", errors, program.suffix)
+    return [*parts, "attributes #0 = { nounwind }"]
+
+
+def _in_turn(ops: Iterable[Op]) -> Iterator[list[Op]]:
+    """The calls of a program, those together whose iterations threads share as if they were one kernel's. These kernels
+    do not fork, and report no errors."""
+    calls = (op for op in ops if op.name == "call")
+    for _, together in groupby(calls, lambda op: op.attrs.get("concurrent", op)):
+        yield list(together)
+
+
+def _is_concurrent(ops: Sequence[Op]) -> bool:
+    return "concurrent" in ops[0].attrs
 
 
 def _concurrent_symbol(position: int, program: Program) -> str:
@@ -112,32 +119,21 @@ def _kernel_declarations(program: Program) -> list[str]:
     return list(lines)
 
 
-class _Function:
-    """What both entry points share: text, integer expressions, and words of the arrays they are given."""
+class _OfKernels(ProgramFunction):
+    """What both entry points share: integer expressions, and errors."""
 
     def __init__(self, program: Program, errors: ErrorTable) -> None:
+        super().__init__()
         self.program = program
         self.errors = errors
-        self.code = Text()
         self.indices = Indices(self.code)
 
-    def read(self, kind: str, array: str, index: int) -> str:
-        return self.code.emit(f"load {kind}, ptr {self.word(array, index)}, align 8")
-
-    def write(self, value: str, array: str, index: int, kind: str = "i64") -> None:
-        self.code.line(f"store {kind} {value}, ptr {self.word(array, index)}, align 8")
-
-    def word(self, array: str, index: int) -> str:
-        """A pointer to the 8-byte word `index` of an array."""
-        return array if index == 0 else self.code.emit(f"getelementptr i64, ptr {array}, i64 {index}")
-
     def define(self, name: str, parameters: Sequence[str]) -> str:
-        head = f"define i32 @{name}{self.program.suffix}({', '.join(parameters)}) #0 {{"
-        return "\n".join([head, "entry:", *self.code.allocas, *self.code.lines, "}", ""])
+        return self.text(f"i32 @{name}{self.program.suffix}({', '.join(parameters)}) #0")
 
 
-class _Plan(_Function):
-    def text(self) -> str:
+class _Plan(_OfKernels):
+    def written(self) -> str:
         for k, dim in enumerate(self.program.dims):
             value = self._value(dim)
             for v in dict.fromkeys((dim.var, unbounded(dim.var))):
@@ -154,14 +150,17 @@ class _Plan(_Function):
         names = ("in_shapes", "in_data", "dims", "out_shapes", "sizes")
         return self.define("tw_plan", [f"ptr %{name}" for name in names])
 
+    def call(self, op: Op) -> None:
+        raise AssertionError("a plan calls no kernels")
+
     def _value(self, dim: Dim) -> Number:
         source = dim.source
         if isinstance(source, Sym):
             return self.indices.number(source)
         if isinstance(source, InputAxis):
             first = sum(self.program.ranks[: source.input])
-            return self.indices.integer(self.read("i64", "%in_shapes", first + source.axis))
-        data = self.read("ptr", "%in_data", source.input)
+            return self.indices.integer(self.read("%in_shapes", first + source.axis))
+        data = self.read("%in_data", source.input, "ptr")
         element = memory_type(source.dtype)
         at = self.code.emit(f"getelementptr {element}, ptr {data}, i64 {source.element}")
         raw = self.code.reg(source.dtype, 1, f"load {element}, ptr {at}, align {source.dtype.bytes}")
@@ -171,14 +170,10 @@ class _Plan(_Function):
         holds = self.indices.condition(condition.holds)
         if holds.known:
             return
-        good, bad = self.code.label("good"), self.code.label("bad")
-        self.code.branch(holds.name, good, bad)
-        self.code.start(bad)
-        self.code.line(f"ret i32 {self.errors.base((condition.check,)) + 1}")
-        self.code.start(good)
+        self.require(holds.name, lambda: self.errors.base((condition.check,)) + 1)
 
 
-class _Run(_Function):
+class _Run(_OfKernels):
     def __init__(
         self, program: Program, errors: ErrorTable, flush: int, profile: bool, fork_work: int
     ) -> None:
@@ -186,30 +181,21 @@ class _Run(_Function):
         self.fork_work = fork_work  # scalar operations below which a kernel stays on the caller's thread
         self.flush = flush  # bits to set among the floating-point modes
         self.profile = profile
+        self.ticks = 0
         self.bases: dict[tuple[str, int], str] = {}
-        calls = [o.steps if isinstance(o, ConcurrentCalls) else (o,) for o in program.order]
-        words = max((3 + sum(len(s.buffers) + len(s.dims) + 1 for s in steps) for steps in calls), default=1)
+        steps = [[program.step(op) for op in ops] for ops in _in_turn(program.main.body.ops)]
+        words = max((3 + sum(len(s.buffers) + len(s.dims) + 1 for s in calls) for calls in steps), default=1)
         self.state = self.code.alloca("[2 x i32]", 8)
         self.arguments = self.code.alloca(f"[{words} x i64]", 64)
 
-    def text(self) -> str:
+    def written(self) -> str:
         for k, name in enumerate(CALL):
             self.code.line(f"%{name} = load ptr, ptr {self.word('%call', k)}, align 8")
         self.code.line(f"store i64 0, ptr {self.state}, align 8")
         for k, dim in enumerate(self.program.dims):
-            self.indices.bind(dim.var, self.indices.integer(self.read("i64", "%dims", k)))
+            self.indices.bind(dim.var, self.indices.integer(self.read("%dims", k)))
         modes = self._set_modes()
-        if self.profile:  # each call has its own time
-            self._tick(0)
-            for k, step in enumerate(self.program.steps):
-                self._step(step)
-                self._tick(k + 1)
-        else:
-            for k, o in enumerate(self.program.order):
-                if isinstance(o, ConcurrentCalls):
-                    self._concurrent(_concurrent_symbol(k, self.program), o.steps)
-                else:
-                    self._step(o)
+        self.ops(self.program.main.body.ops)
         if modes is not None:
             self.code.line(f"call void @tw_set_float(i64 {modes})")
         result = self.code.emit(f"load i32, ptr {self.state}, align 8")
@@ -217,6 +203,23 @@ class _Run(_Function):
         if self.profile:
             return self.define("tw_run_profiled", ["ptr %call", "ptr %ticks"])
         return self.define("tw_run", ["ptr %call"])
+
+    def ops(self, ops: Iterable[Op]) -> None:
+        if self.profile:  # each call has its own time
+            self._tick(0)
+            super().ops(ops)
+            return
+        for k, together in enumerate(_in_turn(ops)):
+            if _is_concurrent(together):
+                self._concurrent(_concurrent_symbol(k, self.program), [self.program.step(op) for op in together])
+            else:
+                super().ops(together)
+
+    def call(self, op: Op) -> None:
+        self._step(self.program.step(op))
+        if self.profile:
+            self.ticks += 1
+            self._tick(self.ticks)
 
     def _set_modes(self) -> str | None:
         """Set the floating-point modes, which the pool hands on to its workers; gives those of the caller."""
@@ -245,7 +248,7 @@ class _Run(_Function):
             slot = self.code.emit(f"getelementptr i8, ptr %constants, i64 {ref.index}")
             distance = self.code.emit(f"load i64, ptr {slot}, align 8")
             return self.code.emit(f"getelementptr i8, ptr %constants, i64 {distance}")
-        return self.read("ptr", "%in_data" if ref.base == "input" else "%out_data", ref.index)
+        return self.read("%in_data" if ref.base == "input" else "%out_data", ref.index, "ptr")
 
     def _concurrent(self, symbol: str, steps: Sequence[KernelCall]) -> None:
         """One fork for the iterations of all calls; a kernel that threads do not share is one iteration."""

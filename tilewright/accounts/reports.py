@@ -1,0 +1,132 @@
+"""The report of a program, and of one in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from tilewright.accounts.account import TypesOfProgram
+from tilewright.ir.core import Module, Op, substitute
+from tilewright.ir.diag import Remark
+from tilewright.ir.sym import sym
+from tilewright.loops.counts import cost
+from tilewright.loops.kernel_info import constants_of
+from tilewright.program.memory.places import UNSHARED, arena_of
+from tilewright.program.memory.views import bytes_of
+from tilewright.runtime.report.records import (
+    CallRecord,
+    IntegerMeaning,
+    ProductCount,
+    ProductForm,
+    ProgramReport,
+)
+
+_DENORMALS = {
+    "default": "denormal numbers count as zero",
+    "strict": "denormal numbers as the calling thread's modes say",
+    "fast": "denormal numbers count as zero, products of float32 may be of bfloat16",
+}
+
+
+def program_report(
+    module: Module,
+    nodes: int,
+    seconds: Mapping[str, float],
+    remarks: Iterable[Remark],
+    numerics: str,
+    types: TypesOfProgram,
+    *,
+    counted: bool,
+) -> ProgramReport:
+    """What a compilation tells of a program: kernels, bytes, times by stages, types, and why things were not done; with
+    `counted` also what the loops of each call count."""
+    calls = [op for op in module.main.body.ops if op.name == "call"]
+    records = [_call(op, module) for op in calls]
+    return ProgramReport(
+        nodes=nodes,
+        numerics=_numerics(numerics),
+        kernels=len(calls),
+        distinct_kernels=sum(f.level == "loops" for f in module.funcs.values()),
+        arena=str(arena_of(module.main)),
+        arena_without_sharing=str(module.main.attrs[UNSHARED]),
+        compile_ms={stage: _milliseconds(time) for stage, time in seconds.items()},
+        calls=tuple(_with_counts(records, calls, module) if counted else records),
+        products=types.products,
+        types=types.kernels,
+        layers=types.layers,
+        integers=tuple(IntegerMeaning(*row) for row in module.main.attrs.get("integers", ())),
+        remarks=tuple(remarks),
+    )
+
+
+def _numerics(numerics: str) -> str:
+    return f"{numerics}: {_DENORMALS[numerics]}"
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 1)
+
+
+def _call(op: Op, module: Module) -> CallRecord:
+    moved = str(sum((bytes_of(v) for v in (*op.operands, *op.results)), sym(0)))
+    kernel = module.funcs[op.attrs["kernel"]]
+    return CallRecord(kernel.name, op.loc.node, tuple(f"{v.type}" for v in op.results), moved)
+
+
+def _with_counts(records: Sequence[CallRecord], calls: Sequence[Op], module: Module) -> Iterable[CallRecord]:
+    """Of each call what its loops count: operations on floats, and bytes of its arguments that are touched, those of
+    constants apart."""
+    costs = {name: cost(module.funcs[name]) for name in {op.attrs["kernel"] for op in calls}}
+    for op, entry in zip(calls, records, strict=True):
+        kernel = module.funcs[op.attrs["kernel"]]
+        dims = dict(zip(kernel.dims, op.attrs["dims"], strict=True))
+        found = costs[kernel.name]
+        fixed = sum((found.traffic[a].distinct for a in constants_of(kernel) if a in found.traffic), sym(0))
+        flops, touched, constant = (
+            str(substitute(amount, dims)) for amount in (found.flops, found.argument_bytes, fixed)
+        )
+        yield replace(entry, flops=flops, touched_bytes=touched, constant_bytes=constant)
+
+
+def with_more_time(report: ProgramReport, seconds: Mapping[str, float]) -> ProgramReport:
+    """The report with seconds of stages that came later."""
+    more = {stage: _milliseconds(time) for stage, time in seconds.items()}
+    return replace(report, compile_ms=_added([report.compile_ms, more]))
+
+
+def _added(times: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    stages = dict.fromkeys(stage for found in times for stage in found)
+    return {stage: round(sum(found.get(stage, 0.0) for found in times), 1) for stage in stages}
+
+
+def report_of_parts(reports: Sequence[ProgramReport], nodes: int, numerics: str) -> ProgramReport:
+    """That of a program in parts, of the reports of these."""
+    return ProgramReport(
+        nodes=nodes,
+        numerics=_numerics(numerics),
+        parts=len(reports),
+        kernels=sum(r.kernels for r in reports),
+        distinct_kernels=sum(r.distinct_kernels for r in reports),
+        arena=" and ".join(r.arena for r in reports),
+        arena_without_sharing=" and ".join(r.arena_without_sharing for r in reports),
+        compile_ms=_added([r.compile_ms for r in reports]),
+        calls=tuple(call for r in reports for call in r.calls),
+        products=_sums(count for r in reports for count in r.products),
+        types=tuple(kernel for r in reports for kernel in r.types),
+        layers=tuple(layer for r in reports for layer in r.layers),
+        integers=tuple(meaning for r in reports for meaning in r.integers),
+        remarks=tuple(remark for r in reports for remark in r.remarks),
+    )
+
+
+def _sums(products: Iterable[ProductCount]) -> tuple[ProductCount, ...]:
+    found: dict[ProductForm, str] = {}
+    for product in products:
+        found[product.form] = _sum(found.get(product.form, "0"), product.count)
+    return tuple(ProductCount(form, count) for form, count in found.items())
+
+
+def _sum(a: str, b: str) -> str:
+    if a.isdigit() and b.isdigit():
+        return str(int(a) + int(b))
+    return b if a == "0" else f"{a} + {b}"

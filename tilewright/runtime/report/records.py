@@ -1,0 +1,238 @@
+"""The records that reports are made of. Amounts that depend on the dims of the inputs are texts, such as "128*batch".
+
+JSON data has a record as an object of its fields by name, and a tuple as an array. What changes that (a field that is
+renamed, or needed) makes a new `VERSION`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from tilewright.runtime.errors import ArtifactError, Remark
+from tilewright.runtime.storage.records import plain, record
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """A call of a kernel: the node that its work came from, the types of its results, and the bytes of all operands and
+    results. With `profile=True` also the operations on floats, the bytes of arguments that are touched, and those of
+    constants among them."""
+
+    kernel: str
+    node: str
+    results: tuple[str, ...]
+    bytes: str
+    flops: str | None = None
+    touched_bytes: str | None = None
+    constant_bytes: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProductForm:
+    """In which types products are computed: those of the factors as they are read, that in which they are added up,
+    and what computes them ("": no instruction of its own is known)."""
+
+    left: str
+    right: str
+    sums: str
+    instruction: str = ""
+
+    @property
+    def adds_integers(self) -> bool:
+        """Whether sums are of integers."""
+        return self.sums.startswith(("i", "u"))
+
+    def __str__(self) -> str:
+        """Such as "u8 x i8 in i32 by vpdpbusd"."""
+        sums = "" if self.left == self.right == self.sums else f" in {self.sums}"
+        by = f" by {self.instruction}" if self.instruction else ""
+        return f"{self.left} x {self.right}{sums}{by}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCount:
+    """How many products are computed in a form."""
+
+    form: ProductForm
+    count: str
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.form}"
+
+
+@dataclass(frozen=True, slots=True)
+class TypesOfKernel:
+    """The types of a kernel: what it reads, its products in all of its calls, its other scalars ("lookups": positions
+    are data), and what it stores."""
+
+    kernel: str
+    calls: int
+    reads: tuple[str, ...]
+    products: tuple[ProductCount, ...]
+    computes: tuple[str, ...]
+    stores: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelCount:
+    """How many output channels of a layer are computed in a form: a number, an expression, "some" or "all"."""
+
+    form: ProductForm
+    channels: str
+
+    def __str__(self) -> str:
+        return f"{self.channels} {self.form}"
+
+
+@dataclass(frozen=True, slots=True)
+class TypesOfLayer:
+    """In which forms a layer of the model is computed, why, and by which kernels."""
+
+    layer: str
+    operator: str
+    channels: tuple[ChannelCount, ...]
+    why: str
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerMeaning:
+    """What the integers of an input or output of a program without floats stand for: (integer - zero_point) * scale.
+    `tensor` is "input" or "output"."""
+
+    tensor: str
+    name: str
+    dtype: str
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """A value that the model keeps from call to call: what it becomes at the end of one, what it is at first ("zeros",
+    or "as the model says"), and how it is updated ("in place", "swapped", "handed on")."""
+
+    state: str
+    type: str
+    becomes: str
+    first: str
+    update: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddedProgram:
+    """A program beside the general one: for calls with these `sizes`, or of dims that are 1 where others are not. Its
+    bytes are what it adds to the file; `arena_bytes` are None where they depend on shapes."""
+
+    sizes: Mapping[str, int]
+    kernels: int
+    arena_bytes: int | None
+    code_bytes: int
+    constant_bytes: int
+
+
+@dataclass(frozen=True)
+class ProgramReport:
+    """What a compilation tells of a program.
+
+    `nodes` are the operators of the model, `kernels` the calls of kernels, of which `distinct_kernels` are different.
+    `arena` is the formula of the bytes of intermediate results, `arena_without_sharing` what these would take if none
+    shared memory. `compile_ms` are milliseconds by stages. `products` are those of a call of the program, `types` are
+    of kernels, `layers` of the model, `integers` of a program without floats. A program beside another one says how
+    many bytes it added to the file. A program of several `parts` tells of all of them.
+    """
+
+    version: int = VERSION
+    nodes: int | None = None
+    numerics: str = ""
+    parts: int | None = None
+    kernels: int = 0
+    distinct_kernels: int = 0
+    arena: str = "0"
+    arena_without_sharing: str = "0"
+    compile_ms: Mapping[str, float] = field(default_factory=dict)
+    calls: tuple[CallRecord, ...] = ()
+    products: tuple[ProductCount, ...] = ()
+    types: tuple[TypesOfKernel, ...] = ()
+    layers: tuple[TypesOfLayer, ...] = ()
+    integers: tuple[IntegerMeaning, ...] = ()
+    added_code_bytes: int | None = None
+    added_constant_bytes: int | None = None
+    remarks: tuple[Remark, ...] = field(default=(), repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as JSON data: records are dicts of their fields, tuples lists."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+    def to_json(self) -> str:
+        """The text of `as_dict`."""
+        return json.dumps(self.as_dict(), separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` gave; ArtifactError for another text, or one of another version."""
+        try:
+            data = json.loads(text)
+            version = data.get("version") if isinstance(data, dict) else None
+            if version != VERSION:
+                raise ValueError(f"it is of version {version!r:.40}, and {VERSION} is known")
+            return record(cls, data)
+        except (ValueError, RecursionError) as error:
+            raise ArtifactError(f"the report cannot be read: {error}", hint="compile the model again") from error
+
+
+class KeptReport:
+    """A program's report and, as a file has it, its text, which is read when somebody asks: there may be thousands of
+    remarks. What users are told when a model is made or found, `urgent`, is known at once."""
+
+    __slots__ = ("_report", "_text", "urgent")
+
+    def __init__(self, report: ProgramReport) -> None:
+        self._report: ProgramReport | None = report
+        self._text: str | None = None
+        self.urgent = urgent(report.remarks)
+
+    @classmethod
+    def of_metadata(cls, data: Any) -> KeptReport:
+        """What `metadata` gave; ValueError for other data."""
+        if not isinstance(data, dict) or data.keys() != {"urgent", "text"} or type(data["text"]) is not str:
+            raise ValueError(f"the report is {data!r:.40}")
+        found = cls.__new__(cls)
+        found._report, found._text = None, data["text"]
+        found.urgent = record(_Urgent, {"urgent": data["urgent"]}).urgent
+        return found
+
+    @property
+    def report(self) -> ProgramReport:
+        """The record; ArtifactError where the text of a file is none."""
+        if self._report is None:
+            assert self._text is not None
+            self._report = ProgramReport.from_json(self._text)
+        return self._report
+
+    def metadata(self) -> dict[str, Any]:
+        """As JSON data for a file."""
+        if self._text is None:
+            self._text = self.report.to_json()
+        return {"urgent": plain(self.urgent), "text": self._text}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeptReport) and self.report == other.report
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class _Urgent:
+    urgent: tuple[Remark, ...]
+
+
+def urgent(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
+    """Those that say that something failed, and warnings."""
+    return tuple(remark for remark in remarks if remark.kind in ("failed", "warning"))

@@ -1,0 +1,144 @@
+"""What was compiled, for users: a record that prints itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from html import escape
+from typing import Any
+
+from tilewright.runtime.errors import printable, short_name
+from tilewright.runtime.report.records import AddedProgram, ProgramReport, StateRecord, urgent
+
+
+@dataclass(frozen=True)
+class Report(ProgramReport):
+    """What was compiled. Its fields are records: `report.kernels`, `report.calls[0].kernel`; all of it as JSON data is
+    `as_dict()`, and as text `to_json()`, which `Report.from_json` reads. `str()` shows single values as lines, several
+    records as tables, and of remarks (there may be thousands) how many there are, and those that say that something
+    failed, or warn.
+
+    Of the whole model: `object_bytes` are those of code, `constant_bytes` those of weights, `lent_bytes` those of
+    weights that stay where the model's source has them; `arena_bytes` are None where they depend on shapes. `variants`
+    are programs for frequent sizes, `broadcasting` is that for dims that are 1 where others are not. `attached` is what
+    tools keep with the model, such as the certificate of `tilewright quantize`.
+    """
+
+    model: str = ""
+    threads: int | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    states: tuple[StateRecord, ...] = ()
+    target: str = ""
+    object_bytes: int = 0
+    constant_bytes: int = 0
+    lent_bytes: int = 0
+    arena_bytes: int | None = None
+    variants: tuple[AddedProgram, ...] = ()
+    broadcasting: AddedProgram | None = None
+    attached: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """How much there is: all of it may be thousands of lines, which `str` shows."""
+        single = (f"{name} {_cell(getattr(self, name))}" for name in ("model", "target", "kernels"))
+        several = ("calls", "products", "types", "layers", "remarks")
+        counted = (f"{len(getattr(self, name))} {name}" for name in several)
+        return printable(f"<report: {', '.join((*single, *counted))}>")
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for name, value in _shown(self):
+            if name == "remarks":
+                lines.append(f"{name}: {len(self.remarks)}")
+                lines += [f"  {r.kind}: {r.stage}: {_cell(r.subject)}: {r.message}" for r in urgent(self.remarks)]
+            elif _is_table(value):
+                lines += ["", f"{name}:", *_table(value)]
+            elif isinstance(value, Mapping):
+                lines += ["", f"{name}:", *(f"  {short_name(str(key))}: {_cell(item)}" for key, item in value.items())]
+            else:
+                lines.append(f"{name}: {_cell(value)}")
+        return printable("\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return "".join(_html(name, value) for name, value in _shown(self))
+
+
+LONGEST_CELL = 400
+"""Characters of a value that are shown of it; names of a model may be of any length."""
+
+
+def model_html(inputs: Sequence[Any], outputs: Sequence[Any], about: str) -> str:
+    """Inputs and outputs of a model (`TensorInfo`), for notebooks."""
+    rows = "".join(
+        f"<tr><td>{kind}</td><td>{escape(short_name(info.name))}</td><td>{escape(printable(info.type))}</td></tr>"
+        for kind, infos in (("input", inputs), ("output", outputs))
+        for info in infos
+    )
+    return f"<b>tilewright model</b>, {escape(printable(about))}<table>{rows}</table>"
+
+
+def _shown(report: Report) -> list[tuple[str, Any]]:
+    """What is shown, by names in words: what is of the whole model first, and what holds nothing left out."""
+    of_program = {f.name for f in fields(ProgramReport)}
+    names = sorted((f.name for f in fields(report)), key=of_program.__contains__)
+    values = ((name, getattr(report, name)) for name in names if name != "version")
+    return [(_words(name), value) for name, value in values if not _is_nothing(value)]
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or (isinstance(value, tuple | Mapping | str) and not value)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _html(name: str, value: Any) -> str:
+    if name == "remarks" or not (_is_table(value) or isinstance(value, Mapping)):
+        shown = f"{len(value)} remarks" if name == "remarks" else _cell(value)
+        return f"<div><b>{escape(name)}</b>: {escape(shown)}</div>"
+    columns, rows = ([*value], [[*value.values()]]) if isinstance(value, Mapping) else _rows(value)
+    head = "".join(f"<th>{escape(short_name(str(column)))}</th>" for column in columns)
+    lines = ("".join(f"<td>{escape(_cell(cell))}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<div><b>{escape(name)}</b></div><table><tr>{head}</tr>{body}</table>"
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(map(is_dataclass, value))
+
+
+def _rows(records: Sequence[Any]) -> tuple[list[str], list[list[Any]]]:
+    """The names of the fields that some record has, and their values."""
+    names = [f.name for f in fields(records[0]) if any(getattr(r, f.name) is not None for r in records)]
+    return [*map(_words, names)], [[getattr(r, name) for name in names] for r in records]
+
+
+def _table(records: Sequence[Any]) -> list[str]:
+    columns, rows = _rows(records)
+    cells = [columns, *([*map(_cell, row)] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
+    return [
+        "  " + "  ".join(_pad(*part) for part in zip(line, widths, numeric, strict=True)) for line in cells
+    ]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ", ".join(map(_cell, value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_cell(name)}={_cell(item)}" for name, item in value.items())
+    if is_dataclass(value):
+        columns, (row,) = _rows([value])
+        own = type(value).__str__ is not object.__str__
+        return str(value) if own else ", ".join(f"{n} {_cell(c)}" for n, c in zip(columns, row, strict=True))
+    return f"{value:.4g}" if isinstance(value, float) else short_name(str(value), LONGEST_CELL)
+
+
+def _pad(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)
