@@ -29,7 +29,7 @@ def optimise(module: Any, builder: Any, level: int) -> None:
 
     A module is one kernel. LLVM's pipeline for modules has passes between functions, of which these need two; it then
     simplifies each function, and does much of that again, as loops that were vectorised or unrolled meanwhile need it.
-    Those of kernels are so already: to simplify them once takes 15 to 25 % less, and gives nearly all kernels the same
+    Those of kernels are so already: to simplify them once takes 15 to 25 % less, and gives most kernels the same
     machine code.
     """
     if level == 0:
