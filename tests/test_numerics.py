@@ -166,5 +166,5 @@ def test_the_report_says_what_denormals_count_as() -> None:
     said = {
         how: tilewright.compile(_scale(), numerics=how, cache=False).report() for how in ("default", "strict")
     }
-    assert said["default"].data["numerics"] == "default: denormal numbers count as zero"
+    assert said["default"].numerics == "default: denormal numbers count as zero"
     assert "numerics: strict: denormal numbers as the calling thread's modes say" in str(said["strict"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bench.commands.summary import summary_of_ratios
 from bench.meters import Level, block_sizes
 from bench.records import Record
 from bench.roofline import Machine, Work
+from tilewright.runtime.report.records import CallRecord
 
 
 def record(
@@ -150,10 +152,10 @@ def test_calls_of_a_kernel_are_added_and_the_costliest_is_first() -> None:
 
 
 def test_works_of_symbolic_dims_are_refused() -> None:
-    call = {"kernel": "k", "node": "n", "flops": "2*batch", "touched bytes": "8", "of constants": "4"}
+    call = CallRecord("k", "n", (), "12", flops="2*batch", touched_bytes="8", constant_bytes="4")
     with pytest.raises(ValueError, match="fix the model's dims"):
         roofline.works_of([call])
-    assert roofline.works_of([{**call, "flops": "20"}]) == [Work("k", "n", 20, 4, 4)]
+    assert roofline.works_of([replace(call, flops="20")]) == [Work("k", "n", 20, 4, 4)]
 
 
 def test_blocks_of_meters_fit_their_level_and_no_faster_one() -> None:

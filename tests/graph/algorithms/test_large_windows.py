@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import tilewright
 from tests.graph.programs import ops, program, run
-from tilewright.cost import windows
+from tilewright.cost.conv import windows
 from tilewright.graph.algorithms.large_windows import PlainWindows
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.ir.core import Value

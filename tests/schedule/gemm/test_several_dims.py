@@ -15,7 +15,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
-from tilewright.loops.edit import is_loop
+from tilewright.loops.edit import is_loop, kind_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import versions_of
 from tilewright.ops import elementwise as ew
@@ -68,14 +68,12 @@ def test_few_rows_have_a_kernel_where_the_depth_is_long(build: Callable[[], Modu
     oracle.scheduled(module, target)
     kernel = only_kernel(module)
     versions = specialised(kernel)
-    first, *others, last = versions
-    assert len(set(first)) == 2 and last == []
-    assert others and all(len(set(v)) in (1, 2) for v in others)
-    (long,) = set(others[-1])
-    assert all(long in v for v in others), "the depth is as long in all of them"
+    *first, last = versions
+    assert last == []
+    assert first and all(len(set(v)) == 1 for v in first), "no version is lost where another dim is small"
     assert len(versions) <= 7
-    assert all(any(is_loop(op) for op in b.ops) for b in versions_of(kernel.body))
-
+    for version in versions_of(kernel.body):
+        assert "vector" in {kind_of(op) for op in version.walk() if is_loop(op)}
 
 def test_attention_of_any_sizes() -> None:
     module = of_attention()

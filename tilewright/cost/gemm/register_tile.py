@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.core import step_cycles
+from tilewright.cost.core import read_cycles, step_cycles
 from tilewright.target.target import Target
 
 MOST_TILES = 9
@@ -99,7 +99,7 @@ def least_rows_of_one_tile(tile: Tile, element: int, target: Target) -> int:
     is in use a smaller one is faster, and so is one of those rows that are free: that take hardly longer than a single
     row, or than L2 takes to give the columns. That one has a kernel of its own, as calls often have one."""
     columns = tile.columns * registers_per_vector(tile.lanes, element, target)
-    waiting = columns * target.vector_bits / 8 / target.bandwidth.l2
+    waiting = read_cycles(columns * target.vector_bits / 8, "l2", target)
     alone = max(cycles_per_step(1, columns, target), waiting)
     free = max(n for n in range(1, tile.rows + 1) if n == 1 or cycles_per_step(n, columns, target) <= alone)
     return 2 if tile.rows <= free + 1 else max(tile.rows // 2 + 1, min(free + 2, tile.rows))
