@@ -14,8 +14,8 @@ from tests.zones.turned_on import findings_are_errors, guard_zones
 from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
+from tilewright.ir.outside import REGISTRIES
 from tilewright.ir.text import parse_module, print_module
-from tilewright.ops.define.operator import DEFINITIONS
 from tilewright.schedule.sharing import kernels
 from tilewright.schedule.steps.pace import slow_kernel
 from tilewright.target.target import Target
@@ -136,11 +136,14 @@ def drawn_programs_are_verified(request: pytest.FixtureRequest, monkeypatch: pyt
 
 @pytest.fixture(autouse=True)
 def definitions_end_with_the_test() -> Iterator[None]:
-    """Operators that a test defines are forgotten: else later tests would compile with them and cache nothing, as the
-    digest of what a test closes over cannot be told."""
-    count = len(DEFINITIONS.outside)
+    """Operators and adapters that a test defines are forgotten: else later tests would compile with them and cache
+    nothing, as the digest of what a test closes over cannot be told."""
+    counts = [len(registry.outside) for registry in REGISTRIES]
     yield
-    del DEFINITIONS.outside[count:]
+    for registry, count in zip(REGISTRIES, counts, strict=False):  # a front end that a test loads brings its own
+        del registry.outside[count:]
+    for registry in REGISTRIES[len(counts) :]:
+        registry.outside.clear()
 
 
 @pytest.fixture(autouse=True)

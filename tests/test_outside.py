@@ -129,7 +129,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Gives the digest of definitions as if they were all that come from outside."""
 
     def digest(*parts: object) -> str:
-        monkeypatch.setattr(outside, "_REGISTRIES", [])
+        monkeypatch.setattr(outside, "REGISTRIES", [])
         definitions = Definitions()
         definitions.note("of the package itself")
         assert outside_digest() == ""

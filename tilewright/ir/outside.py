@@ -52,7 +52,7 @@ class Definitions:
     def __init__(self) -> None:
         self.outside: list[tuple[object, ...]] = []
         self._sealed = False
-        _REGISTRIES.append(self)
+        REGISTRIES.append(self)
 
     def seal(self) -> None:
         """The package's own definitions are complete."""
@@ -74,13 +74,14 @@ class Definitions:
             self.outside.append(parts)
 
 
-_REGISTRIES: list[Definitions] = []
+REGISTRIES: list[Definitions] = []
+"""All that exist."""
 
 
 def outside_digest() -> str:
     """A digest of all definitions from outside of the package, "" when there are none; Unreadable for what has no
     digest."""
-    noted = [parts for registry in _REGISTRIES for parts in registry.outside]
+    noted = [parts for registry in REGISTRIES for parts in registry.outside]
     if not noted:
         return ""
     try:
