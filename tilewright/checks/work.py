@@ -15,6 +15,7 @@ from tilewright.ir.sym import Sym, minimum, sym
 from tilewright.ir.types import ScalarType, TensorType, product
 from tilewright.loops.counts import cost
 from tilewright.loops.lower import lower_region
+from tilewright.loops.nodes import RegionPlan
 from tilewright.ops.define import OPERATORS, Compute
 
 
@@ -116,7 +117,7 @@ def _read(type: TensorType, arg: Any, compute: Compute, times: Sym) -> Sym:
 
 def _of_own_loops(op: Op) -> Work:
     region = _region(op)
-    found = cost(lower_region(region, "counted").func)
+    found = cost(lower_region(region, "counted", RegionPlan()).func)
     read = tuple(map(bytes_of, op.operands))
     return Work(found.flops, {}, found.operations, read, total(map(bytes_of, op.results)))
 

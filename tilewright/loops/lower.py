@@ -1,8 +1,8 @@
 """Lowering: a fused region of the graph becomes one kernel of plain loops.
 
-Every op of a region is a primitive, so its meaning is a `Compute`. Ops that are cheap and not reductions are written
-into the bodies of their readers; each other op becomes a stage: a loop nest that fills a buffer. Nothing is decided
-about speed here; the stages are handed to `schedule/`, which only reorders and annotates.
+Every op of a region is a primitive, so its meaning is a `Compute`. A plan says which ops are written into the bodies of
+their readers; each other op becomes a stage: a loop nest that fills a buffer. Nothing is decided here: the plan comes
+from `schedule/inlining.py`, and the stages are handed to `schedule/`, which only reorders and annotates.
 """
 
 from __future__ import annotations
@@ -12,41 +12,32 @@ from itertools import product as product_of
 from math import prod
 from typing import Any
 
-from tilewright.cost.recompute import may_be_repeated
 from tilewright.ir.core import Block, Builder, Func, Op, Value, substitute
-from tilewright.ir.scalar import COSTLY, converted_from
 from tilewright.ir.sym import Sym, logical_and, sym, var
-from tilewright.ir.types import BufferType, ScalarType, TensorType, Type, buffer, product
+from tilewright.ir.types import BufferType, ScalarType, Type, buffer
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
-from tilewright.loops.nodes import RegionNode, at_positions, inline_for_one_element, is_view
+from tilewright.loops.nodes import RegionNode, RegionPlan, is_irregular, is_view
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.ops.define import OPERATORS, Axis, Compute, Replacement
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
 
 
-def lower_region(
-    region: Op, name: str, constants: Sequence[int] = (), *, keeps_layout: bool = False
-) -> Lowered:
-    """The kernel of a `fused` op: arguments are its operands, then its results, as dense buffers. Operands number
-    `constants` have known elements. With `keeps_layout` sums have their own layout, and not that of the views that
-    read them.
+def lower_region(region: Op, name: str, plan: RegionPlan, constants: Sequence[int] = ()) -> Lowered:
+    """The kernel of a `fused` op: arguments are its operands, then its results, as dense buffers. `plan` says which ops
+    are stages. Operands number `constants` have known elements.
 
     Precondition: the region passed the graph verifier.
     """
-    (body,) = region.blocks
-    is_irregular = len(body.ops) == 2 and OPERATORS[body.ops[0].name].kind == "irregular"
-    if is_irregular:
+    if is_irregular(region):
         return _lower_irregular(region, name, constants)
-    return _Lowering(region, name, constants).run(keeps_layout)
+    return _Lowering(region, name, plan, constants).run()
 
 
 class _Lowering:
     """State of one lowering: which values have buffers, and the builder that writes the kernel."""
 
-    def __init__(self, region: Op, name: str, constants: Sequence[int]) -> None:
-        self.region = region
+    def __init__(self, region: Op, name: str, plan: RegionPlan, constants: Sequence[int]) -> None:
         (self.body,) = region.blocks
-        self.constants = {self.body.args[k] for k in constants}
         self.yielded = list(self.body.ops[-1].operands)
         ins = [_argument(a) for a in self.body.args]
         outs = [_argument(v) for v in self.yielded]
@@ -57,26 +48,14 @@ class _Lowering:
         self.func = new_kernel(name, block, (), info)
         self.builder = Builder(block)
         self.buffers: dict[Value, Value] = dict(zip(self.body.args, block.args, strict=False))
-        self.nodes: dict[Value, RegionNode] = {}
-        self.rewired: set[Value] = set()  # reductions that are computed over the axes of their reader
+        self.nodes = plan.nodes
+        self.over_readers = plan.over_readers
         self.tiled: dict[Value, tuple[int, ...]] = {}  # tile lengths of values whose buffers hold whole tiles
-        self.ends_sums: dict[Op, bool] = {}
-        self.after_sums: set[Op] = set()  # what is computed from reductions of this kernel, be it of other shapes
         self.stages: list[Stage] = []
         self.output_args = block.args[len(ins) :]
         self._vars = 0
 
-    def run(self, keeps_layout: bool) -> Lowered:
-        for op in self.body.ops[:-1]:
-            node = self.nodes[op.result] = RegionNode(op, _compute_of(op), inline=False)
-            producers = [self.nodes[v] for v in op.operands if v in self.nodes]
-            if any(p.compute.combine or p.op in self.after_sums for p in producers):
-                self.after_sums.add(op)
-        for node in self.nodes.values():
-            node.inline = self._may_inline(node)
-        inline_for_one_element(self.nodes.values(), self._ends_a_sum)
-        if not keeps_layout:
-            self._absorb_views()
+    def run(self) -> Lowered:
         for value, node in self.nodes.items():
             if not node.inline:
                 self._stage(value, node)
@@ -85,144 +64,6 @@ class _Lowering:
         self.builder.emit("return")
         self.func.dims = free_dims(self.func)
         return Lowered(self.func, self.stages)
-
-    # What is written into its readers
-
-    def _may_inline(self, node: RegionNode) -> bool:
-        value = node.op.result
-        if node.compute.combine or node.compute.tiles or value in self.yielded:
-            return False
-        if self._is_narrow_factor(node) or self._is_weight(node):
-            return False
-        if node.op in self.after_sums and not is_view(node.compute) and self._is_read_in_windows(value):
-            return False
-        readers = {id(u) for u in value.users}
-        if len(readers) == 1 and len(value.users) == 1:
-            return self._reads_once(value)
-        if any(self.nodes[u.result].compute.combine for u in value.users) and self._ends_a_sum(node):
-            return False
-        ops = node.compute.body.ops
-        shared = not self._ends_a_sum(node) and all(self._stores_alike(u, node) for u in value.users)
-        return may_be_repeated(len(ops), any(o.name in COSTLY for o in ops), shared)
-
-    def _stores_alike(self, reader: Op, node: RegionNode) -> bool:
-        """Whether a reader is elementwise work on elements of the same shape, and leaves the region."""
-        c, leaves = self.nodes[reader.result].compute, reader.result in self.yielded
-        return leaves and c.shape == node.compute.shape and not (c.combine or c.tiles or is_view(c))
-
-    def _is_narrow_factor(self, node: RegionNode) -> bool:
-        """Whether it rounds an operand of a sum of products to fewer bits than the sum has, or fills it up with zeros:
-        these are multiplied in groups, that lie together in memory."""
-        value, ops = node.op.result, node.compute.body.ops
-        bits = value.tensor.dtype.bits
-        if (source := converted_from(ops[-1].operands[0])) is not None:
-            wider = source.scalar.dtype.bits
-        elif any(o.attrs.get("guard") for o in ops if o.name == "load"):
-            wider = max((u.result.tensor.dtype.bits for u in value.users if u.name != "yield"), default=0)
-        else:
-            return False
-        readers = (u for u in value.users if u.name != "yield" and len(u.operands) == 2)
-        return bits < wider and any(bool(self.nodes[u.result].compute.combine) for u in readers)
-
-    def _is_weight(self, node: RegionNode) -> bool:
-        """Whether it computes an operand of a sum of products from constants: a stage, so that a schedule may say where
-        that is done."""
-        (reader,) = node.op.result.users if len(node.op.result.users) == 1 else (None,)
-        while reader is not None and reader.name != "yield" and is_view(self.nodes[reader.result].compute):
-            (reader,) = reader.result.users if len(reader.result.users) == 1 else (None,)
-        if reader is None or reader.name == "yield" or is_view(node.compute) or not node.op.operands:
-            return False
-        multiplies = len(reader.operands) == 2 and bool(self.nodes[reader.result].compute.combine)
-        return multiplies and self._is_known(node)
-
-    def _is_known(self, node: RegionNode) -> bool:
-        """Whether all of its elements follow from constants."""
-        producers = (self.nodes.get(v) for v in node.op.operands if v not in self.constants)
-        return all(p is not None and self._is_known(p) for p in producers)
-
-    def _is_read_in_windows(self, value: Value) -> bool:
-        """Whether a reduction reads its elements several times, be it through other index maps."""
-        size = product(extent for _, extent in self.nodes[value].compute.axes)
-        for reader in (self.nodes[u.result] for u in value.users if u.name != "yield"):
-            if reader.compute.combine:
-                iterations = product(e for _, e in (*reader.compute.axes, *reader.compute.reduce))
-                if iterations != size:
-                    return True
-            elif is_view(reader.compute) and self._is_read_in_windows(reader.op.result):
-                return True
-        return False
-
-    def _ends_a_sum(self, node: RegionNode) -> bool:
-        """Whether it is elementwise work on a sum of its own shape, best done once while the sum is in registers."""
-        found = self.ends_sums.get(node.op)  # paths through shared values are many
-        if found is None:
-            found = self.ends_sums[node.op] = self._follows_a_sum(node)
-        return found
-
-    def _follows_a_sum(self, node: RegionNode) -> bool:
-        producers = (self.nodes.get(v) for v in node.op.operands)
-        alike = [p for p in producers if p is not None and p.compute.shape == node.compute.shape]
-        return any(bool(p.compute.combine) or (p.inline and self._ends_a_sum(p)) for p in alike)
-
-    def _reads_once(self, value: Value) -> bool:
-        """False when the only reader would compute a costly element many times (broadcast or reduction window)."""
-        node = self.nodes[value]
-        if not self._chain_is_costly(node):
-            return True
-        reader = self.nodes[value.users[0].result]
-        extents = product(e for _, e in (*reader.compute.axes, *reader.compute.reduce))
-        return extents == product(e for _, e in node.compute.axes)
-
-    def _chain_is_costly(self, node: RegionNode) -> bool:
-        """Whether it, or what is written into it, has a costly operation."""
-        pending, seen = [node], {node.op}
-        while pending:
-            current = pending.pop()
-            if any(o.name in COSTLY for o in current.compute.body.ops):
-                return True
-            inlined = [self.nodes[v] for v in current.op.operands if v in self.nodes and self.nodes[v].inline]
-            pending += [n for n in inlined if n.op not in seen]
-            seen.update(n.op for n in inlined)
-        return False
-
-    def _absorb_views(self) -> None:
-        """A reduction takes over the axes of the stage that reads it through index maps, so the maps cost nothing. A
-        product with rows that the kernel computes from sums keeps its own: these rows come in blocks."""
-        for value, node in self.nodes.items():
-            if not node.compute.combine or value in self.yielded or self._multiplies_sums(node):
-                continue
-            found = self._read_position(value, node)
-            if found is None:
-                continue
-            reader, position = found
-            mapped = at_positions(node.compute, reader, position)
-            if mapped is not None:
-                node.compute = mapped
-                self.rewired.add(value)
-
-    def _multiplies_sums(self, node: RegionNode) -> bool:
-        return node.op in self.after_sums and len(node.op.operands) == 2
-
-    def _read_position(self, value: Value, node: RegionNode) -> tuple[Compute, tuple[Sym, ...]] | None:
-        """The stage that alone reads `value`, and the position it reads, in terms of that stage's axes."""
-        position = tuple(v for v, _ in node.compute.axes)
-        while True:
-            if len(value.users) != 1 or value in self.yielded:
-                return None
-            reader = self.nodes[value.users[0].result]
-            loads = reader.loads_of(value)
-            if (
-                reader.compute.combine
-                or reader.compute.tiles
-                or len(loads) != 1
-                or loads[0].attrs.get("guard")
-            ):
-                return None
-            at = dict(zip((v for v, _ in node.compute.axes), loads[0].attrs["idx"], strict=True))
-            position = tuple(i.subs(at) for i in position)
-            if not reader.inline:
-                return reader.compute, position
-            value, node = reader.op.result, reader
 
     # Stages
 
@@ -465,7 +306,7 @@ class _BodyWriter:
         guard = tuple(dict.fromkeys((*outer, *own)))
         other = op.attrs["other"] if own else spare
         producer = self.lowering.nodes.get(operand)
-        if operand in self.lowering.rewired:
+        if operand in self.lowering.over_readers:
             idx = self.position
         if producer is None or not producer.inline:
             idx = self.lowering.in_buffer(operand, idx)
@@ -533,12 +374,6 @@ def _lower_irregular(region: Op, name: str, constants: Sequence[int]) -> Lowered
 
 
 # Helpers
-
-
-def _compute_of(op: Op) -> Compute:
-    types = [v.type for v in op.operands]
-    assert all(isinstance(t, TensorType) for t in types)
-    return OPERATORS[op.name].compute(types, op.attrs)  # type: ignore[arg-type]
 
 
 def _argument(value: Value) -> BufferType:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tilewright.ir.core import Op, Value, substitute
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import product
-from tilewright.ops.define import Compute
+from tilewright.ops.define import OPERATORS, Compute
 
 
 @dataclass(eq=False)
@@ -33,21 +33,24 @@ class RegionNode:
         return all(load.attrs["idx"] == axes and not load.attrs.get("guard") for load in loads)
 
 
-def inline_for_one_element(nodes: Collection[RegionNode], stays: Callable[[RegionNode], bool]) -> None:
-    """Mark what has several readers, and does not stay a stage, to be written into them where all end in one element of
-    one stage: it is computed once there. Sums and ops that fill tiles stay."""
-    of_value = {node.op.result: node for node in nodes}
-    stages: dict[Op, Op | None] = {}
-    for node in reversed(list(nodes)):
-        ends: set[Op | None] = set()
-        for user in node.op.result.users:
-            reader = of_value.get(user.result) if user.results else None
-            alike = reader is not None and node.is_read_alike(reader)
-            ends.add((stages[user] if reader.inline else user) if alike and reader is not None else None)
-        stages[node.op] = stage = ends.pop() if len(ends) == 1 else None
-        is_sum = bool(node.compute.combine or node.compute.tiles)
-        if stage is not None and len(node.op.result.users) > 1 and not is_sum and not stays(node):
-            node.inline = True
+@dataclass(frozen=True)
+class RegionPlan:
+    """What lowering makes of a region: its ops in order, by the values that they give, those written into their readers
+    marked; and the reductions that are computed over the axes of their reader. An irregular operator needs none."""
+
+    nodes: Mapping[Value, RegionNode] = field(default_factory=dict)
+    over_readers: frozenset[Value] = frozenset()
+
+
+def is_irregular(region: Op) -> bool:
+    """Whether it is one operator that writes its own loops."""
+    (body,) = region.blocks
+    return len(body.ops) == 2 and OPERATORS[body.ops[0].name].kind == "irregular"
+
+
+def node_of(op: Op) -> RegionNode:
+    """An op of a region, not yet written into its readers."""
+    return RegionNode(op, OPERATORS[op.name].compute([v.tensor for v in op.operands], op.attrs), inline=False)
 
 
 def is_view(compute: Compute) -> bool:

@@ -30,6 +30,7 @@ from tilewright.schedule.gemm.register_tile import (
     summation_of,
     tile_sums,
 )
+from tilewright.schedule.inlining import plan_of
 from tilewright.schedule.steps.tiling import column_tiles, innermost_left, loop_around, tile_loop
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.trace import Schedule
@@ -48,7 +49,7 @@ def lowered(rows: int, depth: int, columns: int, body: Callable[..., Value] = pr
     module = build([tensor(dt.f32, (rows, depth)), tensor(dt.f32, (depth, columns))], body)
     Fuse(STRATEGIES).run(module, PassContext(parse_target("x86-64-v3")))
     (region,) = (op for op in module.main.body.ops if op.name == "fused")
-    return lower_region(region, "k")
+    return lower_region(region, "k", plan_of(region))
 
 
 def tiled(kernel: Lowered, rows: int, columns: int, lanes: int, tail: str = "guard") -> Summation:

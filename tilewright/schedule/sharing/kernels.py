@@ -34,6 +34,7 @@ from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import PackedArray, Packing
 from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly, total_work
 from tilewright.schedule.edited import EditedSchedules
+from tilewright.schedule.inlining import plan_of
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
 from tilewright.schedule.sharing.regions import Canonical, canonical_regions, own_regions
 from tilewright.schedule.steps.pace import has_scalar_loops, pace_of, slow_kernel
@@ -215,7 +216,8 @@ class _Kernels:
         found = matching(region, self.strategies, self.target, [])
         keeps_layout = any(s.keeps_layout for s in found)
         constants = [k for k, known in enumerate(_are_constant(region)) if known]
-        lowered = lower_region(region, region.attrs["name"], constants, keeps_layout=keeps_layout)
+        plan = plan_of(region, constants, keeps_layout=keeps_layout)
+        lowered = lower_region(region, region.attrs["name"], plan, constants)
         return schedule_kernel(lowered, found, self.target, [])
 
     def _call_of_one(self, canonical: Canonical) -> list[Op]:
@@ -275,7 +277,8 @@ class _Kernels:
         found = matching(region, self.strategies, self.target, self.remarks)
         constants = [k for k, c in enumerate(constant) if c]
         keeps_layout = any(s.keeps_layout for s in found)
-        lowered = lower_region(region, name, constants, keeps_layout=keeps_layout)
+        plan = plan_of(region, constants, keeps_layout=keeps_layout)
+        lowered = lower_region(region, name, plan, constants)
         if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
             return self._from_trace(func, lowered, self.edited)
         try:
