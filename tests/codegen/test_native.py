@@ -30,53 +30,21 @@ def _builder(machine: Any) -> Any:
     return binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(2))
 
 
-def test_a_module_that_is_not_simplified_is_that_of_llvmlite(machine: Any) -> None:
+def test_passes_and_objects_are_those_of_llvmlite(machine: Any) -> None:
     ours, theirs = (binding.parse_assembly(TEXT, binding.create_context()) for _ in range(2))
-    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(0))
-    native.optimise(ours, builder, 0)
+    builder = _builder(machine)
+    native.run_passes(builder.getModulePassManager(), ours, builder)
+    _builder(machine).getModulePassManager().run(theirs, _builder(machine))
     assert str(ours) == str(theirs)
+    assert "add i32" not in str(ours)
     assert native.emit_object(machine, ours) == machine.emit_object(theirs)
-
-
-HELPERS = """
-define internal i32 @inlined(i32 %x) alwaysinline {
-  %y = add i32 %x, 1
-  ret i32 %y
-}
-define internal i32 @apart(i32 %x) noinline {
-  %y = mul i32 %x, %x
-  ret i32 %y
-}
-define internal i32 @unused(i32 %x) noinline {
-  ret i32 %x
-}
-define i32 @f(ptr noalias %p, i32 %x) {
-  %place = alloca i32
-  store i32 %x, ptr %place
-  %a = call i32 @inlined(i32 %x)
-  %before = load i32, ptr %p
-  %b = call i32 @apart(i32 %a)
-  %after = load i32, ptr %p
-  %c = sub i32 %before, %after
-  %d = add i32 %b, %c
-  ret i32 %d
-}
-"""
-
-
-def test_helpers_are_inlined_understood_and_dropped(machine: Any) -> None:
-    module = binding.parse_assembly(HELPERS, binding.create_context())
-    native.optimise(module, _builder(machine), 2)
-    text = str(module)
-    assert "@inlined" not in text and "@unused" not in text and "alloca" not in text
-    assert "call i32 @apart" in text
-    assert "load" not in text  # nobody wrote to it meanwhile
 
 
 def test_the_long_calls_do_not_wait_for_the_lock_of_llvmlite(machine: Any) -> None:
     module, builder = binding.parse_assembly(TEXT, binding.create_context()), _builder(machine)
+    manager = builder.getModulePassManager()
     with ThreadPoolExecutor(1) as pool, ffi.lib._lock:
-        pool.submit(native.optimise, module, builder, 2).result(timeout=60)
+        pool.submit(native.run_passes, manager, module, builder).result(timeout=60)
     assert "add i32" not in str(module)
 
 
@@ -100,7 +68,7 @@ def test_a_module_gives_up_the_lock_of_the_interpreter_for_the_long_calls_alone(
 
     monkeypatch.setattr(native, "_long", noted)
     compile_ir(TEXT, NAMED["zen3"])
-    assert called == [native._PARSE, native._RUN, native._RUN_ON_FUNCTION, native._EMIT]
+    assert called == [native._PARSE, native._RUN, native._EMIT]
 
 
 def test_what_llvm_says_is_in_the_error(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from llvmlite import binding
 
-from tilewright.codegen.cpu.native import compiled, optimise, refused
+from tilewright.codegen.cpu.native import compiled, pass_manager, refused, run_passes
 from tilewright.target.target import Target
 
 
@@ -190,7 +190,8 @@ class _Tools:
 
     def optimise(self, module: Any) -> None:
         """Run the passes on a module of llvmlite's, in place."""
-        optimise(module, self.builder, self.level)
+        with pass_manager(self.builder) as manager:
+            run_passes(manager, module, self.builder)
 
 
 def _tools(target: Target, effort: Effort) -> _Tools:

@@ -11,7 +11,7 @@ then on. A module's two dozen calls would wait for most of the time; so only tho
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -20,63 +20,27 @@ from llvmlite.binding import ffi
 
 from tilewright.ir.diag import InternalError
 
-_PARSE, _EMIT = "LLVMPY_ParseAssembly", "LLVMPY_TargetMachineEmitToMemory"
-_RUN, _RUN_ON_FUNCTION = "LLVMPY_RunNewModulePassManager", "LLVMPY_RunNewFunctionPassManager"
-
-
-def optimise(module: Any, builder: Any, level: int) -> None:
-    """Run the passes of this level on a module, in place.
-
-    A module is one kernel. LLVM's pipeline for modules has passes between functions, of which these need two; it then
-    simplifies each function, and does much of that again, as loops that were vectorised or unrolled meanwhile need it.
-    Those of kernels are so already: to simplify them once takes 15 to 25 % less, and gives most kernels the same
-    machine code.
-    """
-    if level == 0:
-        with _manager("LLVMPY_buildPerModuleDefaultPipeline", builder, level) as manager:
-            _long(_RUN)(manager, module, builder)
-        return
-    _run_on_module(module, builder, _BEFORE, _long)
-    with _manager("LLVMPY_buildFunctionSimplificationPipeline", builder, level, of_functions=True) as manager:
-        for function in _definitions(module):
-            _long(_RUN_ON_FUNCTION)(manager, function, builder)
-    _run_on_module(module, builder, _AFTER, _short)
-
-
-_BEFORE = ("LLVMPY_module_AddAlwaysInlinerPass", "LLVMPY_module_AddPostOrderFunctionAttrsPass")
-_AFTER = ("LLVMPY_module_AddGlobalDCEPass",)
-
-
-def _run_on_module(module: Any, builder: Any, passes: Sequence[str], run: Callable[[str], Any]) -> None:
-    with _manager("LLVMPY_CreateNewModulePassManager") as manager:
-        for name in passes:
-            _short(name)(manager)
-        run(_RUN)(manager, module, builder)
+_PARSE, _RUN, _EMIT = "LLVMPY_ParseAssembly", "LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory"
 
 
 @contextmanager
-def _manager(made_by: str, *arguments: Any, of_functions: bool = False) -> Iterator[Any]:
-    """A pass manager, freed at the end.
+def pass_manager(builder: Any) -> Iterator[Any]:
+    """The module pass manager of a pass builder of llvmlite, freed at the end.
 
-    llvmlite's own `close` does not free one of modules: of the two methods `_dispose` that the class inherits, the one
-    that does nothing comes first.
+    llvmlite's own `close` does not free it: of the two methods `_dispose` that the class inherits, the one that does
+    nothing comes first.
     """
-    manager = _short(made_by)(*arguments)
+    manager = builder.getModulePassManager()
     try:
         yield manager
     finally:
-        _short(f"LLVMPY_DisposeNew{'Function' if of_functions else 'Module'}PassManger")(manager)
+        ffi.lib.LLVMPY_DisposeNewModulePassManger(manager)
+        manager.detach()
 
 
-def _definitions(module: Any) -> Iterator[Any]:
-    """The functions of a module that it has the text of."""
-    functions = _short("LLVMPY_ModuleFunctionsIter")(module)
-    try:
-        while function := _short("LLVMPY_FunctionsIterNext")(functions):
-            if not _short("LLVMPY_IsDeclaration")(function):
-                yield function
-    finally:
-        _short("LLVMPY_DisposeFunctionsIter")(functions)
+def run_passes(manager: Any, module: Any, builder: Any) -> None:
+    """Run a module pass manager of llvmlite on a module, in place."""
+    _long(_RUN)(manager, module, builder)
 
 
 def emit_object(machine: Any, module: Any) -> bytes:
@@ -94,8 +58,8 @@ def emit_object(machine: Any, module: Any) -> bytes:
 def compiled(text: str, machine: Any, builder: Any, level: int) -> bytes:
     """The object file of a module's text after the passes that a pass builder has for this level; InternalError with
     LLVM's message when the text is not legal."""
-    with _context() as context, _module(text, context) as module:
-        optimise(module, builder, level)
+    with _context() as context, _module(text, context) as module, _passes(builder, level) as manager:
+        run_passes(manager, module, builder)
         return emit_object(machine, module)
 
 
@@ -121,6 +85,15 @@ def _module(text: str, context: Any) -> Iterator[Any]:
             _short("LLVMPY_DisposeModule")(module)
 
 
+@contextmanager
+def _passes(builder: Any, level: int) -> Iterator[Any]:
+    manager = _short("LLVMPY_buildPerModuleDefaultPipeline")(builder, level)
+    try:
+        yield manager
+    finally:
+        _short("LLVMPY_DisposeNewModulePassManger")(manager)
+
+
 def refused(message: str) -> InternalError:
     """The error for a text that LLVM does not take."""
     return InternalError(f"LLVM refuses generated code: {message}", hint="this is a defect; please report it")
@@ -133,13 +106,13 @@ def _taken(message: ctypes.c_char_p) -> str:
     return text
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=3)
 def _long(name: str) -> Any:
     """A function of llvmlite's library without the lock, with the prototype that llvmlite declares for it."""
     return _unlocked(ctypes.CDLL, name)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def _short(name: str) -> Any:
     """The same for a function that takes so little time that the interpreter's lock is kept."""
     return _unlocked(ctypes.PyDLL, name)
