@@ -61,6 +61,7 @@ ROOMS |= {
         "runtime",
     },
     "comparison": {"api", "compilation", "graph", "ir", "ops", "options", "quantization", "requested", "runtime"},
+    "llm": {"api", "options", "runtime"},
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
     "cli": ALL,
     "__main__": {"cli"},
