@@ -61,7 +61,6 @@ ROOMS |= {
         "runtime",
     },
     "comparison": {"api", "compilation", "graph", "ir", "ops", "options", "quantization", "requested", "runtime"},
-    "llm": {"api", "options", "runtime"},
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
     "llm": {"api", "frontends", "ir", "options", "runtime", "session"},
     "cli": ALL | {"llm"},
