@@ -1,7 +1,7 @@
 """Partial orders of many numbers: the greatest few, and the greatest ones that together have some weight.
 
-A vocabulary has up to 262,144 tokens, whose complete order takes 20 ms, and their partition 3. A few of them matter, and
-these are found by the maxima of blocks: the n-th greatest of those is no greater than the n-th greatest of all.
+A vocabulary has up to 262,144 tokens, whose complete order takes 20 ms, and their partition 3. A few of them matter,
+and these are found by the maxima of blocks: the n-th greatest of those is no greater than the n-th greatest of all.
 """
 
 from __future__ import annotations
