@@ -68,7 +68,11 @@ def check_tokens(decoder: Decoder, tokens: Tokens) -> np.ndarray:
 
 def check_length(decoder: Decoder, length: int) -> int:
     """InputError unless the sequence has at least so many positions."""
-    if isinstance(length, bool) or not isinstance(length, int | np.integer) or not 0 <= length <= decoder.length:
+    if (
+        isinstance(length, bool)
+        or not isinstance(length, int | np.integer)
+        or not 0 <= length <= decoder.length
+    ):
         raise InputError(f"cannot rewind to {length!r:.80}: the sequence has {decoder.length} positions")
     return int(length)
 
