@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, Type, buffer, is_native
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
+from tilewright.program.growing import growing
 from tilewright.program.spec import READ, SPACE, STATE, UPDATE
 from tilewright.program.uses import dims_of, variables_in
 from tilewright.runtime.errors import OptionError
@@ -24,6 +25,9 @@ constant that it holds at first, and its own. Whether they become states is up t
 no other meaning (`must_keep`)."""
 
 MUST_KEEP = "must_keep"
+
+GROWING = "growing"
+"""The attribute with the states that grow (`growing.py`): name, axis and counter of each."""
 
 
 def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> None:
@@ -63,6 +67,9 @@ def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> Non
         (declared[name][2], output, declared[name][1]) if name in declared else (name, output, "")
         for name, output in pairs
     )
+    kept = zip(main.attrs[STATES], main.args[-len(pairs) :], main.returns[-len(pairs) :], strict=True)
+    found = growing(module, {name: (held, becomes) for (name, _, _), held, becomes in kept})
+    main.attrs[GROWING] = tuple((name, *growth) for name, growth in found.items())
 
 
 def _moved(
