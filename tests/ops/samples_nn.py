@@ -407,12 +407,19 @@ def indexing() -> Iterator[Sample]:
             lambda r=reduction, p=points, s=slices: onnx_reference("ScatterND", [x, p, s], reduction=r),
             reduction=reduction, note=reduction,
         )  # fmt: skip
+    yield sample("put", [x, x[:1, 1:, :3] * 2], lambda: _with_box(x), at=(1, 1, 2))
     outside = np.array([[0, 0], [-1, 1], [1, 9]])  # the last two are left out
     yield sample(
         "scatter_nd", [x, outside, slices],
         lambda: onnx_reference("ScatterND", [x, outside[:1], slices[:1]], reduction="add"),
         reduction="add", drop=True, note="drop",
     )  # fmt: skip
+
+
+def _with_box(x: np.ndarray) -> np.ndarray:
+    whole = x.copy()
+    whole[1:2, 1:, 2:5] = x[:1, 1:, :3] * 2
+    return whole
 
 
 _COMBINE = {"none": lambda a, b: b, "add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
