@@ -27,26 +27,31 @@ _ROWS_AT_ONCE = 1 << 18  # elements
 
 @cache
 def grouped(bits: int, group: int, minimum: bool = False, scale: DType = dt.f16, zeros: bool = False) -> Kind:
-    """Integers of 2, 4 or 8 bits in blocks of `group` elements that have a scale each: symmetric about zero, or from a
-    minimum on, or with a zero of their own. Those of ggml are these where they exist."""
+    """Integers of 2, 3, 4 or 8 bits in blocks of `group` elements that have a scale each: symmetric about zero, or from
+    a minimum on, or with a zero of their own. Those of ggml are these where they exist."""
     same = {(4, False): "Q4_0", (4, True): "Q4_1", (8, False): "Q8_0"}.get((bits, minimum))
     if same and group == 32 and scale is dt.f16 and not zeros:
         return KINDS[same]
-    elements = -(-group * bits // 8) * 8 // bits
+    parts = [2, 1] if bits == 3 else [bits]
+    together = 8 // min(parts)  # elements that fill whole bytes
+    elements = -(-group // together) * together
     at = scale.bytes * (2 if minimum else 1) + (1 if zeros else 0)
-    size = elements * bits // 8
-    plane = Plane(at, size, bits, size)
+    planes: list[Plane] = []
+    for part in parts:
+        size = elements * part // 8
+        planes.append(Plane(at, size, part, size))
+        at += size
     is_signed = bits == 8 and not minimum and not zeros
     centre = 0 if is_signed or minimum or zeros else 1 << bits - 1
     layout = BlockLayout(
-        codes(plane, zero=centre, signed=is_signed),
+        codes(*planes, zero=centre, signed=is_signed),
         Number(0, scale),
         Number(scale.bytes, scale) if minimum else None,
         zeros=Codes(((Plane(scale.bytes, 1, 8, 1),),)) if zeros else None,
     )
     form = "_MIN" if minimum else "_ZERO" if zeros else ""
     name = f"INT{bits}_G{group}{form}" + ("" if scale is dt.f16 else f"_{scale.name.upper()}")
-    return Kind(name, elements, at + size, layout)
+    return Kind(name, elements, at, layout)
 
 
 def encoded(values: np.ndarray, weights: str, group: int = 32, minimum: bool = False, name: str = "") -> StoredTensor:
