@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
-from tilewright.ir.sym import Sym, sym, var
+from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import silu
