@@ -111,7 +111,8 @@ class Small:
             q = to_heads(matmul(y, w[f"{k}.q"]), self.heads)
             key, value = (to_heads(matmul(y, w[f"{k}.{name}"]), self.groups) for name in "kv")
             q, key = (rotated(z, *tables, positions, interleaved=False) for z in (q, key))
-            keys, values = (put(args[f"{n}.{k}"], z, at=(0, 0, before, 0)) for n, z in (("keys", key), ("values", value)))
+            new = (("keys", key), ("values", value))
+            keys, values = (put(args[f"{name}.{k}"], z, at=(0, 0, before, 0)) for name, z in new)
             kept += [keys, values]
             mixed = self._attention(q, keys, values, before + steps, before)
             x = ew.add(x, matmul(mixed, w[f"{k}.o"]))
