@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 TEXT = (Path(__file__).parents[2] / "docs" / "states.md").read_text() * 2
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 PARTS = [
-    "the", "Hello", "world", "don't", "I'LL", "3.14", "12345", "é", "日本語", "🙂", "👨\u200d👩\u200d👧", "ß", "½", "x²",
-    "안녕", "नमस्ते", "_x", "foo_bar();", "\u00a0", "--", "…", "a\u0301", "<|im_end|>", "<0x0A>", "  ", "\n", "\t",
+    "the", "Hello", "world", "don't", "I'LL", "3.14", "12345", "é", "日本語", "🙂", "👨\u200d👩\u200d👧", "ß", "½",
+    "x²", "안녕", "नमस्ते", "_x", "foo_bar();", "\u00a0", "--", "…", "a\u0301", "<|im_end|>", "<0x0A>", "  ", "\n", "\t",
     "\r\n", "\n\n", " ",
 ]  # fmt: skip
 

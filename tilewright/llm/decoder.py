@@ -3,12 +3,14 @@ shared."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Protocol, Self
 
 import numpy as np
 
-from tilewright.runtime.errors import InputError
+from tilewright.runtime import Model
+from tilewright.runtime.errors import InputError, OptionError
 
 Tokens = Sequence[int] | np.ndarray
 """Numbers of tokens, in the order of the text."""
@@ -73,3 +75,90 @@ def check_length(decoder: Decoder, length: int) -> int:
     ):
         raise InputError(f"cannot rewind to {length!r:.80}: the sequence has {decoder.length} positions")
     return int(length)
+
+
+class CompiledDecoder:
+    """A compiled model that keeps its past in states, as a `Decoder`.
+
+    The model takes `ids` i64[1, s] and gives the logits of the last of them, or of all; its caches are states that grow
+    with one counter. Long inputs are fed `piece` tokens at a time, so that memory for intermediate results is bounded.
+    """
+
+    def __init__(self, model: Model, *, piece: int = 512) -> None:
+        """OptionError for a model that is no decoder, which says what is missing."""
+        self.model, self.piece = model, piece
+        if isinstance(piece, bool) or not isinstance(piece, int) or piece < 1:
+            raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
+        self._counter = _counter_of(model)
+        self._shape = model.state(self._counter).shape
+        self.vocabulary = _vocabulary_of(model)
+        grown = [state for state in model.states if state.counter]
+        self.context = min(int(state.info.shape[state.grows]) for state in grown)
+        self._can_rewind = len(grown) + 1 == len(model.states)
+        self._length = int(model.state(self._counter).sum())
+
+    @property
+    def length(self) -> int:
+        """The positions that are filled."""
+        return self._length
+
+    def feed(self, tokens: Tokens) -> np.ndarray:
+        """See `Decoder`. A call that fails half way leaves the sequence as it was before."""
+        ids = check_tokens(self, tokens)
+        before = self._length
+        try:
+            for begin in range(0, len(ids), self.piece):
+                (logits, *_) = self.model(ids[None, begin : begin + self.piece])
+        except BaseException:
+            if self._can_rewind:
+                self._set(before)
+            raise
+        self._length = before + len(ids)
+        last: np.ndarray = logits.reshape(-1, self.vocabulary)[-1]
+        return last
+
+    def rewind(self, length: int) -> None:
+        """See `Decoder`. OptionError where the model keeps more of its past than rows of positions, unless all is
+        forgotten."""
+        length = check_length(self, length)
+        if length == self._length:
+            return
+        if not length:
+            self.model.reset()
+            self._length = 0
+            return
+        if not self._can_rewind:
+            raise OptionError(
+                f"cannot rewind to {length} of {self._length} positions: the model keeps sums of its past",
+                hint="rewind(0), and feed the tokens again; or fork() before they are fed",
+            )
+        self._set(length)
+
+    def _set(self, length: int) -> None:
+        self.model.set_state(self._counter, np.full(self._shape, length))
+        self._length = length
+
+    def fork(self) -> Self:
+        """See `Decoder`. Only what is filled is copied."""
+        return type(self)(copy.copy(self.model), piece=self.piece)
+
+
+def _counter_of(model: Model) -> str:
+    counters = {state.counter for state in model.states if state.counter}
+    if len(counters) != 1:
+        kept = ", ".join(str(state.info) for state in model.states) or "none"
+        raise OptionError(
+            f"{model} is no decoder: it needs states that grow with one counter, and its states are {kept}",
+            hint="compile a language model with states=True",
+        )
+    return counters.pop()
+
+
+def _vocabulary_of(model: Model) -> int:
+    size = model.outputs[0].shape[-1] if model.outputs and model.outputs[0].shape else None
+    if len(model.inputs) != 1 or model.inputs[0].dtype != "int64" or not isinstance(size, int):
+        raise OptionError(
+            f"{model} is no decoder: it takes ids int64[1, s] and gives logits float32[..., vocabulary] first",
+            hint="compile a language model with states=True",
+        )
+    return size
