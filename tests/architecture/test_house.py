@@ -66,7 +66,8 @@ ROOMS |= {
     "cli": ALL | {"llm"},
     "__main__": {"cli"},
     "tilewright": {
-        "api", "checks", "comparison", "exporters", "ir", "options", "quantization", "runtime", "session", "target",
+        "api", "checks", "comparison", "exporters", "frontends", "ir", "options", "quantization", "runtime", "session",
+        "target",
     },
 }
 
@@ -99,6 +100,7 @@ LATE = {
     ("frontends/torch/adapters/layers/flex.py", "tilewright.frontends.torch.adapters.layers.traced"),
     ("frontends/tflite/__init__.py", "tilewright.frontends.tflite.load"),  # nor a front end
     ("frontends/stablehlo/__init__.py", "tilewright.frontends.stablehlo.load"),  # nor jaxlib, an extra
+    ("frontends/decoders/__init__.py", "tilewright.frontends.decoders.load"),  # nor a front end
     ("llm/tokens/gguf.py", "tilewright.llm.tokens.library"),  # vocabularies with scores need no package
     ("torch/__init__.py", "importlib"),
     ("torch/backend.py", "tilewright.torch.traced"),  # a graph that the cache has needs no adapters

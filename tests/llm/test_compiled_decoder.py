@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.decoders import Small
+from tests.llm.small_decoder import Small
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_module
 from tilewright.llm.decoder import CompiledDecoder

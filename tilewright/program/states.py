@@ -29,11 +29,17 @@ MUST_KEEP = "must_keep"
 GROWING = "growing"
 """The attribute with the states that grow (`growing.py`): name, axis and counter of each."""
 
+KEEPS = "keeps"
+"""The attribute of a model whose variables become states also where the caller does not ask for it: nobody hands the
+caches of a decoder on."""
+
 
 def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> None:
     """Put the inputs and outputs that are states behind the others, and note them. With True they are the variables
     that the model declares. OptionError for those that do not fit."""
     declared = {entry[0]: entry[1:] for entry in module.main.attrs.get(VARIABLES, ())}
+    if not wanted and module.main.attrs.get(KEEPS):
+        wanted = True
     if wanted is True and not declared:
         raise OptionError(
             "states=True keeps the variables that a model declares, and this one declares none",

@@ -23,13 +23,12 @@ from tilewright.frontends.weights.kinds import KINDS, Kind
 from tilewright.frontends.weights.stored import StoredTensor
 
 RECORDED = Path(__file__).with_name("decoded_digests.json")
-BLOCKS = 500
 
 
-def random_tensor(kind: Kind, seed: int | None) -> StoredTensor:
+def random_tensor(kind: Kind, seed: int | None, rows: int = 100, blocks: int = 5) -> StoredTensor:
     """Random bytes: every block is a legal one."""
-    data = np.frombuffer(np.random.default_rng(seed).bytes(BLOCKS * kind.bytes), np.uint8)
-    return StoredTensor("t", (BLOCKS // 5, 5 * kind.elements), kind, data)
+    data = np.frombuffer(np.random.default_rng(seed).bytes(rows * blocks * kind.bytes), np.uint8)
+    return StoredTensor("t", (rows, blocks * kind.elements), kind, data)
 
 
 def bits(values: np.ndarray) -> np.ndarray:

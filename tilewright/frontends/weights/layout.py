@@ -3,7 +3,7 @@
 A row of a matrix is stored in blocks, each of some elements. A block has codes of a few bits, and numbers that say what
 the codes mean:
 
-    element = scale * (code - zero)             Q4_0, Q8_0
+    element = scale * (code - zero)             Q4_0, Q8_0: the zero is that of the kind, or a number of the block
     element = scale * code + minimum            Q4_1: the least element of the block
     element = scale * codebook[code]            IQ4_NL, MXFP4
 
@@ -82,6 +82,12 @@ class Codes:
     def count(self) -> int:
         return sum(planes[0].count for planes in self.pieces)
 
+    @property
+    def dtype(self) -> DType:
+        """The narrowest one that holds all codes less their zero."""
+        width = next(width for width in (2, 4, 8) if self.bits <= width)
+        return dt.BY_NAME[f"{'i' if self.zero or self.signed else 'u'}{width}"]
+
     def read(self, blocks: np.ndarray) -> np.ndarray:
         """u8[n, count]; i8 where they are signed."""
         found = [_joined(planes, blocks) for planes in self.pieces]
@@ -94,6 +100,10 @@ class Codes:
         if self.zero:
             codes = (codes - np.uint8(self.zero)).view(np.int8)
         return codes
+
+    def read_centred(self, blocks: np.ndarray, out: np.ndarray) -> None:
+        """What `centred` gives, in the dtype [n, count] of `out`, which has a byte for each."""
+        out.view(np.uint8)[:] = self.centred(blocks).view(np.uint8)
 
     def write(self, codes: np.ndarray, blocks: np.ndarray) -> None:
         """What `centred` gives, into blocks whose bits here are 0."""
@@ -129,13 +139,24 @@ class Number:
     at: int
     dtype: DType = dt.f16
 
+    @property
+    def stored(self) -> DType:
+        """What holds all its values in a graph: the half powers of two are no f8e8m0, which has a NaN, but bf16."""
+        return dt.bf16 if self.dtype is dt.f8e8m0 else self.dtype
+
+    def read_stored(self, blocks: np.ndarray, out: np.ndarray) -> None:
+        """Values in the dtype [n, 1] of `out`, which is `stored`."""
+        taken = np.ascontiguousarray(blocks[:, self.at : self.at + self.dtype.bytes])
+        if self.dtype is dt.f8e8m0:
+            out[:] = np.ldexp(np.float32(1), taken.astype(np.int32) - 128)
+        else:
+            out[:] = taken.view(self.dtype.storage)
+
     def read(self, blocks: np.ndarray) -> np.ndarray:
         """f32[n, 1]."""
-        size = self.dtype.bytes
-        taken = np.ascontiguousarray(blocks[:, self.at : self.at + size])
-        if self.dtype is dt.f8e8m0:  # half of the power: all 256 of them are floats, while the dtype has a NaN
-            return np.ldexp(np.float32(1), taken.astype(np.int32) - 128)
-        return taken.view(self.dtype.storage).astype(np.float32)
+        out = np.empty((len(blocks), 1), self.stored.storage)
+        self.read_stored(blocks, out)
+        return out.astype(np.float32)
 
     def write(self, values: np.ndarray, blocks: np.ndarray) -> None:
         """Values f32[n, 1], rounded to the dtype."""
@@ -151,10 +172,23 @@ class BlockLayout:
     codes: Codes
     scale: Number
     minimum: Number | None = None
-    codebook: tuple[float, ...] = ()
+    codebook: tuple[int, ...] = ()
     group: int = 0
     factors: Codes | None = None
     minimum_factors: Codes | None = None
+    zeros: Codes | None = None
+
+    @property
+    def multiples(self) -> DType:
+        """The narrowest dtype of what is multiplied by scales: codes less the zero of the kind, or levels."""
+        return dt.i8 if self.codebook else self.codes.dtype
+
+    def read_multiples(self, blocks: np.ndarray, out: np.ndarray) -> None:
+        """In the dtype [n, elements] of `out`, which is `multiples`."""
+        if self.codebook:
+            np.take(np.array(self.codebook, np.int8), self.codes.read(blocks), out=out, mode="clip")
+        else:
+            self.codes.read_centred(blocks, out)
 
     def scales(self, blocks: np.ndarray) -> np.ndarray:
         """f32[n, groups]: what codes are multiplied by."""
@@ -177,6 +211,8 @@ class BlockLayout:
             np.take(np.array(self.codebook, np.float32), values, out=out, mode="clip")
         else:
             out[:] = values
+        if self.zeros is not None:
+            np.subtract(out, self.zeros.centred(blocks).astype(np.float32), out=out)
         scales, minimums = self.scales(blocks), self.minimums(blocks)
         grouped = out.reshape(len(out), scales.shape[1], -1)
         np.multiply(grouped, scales[:, :, None], out=grouped)

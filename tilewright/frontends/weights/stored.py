@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from tilewright.frontends.weights.layout import PlainLayout
 _CHUNK = 1 << 16
 """Elements that are decoded at once: their codes and floats are in L2 meanwhile."""
 
+Reader = Callable[[np.ndarray, np.ndarray], None]
+"""Writes numbers of blocks u8[n, bytes] to an array [n, count]."""
+
 
 @dataclass(frozen=True, eq=False)
 class StoredTensor:
@@ -20,7 +25,7 @@ class StoredTensor:
 
     `shape` is as PyTorch has it: a matrix is [rows, columns], and elements of a row follow one another. `data` holds
     u8[kind.tensor_bytes(shape)], mostly a view of the mapped file. `order` is there where columns are stored in another
-    order than they have: column `order[j]` of the tensor is stored as column j.
+    order: column j of the tensor is stored as column `order[j]`.
     """
 
     name: str
@@ -37,9 +42,9 @@ class StoredTensor:
     def columns(self) -> int:
         return self.shape[-1] if self.shape else 1
 
-    def blocks(self) -> np.ndarray:
-        """u8[blocks, bytes of a block], a view of the data."""
-        return self.data.reshape(-1, self.kind.bytes)
+    @property
+    def blocks_of_a_row(self) -> int:
+        return self.kind.row_bytes(self.columns) // self.kind.bytes
 
     def elements(self) -> np.ndarray | None:
         """The elements in their own dtype where each is stored by itself (F32, BF16, I8, ...), as a view of the data
@@ -51,34 +56,20 @@ class StoredTensor:
 
     def decoded(self) -> np.ndarray:
         """f32[shape]: what is stored, each operation on it rounded to float32."""
-        out = np.empty(self.shape, np.float32)
-        if not self.size:
-            return out
-        kind, columns = self.kind, self.columns
-        rows = self.data.reshape(-1, kind.row_bytes(columns))
-        in_row = rows.shape[1] // kind.bytes
-        is_whole = columns == in_row * kind.elements
-        flat = out.reshape(-1, columns)
-        with np.errstate(all="ignore"):  # infinite scales, and NaN
-            if is_whole:
-                self._decode(self.blocks(), flat.reshape(-1, kind.elements))
-            else:
-                step = max(1, _CHUNK // columns)
-                for first in range(0, len(rows), step):
-                    part = rows[first : first + step]
-                    wide = np.empty((len(part), in_row * kind.elements), np.float32)
-                    self._decode(part.reshape(-1, kind.bytes), wide.reshape(-1, kind.elements))
-                    flat[first : first + step] = wide[:, :columns]
-        if self.order is not None:
-            unordered = np.empty_like(flat)
-            unordered[:, self.order] = flat
-            out = unordered.reshape(self.shape)
-        return out
+        found = self.numbers(self.kind.layout.decode, self.kind.elements, np.float32)[..., : self.columns]
+        ordered = found if self.order is None else found[..., self.order]
+        return ordered.reshape(self.shape)
 
-    def _decode(self, blocks: np.ndarray, out: np.ndarray) -> None:
+    def numbers(self, read: Reader, count: int, dtype: Any) -> np.ndarray:
+        """dtype[..., numbers of a row]: `count` of each block, those of a row one after the other. The last block of a
+        row may have more than the row needs."""
+        blocks = self.data.reshape(-1, self.kind.bytes)
+        out = np.empty((len(blocks), count), dtype)
         step = max(1, _CHUNK // self.kind.elements)
-        for first in range(0, len(blocks), step):
-            self.kind.layout.decode(blocks[first : first + step], out[first : first + step])
+        with np.errstate(all="ignore"):  # infinite scales, and NaN
+            for first in range(0, len(blocks), step):
+                read(blocks[first : first + step], out[first : first + step])
+        return out.reshape(*self.shape[:-1], self.blocks_of_a_row * count)
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.kind}{list(self.shape)}>"
