@@ -21,6 +21,7 @@ from tilewright.cost.gemm.panels import loops_around_groups
 from tilewright.cost.gemm.register_tile import Tile, least_rows_of_one_tile, rows_of_remainder
 from tilewright.cost.parallel import columns_suffice
 from tilewright.cost.recompute import is_cheap
+from tilewright.cost.roofline import Form
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
@@ -72,6 +73,7 @@ class Contraction(Strategy):
     """One contraction with the index maps through which it reads its operands, and elementwise work on its result."""
 
     name = "contraction"
+    form: Form | None = "tiles"
     respecialize_remainder = True
 
     def claims(self, op: Op, info: OpInfo) -> bool:
