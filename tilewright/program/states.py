@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, Type, buffer, is_native
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
+from tilewright.program.growing import growing
 from tilewright.program.spec import READ, SPACE, STATE, UPDATE
 from tilewright.program.uses import dims_of, variables_in
 from tilewright.runtime.errors import OptionError
@@ -25,11 +26,20 @@ no other meaning (`must_keep`)."""
 
 MUST_KEEP = "must_keep"
 
+GROWING = "growing"
+"""The attribute with the states that grow (`growing.py`): name, axis and counter of each."""
+
+KEEPS = "keeps"
+"""The attribute of a model whose variables become states also where the caller does not ask for it: nobody hands the
+caches of a decoder on."""
+
 
 def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> None:
     """Put the inputs and outputs that are states behind the others, and note them. With True they are the variables
     that the model declares. OptionError for those that do not fit."""
     declared = {entry[0]: entry[1:] for entry in module.main.attrs.get(VARIABLES, ())}
+    if not wanted and module.main.attrs.get(KEEPS):
+        wanted = True
     if wanted is True and not declared:
         raise OptionError(
             "states=True keeps the variables that a model declares, and this one declares none",
@@ -63,6 +73,9 @@ def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> Non
         (declared[name][2], output, declared[name][1]) if name in declared else (name, output, "")
         for name, output in pairs
     )
+    kept = zip(main.attrs[STATES], main.args[-len(pairs) :], main.returns[-len(pairs) :], strict=True)
+    found = growing(module, {name: (held, becomes) for (name, _, _), held, becomes in kept})
+    main.attrs[GROWING] = tuple((name, *growth) for name, growth in found.items())
 
 
 def _moved(

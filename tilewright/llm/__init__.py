@@ -1,0 +1,1 @@
+"""Language models: text from decoders that the compiler has compiled."""
