@@ -30,7 +30,7 @@ _REST = ("qzeros", "scales", "g_idx")
 
 
 @dataclass(frozen=True)
-class Packing:
+class PackedForm:
     """How a checkpoint is packed: `group` inputs share a scale (0: all), and `shift` was taken from zeros."""
 
     method: str
@@ -39,9 +39,10 @@ class Packing:
     shift: int
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Packing:
+    def of(cls, config: Mapping[str, Any]) -> PackedForm:
         """From `quantization_config` of config.json; UnsupportedError for other methods and layouts."""
-        method, bits, group = (config.get(name) for name in ("quant_method", "bits", "group_size"))
+        given: list[Any] = [config.get(name) for name in ("quant_method", "bits", "group_size")]
+        method, bits, group = given
         form = config.get("checkpoint_format", config.get("version", ""))
         is_known = isinstance(method, str) and bits in _BITS.get(method, ())
         if not is_known or (method == "awq" and str(form).lower() not in ("", "gemm")):
@@ -58,7 +59,7 @@ class Packing:
         return cls(method, bits, max(group, 0), 1 if is_first else 0)
 
 
-def unpacked(tensors: Mapping[str, StoredTensor], packing: Packing) -> dict[str, StoredTensor]:
+def unpacked(tensors: Mapping[str, StoredTensor], packing: PackedForm) -> dict[str, StoredTensor]:
     """All tensors of a checkpoint, with one `x.weight` for each `x.qweight` and what belongs to it. ModelError where
     something is missing or does not fit."""
     found: dict[str, StoredTensor] = {}
@@ -79,7 +80,7 @@ def _fail(name: str, what: str) -> ModelError:
     )
 
 
-def _weight(layer: str, tensors: Mapping[str, StoredTensor], packing: Packing) -> StoredTensor:
+def _weight(layer: str, tensors: Mapping[str, StoredTensor], packing: PackedForm) -> StoredTensor:
     scales = _elements(layer + "scales", tensors, 2, _SCALES)
     scale_dtype = dt.from_numpy(scales.dtype)
     groups, outputs = scales.shape
@@ -122,7 +123,7 @@ def _elements(name: str, tensors: Mapping[str, StoredTensor], rank: int, dtypes:
     return found
 
 
-def _codes(name: str, tensors: Mapping[str, StoredTensor], packing: Packing, outputs: int) -> np.ndarray:
+def _codes(name: str, tensors: Mapping[str, StoredTensor], packing: PackedForm, outputs: int) -> np.ndarray:
     """u8[outputs, inputs]."""
     words = _elements(name, tensors, 2, (dt.i32,))
     if packing.method == "awq":
@@ -134,7 +135,7 @@ def _codes(name: str, tensors: Mapping[str, StoredTensor], packing: Packing, out
     return codes
 
 
-def _zeros(name: str, tensors: Mapping[str, StoredTensor], packing: Packing, shape: tuple[int, ...]) -> np.ndarray:
+def _zeros(name: str, tensors: Mapping[str, StoredTensor], packing: PackedForm, shape: tuple[int, ...]) -> np.ndarray:
     """u8[groups, outputs]."""
     zeros = _fields(_elements(name, tensors, 2, (dt.i32,)), packing.bits)
     if packing.method == "awq":
