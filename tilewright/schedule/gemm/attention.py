@@ -85,6 +85,7 @@ class Attention(Strategy):
     """
 
     name = label = "attention"
+    form = "tiles"
     respecialize_remainder = True
 
     def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
