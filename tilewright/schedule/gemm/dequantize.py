@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from tilewright.cost.core import divisors
+from tilewright.cost.narrow_weights import LEAST_GROUP
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import scalar_operation
@@ -32,9 +33,6 @@ MOST_UNROLLED = 16
 
 PAIR = 2
 """Elements of a byte."""
-
-LEAST_GROUP = 8
-"""Elements of a column that share their factors, from which on these multiply the group's sum."""
 
 
 @dataclass(frozen=True, eq=False)
