@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
-from tilewright.frontends.decoders.source import LanguageModel
+from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.decoder import CompiledDecoder
 from tilewright.llm.model import TextModel
 from tilewright.llm.vocabulary import Vocabulary, read_vocabulary
@@ -53,7 +53,7 @@ def load(
 def _model(place: Path, weights: str | None, context: int | None, **how: Any) -> Model:
     if DecoderFrontEnd().accepts(place):
         wanted = {} if weights is None else {"weights": weights}
-        return compile_model(LanguageModel(place, capacity=context, **wanted), **how)
+        return compile_model(DecoderSource(place, capacity=context, **wanted), **how)
     if weights is not None or context is not None:
         name = "weights" if weights is not None else "context"
         raise OptionError(
