@@ -11,7 +11,7 @@ LOGITS = ("last", "all")
 
 
 @dataclass(frozen=True)
-class LanguageModel:
+class DecoderSource:
     """What `tilewright.compile` takes for a language model of which more is wanted than what its path says.
 
     path: a .gguf file, or a folder of Hugging Face (config.json and .safetensors).
@@ -33,6 +33,6 @@ class LanguageModel:
             raise OptionError(f"logits={self.logits!r:.80} is not allowed: one of {', '.join(LOGITS)}")
 
     @classmethod
-    def of(cls, source: object) -> LanguageModel:
+    def of(cls, source: object) -> DecoderSource:
         """A path alone stands for the defaults."""
         return source if isinstance(source, cls) else cls(str(source))

@@ -11,10 +11,11 @@ import mmap
 import os
 import re
 import struct
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -91,8 +92,9 @@ class Texts(Sequence[str]):
         return _text(self.raw(index), f"string {index} of {self._where}")
 
     def __iter__(self) -> Iterator[str]:
-        data, start = self._data, int(self._starts[0])
-        for index, end in enumerate(self._starts[1:].tolist()):
+        base = int(self._starts[0])
+        data, start = self._data[base : int(self._starts[-1])], 0  # slices of a mapped file take twice as long
+        for index, end in enumerate((self._starts[1:] - base).tolist()):
             try:
                 yield data[start + 8 : end].decode()
             except UnicodeDecodeError:
@@ -108,38 +110,38 @@ class Texts(Sequence[str]):
         return f"<{len(self)} strings of {self._where}>"
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A value of metadata: its type, that of its elements where it is an array, and where it lies."""
+class _Entry(NamedTuple):
+    """A value of metadata: its type, that of its elements where it is an array, and where it lies in the file; of an
+    array of strings where the first one is in the list of all. `size` is of a text in bytes, or of an array."""
 
     type: int
     element: int
-    count: int
+    size: int
     at: int
-    starts: np.ndarray | None = None  # of an array of strings
 
 
 class Metadata(Mapping[str, Any]):
     """The metadata of a file by key: str, bool, int, float, arrays of numbers (views of the file, which may not be
     aligned), and `Texts`. Values are decoded when they are asked for."""
 
-    def __init__(self, data: mmap.mmap, entries: dict[str, _Entry], path: Path) -> None:
+    def __init__(self, data: mmap.mmap, entries: dict[str, _Entry], strings: array[int], path: Path) -> None:
         self._data = data
         self._entries = entries
+        self._strings = np.frombuffer(strings, np.int64) if strings else np.empty(0, np.int64)
         self._path = path
 
     def __getitem__(self, key: str) -> Any:
         entry = self._entries[key]
         where = f"key '{shown(key)}' of {self._path}"
         if entry.type == _STRING:
-            return _text(self._data[entry.at : entry.at + entry.count], where)
+            return _text(self._data[entry.at : entry.at + entry.size], where)
         if entry.type != _ARRAY:
             return np.frombuffer(self._data, _SCALARS[entry.type], 1, entry.at)[0].item()
-        if entry.starts is not None:
-            return Texts(self._data, entry.starts, where)
-        if not entry.count:
+        if entry.element == _STRING:
+            return Texts(self._data, self._strings[entry.at : entry.at + entry.size + 1], where)
+        if not entry.size:
             return np.empty(0, _SCALARS[entry.element])
-        return np.frombuffer(self._data, _SCALARS[entry.element], entry.count, entry.at)
+        return np.frombuffer(self._data, _SCALARS[entry.element], entry.size, entry.at)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -203,6 +205,7 @@ class _Header:
 
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self.data, self.path, self.at, self.size = data, path, 0, len(data)
+        self.strings = array("q")
 
     def fail(self, what: str, at: int | None = None, hint: str = _DAMAGED) -> NoReturn:
         place = f"byte {self.at if at is None else at} of {self.size}, {self.path}"
@@ -212,7 +215,7 @@ class _Header:
         version = self._version()
         tensors, keys = self._count("number of tensors", 33), self._count("number of keys", 13)
         entries = self._keys(keys)
-        metadata = Metadata(self.data, entries, self.path)
+        metadata = Metadata(self.data, entries, self.strings, self.path)
         alignment = self._alignment(entries, metadata)
         rows = self._rows(tensors)
         start = -(-self.at // alignment) * alignment
@@ -305,8 +308,9 @@ class _Header:
         at = self.at
         element, count = self.number(f"type of the elements of '{key}'"), self._long(f"length of '{key}'")
         if element == _STRING:
-            starts = self._strings(key, count)
-            return _Entry(_ARRAY, element, count, int(starts[0]), starts)
+            first = len(self.strings)
+            self._strings(key, count)
+            return _Entry(_ARRAY, element, count, first)
         if element == _ARRAY:
             self.fail(f"'{key}' is an array of arrays, which llama.cpp does not write or read, either", at)
         if element not in _SCALARS:
@@ -316,24 +320,22 @@ class _Header:
             self.fail(f"an element of '{key}' is neither true nor false", begin)
         return _Entry(_ARRAY, element, count, begin)
 
-    def _strings(self, key: str, count: int) -> np.ndarray:
-        """Where the lengths of so many strings begin, and the end of the last: i64[count + 1]. A vocabulary has some
-        hundred thousands, each of which says where the next one is."""
-        at, size, data, length_at = self.at, self.size, self.data, _COUNT
-        if count * 8 > size - at:
+    def _strings(self, key: str, count: int) -> None:
+        """List where the length of each string begins, and where the last one ends. A vocabulary has some hundred
+        thousands, each of which says where the next one is."""
+        at, limit, data, length_at, append = self.at, self.size - 8, self.data, _COUNT, self.strings.append
+        if count * 8 > self.size - at:
             self.fail(f"'{key}' has {count} strings, for which the file is too short", at - 8)
-        starts = np.empty(count + 1, np.int64)
-        limit = size - 8
-        index = 0
-        for index in range(count):
-            starts[index] = at
+        for _ in range(count):
             if at > limit:
-                self.fail(f"string {index} of {count} of '{key}' lies behind the end of the file", size)
+                at = self.size + 1
+                break
+            append(at)
             at += 8 + length_at(data, at)[0]
-        if at > size:
-            self.fail(f"string {index} of {count} of '{key}' lies behind the end of the file", size)
-        starts[count] = self.at = at
-        return starts
+        if at > self.size:
+            self.fail(f"the {count} strings of '{key}' go beyond the end of the file", self.strings[-1])
+        append(at)
+        self.at = at
 
     def _alignment(self, entries: dict[str, _Entry], metadata: Metadata) -> int:
         key = "general.alignment"

@@ -67,6 +67,7 @@ def schedule_regions(
     optional: OptionalSteps = CHECKED,
     edited: EditedSchedules | None = None,
     numbers: Iterator[int] | None = None,
+    strict: bool = False,
 ) -> list[int]:
     """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place; gives how
     many calls each became.
@@ -76,10 +77,10 @@ def schedule_regions(
     whose schedule fails unexpectedly, or of which `ready` can make no code, becomes a kernel for each of its operators,
     and such a kernel has a simpler schedule; a remark tells of it.
     Kernels of which `edited` has a trace are made by that; ScheduleError where it cannot be. The names of kernels begin
-    with one of the `numbers`, by default from 0 on.
+    with one of the `numbers`, by default from 0 on. With `strict` each product is rounded as the model says.
     """
     numbers = count() if numbers is None else numbers
-    return _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers).run(step)
+    return _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers, strict).run(step)
 
 
 class _BetterApart(Exception):
@@ -99,6 +100,7 @@ class _Kernels:
         optional: OptionalSteps,
         edited: EditedSchedules | None,
         numbers: Iterator[int],
+        strict: bool,
     ) -> None:
         self.module = module
         self.target = target
@@ -108,6 +110,7 @@ class _Kernels:
         self.optional = optional
         self.edited = edited
         self.numbers = numbers
+        self.strict = strict
         self.by_key: dict[Any, Func] = {}
         self.slow: set[Any] = set()
         self.same: dict[Sym, Sym] = dict(module.main.attrs.get("same_dims", ()))
@@ -286,6 +289,8 @@ class _Kernels:
         keeps_layout = any(c.strategy.keeps_layout for c in candidates)
         plan = plan_of(region, constants, keeps_layout=keeps_layout)
         lowered = lower_region(region, name, plan, constants)
+        if self.strict:
+            lowered.func.info = replace(kernel_info(lowered.func), rounds_as_written=True)
         if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
             return self._from_trace(func, lowered, self.edited)
         try:
