@@ -143,7 +143,8 @@ class Output:
 
     def submitted(self, text: KernelText) -> KernelText:
         """Begin to make code of a kernel; gives it under the name of an earlier one that has the same code."""
-        digest = hashlib.blake2b(text.text.replace(text.symbol, "").encode()).digest()
+        same = text.text.replace(text.symbol, "") + ("quickly" if text.little else "")
+        digest = hashlib.blake2b(same.encode()).digest()
         if digest not in self.symbols:
             self.code.begin(text)
             self.symbols[digest] = text.symbol
