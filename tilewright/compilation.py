@@ -280,7 +280,9 @@ class Compilation:
     def _split(self) -> None:
         """Find the parts where there are any, each of which is compiled by itself."""
         setting, module = self.setting, self.module
-        pair_states(module, setting.options.states)
+        for cache in pair_states(module, setting.options.states, setting.options.capacity):
+            grows = f"a cache that '{cache.output}' continues is a state with room for {setting.options.capacity}"
+            self.remarks.append(Remark("states", cache.name, grows, "applied"))
         setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
         if module.main.level != LEVEL:
             self._begin()
@@ -332,6 +334,7 @@ class Compilation:
             self.module, setting.machine, self.strategies, self.remarks,
             self._emit if self.output is not None else None, setting.step("kernels"),
             optional=setting.optional, edited=setting.edited, numbers=setting.numbers,
+            strict=setting.options.numerics == "strict",
         )  # fmt: skip
         self.module.main.level = LEVEL
         introduce_states(self.module.main)
