@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from tests.llm.test_generation import chance, says
 from tilewright.cli.app import commands
 from tilewright.llm import loading
-from tilewright.llm.model import TextModel
+from tilewright.llm.model import LanguageModel
 from tilewright.runtime.errors import InputError
 
 Loaded = Callable[..., None]
@@ -29,8 +29,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes the commands load a model; the options that they load it with."""
     asked: dict[str, Any] = {}
 
-    def give(model: TextModel) -> dict[str, Any]:
-        def load(path: Path, **options: Any) -> TextModel:
+    def give(model: LanguageModel) -> dict[str, Any]:
+        def load(path: Path, **options: Any) -> LanguageModel:
             asked.update(options, path=path)
             return model
 
@@ -157,7 +157,7 @@ def test_a_chat_that_is_too_long_ends_a_pipe(loaded: Any) -> None:
 
 
 def test_errors_of_loading_have_the_exit_code_of_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(path: Path, **options: Any) -> TextModel:
+    def load(path: Path, **options: Any) -> LanguageModel:
         raise InputError("no such thing")
 
     monkeypatch.setattr(loading, "load", load)

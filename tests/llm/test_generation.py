@@ -16,7 +16,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.llm.beams import beam_search
 from tilewright.llm.conversation import common_prefix
 from tilewright.llm.generation import Wanted
-from tilewright.llm.model import TextModel
+from tilewright.llm.model import LanguageModel
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.templates import ChatTemplate
 from tilewright.llm.tokens.gguf import gguf_tokenizer
@@ -37,15 +37,15 @@ def template() -> ChatTemplate:
     return ChatTemplate(CHATML, {}, "x.gguf")
 
 
-def says(*answers: str, end: bool = True, context: int = 4096) -> TextModel:
+def says(*answers: str, end: bool = True, context: int = 4096) -> LanguageModel:
     """A model with these answers, one after the other."""
     words = tokenizer()
     tokens = [[*words.encode(answer), *([2] if end else [])] for answer in answers]
-    return TextModel(Scripted(704, tokens, context), words, template())
+    return LanguageModel(Scripted(704, tokens, context), words, template())
 
 
-def chance(vocabulary: int = 704, **given: Any) -> TextModel:
-    return TextModel(Chance(vocabulary, **given), tokenizer(), template())
+def chance(vocabulary: int = 704, **given: Any) -> LanguageModel:
+    return LanguageModel(Chance(vocabulary, **given), tokenizer(), template())
 
 
 def test_an_answer_is_the_text_up_to_the_token_that_ends_it() -> None:
@@ -85,7 +85,7 @@ def test_half_a_character_at_the_end_is_told_as_one() -> None:
 
 def test_a_stream_that_is_closed_computes_nothing_more() -> None:
     decoder = Scripted(704, [tokenizer().encode("one two three four")])
-    model = TextModel(decoder, tokenizer())
+    model = LanguageModel(decoder, tokenizer())
     with model.stream("a b") as stream:
         first = next(stream)
     assert list(stream) == [] and stream.answer.text == first and stream.answer.reason == "closed"
@@ -196,7 +196,7 @@ def test_beams_that_are_wide_enough_find_the_best_text(seed: int) -> None:
 def test_one_beam_is_the_greedy_text_and_several_are_in_order() -> None:
     prompt = tokenizer().encode("the")
     for seed in range(8):
-        greedy = TextModel(Chance(704, seed=seed), tokenizer()).answer("the", max_tokens=6, ends=False)
+        greedy = LanguageModel(Chance(704, seed=seed), tokenizer()).answer("the", max_tokens=6, ends=False)
         how: dict[str, Any] = {"max_tokens": 6, "ends": frozenset(), "size": 700}
         (one,) = beam_search(Chance(704, seed=seed), prompt, width=1, **how)
         assert one.tokens == greedy.tokens
@@ -233,7 +233,7 @@ def test_chats_are_written_by_the_template_and_answered() -> None:
     assert model.tokens(messages) == model.tokenizer.encode(text)
     assert model.chat("Hi") == "Hello again!"
     with pytest.raises(InputError, match="has no chat template"):
-        TextModel(Chance(704), tokenizer()).chat("Hi")
+        LanguageModel(Chance(704), tokenizer()).chat("Hi")
     with pytest.raises(InputError, match="a chat is a list of messages"):
         model.chat([1, 2])  # type: ignore[list-item]
 
@@ -346,4 +346,4 @@ def test_settings_may_come_as_a_record_or_by_name() -> None:
 
 def test_a_vocabulary_that_is_too_large_for_the_model_is_told() -> None:
     with pytest.raises(ModelError, match="700 tokens, but the model's embedding has 12 rows"):
-        TextModel(Chance(12), tokenizer())
+        LanguageModel(Chance(12), tokenizer())

@@ -1,7 +1,7 @@
 """Language models: text from decoders that the compiler has compiled.
 
-`load(path)` gives a `TextModel`, which has `generate`, `stream`, `chat`, `score` and more. Names are imported when they
-are first used.
+`load(path)` gives a `LanguageModel`, which has `generate`, `stream`, `chat`, `score` and more. Names are imported when
+they are first used.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tilewright.llm.generation import Answer as Answer
     from tilewright.llm.generation import Stream as Stream
     from tilewright.llm.loading import load as load
+    from tilewright.llm.model import LanguageModel as LanguageModel
     from tilewright.llm.model import Score as Score
-    from tilewright.llm.model import TextModel as TextModel
     from tilewright.llm.sampling.settings import Sampling as Sampling
     from tilewright.llm.tokens.tokenizer import Tokenizer as Tokenizer
 
@@ -30,7 +30,7 @@ _HOMES = {
     "Sampling": "sampling.settings",
     "Score": "model",
     "Stream": "generation",
-    "TextModel": "model",
+    "LanguageModel": "model",
     "Tokenizer": "tokens.tokenizer",
     "load": "loading",
 }

@@ -9,7 +9,7 @@ from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.decoder import CompiledDecoder
-from tilewright.llm.model import TextModel
+from tilewright.llm.model import LanguageModel
 from tilewright.llm.vocabulary import Vocabulary, read_vocabulary
 from tilewright.options import OnProgress
 from tilewright.runtime import Model
@@ -30,7 +30,7 @@ def load(
     session: Session | None = None,
     progress: OnProgress | None = None,
     **fields: Any,
-) -> TextModel:
+) -> LanguageModel:
     """A language model, compiled or from the cache, with its vocabulary and chat template.
 
     path: a GGUF file, a folder of Hugging Face (config.json, weights as .safetensors, tokenizer.json), or a compiled
@@ -52,7 +52,7 @@ def load(
 
 def _model(place: Path, weights: str | None, context: int | None, **how: Any) -> Model:
     if DecoderFrontEnd().accepts(place):
-        wanted = {} if weights is None else {"weights": weights}
+        wanted: dict[str, Any] = {} if weights is None else {"weights": weights}
         return compile_model(DecoderSource(place, capacity=context, **wanted), **how)
     if weights is not None or context is not None:
         name = "weights" if weights is not None else "context"
@@ -65,5 +65,5 @@ def _model(place: Path, weights: str | None, context: int | None, **how: Any) ->
     return compile_model(place, **{"states": True, **how})
 
 
-def _joined(model: Model, words: Vocabulary, template: str | None) -> TextModel:
-    return TextModel(CompiledDecoder(model), words.tokenizer, words.with_template(template))
+def _joined(model: Model, words: Vocabulary, template: str | None) -> LanguageModel:
+    return LanguageModel(CompiledDecoder(model), words.tokenizer, words.with_template(template))

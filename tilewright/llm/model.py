@@ -43,7 +43,7 @@ class Score:
         return math.exp(-self.log_likelihood / len(self.log_probabilities))
 
 
-class TextModel:
+class LanguageModel:
     """A decoder with its vocabulary and chat template, as `tilewright.llm.load` gives it.
 
     A prompt is a text, a list of tokens, or a list of messages ({"role": "user", "content": "..."}), of which the

@@ -70,6 +70,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
         metadata = read_gguf(path).metadata
         tokenizer = _needing_extra(lambda: gguf_tokenizer(metadata, str(path)))
         return Vocabulary(tokenizer, _gguf_template(metadata, tokenizer, str(path)))
+    if not path.exists():
+        raise ModelError("the file does not exist", where=str(path), hint="check the path")
     folder = path if path.is_dir() else path.parent
     return _needing_extra(lambda: _of_folder(folder))
 
@@ -128,7 +130,7 @@ def _gguf_template(metadata: Mapping[str, Any], tokenizer: Tokenizer, source: st
 
 def _is_gguf(path: Path) -> bool:
     try:
-        return path.is_file() and (path.suffix == ".gguf" or first_bytes(path, 4) == MAGIC)
+        return path.suffix == ".gguf" or (path.is_file() and first_bytes(path, 4) == MAGIC)
     except (OSError, ValueError):
         return False
 

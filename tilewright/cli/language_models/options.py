@@ -14,7 +14,7 @@ from tilewright.cli.progress import compiling
 from tilewright.runtime.errors import InputError
 
 if TYPE_CHECKING:
-    from tilewright.llm.model import TextModel
+    from tilewright.llm.model import LanguageModel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,7 +71,7 @@ def sampling_options(command: F) -> F:
 
 
 def sampling_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of `TextModel.stream` for those options."""
+    """The keywords of `LanguageModel.stream` for those options."""
     names = [option.removeprefix("--").replace("-", "_") for option, _, _ in _SETTINGS]
     settings = {name: options[name] for name in names if options.get(name) is not None}
     biases = unique("--logit-bias", map(_bias, options.get("biases", ())))
@@ -79,7 +79,7 @@ def sampling_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, **bias, "max_tokens": options["max_tokens"], "stop": list(options["stop"])}
 
 
-def opened(path: Path, options: Mapping[str, Any]) -> TextModel:
+def opened(path: Path, options: Mapping[str, Any]) -> LanguageModel:
     """The language model of a file or folder, compiled or from the cache."""
     from tilewright.llm.loading import load
 
