@@ -39,7 +39,7 @@ from tilewright.program.memory.places import is_planned, places_of
 from tilewright.program.memory.storage import needs_copy
 from tilewright.program.spec import READ
 from tilewright.program.split import PLACE, part_functions
-from tilewright.program.states import STATES, states_of
+from tilewright.program.states import GROWING, STATES, states_of
 from tilewright.program.steps import Staged
 from tilewright.program.uses import dims_of
 from tilewright.runtime.arena import ALIGNMENT, address_of, aligned_bytes, flat_bytes, release_free_memory
@@ -340,6 +340,7 @@ def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:
     main = module.main
     places = places_of(main) if is_planned(main) else {}
     outputs = {name: output for name, output, _ in main.attrs.get(STATES, ())}
+    grown = {name: growth for name, *growth in main.attrs.get(GROWING, ())}
     found = []
     for state, update in states_of(main):
         name = state.attrs["name"]
@@ -351,7 +352,8 @@ def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:
         (info,) = _infos([name], [update.operands[1]], main.attrs.get("complex_inputs", ()))
         place = places.get(update.operands[1])
         way = "handed on" if place is None else "in place" if place.base == "state" else "swapped"
-        found.append(StateInfo(info, outputs[name], way, initial))
+        axis, counter = grown.get(name, (-1, ""))
+        found.append(StateInfo(info, outputs[name], way, initial, axis, counter))
     return tuple(found)
 
 

@@ -7,7 +7,7 @@ import difflib
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +125,15 @@ class Options:
         does not name stay symbolic. A call with such sizes runs the variant, of several the one with the most sizes,
         and all others the general program. Each variant takes about as long to compile as a model of fixed shapes.
     states: what the model keeps from one call to the next: a dict of names of inputs to the names of the outputs that
-        they become, such as {"h": "hn"}, or True for what the model declares: variables of TFLite files, and buffers to
-        which PyTorch modules write. They are no inputs and outputs of the compiled model, begin as zeros (what is
-        declared as the source has it), and are of fixed sizes.
+        they become, such as {"h": "hn"}, or True for what the model declares: variables of TFLite files and states of
+        their recurrent operators, and buffers to which PyTorch modules write. They are no inputs and outputs of the
+        compiled model, begin as zeros (what is declared as the source has it), and are of fixed sizes.
         `Model.state` and `Model.set_state` look at and change them, `Model.reset` begins anew. Calls of such a model
         from several threads run one after the other.
+    capacity: how long caches among the states may become. A cache is an input with one symbolic dim, such as
+        `past_key_values.0.key` [1, 8, past, 64], and the output that joins it with what is new: with states=True all of
+        them are states then, and what is new is put into memory for so many elements, which is taken as it is filled.
+        `past`, one more state, is how long they are.
     """
 
     threads: int | None = None
@@ -145,6 +149,7 @@ class Options:
     share_weights: bool = False
     strict: bool = False
     states: tuple[tuple[str, str], ...] | bool = ()
+    capacity: int | None = None
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -163,6 +168,11 @@ class Options:
                 "integer_only=True keeps no states: their integers stand for other numbers when they come and go",
                 hint="compile without states=, and hand on outputs to the next call",
             )
+        if self.capacity is not None:
+            if isinstance(self.capacity, bool) or not isinstance(self.capacity, int) or not self.capacity > 0:
+                raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number from 1 on, or None")
+            if not self.states:
+                raise OptionError("capacity= is that of states", hint="say which: states=True for all caches")
         for name in ("cache", "profile", "verify", "integer_only", "share_weights", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
@@ -187,6 +197,7 @@ class Options:
         frequent = f";frequent={[sorted(sizes.items()) for sizes in self.frequent]}" if self.frequent else ""
         integers = ";integer_only" if self.integer_only else ""
         states = f";states={self.states!r}" if self.states else ""
+        states += f";capacity={self.capacity}" if self.capacity else ""
         return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}{states}"
 
 
@@ -251,11 +262,16 @@ def _frequent_size(name: str, size: object) -> int:
 @dataclass(frozen=True)
 class Request:
     """What is to be compiled: the model (a path, or an object that a front end takes), values for some of its inputs,
-    shapes for others."""
+    shapes for others, and whether states of its operators are inputs and outputs, for the model to keep."""
 
     model: Path | bytes | Any
     constants: dict[str, np.ndarray]
     shapes: dict[str, tuple[int | str, ...]]
+    keeps_states: bool = False
+
+    def with_states_of(self, options: Options) -> Request:
+        """As the options have it: `states=True` keeps whatever the model declares."""
+        return replace(self, keeps_states=options.states is True)
 
     @classmethod
     def of(cls, model: object, constants: object, shapes: object) -> Request:

@@ -34,6 +34,7 @@ FUZZERS = {
     "aliasing": ("tests.fuzz.aliasing", "fuzz"),
     "states": ("tests.fuzz.states", "fuzz"),
     "torch": ("tests.torch.fuzz", "fuzz"),
+    "weights": ("tests.fuzz.files.weights", "fuzz"),
 }
 
 

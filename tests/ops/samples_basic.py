@@ -129,6 +129,9 @@ def views() -> Iterator[Sample]:
     yield sample("transpose", [x], lambda: x.transpose(0, 2, 1), perm=(0, -1, 1), note="negative")
     for shape in ((24,), (4, 3, 2), (2, 12), (6, 4), (1, 2, 1, 3, 4, 1), (8, 3)):
         yield sample("reshape", [x], lambda shape=shape: x.reshape(shape), note=str(shape), shape=shape)
+    with_box = x.copy()
+    with_box[1:2, 1:, 2:4] = x[:1, :2, :2] * 2
+    yield sample("put", [x, x[:1, :2, :2] * 2], lambda: with_box, at=(1, 1, 2))
     empty = normal((0, 3))
     yield sample("reshape", [empty], lambda: empty.reshape(5, 0, 2), shape=(5, 0, 2))
     yield sample("reshape", [x[0, 0, :1]], lambda: x[0, 0, 0].reshape(()), shape=())

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.front_end import FrontEnd, Remember
 from tilewright.frontends.onnx import OnnxFrontEnd
 from tilewright.frontends.stablehlo import StablehloFrontEnd
@@ -58,5 +59,5 @@ class GraphFrontEnd:
 
 
 FRONT_ENDS: tuple[FrontEnd, ...] = (
-    OnnxFrontEnd(), TorchFrontEnd(), TfliteFrontEnd(), StablehloFrontEnd(), GraphFrontEnd(),
+    OnnxFrontEnd(), TorchFrontEnd(), TfliteFrontEnd(), StablehloFrontEnd(), DecoderFrontEnd(), GraphFrontEnd(),
 )  # fmt: skip

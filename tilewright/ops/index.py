@@ -11,9 +11,18 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, compute, irregular, primitive
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
-from tilewright.ops.shape import Dim, UndecidedDimsError, checked_axis, require, require_equal_dim
+from tilewright.ops.shape import (
+    Dim,
+    UndecidedDimsError,
+    checked_axis,
+    dims,
+    require,
+    require_equal_dim,
+    require_length,
+)
 from tilewright.ops.traits.facts import NONE, Traits
 
+_BOTH = frozenset({0, 1})
 _OUT_OF_RANGE = "an index is out of range"
 
 
@@ -258,6 +267,28 @@ def triangle(x: Array, *, diagonal: Dim = 0, upper: bool = True) -> Compute:
 
 
 # Scatters
+
+
+def _put_types(x: TensorType, part: TensorType, *, at: Sequence[Dim]) -> tuple[TensorType, ...]:
+    require_length(at, x.rank, "at")
+    if part.rank != x.rank or part.dtype != x.dtype:
+        raise ValueError(f"{part} cannot be put into {x}: both have the same dtype and rank")
+    for axis, (start, size, whole) in enumerate(zip(dims(at), part.shape, x.shape, strict=True)):
+        where = f"{start} to {start + size} along axis {axis}, of {whole} elements"
+        require(s.ge0(start), f"cannot put elements at {where}")
+        require(s.le(start + size, whole), f"cannot put elements at {where}")
+    return (x,)
+
+
+@irregular(_put_types)
+def put(t: ScalarBuilder, inputs: list[Array], outputs: list[Array], *, at: Sequence[Dim]) -> None:
+    """x with `part` in place of the box of its size that begins at `at`, which lies within x."""
+    (x, part), (out,) = inputs, outputs
+    for_each(t, x.shape, lambda i: out.store(i, x.load(i)))
+    for_each(t, part.shape, lambda i: out.store([k + start for k, start in zip(i, at, strict=True)], part.load(i)))
+
+
+put.declares(lambda **_: Traits(moves=_BOTH, chooses=_BOTH, continuous=_BOTH, is_exact=True))
 
 
 def _scatter_types(

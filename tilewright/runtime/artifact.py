@@ -165,17 +165,22 @@ class StateInfo:
     """What a model keeps from call to call, as `info`, whose name is that of an input of its source: at the end of a
     call it holds what the source has as `output`. Its kernel writes it "in place", or into memory with which it is
     "swapped"; a model in parts has it "handed on" as an array. It begins with the bytes at `initial` in the
-    constants, or with zeros (-1)."""
+    constants, or with zeros (-1). One that grows is filled along the axis `grows` up to the position that the state
+    `counter` holds: what lies behind is never read."""
 
     info: TensorInfo
     output: str
     way: str
     initial: int = -1
+    grows: int = -1
+    counter: str = ""
 
     def __post_init__(self) -> None:
         fixed = self.info.kind == "tensor" and all(type(d) is int and d >= 0 for d in self.info.shape)
         if not fixed or self.way not in ("in place", "swapped", "handed on") or self.info.dtype == "string":
             raise ValueError(f"there is no state {self.info} that is {self.way}")
+        if not -1 <= self.grows < len(self.info.shape) or (self.grows >= 0) != bool(self.counter):
+            raise ValueError(f"the state {self.info} does not grow along axis {self.grows} with '{self.counter}'")
 
     def __str__(self) -> str:
         return f"{self.info} = {short_name(self.output)}"
@@ -441,7 +446,8 @@ class Artifact:
 def _state_record(state: StateInfo) -> StateRecord:
     """What a report tells of a state."""
     first = "zeros" if state.initial < 0 else "as the model says"
-    return StateRecord(state.info.name, state.info.type, state.output, first, state.way)
+    grows = f"along axis {state.grows} up to {short_name(state.counter)}" if state.counter else ""
+    return StateRecord(state.info.name, state.info.type, state.output, first, state.way, grows)
 
 
 _SHOWN = 4

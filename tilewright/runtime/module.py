@@ -124,7 +124,7 @@ class Model(CalledByName, KeepsStates):
     `with tilewright.load(...) as model:`) everything.
 
     Models can be pickled, as the bytes of `save`, weights included: where these are large, let each process load the
-    file by itself. A copy (`copy.copy`, `copy.deepcopy`) shares the weights, and is closed by itself.
+    file by itself. A copy (`copy.copy`, `copy.deepcopy`) shares code and weights, and is closed by itself.
 
     A model that was compiled with `states` keeps these from call to call: calls run one after the other, whichever
     threads make them, and each finds the states as the one before has left them. Streams that do not belong together
@@ -328,13 +328,13 @@ class Model(CalledByName, KeepsStates):
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        states = self._states.copies() if self._states.infos else {}
-        return (_loaded_again, (self.artifact.to_bytes(), self._wanted_threads, self._executor, states))
+        return (_loaded_again, (self.artifact.to_bytes(), self._wanted_threads, self._executor, self._states.copies()))
 
     def __copy__(self) -> Self:
-        made = type(self)(self.artifact, self._wanted_threads, self._executor)
-        if self._states.infos:
-            made._states.put(self._states.copies())
+        loaded = self._open()
+        beside = loaded.programs[0] if isinstance(loaded, _Native) else None
+        made = type(self)(loaded.artifact, self._wanted_threads, self._executor, _beside=beside)
+        self._states.copy_to(made._states)
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from tilewright.runtime.arena import address_of, aligned_bytes
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError
+from tilewright.runtime.reserved import Reserved
 from tilewright.runtime.storage.files import check_replaced, replacing
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import as_array
@@ -24,17 +26,24 @@ class States:
 
     A call reads `current`; what it computes for the next one is written there, in place, or into memory beside it with
     which it is swapped. So a call that fails leaves states that are swapped as they were; those that are written in
-    place are `lost` then, and calls are refused until somebody sets them.
+    place are `lost` then, and calls are refused until somebody sets them. Of a state that grows such a call writes what
+    lies behind its counter alone: it is not lost, but the counter may be.
     """
 
     def __init__(self, infos: Sequence[StateInfo], constants: bytes | bytearray | memoryview) -> None:
         self.infos = tuple(infos)
         self._first = [_first(info, constants) for info in infos]
-        self.hand_on([_empty(info.info) for info in infos])
+        self._memory = [_Memory(state) for state in infos]
+        self.hand_on([memory.array for memory in self._memory])
         self._beside: list[np.ndarray | None] = [None] * len(self.infos)
+        self._counters = [self._counter(state) for state in self.infos]
         self.lost: Sequence[str] = ()
         self.start_process()
-        self.reset()
+        self._begin_anew(range(len(self.infos)))
+
+    def _counter(self, state: StateInfo) -> int:
+        """The position of the state that counts how far another is filled; -1 for one that does not grow."""
+        return self.number(state.counter) if state.counter else -1
 
     def start_process(self) -> None:
         """After a fork: a thread that is gone may hold the lock."""
@@ -42,25 +51,53 @@ class States:
         self._is_running = False
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Begin anew; memory of what grows is given back."""
         with self._lock:
-            for array, first in zip(self.current, self._first, strict=True):
-                array[...] = first
+            self._begin_anew(range(len(self.infos)))
+            self._release()
             self.lost = ()
 
-    def copies(self) -> dict[str, np.ndarray]:
-        """What they hold, by name, between two calls."""
+    def _begin_anew(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if self._first[number] is not None:
+                self.current[number][...] = self._first[number]
+            elif self._counters[number] < 0:
+                self.current[number][...] = 0
+
+    def filled(self, number: int) -> np.ndarray:
+        """What a state holds, up to where it is filled; not a copy."""
+        array, counter = self.current[number], self._counters[number]
+        if counter < 0:
+            return array
+        axis = self.infos[number].grows
+        size = min(max(int(self.current[counter].reshape(-1)[0]), 0), array.shape[axis])
+        found: np.ndarray = array[(slice(None),) * axis + (slice(size),)]
+        return found
+
+    def copies(self, names: Container[str] | None = None) -> dict[str, np.ndarray]:
+        """What they hold (some of them), by name, between two calls; of those that grow what is filled."""
         with self._lock:
             self._check()
-            return {state.info.name: array.copy() for state, array in zip(self.infos, self.current, strict=True)}
+            return {
+                state.info.name: self.filled(number).copy()
+                for number, state in enumerate(self.infos)
+                if names is None or state.info.name in names
+            }
 
     def put(self, values: Mapping[str, np.ndarray]) -> None:
-        """Set some, all at once, between two calls. The arrays fit."""
+        """Set some, all at once, between two calls. The arrays fit, those that grow also as `copies` has them."""
         with self._lock:
             for number, state in enumerate(self.infos):
                 if state.info.name in values:
-                    self.current[number][...] = values[state.info.name]
+                    value = values[state.info.name]
+                    self.current[number][tuple(map(slice, value.shape))] = value
             self.lost = tuple(name for name in self.lost if name not in values)
+
+    def copy_to(self, other: States) -> None:
+        """Give the states of another model of the same artefact what these hold, between two calls."""
+        with self._lock, other._lock:
+            self._check()
+            other.put({state.info.name: self.filled(number) for number, state in enumerate(self.infos)})
 
     def number(self, name: str) -> int:
         """The position of a state; OptionError where there is none of that name."""
@@ -71,8 +108,20 @@ class States:
         return names.index(name)
 
     def trim(self) -> None:
-        """Free the memory beside; a call that is running has its own until it ends, and is not waited for."""
+        """Free the memory beside, and that of what grows behind what is filled; a call that is running has its own
+        until it ends, and is not waited for."""
         self._beside = [None] * len(self.infos)
+        if any(counter >= 0 for counter in self._counters) and self._lock.acquire(blocking=False):
+            try:
+                if not self._is_running:
+                    self._release()
+            finally:
+                self._lock.release()
+
+    def _release(self) -> None:
+        for number, memory in enumerate(self._memory):
+            if self._counters[number] >= 0 and self.current[number] is memory.array:
+                memory.forget_behind(self.filled(number).shape[self.infos[number].grows])
 
     def begin(self) -> None:
         """A call begins, which ends with `end`. ExecutionError where states are lost, and for a call within a call."""
@@ -128,7 +177,7 @@ class States:
     ) -> Callable[[int], int]:
         """Runs a program that keeps its states so; what it has computed is what they hold afterwards."""
         swapped = [number for number, state in enumerate(states) if state.way == "swapped"]
-        written = tuple(state.info.name for state in states if state.way == "in place")
+        written = tuple(state.info.name for state in states if state.way == "in place" and not state.counter)
 
         def keeping(call: int) -> int:
             following = [self._memory_beside(number) for number in swapped]
@@ -159,24 +208,41 @@ class States:
         self._addresses = [address_of(array) for array in self.current]
 
 
+class _Memory:
+    """Where a state that is not swapped or handed on lies from call to call."""
+
+    def __init__(self, state: StateInfo) -> None:
+        dtype, shape = numpy_dtype(state.info.dtype), _shape(state.info)
+        self._row = math.prod(shape[state.grows + 1 :]) * dtype.itemsize
+        self._whole = math.prod(shape[max(state.grows, 0) :]) * dtype.itemsize
+        self._reserved = Reserved(math.prod(shape) * dtype.itemsize, f"state '{state.info.name}'")
+        self.array: np.ndarray = self._reserved.array.view(dtype).reshape(shape)
+
+    def forget_behind(self, filled: int) -> None:
+        """Give back what lies behind so many rows of the axis along which it grows."""
+        for begin in range(0, self.array.nbytes, self._whole) if self._whole else ():
+            self._reserved.forget(begin + filled * self._row, begin + self._whole)
+
+
+def _shape(info: TensorInfo) -> tuple[int, ...]:
+    return tuple(int(d) for d in info.shape)
+
+
 def _empty(info: TensorInfo) -> np.ndarray:
-    dtype = numpy_dtype(info.dtype)
-    shape = tuple(int(d) for d in info.shape)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    return aligned_bytes(nbytes).view(dtype).reshape(shape)
+    dtype, shape = numpy_dtype(info.dtype), _shape(info)
+    return aligned_bytes(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
-def _first(state: StateInfo, constants: bytes | bytearray | memoryview) -> Any:
-    """What it holds at first."""
-    array = _empty(state.info)
-    array[...] = array.dtype.type(0)
-    if state.initial >= 0:
-        found = memoryview(constants)[state.initial : state.initial + array.nbytes]
-        if found.nbytes != array.nbytes:
-            what = f"the first value of state '{state.info.name}' is not in the artefact"
-            raise ArtifactError(what, hint="compile the model again")
-        array = np.frombuffer(found, array.dtype).reshape(array.shape)
-    return array
+def _first(state: StateInfo, constants: bytes | bytearray | memoryview) -> np.ndarray | None:
+    """What it holds at first; None for zeros."""
+    if state.initial < 0:
+        return None
+    dtype, shape = numpy_dtype(state.info.dtype), _shape(state.info)
+    found = memoryview(constants)[state.initial : state.initial + math.prod(shape) * dtype.itemsize]
+    if found.nbytes != math.prod(shape) * dtype.itemsize:
+        what = f"the first value of state '{state.info.name}' is not in the artefact"
+        raise ArtifactError(what, hint="compile the model again")
+    return np.frombuffer(found, dtype).reshape(shape)
 
 
 class KeepsStates:
@@ -190,9 +256,15 @@ class KeepsStates:
         return self._states.infos
 
     def state(self, name: str) -> np.ndarray:
-        """A copy of what a state holds, after the calls that have ended. OptionError for an unknown name."""
-        number = self._states.number(name)
-        return self._states.copies()[self.states[number].info.name]
+        """A copy of what a state holds, after the calls that have ended, with zeros behind what is filled of one that
+        grows. OptionError for an unknown name."""
+        info = self.states[self._states.number(name)].info
+        found = self._states.copies((name,))[name]
+        if found.shape == info.shape:
+            return found
+        whole = np.zeros(_shape(info), found.dtype)
+        whole[tuple(map(slice, found.shape))] = found
+        return whole
 
     def set_state(self, name: str, value: Any) -> None:
         """Set a state for the next call, to an array of its dtype and shape, a number or a list. InputError for what
@@ -230,11 +302,18 @@ class KeepsStates:
         for state in self.states:
             dtype, array = numpy_dtype(state.info.dtype), found[state.info.name]
             stored = _storable(np.empty(0, dtype)).dtype
-            if array.dtype != stored or array.shape != state.info.shape:
+            if array.dtype != stored or not _fits(array.shape, state):
                 what = f"{array.dtype}{list(array.shape)}"
                 raise ArtifactError(f"{path}: state '{state.info}' is {what} there", hint="load the file of this model")
             values[state.info.name] = array.view(dtype)
         self._states.put(values)
+
+
+def _fits(shape: tuple[int, ...], state: StateInfo) -> bool:
+    """Whether an array is a whole state, or of one that grows what is filled."""
+    whole = _shape(state.info)
+    filled = state.grows >= 0 and len(shape) == len(whole) and shape[state.grows] <= whole[state.grows]
+    return shape == (*whole[: state.grows], shape[state.grows], *whole[state.grows + 1 :]) if filled else shape == whole
 
 
 def _storable(array: np.ndarray) -> np.ndarray:
@@ -245,7 +324,7 @@ def _storable(array: np.ndarray) -> np.ndarray:
 def _arrays_of(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name.removeprefix("state "): np.ascontiguousarray(file[name]) for name in file.files}
+            return {name.removeprefix("state "): np.array(file[name], order="C") for name in file.files}
     except (OSError, ValueError, EOFError, AttributeError, KeyError, zipfile.BadZipFile) as error:
         raise ArtifactError(
             f"{path} is no file of states: {error}", hint="give the path of a file that save_states wrote"

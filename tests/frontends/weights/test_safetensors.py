@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import tilewright
 from tilewright.cli.app import commands
-from tilewright.frontends.weights.safetensors import read_safetensors
+from tilewright.frontends.weights.safetensors import read_folder, read_safetensors, read_stored
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.runtime.errors import OptionError, TilewrightError
 
@@ -216,3 +216,90 @@ def test_damaged_bytes_are_errors_or_arrays_within_the_file(tmp_path: Path) -> N
             continue
         assert sum(array.nbytes for array in found.values()) == 54
         assert all(np.isfinite(array.astype(np.float64)).sum() >= 0 for array in found.values())
+
+
+# As stored weights, and folders of several files
+
+
+def test_stored_weights_are_views_of_the_file(tmp_path: Path) -> None:
+    found = read_stored(weights(tmp_path))
+    assert [(t.name, t.kind.name, t.shape) for t in found.values()] == [("w", "F32", (4, 3)), ("b", "BF16", (3,))]
+    np.testing.assert_array_equal(found["w"].decoded(), W)
+    np.testing.assert_array_equal(found["b"].elements(), B)
+    assert not found["w"].data.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b'{"a":[' + b"[]," * 600_000 + b"[]]}", b'{"a":"' + "é".encode() * 9_000_000 + b'"}', b"{" + b'"":[{' * 600_000],
+    ids=["lists", "text", "open"],
+)
+def test_headers_that_would_take_more_memory_than_the_file(header: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="values, which take more memory than the file"):
+        read_safetensors(written(tmp_path, header))
+
+
+def folder(path: Path) -> Path:
+    """Two tensors in two files, with an index."""
+    places = {"one": "model-00001-of-00002.safetensors", "two": "model-00002-of-00002.safetensors"}
+    for k, (name, file) in enumerate(places.items(), 1):
+        os.replace(written(path, {name: ENTRY}, np.full(2, k, np.float32).tobytes()), path / file)
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return path
+
+
+def test_a_folder_with_an_index(tmp_path: Path) -> None:
+    found = read_folder(folder(tmp_path))
+    assert {name: t.decoded().tolist() for name, t in found.items()} == {"one": [1, 1], "two": [2, 2]}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "any.safetensors"])
+def test_a_folder_of_one_file(name: str, tmp_path: Path) -> None:
+    os.replace(weights(tmp_path), tmp_path / name)
+    assert list(read_folder(tmp_path)) == ["w", "b"]
+
+
+def test_folders_that_are_not_whole(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"the folder has 0 \.safetensors files and no model"):
+        read_folder(tmp_path)
+    for missing in (tmp_path / "none", weights(tmp_path)):
+        with pytest.raises(ModelError, match=r"the folder cannot be read: (No such|Not a)"):
+            read_folder(missing)
+    missing.rename(tmp_path / "a.safetensors")
+    (tmp_path / "b.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"the folder has 2 \.safetensors files and no model.safetensors.index.json"):
+        read_folder(tmp_path)
+    index = folder(tmp_path) / "model.safetensors.index.json"
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ModelError, match="the weights cannot be read: No such file"):
+        read_folder(tmp_path)
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(("one", "t"), "model-00001-of-00002.safetensors")}))
+    with pytest.raises(ModelError, match=r"'t' is not in model-00001-of-00002\.safetensors, where the index says"):
+        read_folder(tmp_path)
+    index.unlink()
+    index.mkdir()
+    with pytest.raises(ModelError, match="the index cannot be read: Is a directory"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ("", "the index is no JSON"),
+        ("[]", "the index is no JSON object"),
+        ("{}", "the index has no weight_map"),
+        ('{"weight_map": {"a": 1}}', "the index has no weight_map of names"),
+        ('{"weight_map": {"a": "x", "a": "y"}}', "a name is there twice"),
+        ('{"weight_map": {"a": "../w.safetensors"}}', r"names the file '\.\./w\.safetensors', which is no"),
+        ('{"weight_map": {"a": "/etc/w.safetensors"}}', "names the file '/etc/w.safetensors'"),
+        ('{"weight_map": {"a": "w.bin"}}', "names the file 'w.bin'"),
+        ('{"weight_map": {"a": "w\\u0000.safetensors"}}', "names the file"),
+        ('{"weight_map": ' + "[" * 100_000, "the index is no JSON"),
+        ('{"weight_map": [' + "1," * 600_000 + "1]}", "the index of .* values, which take more memory than the file"),
+    ],
+)
+def test_an_index_that_lies(index: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ModelError, match=message) as error:
+        read_folder(tmp_path)
+    assert "hint" in str(error.value)

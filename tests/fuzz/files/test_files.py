@@ -11,12 +11,12 @@ from random import Random
 import onnx
 import pytest
 
-from tests.fuzz.files import huge_sizes, loader, reader
+from tests.fuzz.files import huge_sizes, loader, reader, weights
 from tests.fuzz.files.limits import LimitError, Opened, limited
 from tests.fuzz.registry import run_seed
 
 ROOT = Path(__file__).parents[3]
-MODELS, ARTEFACTS, SIZES = 300, 150, 20
+MODELS, ARTEFACTS, SIZES, WEIGHTS = 300, 150, 20, 1000
 
 
 @pytest.mark.fresh_seeds(1)
@@ -37,6 +37,12 @@ def test_huge_sizes(fresh_seed: int) -> None:
         run_seed("huge_sizes", seed)
 
 
+@pytest.mark.fresh_seeds(1)
+def test_weights(fresh_seed: int) -> None:
+    for seed in range(fresh_seed, fresh_seed + WEIGHTS):
+        run_seed("weights", seed)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="needs atheris")
 @pytest.mark.parametrize("name", ["loader", "reader"])
 def test_guided(name: str, tmp_path: Path) -> None:
@@ -50,6 +56,8 @@ def test_the_corpora_are_sound() -> None:
     assert len(loader.corpus()) > 1000 and len(huge_sizes.corpus()) > 500
     assert all(loader.target(data)["model", "refused"] == 0 for data in loader.corpus()[1:2])
     assert all(reader.target(data)["artefact", "run"] == 1 for data in reader.corpus())
+    for data in weights.corpus():
+        assert [outcome for _, outcome in weights.target(data)] == ["read"]
 
 
 def test_changes_follow_from_the_seed() -> None:

@@ -31,7 +31,10 @@ class Foreign:
         return ModelError(f"the model is {self.what}", where=where, hint=self.hint)
 
 
-_WEIGHTS = Foreign("a file of weights (safetensors), without the program that computes with them", _EXPORT)
+_WEIGHTS = Foreign(
+    "a file of weights (safetensors), without the program that computes with them",
+    f"of a language model give the folder, which has its config.json; else {_EXPORT}",
+)
 _CHECKPOINT = Foreign(
     "a checkpoint of PyTorch (torch.save): weights, or a pickled module that only its own source can load; it is not "
     "opened here, as that could run any code",
@@ -51,8 +54,7 @@ _BEGINNINGS: tuple[tuple[bytes, Foreign], ...] = (
     (b"\x89TWM\r\n\x1a\n", _COMPILED),
     (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", _CHECKPOINT),  # of versions before 1.6
     (b"\x89HDF\r\n\x1a\n", Foreign("an HDF5 file: a model of Keras, or its weights", _KERAS.hint)),
-    (b"GGUF", Foreign("weights for llama.cpp (GGUF)", _ORIGIN)),
-    (b"ggml", Foreign("weights for llama.cpp (ggml)", _ORIGIN)),
+    (b"ggml", Foreign("weights for llama.cpp in a format of before GGUF", "fetch the model as a .gguf file")),
     (b"version https://git-lfs", Foreign("a pointer of Git LFS in place of the file", "fetch the file: git lfs pull")),
     (b"\x93NUMPY", _ARRAYS),
     (b"7767517", Foreign("a model of ncnn", "give the model that it was converted from")),
@@ -109,8 +111,13 @@ def _folder(path: Path) -> Foreign | None:
         return Foreign("a SavedModel of TensorFlow", _TENSORFLOW)
     if path.suffix == ".mlpackage":
         return Foreign("a model of Core ML", "give the model that it was converted from")
-    if "config.json" in names and any(name.endswith((".safetensors", ".bin")) for name in names):
-        return Foreign("a folder of transformers: weights and settings, without a program", _EXPORT)
+    if "config.json" in names and any(name.endswith(".safetensors") for name in names):
+        return None
+    if "config.json" in names and any(name.endswith(".bin") for name in names):
+        return Foreign(
+            "a folder of transformers with weights as .bin, which are not opened here, as that could run any code",
+            "save the model again: model.save_pretrained(folder, safe_serialization=True)",
+        )
     models = sorted(name for name in names if name.endswith((".onnx", ".tflite", ".pt2", ".mlir")))
     return Foreign(f"a folder, which holds {', '.join(models[:3])}", "give one of these files") if models else None
 

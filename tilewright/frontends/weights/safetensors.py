@@ -1,7 +1,8 @@
 """Files of weights in the format of safetensors: an 8-byte length, a JSON header of that length, and plain elements.
 
 The package of that name is not needed for so little, and would map what is checked here only afterwards: a header can
-say anything, so each entry of it is checked before an array is made. Nothing is ever executed.
+say anything, so each entry of it is checked before an array is made. Nothing is ever executed. A folder of such files
+with an index is read as one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 import mmap
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -17,6 +19,8 @@ import numpy as np
 
 from tilewright.frontends.files import open_regular
 from tilewright.frontends.problems import shown
+from tilewright.frontends.weights.kinds import KINDS
+from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
@@ -25,6 +29,11 @@ SUFFIX = ".safetensors"
 MAX_HEADER_BYTES = 100_000_000
 """As the format itself allows."""
 MAX_RANK = 64
+MAX_VALUE_BYTES = 128
+"""What a value of JSON takes in memory, at most: one of a few characters takes many times as much as in the file."""
+LEAST_ROOM = 1 << 26
+"""Bytes that the values of a header may take whatever the size of the file; of larger files they may take as much as
+the file has."""
 _DTYPES: dict[str, DType] = {
     "BOOL": dt.bool_,
     "U8": dt.u8,
@@ -65,6 +74,19 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
     ModelError for a file that is missing or damaged; UnsupportedError with all tensors of other dtypes than ours.
     """
+    return {entry.name: _array(entry, data, path) for entry, data in _mapped(path)}
+
+
+def read_stored(path: Path) -> dict[str, StoredTensor]:
+    """The same as weights: views of the mapped file in kinds of single elements."""
+    return {
+        entry.name: StoredTensor(entry.name, entry.shape, KINDS[entry.dtype], np.frombuffer(data, np.uint8))
+        for entry, data in _mapped(path)
+    }
+
+
+def _mapped(path: Path) -> Iterator[tuple[_Entry, memoryview]]:
+    """The checked tensors of a file and their bytes."""
     try:
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
@@ -74,8 +96,8 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         reason = getattr(error, "strerror", None) or str(error)
         raise ModelError(f"the weights cannot be read: {reason}", where=str(path), hint="check the path") from error
     start = 8 + len(text)
-    entries = _entries(text, status.st_size - start, path)
-    return {entry.name: _array(entry, mapped[start + entry.begin : start + entry.end], path) for entry in entries}
+    for entry in _entries(text, status.st_size - start, path):
+        yield entry, mapped[start + entry.begin : start + entry.end]
 
 
 def _damaged(what: str, path: Path, name: str | None = None) -> NoReturn:
@@ -97,10 +119,7 @@ def _header(file: BinaryIO | Any, size: int, path: Path) -> bytes:
 
 def _entries(text: bytes, size: int, path: Path) -> list[_Entry]:
     """The checked tensors of a header, in the order in which they fill the `size` bytes after it."""
-    try:
-        header = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        _damaged(f"the header is no JSON of tensors: {error!s:.200}", path)
+    header = _parsed(text, max(size, LEAST_ROOM), path, "the header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         _damaged("__metadata__ holds other things than texts", path)
@@ -125,6 +144,21 @@ def _entries(text: bytes, size: int, path: Path) -> list[_Entry]:
             what = f"{entry.dtype}{list(entry.shape)} takes {needed} bytes, the header gives {entry.end - entry.begin}"
             _damaged(what, path, entry.name)
     return entries
+
+
+def _parsed(text: bytes, room: int, path: Path, what: str) -> dict[str, Any]:
+    """A JSON object whose values take at most `room` bytes in memory."""
+    values = text.count(b",") + text.count(b"{") + text.count(b"[")
+    needed = values * MAX_VALUE_BYTES + len(text) * (1 if text.isascii() else 4)
+    if needed > room:
+        _damaged(f"{what} of {len(text)} bytes has {values} values, which take more memory than the file", path)
+    try:
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        _damaged(f"{what} is no JSON of tensors: {error!s:.200}", path)
+    if not isinstance(found, dict):
+        _damaged(f"{what} is no JSON object", path)
+    return found
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -163,3 +197,64 @@ def _array(entry: _Entry, data: memoryview, path: Path) -> np.ndarray:
     if dtype is dt.bool_ and data.nbytes and np.frombuffer(data, np.uint8).max() > 1:
         _damaged("a truth value is neither 0 nor 1", path, entry.name)
     return array if array.flags.aligned else array.copy()
+
+
+# Folders
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+MAX_INDEX_BYTES = 1 << 26
+
+
+def read_folder(folder: Path) -> dict[str, StoredTensor]:
+    """The weights of a folder of Hugging Face: those that the index names, each in its file, or those of the only file.
+
+    ModelError for what is missing, damaged or contradictory: each file that the index names must be there with the
+    tensors that it should have. UnsupportedError as for a file.
+    """
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.name.endswith((SUFFIX, INDEX)))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelError(f"the folder cannot be read: {reason}", where=str(folder), hint="check the path") from error
+    if INDEX in names:
+        return _indexed(folder)
+    if SINGLE not in names and len(names) != 1:
+        raise ModelError(
+            f"the folder has {len(names)} {SUFFIX} files and no {INDEX}, so that it is not known which belong together",
+            where=str(folder),
+            hint=f"fetch the whole folder, or give one file the name {SINGLE}" if names else "fetch the whole folder",
+        )
+    return read_stored(folder / (SINGLE if SINGLE in names else names[0]))
+
+
+def _indexed(folder: Path) -> dict[str, StoredTensor]:
+    path = folder / INDEX
+    places = _index(path)
+    files = {name: read_stored(folder / name) for name in sorted(set(places.values()))}
+    missing = [tensor for tensor, file in places.items() if tensor not in files[file]]
+    if missing:
+        name = missing[0]
+        what = f"'{shown(name)}' is not in {shown(places[name])}, where the index says that it is"
+        more = f", and so are {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise ModelError(what + more, where=str(path), hint="fetch the whole folder again")
+    return {tensor: files[file][tensor] for tensor, file in places.items()}
+
+
+def _index(path: Path) -> dict[str, str]:
+    """The file of each tensor: names of files of the folder."""
+    try:
+        with open_regular(path) as file:
+            text = file.read(MAX_INDEX_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelError(f"the index cannot be read: {reason}", where=str(path), hint="check the path") from error
+    if len(text) > MAX_INDEX_BYTES:
+        _damaged(f"the index has more than {MAX_INDEX_BYTES} bytes", path)
+    places = _parsed(text, LEAST_ROOM, path, "the index").get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        _damaged("the index has no weight_map of names of tensors to names of files", path)
+    for name in set(places.values()):
+        if not name.endswith(SUFFIX) or name != os.path.basename(name) or "\0" in name or "\\" in name:
+            _damaged(f"the index names the file '{shown(name)}', which is no {SUFFIX} file of this folder", path)
+    return places

@@ -28,6 +28,7 @@ from tilewright.graph.match import (
     type_of,
 )
 from tilewright.graph.quantised.half_bytes import choose_halves
+from tilewright.graph.quantised.ordered_columns import order_data
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
@@ -163,13 +164,14 @@ def _bytes(type: TensorType) -> int:
 
 @dataclass(frozen=True)
 class WeightOnly:
-    """Lay quantised weights out for the products that read them: without zero points, where as narrow integers hold
-    what is left, and transposed where they are read so, that columns of the product are contiguous; two to a byte
-    where that is faster."""
+    """Lay quantised weights out for the products that read them: in the order in which they are stored, without zero
+    points, where as narrow integers hold what is left, and transposed where they are read so, that columns of the
+    product are contiguous; two to a byte where that is faster."""
 
     name: ClassVar[str] = "weight-only"
 
     def run(self, module: Module, ctx: PassContext) -> None:
+        rewrite(module.main, [order_data], module, ctx.remarks, stage=self.name, within=ctx)
         choose_halves(module, ctx, self.name)
         rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name, within=ctx)
         drop_dead(module)

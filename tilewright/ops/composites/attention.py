@@ -41,7 +41,7 @@ def rotated(x: Value, cos: Value, sin: Value, positions: Value, *, interleaved: 
         raise UndecidedDimsError(what, (size, pairs))
     turning = x if size == 2 * pairs else section(x, -1, 0, 2 * pairs.value)
     cos, sin = (_at(table, positions, interleaved) for table in (cos, sin))
-    result = ew.add(ew.mul(turning, cos), ew.mul(_quarter_turn(turning, interleaved), sin))
+    result = ew.add(ew.mul(turning, cos), ew.mul(quarter_turned(turning, interleaved), sin))
     if size == 2 * pairs:
         return result
     return concat(result, section(x, -1, 2 * pairs.value, size.value - 2 * pairs.value), axis=3)
@@ -60,8 +60,8 @@ def _at(table: Value, positions: Value, interleaved: bool) -> Value:
     return reshape(found, shape=(batch, sym(1), steps, width))
 
 
-def _quarter_turn(x: Value, interleaved: bool) -> Value:
-    """The elements of each pair (a, b) as (-b, a)."""
+def quarter_turned(x: Value, interleaved: bool) -> Value:
+    """The elements of each pair (a, b) as (-b, a), of heads [batch, heads, steps, an even size]."""
     *outer, width = shape_of(x)
     half = width.value // 2
     if not interleaved:

@@ -115,13 +115,15 @@ class IntegerMeaning:
 @dataclass(frozen=True, slots=True)
 class StateRecord:
     """A value that the model keeps from call to call: what it becomes at the end of one, what it is at first ("zeros",
-    or "as the model says"), and how it is updated ("in place", "swapped", "handed on")."""
+    or "as the model says"), how it is updated ("in place", "swapped", "handed on"), and of one that grows from call to
+    call the axis and the counter ("" of others)."""
 
     state: str
     type: str
     becomes: str
     first: str
     update: str
+    grows: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from tilewright.runtime.storage.files import open_at_once, replacing, write_slic
 
 Bytes = bytes | bytearray | memoryview
 
-FORMAT = 7
+FORMAT = 8
 """The format version that is written, and the newest that can be read."""
 
 # The first byte is no text, the line ends break when a transfer "corrects" them.

@@ -27,6 +27,7 @@ from tilewright.cost.gemm.register_tile import (
 )
 from tilewright.cost.parallel import columns_suffice
 from tilewright.cost.recompute import weights_are_cheap
+from tilewright.cost.roofline import Form
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
@@ -87,6 +88,7 @@ class Contraction(Strategy):
     """One contraction with the index maps through which it reads its operands, and elementwise work on its result."""
 
     name = "contraction"
+    form: Form | None = "tiles"
     respecialize_remainder = True
 
     def claims(self, op: Op, info: OpInfo) -> bool:

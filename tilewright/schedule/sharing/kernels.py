@@ -32,17 +32,25 @@ from tilewright.loops.machine.rules import spec_of
 from tilewright.loops.stages import Lowered
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import PackedArray, Packing
-from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly, total_work
+from tilewright.schedule.defaults import (
+    MatchingStrategy,
+    cheapest_first,
+    matching,
+    schedule_kernel,
+    schedule_plainly,
+    total_work,
+)
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.inlining import plan_of
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
 from tilewright.schedule.sharing.regions import Canonical, canonical_regions, own_regions
 from tilewright.schedule.steps.pace import has_scalar_loops, pace_of, slow_kernel
 from tilewright.schedule.strategy import Strategy
+from tilewright.schedule.work.little import little_kernels
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-Scheduler = Callable[[Lowered, Sequence[Strategy]], Lowered]
+Scheduler = Callable[[Lowered, Sequence[MatchingStrategy]], Lowered]
 """Makes a kernel of loops as they were lowered, and the strategies for it."""
 
 _LAST = "bare"
@@ -106,6 +114,7 @@ class _Kernels:
         self.strict = strict
         self.by_key: dict[Any, Func] = {}
         self.slow: set[Any] = set()
+        self.little: set[Any] = set()
         self.same: dict[Sym, Sym] = dict(module.main.attrs.get("same_dims", ()))
         self.packed: dict[tuple[str, Packing], tuple[str, TensorType]] = {}
         self.readers: Counter[str] = Counter()
@@ -116,6 +125,7 @@ class _Kernels:
         self.optional.run("inline-scalars", lambda: write_out_numbers(regions, self.module))
         self.readers = Counter(_constants_read(body.ops))
         canonical = self._canonical(regions)
+        self.little = self.optional.attempt("little-kernels", lambda: self._little(canonical), set)
         ops: list[Op] = []
         calls: list[int] = []
         for op in body.ops:
@@ -135,6 +145,12 @@ class _Kernels:
             return canonical_regions(regions, self.same)
 
         return self.optional.attempt("share-kernels", shared, lambda: own_regions(regions))
+
+    def _little(self, canonical: Mapping[Op, Canonical]) -> set[Any]:
+        """The keys of regions that take next to nothing of the program's time."""
+        if not isinstance(self.target, Target):
+            return set()
+        return little_kernels(self.module.main, canonical, self.target)
 
     def _calls(self, canonical: Canonical) -> Iterator[Op]:
         """The calls that stand for a region, with the ops that make their packed constants: one call or, where no
@@ -179,7 +195,7 @@ class _Kernels:
     def _parts(self, region: Op, constant: Sequence[bool]) -> Block:
         return fused_otherwise(region, constant, self.strategies, self.target)
 
-    def _scheduled_or_apart(self, canonical: Canonical, lowered: Lowered, found: Sequence[Strategy]) -> Lowered:
+    def _scheduled_or_apart(self, canonical: Canonical, lowered: Lowered, found: Sequence[MatchingStrategy]) -> Lowered:
         """The kernel of a whole region. _BetterApart where it would run one element after the other, and its parts as
         kernels of their own would not."""
         remarks: list[Remark] = []
@@ -217,11 +233,11 @@ class _Kernels:
     def _alone(self, region: Op) -> Lowered:
         """A kernel for a region that is not used yet."""
         found = matching(region, self.strategies, self.target, [])
-        keeps_layout = any(s.keeps_layout for s in found)
+        keeps_layout = any(c.strategy.keeps_layout for c in found)
         constants = [k for k, known in enumerate(_are_constant(region)) if known]
         plan = plan_of(region, constants, keeps_layout=keeps_layout)
         lowered = lower_region(region, region.attrs["name"], plan, constants)
-        return schedule_kernel(lowered, found, self.target, [])
+        return schedule_kernel(lowered, cheapest_first(found, lowered, self.target, []), self.target, [])
 
     def _call_of_one(self, canonical: Canonical) -> list[Op]:
         """The call for a region that is not taken apart: by the first of its kernels that can be made."""
@@ -263,7 +279,7 @@ class _Kernels:
         key = (canonical.key, constant, part.of)
         kernel = self.by_key.get(key)
         if kernel is None:
-            kernel = self._kernel(canonical.detached(), constant, part, schedule)
+            kernel = self._kernel(canonical.detached(), constant, part, schedule, canonical.key in self.little)
             self.by_key[key] = kernel
         operands, before = self._pack_operands(region.operands, kernel, part)
         actual = canonical.actual()
@@ -274,29 +290,33 @@ class _Kernels:
         region.drop()
         return [*before, call]
 
-    def _kernel(self, region: Op, constant: Sequence[bool], part: Part, schedule: Scheduler) -> Func:
+    def _kernel(
+        self, region: Op, constant: Sequence[bool], part: Part, schedule: Scheduler, is_little: bool
+    ) -> Func:
         name = f"k{next(self.numbers)}_{region.attrs['name']}"
         self.optional.made(name, part)
-        found = matching(region, self.strategies, self.target, self.remarks)
+        candidates = matching(region, self.strategies, self.target, self.remarks)
         constants = [k for k, c in enumerate(constant) if c]
-        keeps_layout = any(s.keeps_layout for s in found)
+        keeps_layout = any(c.strategy.keeps_layout for c in candidates)
         plan = plan_of(region, constants, keeps_layout=keeps_layout)
         lowered = lower_region(region, name, plan, constants)
         if self.strict:
             lowered.func.info = replace(kernel_info(lowered.func), rounds_as_written=True)
         if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
             return self._from_trace(func, lowered, self.edited)
+        lowered.func.info = replace(kernel_info(lowered.func), little=is_little)
         try:
+            found = cheapest_first(candidates, lowered, self.target, self.remarks)
             return self._finished(schedule(lowered, found))
         except Exception:
             self.module.funcs.pop(name, None)
             raise
 
-    def _scheduled(self, lowered: Lowered, found: Sequence[Strategy], skipped: int = 0) -> Lowered:
+    def _scheduled(self, lowered: Lowered, found: Sequence[MatchingStrategy], skipped: int = 0) -> Lowered:
         """By its strategies, without the first few."""
         return schedule_kernel(lowered, found[min(skipped, len(found) - 1) :], self.target, self.remarks)
 
-    def _plainly(self, last: Sequence[Strategy], lowered: Lowered, found: Sequence[Strategy]) -> Lowered:
+    def _plainly(self, last: Sequence[Strategy], lowered: Lowered, found: Sequence[MatchingStrategy]) -> Lowered:
         return schedule_plainly(lowered, last, self.target)
 
     def _from_trace(self, func: Func, lowered: Lowered, edited: EditedSchedules) -> Func:

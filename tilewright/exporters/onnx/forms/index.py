@@ -15,7 +15,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import dim_value, full, iota, sym_tensor
-from tilewright.ops.view import concat, reshape, shape_of, slice_, transpose
+from tilewright.ops.view import concat, pad, reshape, shape_of, slice_, transpose
 
 if TYPE_CHECKING:
     from tilewright.exporters.onnx.writer import OnnxWriter
@@ -53,6 +53,16 @@ def scatter_what_lies_inside(op: Op) -> Value | None:
     found = OPERATORS[op.name](rows, flat, updates, reduction=op.attrs["reduction"])
     kept = slice_(found, starts=(0,) * (len(inner) + 1), sizes=(total, *inner))
     return reshape(kept, shape=x.tensor.shape)
+
+
+@rewritten("put")
+def put_in_a_box(op: Op) -> Value:
+    """The part, padded to the size of the whole, where it is."""
+    x, part = op.operands
+    starts, sizes = op.attrs["at"], part.tensor.shape
+    room = {"before": starts, "after": tuple(d - a - n for d, a, n in zip(x.tensor.shape, starts, sizes, strict=True))}
+    is_part = pad(full(value=1, dtype=dt.i32, shape=sizes), **room)
+    return ew.select(ew.eq(is_part, 1), pad(part, **room), x)
 
 
 @form("within")

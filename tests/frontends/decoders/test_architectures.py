@@ -1,0 +1,64 @@
+"""Decoders compute what transformers computed with them in float64, in one call or token by token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright
+from tests.frontends.decoders.checkpoints import IDS, SHOWN, VOCABULARY, cases, write_folder
+from tilewright.frontends.decoders.architectures.registry import ARCHITECTURES
+from tilewright.frontends.decoders.load import load_decoder
+from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.ir.core import Module
+from tilewright.ops.define.interp import evaluate_func
+
+CASES = cases()
+PIECES = (4, 1, 1, 3, 1, 1)
+
+
+def stepped(module: Module, pieces: tuple[int, ...]) -> np.ndarray:
+    """The logits of all positions by the graph itself, what it keeps handed on."""
+    names = module.main.attrs["inputs"]
+    kept = [np.zeros([d.value for d in arg.tensor.shape], arg.tensor.dtype.storage) for arg in module.main.args[1:]]
+    assert names[0] == "ids"
+    found = []
+    for ids in np.split(np.array([IDS]), np.cumsum(pieces)[:-1], axis=1):
+        logits, *kept = evaluate_func(module.main, module, [ids, *kept])
+        found.append(logits)
+    return np.concatenate(found, axis=1)[0]
+
+
+def check(found: np.ndarray, case: Any) -> None:
+    wanted = np.array(case["logits"])
+    assert found.shape == (len(IDS), VOCABULARY)
+    assert np.abs(found[:, ::SHOWN] - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_graphs_compute_what_transformers_computes(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    write_folder(tmp_path, case["config"], case["tensors"])
+    module = load_decoder(DecoderSource(tmp_path, logits="all", capacity=16))
+    check(stepped(module, PIECES), case)
+    check(stepped(module, (len(IDS),)), case)
+
+
+def test_all_architectures_are_recorded() -> None:
+    assert {case["config"]["model_type"] for case in CASES.values()} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep(3)) for name in CASES])
+def test_compiled_models_do(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    write_folder(tmp_path, case["config"], case["tensors"])
+    model = tilewright.compile(DecoderSource(tmp_path, logits="all", capacity=16), cache=False, threads=1, verify=True)
+    for pieces in (PIECES, (len(IDS),)):
+        rows = [model(ids)[0] for ids in np.split(np.array([IDS]), np.cumsum(pieces)[:-1], axis=1)]
+        check(np.concatenate(rows, axis=1)[0], case)
+        assert model.state("past") == len(IDS)
+        model.reset()
+    assert [info.name for info in model.inputs] == ["ids"]

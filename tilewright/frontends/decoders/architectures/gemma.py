@@ -1,0 +1,64 @@
+"""Gemma, Gemma 2 and Gemma 3 (Gemma Team, 2024 and 2025): norms around each block, weights of norms less 1."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.frontends.decoders.architectures.registry import architecture
+from tilewright.frontends.decoders.blocks import (
+    Heads,
+    activation,
+    capped,
+    gated,
+    head_norms,
+    scaled,
+    self_attention,
+    windows,
+)
+from tilewright.frontends.decoders.building import Building, WeightGroup
+from tilewright.frontends.decoders.config import Config
+from tilewright.ir.core import Value
+from tilewright.ops import elementwise as ew
+
+
+@architecture("gemma", "gemma2", "gemma3_text")
+def gemma(m: Building) -> Value:
+    config, heads, name = m.config, Heads.of(m.config), m.config.text("model_type")
+    epsilon, inner = config.positive("rms_norm_eps", 1e-6), config.count("intermediate_size")
+    offset = 0.0 if config.flag("norms_plus_one", False) else 1.0
+    act, bias = activation(config, default="gelu_pytorch_tanh"), config.flag("attention_bias", False)
+    pattern = {"gemma": None, "gemma2": 2, "gemma3_text": config.count("sliding_window_pattern", 6)}[name]
+    sees = windows(config, pattern=pattern)
+    kinds = ["full_attention", "sliding_attention"]
+    turns = {kind: m.turn(heads.size, kind, _local(config, kind, name)) for kind in kinds}
+    scale = heads.size**-0.5 if name == "gemma" else config.positive("query_pre_attn_scalar", heads.size) ** -0.5
+    cap = config.positive("attn_logit_softcapping") if name == "gemma2" and "attn_logit_softcapping" in config else None
+
+    def normed(part: WeightGroup, at: str, x: Value) -> Value:
+        return part.rms(x, at, epsilon, offset=offset)
+
+    x = scaled(m.embedded("model.embed_tokens"), math.sqrt(config.count("hidden_size")))
+    for k, part in m.layers("model.layers"):
+        own = part.inside("self_attn")
+        found = self_attention(
+            m, own, k, normed(part, "input_layernorm", x), heads, turns[kinds[sees[k] is not None]], bias=bias,
+            out_bias=bias, scale=scale, window=sees[k], softcap=cap,
+            normed=head_norms(own, epsilon, offset=offset) if name == "gemma3_text" else None,
+        )  # fmt: skip
+        if name == "gemma":
+            x = ew.add(x, found)
+            x = ew.add(x, gated(part.inside("mlp"), normed(part, "post_attention_layernorm", x), inner, act))
+            continue
+        x = ew.add(x, normed(part, "post_attention_layernorm", found))
+        found = gated(part.inside("mlp"), normed(part, "pre_feedforward_layernorm", x), inner, act)
+        x = ew.add(x, normed(part, "post_feedforward_layernorm", found))
+    x = normed(m.part("model"), "norm", m.wanted(x))
+    final = config.positive("final_logit_softcapping") if "final_logit_softcapping" in config else None
+    return capped(m.logits(x, "lm_head", "model.embed_tokens", tied=True), final)
+
+
+def _local(config: Config, kind: str, name: str) -> Config:
+    """The config for layers of a kind: those with a window have a base of their own in Gemma 3."""
+    if kind == "full_attention" or name != "gemma3_text" or "rope_local_base_freq" in config:
+        return config
+    return Config({**config.fields, "rope_local_base_freq": 10000.0}, config.where)

@@ -1,0 +1,71 @@
+"""What an architecture is, and the table of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.frontends.decoders.blocks import Heads
+from tilewright.frontends.decoders.building import Building
+from tilewright.frontends.decoders.config import Config
+from tilewright.frontends.inputs import Declared
+from tilewright.frontends.problems import shown
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.diag import UnsupportedError
+
+States = Callable[[Config, int], Mapping[str, Declared]]
+
+
+def caches(config: Config, capacity: int) -> dict[str, Declared]:
+    """Keys and values of each layer, [1, groups, capacity, size]."""
+    heads = Heads.of(config)
+    shape = (1, heads.groups, capacity, heads.size)
+    layers = range(config.count("num_hidden_layers"))
+    return {f"{name}.{k}": Declared(dt.f32, shape) for k in layers for name in ("keys", "values")}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """`write` makes logits of a building; `states` are what it keeps for so many positions. Names of tensors begin with
+    `base` but for those of the head; what `ignored` tensors end in may be in files and means nothing."""
+
+    name: str
+    write: Callable[[Building], Value]
+    states: States = caches
+    base: str = "model."
+    ignored: tuple[str, ...] = (".rotary_emb.inv_freq",)
+
+
+ARCHITECTURES: dict[str, Architecture] = {}
+"""By the `model_type` of a config."""
+
+
+def architecture(
+    *names: str, states: States = caches, base: str = "model.", ignored: tuple[str, ...] = ()
+) -> Callable[[Callable[[Building], Value]], Callable[[Building], Value]]:
+    """Registers what is decorated under all names."""
+
+    def register(write: Callable[[Building], Value]) -> Callable[[Building], Value]:
+        for name in names:
+            ends = (*Architecture.ignored, *ignored)
+            ARCHITECTURES[name] = Architecture(name, write, states, base, ends)
+        return write
+
+    return register
+
+
+def find_architecture(config: Config) -> Architecture:
+    """UnsupportedError, which names the nearest known ones, for an unknown architecture."""
+    name = config.text("model_type")
+    found = ARCHITECTURES.get(name)
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(name, ARCHITECTURES, 3, 0.4)
+    said = f"the nearest that are known: {', '.join(near)}; " if near else ""
+    raise UnsupportedError(
+        f"the architecture '{shown(name)}' is not supported",
+        where=config.where,
+        hint=f"{said}all: {', '.join(sorted(ARCHITECTURES))}",
+    )

@@ -1,0 +1,231 @@
+"""Blocks that decoders share: attention with a cache, gated layers, experts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tilewright.frontends.decoders.building import Building, WeightGroup
+from tilewright.frontends.decoders.config import Config
+from tilewright.frontends.decoders.rotary import Turn
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.diag import UnsupportedError
+from tilewright.ops import elementwise as ew
+from tilewright.ops.activation import gelu, relu, silu
+from tilewright.ops.attention import attention
+from tilewright.ops.composites.attention import from_heads, to_heads
+from tilewright.ops.contract import matmul
+from tilewright.ops.index import put, scatter_elements
+from tilewright.ops.norm import softmax
+from tilewright.ops.reduce import reduce_sum
+from tilewright.ops.sort import topk
+from tilewright.ops.source import full, iota, number_like
+from tilewright.ops.view import reshape, section, shape_of
+
+Activation = Callable[[Value], Value]
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": silu, "swish": silu, "relu": relu, "gelu": gelu, "gelu_new": partial(gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(gelu, approximate="tanh"), "gelu_fast": partial(gelu, approximate="tanh"),
+}  # fmt: skip
+
+
+def activation(config: Config, name: str = "hidden_act", default: str = "silu") -> Activation:
+    """The function that a field names."""
+    found = config.text(name, default)
+    if found not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise UnsupportedError(
+            f"the activation '{found}' is not supported", where=f"'{name}' of {config.where}", hint=f"known: {known}"
+        )
+    return ACTIVATIONS[found]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads of queries, the groups of them that share keys and values, and how many elements each has."""
+
+    count: int
+    groups: int
+    size: int
+
+    @classmethod
+    def of(cls, config: Config) -> Heads:
+        count = config.count("num_attention_heads")
+        groups = config.count("num_key_value_heads", count)
+        width = config.count("hidden_size")
+        if count % groups:
+            raise config.error(
+                f"'num_attention_heads' {count} cannot share 'num_key_value_heads' {groups}",
+                hint="the one must be a multiple of the other",
+            )
+        if "head_dim" not in config and width % count:
+            raise config.error(f"'hidden_size' {width} is no multiple of 'num_attention_heads' {count}")
+        return cls(count, groups, config.count("head_dim", width // count))
+
+    def projected(self, part: WeightGroup, x: Value, *, bias: bool = False) -> tuple[Value, Value, Value]:
+        """Queries, keys and values of x by three matrices: [1, steps, heads * size] each."""
+        rows = (self.count * self.size, self.groups * self.size, self.groups * self.size)
+        q, k, v = (part.dense(x, f"{n}_proj", r, bias=bias) for n, r in zip("qkv", rows, strict=True))
+        return q, k, v
+
+    def apart(self, q: Value, k: Value, v: Value) -> tuple[Value, Value, Value]:
+        """[1, heads, steps, size] of each."""
+        return to_heads(q, self.count), to_heads(k, self.groups), to_heads(v, self.groups)
+
+
+def cached_attention(
+    building: Building,
+    layer: int,
+    q: Value,
+    k: Value,
+    v: Value,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Value:
+    """[1, steps, heads * size]: attention of the new queries [1, heads, steps, size] over all keys up to their own, the
+    new ones [1, groups, steps, size] put behind those in the cache.
+
+    With a `window` a query sees that many keys at most, its own among them; with a `softcap` scores are
+    softcap * tanh(score / softcap).
+    """
+    keys, values = (kept(building, f"{name}.{layer}", new) for name, new in (("keys", k), ("values", v)))
+    _, heads, steps, size = shape_of(q)
+    _, groups, total, _ = shape_of(keys)
+    wide = reshape(q, shape=(1, groups, heads // groups, steps, size))
+    keys, values = (reshape(x, shape=(1, groups, 1, total, shape_of(x)[3])) for x in (keys, values))
+    mask = None if window is None else _in_window(building, window)
+    if softcap is None:
+        operands = [wide, keys, values] if mask is None else [wide, keys, values, mask]
+        found = attention(*operands, scale=scale, causal=True, causal_offset=building.before)
+    else:
+        scores = ew.mul(matmul(wide, keys, transpose_b=True), scale)
+        scores = ew.mul(ew.tanh(ew.div(scores, softcap)), softcap)
+        seen = ew.le(iota(shape=(total,), axis=0), reshape(building.positions, shape=(steps, 1)))
+        seen = seen if mask is None else ew.and_(seen, mask)
+        scores = ew.select(seen, scores, full(value=-math.inf, dtype=dt.f32, shape=()))
+        found = matmul(softmax(scores, axis=-1), values)
+    return from_heads(reshape(found, shape=(1, heads, steps, shape_of(values)[4])))
+
+
+def kept(building: Building, name: str, new: Value) -> Value:
+    """[1, groups, past + steps, size]: a state [1, groups, capacity, size] up to the new rows [1, groups, steps, size],
+    which are written behind those that were there."""
+    building.updated[name] = filled = put(building.states[name], new, at=(0, 0, building.before, 0))
+    return section(filled, 2, 0, building.before + building.steps)
+
+
+def _in_window(building: Building, window: int) -> Value:
+    """[steps, past + steps] of bool: is a key among the last `window` up to the query?"""
+    own = reshape(building.positions, shape=(building.steps, 1))
+    keys = iota(shape=(building.before + building.steps,), axis=0)
+    return ew.gt(keys, ew.sub(own, window))
+
+
+def self_attention(
+    building: Building,
+    part: WeightGroup,
+    layer: int,
+    x: Value,
+    heads: Heads,
+    turn: Turn | None,
+    *,
+    bias: bool = False,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    out: str = "o_proj",
+    out_bias: bool = False,
+    normed: Callable[[Value, Value], tuple[Value, Value]] | None = None,
+) -> Value:
+    """Projections, turned by their positions, attention, and a projection back to the width of x. `normed` is applied
+    to heads of queries and keys before they are turned."""
+    width = shape_of(x)[-1].value
+    q, k, v = heads.apart(*heads.projected(part, x, bias=bias))
+    if normed is not None:
+        q, k = normed(q, k)
+    if turn is not None:
+        q, k = turn(q), turn(k)
+    scale = heads.size**-0.5 if scale is None else scale
+    found = cached_attention(building, layer, q, k, v, scale=scale, window=window, softcap=softcap)
+    return part.dense(found, out, width, bias=out_bias)
+
+
+def gated(part: WeightGroup, x: Value, inner: int, act: Activation, *, bias: bool = False) -> Value:
+    """down(act(gate(x)) * up(x)) (Shazeer, 2020)."""
+    hidden = ew.mul(act(part.dense(x, "gate_proj", inner, bias=bias)), part.dense(x, "up_proj", inner, bias=bias))
+    return part.dense(hidden, "down_proj", shape_of(x)[-1].value, bias=bias)
+
+
+def head_norms(
+    part: WeightGroup, epsilon: float, *, offset: float = 0.0
+) -> Callable[[Value, Value], tuple[Value, Value]]:
+    """Norms of the heads of queries and of keys, each with weights for the elements of a head."""
+
+    def normed(q: Value, k: Value) -> tuple[Value, Value]:
+        return part.rms(q, "q_norm", epsilon, offset=offset), part.rms(k, "k_norm", epsilon, offset=offset)
+
+    return normed
+
+
+def scaled(x: Value, factor: float) -> Value:
+    return x if factor == 1 else ew.mul(x, number_like(factor, x))
+
+
+def capped(x: Value, cap: float | None) -> Value:
+    """cap * tanh(x / cap)."""
+    return x if cap is None else ew.mul(ew.tanh(ew.mul(x, number_like(1 / cap, x))), number_like(cap, x))
+
+
+def windows(config: Config, *, pattern: int | None = None, everywhere: bool = False) -> list[int | None]:
+    """For each layer how many keys a query sees at most, None for all: by `layer_types`. Where there are none, layers
+    have a window but for every `pattern`-th, or `everywhere` if the config has one."""
+    count = config.count("num_hidden_layers")
+    if "layer_types" in config:
+        kinds = config.listed("layer_types", count)
+        for kind in kinds:
+            if kind not in ("full_attention", "sliding_attention"):
+                raise config.error(f"'layer_types' has {kind!r:.40}, which is not known")
+        sliding = [kind == "sliding_attention" for kind in kinds]
+    elif pattern is None:
+        sliding = [everywhere] * count
+    else:
+        sliding = [(k + 1) % pattern != 0 for k in range(count)]
+    if not config.flag("use_sliding_window", True) or not any(sliding):
+        return [None] * count
+    if everywhere and "sliding_window" not in config:
+        return [None] * count
+    window = config.count("sliding_window", least=0) or None  # 0 is none
+    return [window if slides else None for slides in sliding]
+
+
+def routed(scores: Value, count: int, *, normalised: bool) -> Value:
+    """f32[..., experts]: the weight of each expert for each token, 0 for all but the `count` with the best scores.
+    Weights are softmax of all scores; `normalised` ones are divided by the sum of those that are taken."""
+    weights = softmax(scores, axis=-1)
+    best, places = topk(weights, k=count, axis=len(shape_of(scores)) - 1)
+    if normalised:
+        best = ew.div(best, reduce_sum(best, axes=(-1,), keepdims=True))
+    none = full(value=0.0, dtype=dt.f32, shape=shape_of(weights))
+    return scatter_elements(none, places, best, axis=len(shape_of(scores)) - 1)
+
+
+def experts(
+    part: WeightGroup, x: Value, weights: Value, inner: int, act: Activation, names: tuple[str, str, str]
+) -> Value:
+    """The sum of what experts give, each times its weight. `names` are those of their matrices: for gates, for values,
+    and back."""
+    gate, up, down = names
+    width, count = shape_of(x)[-1].value, shape_of(weights)[-1].value
+    total: Value | None = None
+    for k in range(count):
+        own = part.inside(str(k))
+        hidden = ew.mul(act(own.dense(x, gate, inner)), own.dense(x, up, inner))
+        term = ew.mul(own.dense(hidden, down, width), section(weights, -1, k, 1))
+        total = term if total is None else ew.add(total, term)
+    assert total is not None
+    return total

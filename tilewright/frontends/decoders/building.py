@@ -1,0 +1,110 @@
+"""A decoder while its graph is written: the tokens of a call, what was before them, states, and parts of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tilewright.frontends.decoders.config import Config
+from tilewright.frontends.decoders.rotary import Rotary, Turn
+from tilewright.frontends.decoders.weights import CheckpointWeights
+from tilewright.ir.core import Value
+from tilewright.ir.sym import Sym
+from tilewright.ops import elementwise as ew
+from tilewright.ops.contract import matmul
+from tilewright.ops.norm import layer_norm, rms_norm
+from tilewright.ops.source import iota, number_like
+from tilewright.ops.view import section, shape_of
+
+
+@dataclass(frozen=True)
+class WeightGroup:
+    """The weights whose names begin with `prefix`."""
+
+    weights: CheckpointWeights
+    prefix: str
+
+    def inside(self, name: str) -> WeightGroup:
+        return WeightGroup(self.weights, f"{self.prefix}{name}.")
+
+    def has(self, name: str) -> bool:
+        return self.prefix + name in self.weights
+
+    def value(self, name: str, *shape: int) -> Value:
+        return self.weights.value(self.prefix + name, *shape)
+
+    def dense(self, x: Value, name: str, rows: int, *, bias: bool = False, transposed: bool = False) -> Value:
+        """x [..., columns] times the matrix [rows, columns], plus a bias [rows] where there is one. A `transposed`
+        matrix is stored as [columns, rows]."""
+        shape = (_width(x), rows) if transposed else (rows, _width(x))
+        result = matmul(x, self.value(f"{name}.weight", *shape), transpose_b=not transposed)
+        return ew.add(result, self.value(f"{name}.bias", rows)) if bias else result
+
+    def rms(self, x: Value, name: str, epsilon: float, *, offset: float = 0.0) -> Value:
+        """x over its root mean square along the last axis, times the weights, to which `offset` is added."""
+        scale = self.value(f"{name}.weight", _width(x))
+        return rms_norm(x, ew.add(scale, number_like(offset, scale)) if offset else scale, epsilon=epsilon)
+
+    def layer_norm(self, x: Value, name: str, epsilon: float, *, bias: bool = True) -> Value:
+        shift = self.value(f"{name}.bias", _width(x)) if bias else None
+        return layer_norm(x, self.value(f"{name}.weight", _width(x)), shift, epsilon=epsilon)
+
+
+@dataclass
+class Building:
+    """What an architecture writes its graph from.
+
+    `ids` i64[1, steps] are the tokens of the call, `before` positions are filled already: `past` is that number as a
+    value, `capacity` the most of them. `states` are what is kept, by name; an architecture puts into `updated` what
+    each becomes.
+    """
+
+    config: Config
+    weights: CheckpointWeights
+    ids: Value
+    past: Value
+    before: Sym
+    steps: Sym
+    states: Mapping[str, Value]
+    capacity: int
+    all_rows: bool = False
+    updated: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def positions(self) -> Value:
+        """i64[steps]: those of the tokens."""
+        return ew.add(iota(shape=(self.steps,), axis=0), self.past)
+
+    def turn(self, size: int, kind: str = "", config: Config | None = None) -> Turn:
+        """What turns heads of `size` elements by the positions, in layers of a `kind` where these differ; by another
+        config, if one is given."""
+        return Rotary.of(config or self.config, size, self.capacity, kind).at(self.positions)
+
+    def part(self, prefix: str) -> WeightGroup:
+        return WeightGroup(self.weights, f"{prefix}." if prefix else "")
+
+    def layers(self, prefix: str) -> Iterator[tuple[int, WeightGroup]]:
+        for k in range(self.config.count("num_hidden_layers")):
+            yield k, self.part(f"{prefix}.{k}")
+
+    def embedded(self, name: str) -> Value:
+        """[1, steps, hidden size]: rows of the tokens."""
+        count, width = self.config.count("vocab_size"), self.config.count("hidden_size")
+        return self.weights.rows(f"{name}.weight", count, width, self.ids)
+
+    def wanted(self, x: Value) -> Value:
+        """Of [1, steps, width] the rows of which logits are wanted: the last, or all."""
+        return x if self.all_rows else section(x, 1, self.steps - 1, 1)
+
+    def logits(self, x: Value, head: str, embedding: str, *, tied: bool = False, bias: bool = False) -> Value:
+        """[1, rows, vocabulary]: rows that are wanted already, times the head; that is the embedding where the config
+        ties them, by default if they are `tied` in this architecture."""
+        count = self.config.count("vocab_size")
+        if self.config.flag("tie_word_embeddings", tied):
+            self.weights.skip(f"{head}.weight")  # a file may have it a second time
+            head = embedding
+        return self.part("").dense(x, head, count, bias=bias)
+
+
+def _width(x: Value) -> int:
+    return shape_of(x)[-1].value

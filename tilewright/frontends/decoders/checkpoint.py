@@ -1,0 +1,92 @@
+"""Checkpoints as one record, whatever files they are: a folder of Hugging Face, or a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.frontends.decoders.config import Config
+from tilewright.frontends.decoders.gguf_names import gguf_config, gguf_tensors
+from tilewright.frontends.files import read_file
+from tilewright.frontends.weights.gguf import Metadata, read_gguf
+from tilewright.frontends.weights.packed import PackedForm, unpacked
+from tilewright.frontends.weights.safetensors import read_folder
+from tilewright.frontends.weights.stored import StoredTensor
+from tilewright.ir.diag import ModelError
+
+CONFIG = "config.json"
+ALIASES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+    "n_inner": "intermediate_size",
+    "activation_function": "hidden_act",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "rotary_pct": "partial_rotary_factor",
+    "rotary_emb_base": "rope_theta",
+    "hidden_activation": "hidden_act",
+}
+"""Fields that some architectures call otherwise."""
+MAX_JSON_BYTES = 100_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """`config` and `tensors` are in Hugging Face's names; `path` is the file, or the folder. `metadata` is that of a
+    GGUF file, which has the vocabulary and the template; folders have files for these."""
+
+    path: Path
+    config: Config
+    tensors: Mapping[str, StoredTensor]
+    metadata: Metadata | None = None
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """ModelError for files that are missing or damaged, or that belong to something else than a language model."""
+    if path.is_dir() or path.name == CONFIG:
+        return _read_folder(path.parent if path.name == CONFIG else path)
+    file = read_gguf(path)
+    tensors = gguf_tensors(file)
+    return Checkpoint(path, gguf_config(file, tensors), tensors, file.metadata)
+
+
+def _read_folder(folder: Path) -> Checkpoint:
+    fields = dict(_json(folder / CONFIG))
+    if isinstance(inner := fields.get("text_config"), dict):  # of a model that sees pictures, too
+        fields = {
+            **inner,
+            "tie_word_embeddings": inner.get("tie_word_embeddings", fields.get("tie_word_embeddings")),
+        }
+    names = {own: name for name, own in ALIASES.items() if name in fields and own not in fields}
+    fields |= {own: fields[name] for own, name in names.items()}
+    tensors = read_folder(folder)
+    if isinstance(packing := fields.get("quantization_config"), dict):
+        tensors = _unpacked(tensors, PackedForm.of(packing))
+    return Checkpoint(folder, Config(fields, str(folder / CONFIG), names), tensors)
+
+
+def _unpacked(tensors: dict[str, StoredTensor], packing: PackedForm) -> dict[str, StoredTensor]:
+    """Weights in place of what they are packed in. Layers of GPTQ have biases of zeros where the model has none."""
+    empty = {f"{name.removesuffix('.qweight')}.bias" for name in tensors if name.endswith(".qweight")}
+    return {
+        name: tensor
+        for name, tensor in unpacked(tensors, packing).items()
+        if name not in empty or tensor.decoded().any()
+    }
+
+
+def _json(path: Path) -> dict[str, Any]:
+    text = read_file(path, MAX_JSON_BYTES, "it should be a small file of JSON")
+    try:
+        fields = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise ModelError(
+            f"the file is no JSON: {error!s:.200}", where=str(path), hint="fetch it again"
+        ) from error
+    if not isinstance(fields, dict):
+        raise ModelError("the file is no object of JSON", where=str(path), hint="fetch it again")
+    return fields

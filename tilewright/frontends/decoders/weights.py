@@ -1,0 +1,122 @@
+"""Tensors of a checkpoint as values of a graph: each is asked for by its name and shape, and checked against both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from tilewright.frontends.problems import shown
+from tilewright.frontends.weights.encode import encoded
+from tilewright.frontends.weights.expression import stored_value
+from tilewright.frontends.weights.layout import BlockLayout, PlainLayout
+from tilewright.frontends.weights.stored import StoredTensor
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Value
+from tilewright.ir.diag import ModelError
+from tilewright.ops.index import gather
+from tilewright.ops.source import full
+
+_LISTED = 20
+_BITS = {"float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
+_DTYPES = {"float32": dt.f32, "float16": dt.f16, "bfloat16": dt.bf16}
+
+
+class CheckpointWeights:
+    """The tensors of a checkpoint in `where`. What is missing or of another shape is noted, and stands for zeros until
+    `check` tells all of it at once. Names may lack the `base` of those of an architecture. Matrices are made of the
+    kind `wanted` where that has fewer bits; those with a row for each token of a `vocabulary` have 8 bits at least.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, StoredTensor],
+        where: str,
+        base: str = "",
+        wanted: str | None = None,
+        vocabulary: int = 0,
+    ) -> None:
+        self.tensors, self.where, self._base = tensors, where, base
+        self._wanted, self._vocabulary = wanted, vocabulary
+        self._values: dict[str, Value] = {}
+        self._used: set[str] = set()
+        self._missing: dict[str, tuple[int, ...]] = {}
+        self._wrong: dict[str, str] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return self._key(name) in self.tensors
+
+    def value(self, name: str, *shape: int) -> Value:
+        """A tensor of f32, of this shape; the same value each time."""
+        stored = self._find(name, shape)
+        if stored is None:
+            return full(value=0.0, dtype=dt.f32, shape=shape)
+        if name not in self._values:
+            self._values[name] = stored_value(self._as_wanted(stored) if len(shape) == 2 else stored)
+        return self._values[name]
+
+    def rows(self, name: str, count: int, width: int, places: Value) -> Value:
+        """Rows of a matrix [count, width] of f32 at `places`; an index out of range is an error of the call."""
+        return gather(self.value(name, count, width), places, axis=0)
+
+    def array(self, name: str, *shape: int) -> np.ndarray:
+        """The elements, f32; zeros of a tensor that is missing or of another shape."""
+        stored = self._find(name, shape)
+        return np.zeros(shape, np.float32) if stored is None else stored.decoded()
+
+    def skip(self, *names: str) -> None:
+        """Leave tensors out that the file may have, and that mean nothing."""
+        self._used.update(self._key(name) for name in names)
+
+    def check(self, ignored: Iterable[str] = ()) -> None:
+        """ModelError that names all tensors that are missing, of another shape, or not of this architecture, but for
+        those whose names end in one of `ignored`."""
+        ends = tuple(ignored)
+        extra = [n for n in self.tensors if n not in self._used and not n.endswith(ends or ("\0",))]
+        lines = []
+        if self._missing:
+            lines.append(_list("missing", [f"{name} {list(shape)}" for name, shape in self._missing.items()]))
+        if self._wrong:
+            lines.append(_list("of another shape", self._wrong.values()))
+        if extra:
+            lines.append(_list("not of this architecture", extra))
+        if lines:
+            raise ModelError(
+                "the tensors are not those that the config describes:\n" + "\n".join(f"  {line}" for line in lines),
+                where=self.where,
+                hint="config and weights must belong together, and all files of a sharded model must be there",
+            )
+
+    def _as_wanted(self, matrix: StoredTensor) -> StoredTensor:
+        wanted, stored = self._wanted, matrix.kind.layout
+        if wanted == "int4" and matrix.shape[0] == self._vocabulary:
+            wanted = "int8"
+        if wanted is None or (isinstance(stored, PlainLayout) and stored.dtype is _DTYPES.get(wanted)):
+            return matrix
+        if isinstance(stored, BlockLayout) and wanted != "float32" and stored.codes.bits <= _BITS[wanted]:
+            return matrix
+        return encoded(matrix.decoded(), wanted, name=matrix.name)
+
+    def _key(self, name: str) -> str:
+        """Files of a model without its head have its tensors without the name of the body."""
+        short = name.removeprefix(self._base)
+        return short if name not in self.tensors and short in self.tensors else name
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> StoredTensor | None:
+        key = self._key(name)
+        stored = self.tensors.get(key)
+        self._used.add(key)
+        if stored is None:
+            self._missing[name] = shape
+            return None
+        if stored.shape != shape:
+            self._wrong[name] = f"{key} is {list(stored.shape)}, and must be {list(shape)}"
+            return None
+        return stored
+
+
+def _list(what: str, names: Iterable[str]) -> str:
+    found = [shown(name, 120) for name in names]
+    more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    return f"{what}: {', '.join(found[:_LISTED])}{more}"
+

@@ -1,0 +1,202 @@
+"""What generation needs of a language model: tokens in, logits of the next one out, and a past that can be cut off and
+shared."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
+
+import numpy as np
+
+from tilewright.runtime import Model, TensorInfo
+from tilewright.runtime.errors import InputError, OptionError
+
+Tokens = Sequence[int] | np.ndarray
+"""Numbers of tokens, in the order of the text."""
+
+
+class Decoder(Protocol):
+    """A model of token sequences with the sequence that it has been fed so far.
+
+    One sequence at a time is fed by one thread; forks are independent of each other, and may be fed at the same time.
+    """
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are: those that can be fed are 0 to `vocabulary` - 1."""
+
+    @property
+    def context(self) -> int:
+        """The most positions that the sequence may have."""
+
+    @property
+    def length(self) -> int:
+        """The positions that are filled."""
+
+    def feed(self, tokens: Tokens) -> np.ndarray:
+        """Append tokens, at least one; the logits f32[vocabulary] of the token behind the last of them, which belong to
+        the caller. InputError for tokens that do not exist or for which the context has no room: nothing has changed
+        then."""
+
+    def rewind(self, length: int) -> None:
+        """Forget all positions from `length` on. InputError where it is longer than the sequence."""
+
+    def fork(self) -> Self:
+        """The same sequence, which continues by itself; weights and code are shared."""
+
+
+def check_tokens(decoder: Decoder, tokens: Tokens) -> np.ndarray:
+    """The tokens as i64[n]; InputError for those that cannot be fed to the decoder now."""
+    array = np.asarray(tokens)
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
+        what = "none" if array.size == 0 else f"an array {array.dtype}{list(array.shape)}"
+        raise InputError(f"tokens are a list of integers, at least one, not {what}")
+    wrong = array[(array < 0) | (array >= decoder.vocabulary)]
+    if wrong.size:
+        raise InputError(
+            f"there is no token {wrong[0]}: the vocabulary has {decoder.vocabulary}",
+            hint="use the tokeniser that belongs to this model",
+        )
+    if array.size > decoder.context - decoder.length:
+        raise InputError(
+            f"{array.size} tokens behind {decoder.length} are more than the context of {decoder.context} positions",
+            hint="shorten the text, rewind(), or compile the model with a larger context",
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def check_length(decoder: Decoder, length: int) -> int:
+    """InputError unless the sequence has at least so many positions."""
+    if (
+        isinstance(length, bool)
+        or not isinstance(length, int | np.integer)
+        or not 0 <= length <= decoder.length
+    ):
+        raise InputError(f"cannot rewind to {length!r:.80}: the sequence has {decoder.length} positions")
+    return int(length)
+
+
+class CompiledDecoder:
+    """A compiled model that keeps its past in states, as a `Decoder`.
+
+    The model takes `ids` (or `input_ids`) i64[1, s] and gives the logits of the last of them, or of all, first; its
+    caches are states that grow with one counter. It may ask for `position_ids` of the tokens and an `attention_mask`
+    over all positions, too, as exported ones do. Long inputs are fed `piece` tokens at a time, so that memory for
+    intermediate results is bounded.
+    """
+
+    def __init__(self, model: Model, *, piece: int = 512) -> None:
+        """OptionError for a model that is no decoder, which says what is missing."""
+        self.model, self.piece = model, piece
+        if isinstance(piece, bool) or not isinstance(piece, int) or piece < 1:
+            raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
+        self._counter = _counter_of(model)
+        self._shape = model.state(self._counter).shape
+        self.vocabulary = _vocabulary_of(model)
+        self._given = [_what_is_given(model, info) for info in model.inputs]
+        grown = [state for state in model.states if state.counter]
+        self.context = min(int(state.info.shape[state.grows]) for state in grown)
+        self._can_rewind = len(grown) + 1 == len(model.states)
+        self._length = int(model.state(self._counter).sum())
+
+    @property
+    def length(self) -> int:
+        """The positions that are filled."""
+        return self._length
+
+    def feed(self, tokens: Tokens) -> np.ndarray:
+        """See `Decoder`. A call that fails half way leaves the sequence as it was before."""
+        ids = check_tokens(self, tokens)
+        before = self._length
+        try:
+            for begin in range(0, len(ids), self.piece):
+                part = ids[begin : begin + self.piece]
+                (logits, *_) = self.model(*(given(part, before + begin) for given in self._given))
+        except BaseException:
+            if self._can_rewind:
+                self._set(before)
+            raise
+        self._length = before + len(ids)
+        last: np.ndarray = logits.reshape(-1, self.vocabulary)[-1]
+        return last
+
+    def rewind(self, length: int) -> None:
+        """See `Decoder`. OptionError where the model keeps more of its past than rows of positions, unless all is
+        forgotten."""
+        length = check_length(self, length)
+        if length == self._length:
+            return
+        if not length:
+            self.model.reset()
+            self._length = 0
+            return
+        if not self._can_rewind:
+            raise OptionError(
+                f"cannot rewind to {length} of {self._length} positions: the model keeps sums of its past",
+                hint="rewind(0), and feed the tokens again; or fork() before they are fed",
+            )
+        self._set(length)
+
+    def _set(self, length: int) -> None:
+        self.model.set_state(self._counter, np.full(self._shape, length))
+        self._length = length
+
+    def fork(self) -> Self:
+        """See `Decoder`. Only what is filled is copied."""
+        return type(self)(copy.copy(self.model), piece=self.piece)
+
+
+def _counter_of(model: Model) -> str:
+    counters = {state.counter for state in model.states if state.counter}
+    if len(counters) != 1:
+        kept = ", ".join(str(state.info) for state in model.states) or "none"
+        raise OptionError(
+            f"{model} is no decoder: it needs states that grow with one counter, and its states are {kept}",
+            hint="compile a language model with states=True",
+        )
+    return counters.pop()
+
+
+def _vocabulary_of(model: Model) -> int:
+    size = model.outputs[0].shape[-1] if model.outputs and model.outputs[0].shape else None
+    if not isinstance(size, int) or model.outputs[0].dtype != "float32":
+        raise OptionError(
+            f"{model} is no decoder: the first of its outputs is not float32[..., vocabulary]",
+            hint="export it so that logits come first",
+        )
+    return size
+
+
+_Given = Callable[[np.ndarray, int], np.ndarray]
+"""What an input is given for tokens behind so many others."""
+
+
+def _tokens(tokens: np.ndarray, before: int) -> np.ndarray:
+    return tokens
+
+
+def _positions(tokens: np.ndarray, before: int) -> np.ndarray:
+    return np.arange(before, before + len(tokens))
+
+
+def _ones(tokens: np.ndarray, before: int) -> np.ndarray:
+    return np.ones(before + len(tokens), np.int64)
+
+
+_ROLES: dict[str, _Given] = {
+    "ids": _tokens, "input_ids": _tokens, "tokens": _tokens,
+    "position_ids": _positions, "positions": _positions, "cache_position": _positions,
+    "attention_mask": _ones,
+}  # fmt: skip
+
+
+def _what_is_given(model: Model, info: TensorInfo) -> _Given:
+    role = _ROLES.get(info.name)
+    if role is None or info.dtype not in ("int64", "int32") or len(info.shape) not in (1, 2):
+        raise OptionError(
+            f"{model} is no decoder: nothing is known of its input {info}",
+            hint=f"decoders take integers for one sequence, named {', '.join(_ROLES)}",
+        )
+    dtype, outer = np.dtype(info.dtype), (1,) * (len(info.shape) - 1)
+    return lambda tokens, before: (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))

@@ -1,0 +1,211 @@
+"""An answer of a decoder, token by token: its text as it comes, and the record of it at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+
+from tilewright.llm.decoder import Decoder
+from tilewright.llm.sampling.sampler import Drawn, Sampler
+from tilewright.llm.sampling.settings import Sampling
+from tilewright.llm.sampling.stops import StopStrings, checked_stops
+from tilewright.llm.tokens.tokenizer import TextOfTokens, Tokenizer
+from tilewright.runtime.errors import InputError, OptionError
+
+Reason = Literal["", "end", "stop", "length", "context", "closed"]
+"""Why an answer is over: the model ended it, a stop string came, it has as many tokens as it may, the context is full,
+nobody wanted more; "" while it is not."""
+
+DEFAULT_TOKENS = 512
+_MOST_TOLD = 100
+
+
+class Constraint(Protocol):
+    """What an answer must look like: which tokens may come next, by the tokens so far."""
+
+    def allowed(self) -> np.ndarray:
+        """bool[vocabulary] of the tokens that may come now; tokens that end an answer where it may be over."""
+
+    def accept(self, token: int) -> None:
+        """The token came."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How an answer is made. `max_tokens` None: as many as the context has room for; `log_probabilities`: how many
+    tokens are told for each (None: not even its own); `ends` False: tokens that end an answer do not."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = DEFAULT_TOKENS
+    stop: tuple[str, ...] = ()
+    log_probabilities: int | None = None
+    ends: bool = True
+    constraint: Callable[[], Constraint] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", checked_stops(self.stop))
+        for name, value, most in (
+            ("max_tokens", self.max_tokens, 2**31),
+            ("log_probabilities", self.log_probabilities, _MOST_TOLD),
+        ):
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (whole and 0 <= value <= most):
+                raise OptionError(
+                    f"{name}={value!r:.40} is not allowed: give an integer from 0 to {most}, or None"
+                )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was generated. `reason` says why it is over, `seed` repeats it with the same settings; `tokens` and `drawn`
+    have no token that ended it. `first_seconds`: from the begin to the first token, `seconds`: to the last one."""
+
+    text: str
+    drawn: tuple[Drawn, ...]
+    reason: Reason
+    prompt_tokens: int
+    seed: int
+    first_seconds: float
+    seconds: float
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        return tuple(drawn.token for drawn in self.drawn)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of those behind the first one, which comes with the prompt; 0 where there are none."""
+        later = self.seconds - self.first_seconds
+        return (len(self.drawn) - 1) / later if later > 0 and len(self.drawn) > 1 else 0.0
+
+
+class Stream(Iterator[str]):
+    """The parts of an answer's text as they come, none of them empty and none with half a character; `answer` is the
+    record of what came so far. `close()` ends it, and so does the end of the iteration or of a `with` block."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        wanted: Wanted,
+        *,
+        known: int = 0,
+        done: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`known`: so many tokens of the prompt the decoder has been fed already; `done` is called once at the end.
+        `fed` is what it has been fed, unless the answer `failed`."""
+        self.fed = list(prompt[:known])
+        self.failed = False
+        self._decoder, self._tokenizer, self._wanted = decoder, tokenizer, wanted
+        self._next = [*prompt[known:]]
+        self._prompt_tokens = len(prompt)
+        self._sampler = Sampler(wanted.sampling, min(tokenizer.size, decoder.vocabulary), prompt)
+        self._constraint = wanted.constraint() if wanted.constraint else None
+        self._stops = StopStrings(wanted.stop)
+        self._written = TextOfTokens(tokenizer, continued=True)
+        self._drawn: list[Drawn] = []
+        self._parts: list[str] = []
+        self._reason: Reason = "length" if wanted.max_tokens == 0 else ""
+        self._done = done
+        self._start = time.perf_counter()
+        self._first = self._last = self._start
+
+    @property
+    def answer(self) -> Answer:
+        return Answer(
+            "".join(self._parts),
+            tuple(self._drawn),
+            self._reason,
+            self._prompt_tokens,
+            self._sampler.seed,
+            self._first - self._start,
+            self._last - self._start,
+        )
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            while not self._reason:
+                part = self._step()
+                if part:
+                    self._parts.append(part)
+                    return part
+        except BaseException:
+            self.failed = True
+            self.close()
+            raise
+        self.close()
+        raise StopIteration
+
+    def rest(self) -> Answer:
+        """The answer with all that is still to come."""
+        for _ in self:
+            pass
+        return self.answer
+
+    def close(self) -> None:
+        """Ends the answer here: what comes behind is not computed."""
+        done, self._done = self._done, lambda: None
+        self._next = []
+        self._reason = self._reason or "closed"
+        done()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _step(self) -> str:
+        logits = self._decoder.feed(self._next)
+        self.fed += self._next
+        drawn = self._draw(logits)
+        self._last = time.perf_counter()
+        if not self._drawn:
+            self._first = self._last
+        if self._wanted.ends and drawn.token in self._tokenizer.special.ends:
+            self._reason = "end"
+            return self._over()
+        self._drawn.append(drawn)
+        self._next = [drawn.token]
+        part = self._stops.push(self._written.push(drawn.token))
+        if self._stops.found is not None:
+            self._reason = "stop"
+        elif len(self._drawn) == self._wanted.max_tokens:
+            self._reason = "length"
+            part += self._over()
+        elif self._decoder.length >= self._decoder.context:
+            self._reason = "context"
+            part += self._over()
+        return part
+
+    def _draw(self, logits: np.ndarray) -> Drawn:
+        told = self._wanted.log_probabilities
+        if self._constraint is None:
+            return self._sampler.draw(logits, told)
+        drawn = self._sampler.draw(logits, told, self._constraint.allowed())
+        self._constraint.accept(drawn.token)
+        return drawn
+
+    def _over(self) -> str:
+        """What of the text was held back."""
+        last = self._stops.push(self._written.end())
+        return last if self._stops.found is not None else last + self._stops.end()
+
+
+def check_prompt(tokens: Sequence[int], decoder: Decoder) -> None:
+    """InputError for a prompt without tokens, or one for which the context has no room."""
+    if not tokens:
+        raise InputError("the prompt has no tokens", hint="give at least one character")
+    if len(tokens) > decoder.context:
+        raise InputError(
+            f"the prompt has {len(tokens)} tokens, but the context has {decoder.context} positions",
+            hint="shorten it, or load the model with a larger context= where it was trained for one",
+        )

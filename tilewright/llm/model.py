@@ -1,0 +1,222 @@
+"""A language model as users have it: texts in, texts out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.llm.beams import Beam, beam_search
+from tilewright.llm.conversation import Conversation
+from tilewright.llm.decoder import Decoder
+from tilewright.llm.generation import DEFAULT_TOKENS, Answer, Constraint, Reason, Stream, Wanted, check_prompt
+from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, tokens_of
+from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
+from tilewright.llm.sampling.settings import Sampling
+from tilewright.llm.sampling.stops import StopStrings
+from tilewright.llm.tokens.tokenizer import Tokenizer
+from tilewright.runtime.errors import InputError, OptionError
+
+_MOST_IDLE = 4
+"""Decoders that are kept for the next answers."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How likely the model finds tokens: the logarithm of the probability of each behind those before it."""
+
+    tokens: tuple[int, ...]
+    log_probabilities: tuple[float, ...]
+
+    @property
+    def log_likelihood(self) -> float:
+        """Of all of them together."""
+        return math.fsum(self.log_probabilities)
+
+    @property
+    def perplexity(self) -> float:
+        """Among how many equally likely tokens the model would choose as uncertainly, on average."""
+        return math.exp(-self.log_likelihood / len(self.log_probabilities))
+
+
+class LanguageModel:
+    """A decoder with its vocabulary and chat template, as `tilewright.llm.load` gives it.
+
+    A prompt is a text, a list of tokens, or a list of messages ({"role": "user", "content": "..."}), of which the
+    model's template makes a text. Answers depend on the prompt, the settings and the seed alone: calls from several
+    threads, and prompts in one list, give what each gives by itself.
+    """
+
+    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, template: Template | None = None) -> None:
+        tokenizer.check(decoder.vocabulary)
+        self.tokenizer = tokenizer
+        self.template = template
+        self._root = decoder
+        self._idle: list[Decoder] = []
+
+    @property
+    def context(self) -> int:
+        """The most tokens that prompt and answer have together."""
+        return self._root.context
+
+    def generate(self, prompt: Prompt | Sequence[Prompt], **how: Any) -> Any:
+        """The text of an answer; of a list of prompts a list of texts. `how` is that of `stream`."""
+        if prompt_kind(prompt) == "several":
+            return [self.answer(one, **how).text for one in prompt]  # type: ignore[arg-type]
+        return self.answer(prompt, **how).text  # type: ignore[arg-type]
+
+    def answer(
+        self, prompt: Prompt, *, beams: int | None = None, length_penalty: float = 1.0, **how: Any
+    ) -> Answer:
+        """An answer with its tokens, reason and times. `beams`: the most likely text as a whole among so many begins
+        (see `beams`), in place of a drawn one."""
+        if beams is None:
+            return self.stream(prompt, **how).rest()
+        wanted, variables = self._wanted(how)
+        return self._beam_answer(self._tokens(prompt, variables), wanted, beams, length_penalty)
+
+    def stream(self, prompt: Prompt, **how: Any) -> Stream:
+        """The text of an answer in parts, as they come.
+
+        max_tokens: the most tokens of the answer (None: as many as the context has room for).
+        stop: a text, or several, before which the answer ends.
+        sampling: a `Sampling`; its settings may be given by their names, too (temperature=0.8, top_p=0.95, seed=1).
+        log_probabilities: tell for each token how likely it was, and so many of the most likely ones.
+        ends: False goes on where the model would end.
+        constraint: a function that makes a `Constraint` on the answer (see `tilewright.llm.grammars`).
+        template: variables for the chat template, such as {"tools": [...], "enable_thinking": False}.
+        """
+        wanted, variables = self._wanted(how)
+        tokens = self._tokens(prompt, variables)
+        decoder = self._borrowed()
+        stream: Stream
+
+        def over() -> None:
+            if not stream.failed and len(self._idle) < _MOST_IDLE:
+                self._idle.append(decoder)
+
+        stream = Stream(decoder, self.tokenizer, tokens, wanted, done=over)
+        return stream
+
+    def chat(self, messages: str | Sequence[Message], **how: Any) -> str:
+        """The text of the answer to the messages of a chat, or to one message of a user."""
+        said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        if prompt_kind(said) != "messages":
+            raise InputError(
+                "a chat is a list of messages", hint='such as [{"role": "user", "content": "Hello"}]'
+            )
+        return self.answer(said, **how).text
+
+    def conversation(
+        self, messages: Sequence[Message] = (), *, template: Mapping[str, Any] | None = None
+    ) -> Conversation:
+        """A chat that goes on, in which only what is new is computed for each answer."""
+        return Conversation(self._root.fork, self.tokenizer, self.template, messages, template)
+
+    def wanted(self, **how: Any) -> Wanted:
+        """The record of `how`, for answers of a `Conversation`."""
+        return self._wanted(how)[0]
+
+    def tokens(self, prompt: Prompt, **variables: Any) -> list[int]:
+        """The tokens of a prompt, as the model is fed them."""
+        return tokens_of(prompt, self.tokenizer, self.template, variables)
+
+    def logits(self, prompt: Prompt) -> np.ndarray:
+        """The logits f32[size of the vocabulary] of the token behind a prompt."""
+        tokens = self._tokens(prompt, {})
+        return self._using(lambda decoder: decoder.feed(tokens)[: self.tokenizer.size])
+
+    def score(self, text: Prompt, *, after: Prompt | None = None) -> Score:
+        """How likely the model finds a text, behind another one where there is one. The first token of all has nothing
+        before it, and no probability. InputError where no token is left."""
+        before = [] if after is None else self._tokens(after, {})
+        if isinstance(text, str) and before:
+            tokens = [*before, *self.tokenizer.encode(text, begin=False)]
+        else:
+            tokens = [*before, *self._tokens(text, {})]
+        first = max(len(before), 1)
+        if len(tokens) <= first:
+            raise InputError("there is no token to score: the text has none behind its begin")
+        check_prompt(tokens, self._root)
+
+        def run(decoder: Decoder) -> list[float]:
+            logits, found = decoder.feed(tokens[:first]), []
+            for n in range(first, len(tokens)):
+                named = logits[: self.tokenizer.size]
+                found.append(float(named[tokens[n]]) - log_sum_exp(named))
+                if n + 1 < len(tokens):
+                    logits = decoder.feed(tokens[n : n + 1])
+            return found
+
+        wrong = next((token for token in tokens if not 0 <= token < self.tokenizer.size), None)
+        if wrong is not None:
+            raise InputError(f"there is no token {wrong}: the vocabulary has {self.tokenizer.size}")
+        return Score(tuple(tokens[first:]), tuple(self._using(run)))
+
+    def beams(
+        self, prompt: Prompt, width: int, *, max_tokens: int = 64, length_penalty: float = 1.0
+    ) -> list[Beam]:
+        """The most likely continuations of a prompt as wholes, the best first (see `beam_search`)."""
+        tokens = self._tokens(prompt, {})
+        return self._using(lambda decoder: self._searched(decoder, tokens, width, max_tokens, length_penalty))
+
+    def _searched(
+        self, decoder: Decoder, tokens: list[int], width: int, max_tokens: int, length_penalty: float
+    ) -> list[Beam]:
+        return beam_search(
+            decoder,
+            tokens,
+            width=width,
+            max_tokens=max_tokens,
+            ends=self.tokenizer.special.ends,
+            size=self.tokenizer.size,
+            length_penalty=length_penalty,
+        )
+
+    def _beam_answer(self, tokens: list[int], wanted: Wanted, width: int, length_penalty: float) -> Answer:
+        if wanted.sampling != Sampling() or wanted.constraint or wanted.log_probabilities is not None:
+            raise OptionError("beams= takes the most likely text: it goes with max_tokens= and stop= alone")
+        most = self.context if wanted.max_tokens is None else wanted.max_tokens
+        start = time.perf_counter()
+        best = self._using(lambda decoder: self._searched(decoder, tokens, width, most, length_penalty))[0]
+        seconds = time.perf_counter() - start
+        stops = StopStrings(wanted.stop)
+        text = stops.push(self.tokenizer.decode(best.tokens)) + stops.end()
+        reason: Reason = "stop" if stops.found else "end" if best.ended else "length"
+        return Answer(text, tuple(map(Drawn, best.tokens)), reason, len(tokens), 0, seconds, seconds)
+
+    def _wanted(self, how: Mapping[str, Any]) -> tuple[Wanted, dict[str, Any]]:
+        rest = dict(how)
+        variables = dict(rest.pop("template", None) or {})
+        max_tokens = rest.pop("max_tokens", DEFAULT_TOKENS)
+        stop = rest.pop("stop", None)
+        told = rest.pop("log_probabilities", None)
+        ends = rest.pop("ends", True)
+        constraint: Callable[[], Constraint] | None = rest.pop("constraint", None)
+        sampling = Sampling.of(rest.pop("sampling", None), **rest)
+        return Wanted(sampling, max_tokens, stop, told, ends, constraint), variables
+
+    def _tokens(self, prompt: Prompt, variables: Mapping[str, Any]) -> list[int]:
+        tokens = tokens_of(prompt, self.tokenizer, self.template, variables)
+        check_prompt(tokens, self._root)
+        return tokens
+
+    def _borrowed(self) -> Decoder:
+        """A decoder that has been fed nothing, and that nobody else uses."""
+        try:
+            decoder = self._idle.pop()
+        except IndexError:
+            return self._root.fork()
+        decoder.rewind(0)
+        return decoder
+
+    def _using(self, run: Callable[[Decoder], Any]) -> Any:
+        decoder = self._borrowed()
+        found = run(decoder)
+        if len(self._idle) < _MOST_IDLE:
+            self._idle.append(decoder)
+        return found

@@ -1,0 +1,1 @@
+"""Which token comes next: settings, filters, penalties, draws, and where a text stops."""

@@ -1,0 +1,87 @@
+"""The tokeniser of a folder as Hugging Face has them: tokenizer.json, and what the configurations beside it say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tilewright.ir.diag import ModelError
+from tilewright.llm.tokens.library import LibraryText
+from tilewright.llm.tokens.tokenizer import ANSWER_ENDS, Special, Tokenizer
+
+FILE = "tokenizer.json"
+_MOST_BYTES = 2**26
+
+
+def folder_tokenizer(folder: Path) -> Tokenizer:
+    """ModelError where the folder has no tokenizer.json, or a damaged one; UnsupportedError for kinds that are not
+    known."""
+    path = folder / FILE
+    if not path.is_file():
+        others = [
+            name for name in ("tokenizer.model", "vocab.json", "spiece.model") if (folder / name).exists()
+        ]
+        raise ModelError(
+            f"the folder has no {FILE}" + (f", only {', '.join(others)}" if others else ""),
+            where=str(folder),
+            hint="AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes one",
+        )
+    library = LibraryText(path)
+    spelling, leading_space = library.spelling()
+    config = read_json(folder / "tokenizer_config.json")
+    control = {token for token, added in library.added.items() if added.special}
+    named = {key: library.names[name] for key, name in special_names(folder).items() if name in library.names}
+    control |= set(named.values())
+    begin = library.around[0] if library.around else named.get("bos_token")
+    asked = config.get("add_bos_token") is True or bool(library.around)
+    ends = _ends(folder, library, control)
+    ends |= {named[key] for key in ("eos_token",) if key in named}
+    size = max(library.names.values(), default=-1) + 1
+    special = Special(
+        frozenset(control | ends),
+        frozenset(library.added),
+        begin,
+        frozenset(ends),
+        begins=asked and begin is not None,
+    )
+    return Tokenizer(size, library.name, spelling, library, special, leading_space, str(path))
+
+
+def _ends(folder: Path, library: LibraryText, control: set[int]) -> set[int]:
+    """Tokens that end an answer: those that the configurations name, and those that usually do."""
+    found = {token for token in control if library.name(token) in ANSWER_ENDS}
+    for name in ("generation_config.json", "config.json"):
+        told = read_json(folder / name).get("eos_token_id")
+        for token in told if isinstance(told, list) else [told]:
+            if isinstance(token, int) and not isinstance(token, bool) and library.name(token) is not None:
+                found.add(token)
+    return found
+
+
+def _content(token: Any) -> str:
+    """The name of a special token: a text, or an object with one."""
+    found = token.get("content") if isinstance(token, dict) else token
+    return found if isinstance(found, str) else ""
+
+
+def special_names(folder: Path) -> dict[str, str]:
+    """The names of special tokens, such as bos_token, as chat templates ask for them."""
+    config = read_json(folder / "tokenizer_config.json")
+    keys = ("bos_token", "eos_token", "unk_token", "pad_token")
+    return {key: name for key in keys if (name := _content(config.get(key)))}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a file, {} where there is none; ModelError where it is no object."""
+    if not path.is_file():
+        return {}
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"a configuration cannot be read: {error}", where=str(path)) from None
+    if not isinstance(found, dict):
+        raise ModelError("a configuration is a JSON object, and this is none", where=str(path))
+    return found

@@ -1,0 +1,89 @@
+"""The vocabularies that the package `tokenizers` computes: byte-level pairs, and whatever a tokenizer.json says.
+
+Imported only where one is needed, as the package takes 30 ms and is an extra."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, models, pre_tokenizers
+
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.llm.tokens.spelling import SPACE, Spelling
+from tilewright.llm.tokens.splits import Splits
+from tilewright.runtime.errors import short_name
+
+
+def byte_pairs(
+    tokens: Mapping[str, int], merges: Sequence[tuple[str, str]], splits: Splits, source: str
+) -> Callable[[str], list[int]]:
+    """Byte-pair encoding over the alphabet for bytes, with the ranks of pairs by their order."""
+    pairs = list(merges)
+    model = _made(
+        lambda: models.BPE(vocab=dict(tokens), merges=pairs, ignore_merges=splits.ignore_merges),
+        "the vocabulary and its merges contradict each other",
+        source,
+    )
+    tokenizer = tokenizers.Tokenizer(model)
+    cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in splits.expressions]
+    level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, level])
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+class LibraryText:
+    """A segmenter that a tokenizer.json describes. `lead` and `trail` are what it puts around a text."""
+
+    def __init__(self, path: Path) -> None:
+        self.source = str(path)
+        self._tokenizer = _made(
+            lambda: tokenizers.Tokenizer.from_file(str(path)), "the tokeniser cannot be read", self.source
+        )
+        self._lock = threading.Lock()
+        self.names: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
+        self.around: list[int] = self._tokenizer.encode("", add_special_tokens=True).ids
+
+    def encode(self, text: str, *, control: bool, first: bool) -> list[int]:
+        with self._lock:  # whether special tokens are text is a property of the whole object
+            self._tokenizer.encode_special_tokens = not control
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def name(self, token: int) -> str | None:
+        return self._tokenizer.id_to_token(token)
+
+    def spelling(self) -> tuple[Spelling, bool]:
+        """How it spells tokens, and whether a space before the first word is its own; UnsupportedError where that is
+        not known."""
+        decoder = self._tokenizer.decoder
+        state = json.loads(decoder.__getstate__()) if decoder is not None else {}
+        parts = state.get("decoders", [state])
+        kinds = {part.get("type", "none") for part in parts}
+        if "ByteLevel" in kinds:
+            return "bytes", False
+        if "WordPiece" in kinds:
+            return "wordpiece", True
+        replaced = any(part.get("pattern", {}).get("String") == SPACE for part in parts)
+        if "Metaspace" in kinds or "ByteFallback" in kinds or replaced:
+            first = any(p.get("prepend_scheme", "never") != "never" for p in parts)
+            return "sentencepiece", first or "Strip" in kinds
+        raise UnsupportedError(
+            f"how the tokeniser makes text of tokens is not known: {short_name(', '.join(sorted(kinds)), 200)}",
+            where=self.source,
+            hint="known are ByteLevel, Metaspace, ByteFallback and WordPiece",
+        )
+
+
+def _made(make: Callable[[], Any], wrong: str, source: str) -> Any:
+    try:
+        return make()
+    except BaseException as error:
+        # what panics in the package is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise ModelError(f"{wrong}: {short_name(str(error), 300)}", where=source) from None
