@@ -57,8 +57,8 @@ def test_they_grow_as_callers_would_have_it(states: Any) -> None:
         ("past", model.states[0].way, ""), *((f"v{k}", "in place", "past") for k in range(4)),
     }  # fmt: skip
     assert model.artifact.program is None
-    told = [remark.subject for remark in model.report().remarks if "continues is a state" in remark.message]
-    assert told == [f"v{k}" for k in range(4)]
+    kept = [r.subject for r in model.report().remarks if "continues is a state" in r.message]
+    assert kept == [f"v{k}" for k in range(4)]
     held = [np.zeros((1, GROUPS, 0, SIZE), np.float32)] * 4
     filled = 0
     for n in (3, 1, 1, 4, 1):

@@ -55,3 +55,8 @@ def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, targe
     worth = LONGEST_OF_HALVES if source == "memory" else 1
     halves = target.half_bytes
     return cycles(halves.signed if signed else halves.unsigned, weights / 2) <= worth * whole
+
+
+LEAST_GROUP = 8
+"""Elements of a column that share their factors, from which on these multiply the group's sum: of fewer, the sums of
+groups cost more than the products that they save."""

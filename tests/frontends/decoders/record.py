@@ -44,7 +44,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("Gemma2", {"head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 24}),
     "gemma3": (
         "Gemma3Text",
-        {"head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 24, "num_hidden_layers": 6},
+        {"head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 16, "num_hidden_layers": 6},
     ),
     "phi3": ("Phi3", {"sliding_window": 5, "rope_parameters": _ROPE | {"partial_rotary_factor": 0.5}}),
     "phi3, long": ("Phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 6}),

@@ -23,6 +23,9 @@ class Effort(Enum):
     """Level 1 of the middle end has no GVN, which the repeated loads of unrolled code need; level 3 of the
     code generator differs in nothing that generated kernels use."""
 
+    LITTLE = (0, 0)
+    """A kernel that takes next to nothing of its program's time: a sixth to an eighth of LLVM's time for it."""
+
     SUPPORT = (0, 2)
     """The thread pool: written in SSA form without anything to simplify, and the same in every artefact."""
 

@@ -193,8 +193,6 @@ def windows(config: Config, *, pattern: int | None = None, everywhere: bool = Fa
     """For each layer how many keys a query sees at most, None for all: by `layer_types`. Where there are none, layers
     have a window but for every `pattern`-th, or `everywhere` if the config has one."""
     count = config.count("num_hidden_layers")
-    if not config.flag("use_sliding_window", True):
-        return [None] * count
     if "layer_types" in config:
         kinds = config.listed("layer_types", count)
         for kind in kinds:
@@ -202,10 +200,15 @@ def windows(config: Config, *, pattern: int | None = None, everywhere: bool = Fa
                 raise config.error(f"'layer_types' has {kind!r:.40}, which is not known")
         sliding = [kind == "sliding_attention" for kind in kinds]
     elif pattern is None:
-        sliding = [everywhere and "sliding_window" in config] * count
+        sliding = [everywhere] * count
     else:
         sliding = [(k + 1) % pattern != 0 for k in range(count)]
-    return [config.count("sliding_window") if slides else None for slides in sliding]
+    if not config.flag("use_sliding_window", True) or not any(sliding):
+        return [None] * count
+    if everywhere and "sliding_window" not in config:
+        return [None] * count
+    window = config.count("sliding_window", least=0) or None  # 0 is none
+    return [window if slides else None for slides in sliding]
 
 
 def routed(scores: Value, count: int, *, normalised: bool) -> Value:
@@ -222,13 +225,13 @@ def routed(scores: Value, count: int, *, normalised: bool) -> Value:
 def experts(
     part: WeightGroup, x: Value, weights: Value, inner: int, act: Activation, names: tuple[str, str, str]
 ) -> Value:
-    """The sum of what experts give, each times its weight. `names` are those of the matrices for gates, for values and
-    back; the experts have theirs apart, or stacked in one tensor."""
+    """The sum of what experts give, each times its weight. `names` are those of their matrices: for gates, for values,
+    and back."""
     gate, up, down = names
     width, count = shape_of(x)[-1].value, shape_of(weights)[-1].value
     total: Value | None = None
     for k in range(count):
-        own = part.expert(k, count)
+        own = part.inside(str(k))
         hidden = ew.mul(act(own.dense(x, gate, inner)), own.dense(x, up, inner))
         term = ew.mul(own.dense(hidden, down, width), section(weights, -1, k, 1))
         total = term if total is None else ew.add(total, term)

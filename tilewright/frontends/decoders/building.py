@@ -33,10 +33,6 @@ class WeightGroup:
     def value(self, name: str, *shape: int) -> Value:
         return self.weights.value(self.prefix + name, *shape)
 
-    def expert(self, number: int, count: int) -> WeightGroup:
-        """The weights of one of several experts."""
-        return self.inside(str(number))
-
     def dense(self, x: Value, name: str, rows: int, *, bias: bool = False, transposed: bool = False) -> Value:
         """x [..., columns] times the matrix [rows, columns], plus a bias [rows] where there is one. A `transposed`
         matrix is stored as [columns, rows]."""

@@ -25,7 +25,12 @@ from tilewright.frontends.weights.gguf import GgufFile
 from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir.diag import ModelError, UnsupportedError
 
-ROPE_FACTORS = "rope_freqs.weight"
+ROPE_FACTORS = {
+    "rope_freqs.weight": "factors",
+    "rope_factors_short.weight": "short_factor",
+    "rope_factors_long.weight": "long_factor",
+}
+"""Tensors that are parameters of rotary positions in Hugging Face's configs."""
 
 _FIELDS = {
     "block_count": "num_hidden_layers",
@@ -74,9 +79,9 @@ _LLAMA = {
 }
 _EXPERTS = {
     "blk.#.ffn_gate_inp": "model.layers.#.mlp.gate",
-    "blk.#.ffn_gate_exps": "model.layers.#.mlp.experts.gate_proj",
-    "blk.#.ffn_up_exps": "model.layers.#.mlp.experts.up_proj",
-    "blk.#.ffn_down_exps": "model.layers.#.mlp.experts.down_proj",
+    "blk.#.ffn_gate_exps": "model.layers.#.mlp.experts.*.gate_proj",
+    "blk.#.ffn_up_exps": "model.layers.#.mlp.experts.*.up_proj",
+    "blk.#.ffn_down_exps": "model.layers.#.mlp.experts.*.down_proj",
     "blk.#.ffn_gate_inp_shexp": "model.layers.#.mlp.shared_expert_gate",
     "blk.#.ffn_gate_shexp": "model.layers.#.mlp.shared_expert.gate_proj",
     "blk.#.ffn_up_shexp": "model.layers.#.mlp.shared_expert.up_proj",
@@ -139,7 +144,14 @@ _FORMS: dict[str, _Form] = {
     "gemma2": _Form("gemma2", _LLAMA | _GEMMA, {"norms_plus_one": True}),
     "gemma3": _Form("gemma3_text", _LLAMA | _GEMMA, {"norms_plus_one": True}),
     "phi3": _Form("phi3", _LLAMA | {"blk.#.ffn_up": "model.layers.#.mlp.gate_up_proj"}),
-    "stablelm": _Form("stablelm"),
+    "stablelm": _Form(
+        "stablelm",
+        _LLAMA
+        | {
+            "blk.#.attn_q_norm": "model.layers.#.self_attn.q_layernorm.norms.*",
+            "blk.#.attn_k_norm": "model.layers.#.self_attn.k_layernorm.norms.*",
+        },
+    ),
     "gpt2": _Form("gpt2", _GPT2, {"transposed_weights": False}),
     "gptneox": _Form("gpt_neox", _GPT_NEOX, {"heads_together": False}),
     "olmo": _Form("olmo", fields=_INTERLEAVED),
@@ -149,7 +161,12 @@ _FORMS: dict[str, _Form] = {
 _MIXTRAL = _Form(
     "mixtral",
     _LLAMA
-    | {key: name.replace(".mlp.", ".block_sparse_moe.") for key, name in _EXPERTS.items() if "shexp" not in key},
+    | {
+        "blk.#.ffn_gate_inp": "model.layers.#.block_sparse_moe.gate",
+        "blk.#.ffn_gate_exps": "model.layers.#.block_sparse_moe.experts.*.w1",
+        "blk.#.ffn_up_exps": "model.layers.#.block_sparse_moe.experts.*.w3",
+        "blk.#.ffn_down_exps": "model.layers.#.block_sparse_moe.experts.*.w2",
+    },
     _INTERLEAVED,
 )
 
@@ -164,8 +181,18 @@ def gguf_tensors(file: GgufFile) -> dict[str, StoredTensor]:
         number = layer[1] if layer else ""
         known = names.get(re.sub(r"^blk\.\d+\.", "blk.#.", stem))
         new = f"{known.replace('#', number)}{dot}{end}" if known is not None else name
-        found[new] = replace(tensor, name=new)
+        found |= {part.name: part for part in _apart(replace(tensor, name=new))}
     return found
+
+
+def _apart(tensor: StoredTensor) -> list[StoredTensor]:
+    """The parts of a tensor that holds those of all experts or heads along its first axis (`*` in its name): views."""
+    if "*" not in tensor.name or len(tensor.shape) < 2 or not tensor.shape[0]:
+        return [tensor]
+    return [
+        StoredTensor(tensor.name.replace("*", str(k)), tensor.shape[1:], tensor.kind, data)
+        for k, data in enumerate(np.split(tensor.data, tensor.shape[0]))
+    ]
 
 
 def gguf_config(file: GgufFile, tensors: Mapping[str, StoredTensor]) -> Config:
@@ -180,12 +207,42 @@ def gguf_config(file: GgufFile, tensors: Mapping[str, StoredTensor]) -> Config:
     names["vocab_size"] = "tokenizer.ggml.tokens"
     head = "embed_out.weight" if form.model_type == "gpt_neox" else "lm_head.weight"
     fields["tie_word_embeddings"] = head not in tensors
-    biased = (".self_attn.q_proj.bias", ".query_key_value.bias")
-    fields["attention_bias"] = fields["use_qkv_bias"] = any(name.endswith(biased) for name in tensors)
+    biased = {end: any(name.endswith(f"{end}.bias") for name in tensors) for end in _BIASED}
+    fields |= {field: biased[end] for end, field in _BIASED.items()}
+    fields["attention_bias"] |= fields.pop("query_key_value_bias")
+    fields["use_qkv_bias"] = fields["attention_bias"]
+    fields["qk_layernorm"] = any(".q_layernorm." in name for name in tensors)
     fields["rope_parameters"] = _rope(file, prefix, fields)
-    if ROPE_FACTORS in tensors:
-        fields["rope_parameters"]["factors"] = tensors[ROPE_FACTORS].decoded().ravel().tolist()
+    for name, own in ROPE_FACTORS.items():
+        if name in tensors:
+            fields["rope_parameters"][own] = tensors[name].decoded().ravel().tolist()
+    if "long_factor" in fields["rope_parameters"]:
+        fields["rope_parameters"]["rope_type"] = "longrope"
+    _add_windows(file, prefix, fields)
     return Config(fields, str(file.path), names)
+
+
+_BIASED = {
+    "self_attn.q_proj": "attention_bias",
+    "query_key_value": "query_key_value_bias",
+    "mlp.gate_proj": "mlp_bias",
+}
+"""Tensors whose biases say what a config says otherwise."""
+
+
+def _add_windows(file: GgufFile, prefix: str, fields: dict[str, Any]) -> None:
+    """Which layers have windows, and scales of scores, that files leave to the program."""
+    sliding = file.metadata.get(f"{prefix}.attention.sliding_window_pattern")
+    if isinstance(sliding, int) and not isinstance(sliding, bool):
+        fields["sliding_window_pattern"] = sliding
+    elif isinstance(sliding, np.ndarray):
+        kinds = ("full_attention", "sliding_attention")
+        fields["layer_types"] = [kinds[bool(slides)] for slides in sliding]
+    size, heads = fields.get("head_dim"), fields.get("num_attention_heads")
+    largest = {"gemma2": 46, "gemma3": 62}.get(prefix)  # of 27 billion weights, whose scale is that of the whole width
+    if size and largest is not None:
+        is_largest = fields.get("num_hidden_layers") == largest and isinstance(heads, int) and heads > 0
+        fields["query_pre_attn_scalar"] = fields.get("hidden_size", 0) // heads if is_largest else size
 
 
 def _form(file: GgufFile) -> _Form:

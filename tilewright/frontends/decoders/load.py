@@ -12,6 +12,7 @@ from tilewright.frontends.decoders.architectures.registry import find_architectu
 from tilewright.frontends.decoders.building import Building
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.config import Config
+from tilewright.frontends.decoders.gguf_names import ROPE_FACTORS
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.frontends.decoders.weights import CheckpointWeights
 from tilewright.frontends.inputs import Declared
@@ -51,7 +52,9 @@ def load_decoder(
     found = find_architecture(config)
     context = config.count("max_position_embeddings")
     capacity = wanted.capacity or context
-    weights = CheckpointWeights(checkpoint.tensors, str(checkpoint.path), found.base)
+    weights = CheckpointWeights(
+        checkpoint.tensors, str(checkpoint.path), found.base, wanted.weights, config.count("vocab_size")
+    )
     states = found.states(config, capacity)
     declared = {"ids": Declared(dt.i64, (1, "s")), PAST: Declared(dt.i64, ()), **states}
     kept = (PAST, *states)
@@ -60,22 +63,21 @@ def load_decoder(
         values = {name: value for name, value in inputs.items() if value is not None}
         building = _building(values, config, weights, capacity, every=wanted.logits == "all")
         fits = s.logical_and(s.le(1, building.steps), s.le(building.before + building.steps, capacity))
-        place = Loc(node=found.name, op="decoder")
-        with translation.builder.at(place):
+        with translation.builder.at(Loc(node=found.name, op="decoder")):
             full = f"the cache has {capacity} positions, and the call's tokens must fit behind those that are filled"
             translation.require(s.logical_and(fits, s.le(0, building.before)), f"{full}: start anew, or ask for more")
-        logits = translation.node(place, str(checkpoint.path), found.name, lambda: [found.write(building)])
-        weights.check(found.ignored)
-        translation.problems.raise_if_any()
-        assert logits is not None and logits[0] is not None
-        rows = logits[0] if building.all_rows else reshape(logits[0], shape=(1, shape_of(logits[0])[2]))
+            (logits,) = translation.fit((), lambda: [found.write(building)])
+        weights.check((*found.ignored, *ROPE_FACTORS))
+        assert logits is not None
+        rows = logits if building.all_rows else reshape(logits, shape=(1, shape_of(logits)[2]))
         building.updated[PAST] = ew.add(building.past, dim_value(building.steps))
         return [rows, *(building.updated[name] for name in kept)]
 
     outputs = ["logits", *(f"{NEXT}.{name}" for name in kept)]
-    module = translated(declared, outputs, config.count("num_hidden_layers"), translate, shapes=shapes)
+    module = translated(declared, outputs, 0, translate, shapes=shapes)
     variables = tuple((name, f"{NEXT}.{name}", "", name) for name in kept)
-    module.main.attrs |= {"variables": variables, "keeps": True}
+    nodes = sum(op.name not in ("constant", "return") for op in module.main.body.ops)
+    module.main.attrs |= {"variables": variables, "keeps": True, "nodes": nodes}
     return module
 
 

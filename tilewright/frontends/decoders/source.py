@@ -8,6 +8,7 @@ from pathlib import Path
 from tilewright.runtime.errors import OptionError
 
 LOGITS = ("last", "all")
+WEIGHTS = ("float32", "float16", "bfloat16", "int8", "int4")
 
 
 @dataclass(frozen=True)
@@ -17,13 +18,19 @@ class DecoderSource:
     path: a .gguf file, or a folder of Hugging Face (config.json and .safetensors).
     capacity: positions that its states have room for; None is the context that it was trained for.
     logits: of the "last" position of a call, or of "all" of them.
+    weights: "float32", "float16", "bfloat16", "int8" or "int4" for matrices that are stored in more bits (integers in
+        groups of 32; the embedding and the head are int8 where others are int4); None takes all as they are stored.
+        "float32" is for all of them.
     """
 
     path: str | Path
     capacity: int | None = None
     logits: str = "last"
+    weights: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, str | Path):
+            raise OptionError(f"path={self.path!r:.80} is not allowed: give a .gguf file, or a folder")
         object.__setattr__(self, "path", Path(self.path))
         if self.capacity is not None and (
             not isinstance(self.capacity, int) or isinstance(self.capacity, bool) or not 1 <= self.capacity < 1 << 31
@@ -31,6 +38,12 @@ class DecoderSource:
             raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number of positions, from 1 on")
         if self.logits not in LOGITS:
             raise OptionError(f"logits={self.logits!r:.80} is not allowed: one of {', '.join(LOGITS)}")
+
+        if self.weights is not None and self.weights not in WEIGHTS:
+            raise OptionError(
+                f"weights={self.weights!r:.80} is not allowed: one of {', '.join(WEIGHTS)}, or None",
+                hint="None takes the weights as they are stored",
+            )
 
     @classmethod
     def of(cls, source: object) -> DecoderSource:

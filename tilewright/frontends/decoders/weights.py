@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from tilewright.frontends.problems import shown
+from tilewright.frontends.weights.encode import encoded
 from tilewright.frontends.weights.expression import stored_value
+from tilewright.frontends.weights.layout import BlockLayout, PlainLayout
 from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -16,14 +18,26 @@ from tilewright.ops.index import gather
 from tilewright.ops.source import full
 
 _LISTED = 20
+_BITS = {"float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
+_DTYPES = {"float32": dt.f32, "float16": dt.f16, "bfloat16": dt.bf16}
 
 
 class CheckpointWeights:
     """The tensors of a checkpoint in `where`. What is missing or of another shape is noted, and stands for zeros until
-    `check` tells all of it at once. Tensors whose names end in one of `ignored` may be there for others."""
+    `check` tells all of it at once. Names may lack the `base` of those of an architecture. Matrices are made of the
+    kind `wanted` where that has fewer bits; those with a row for each token of a `vocabulary` have 8 bits at least.
+    """
 
-    def __init__(self, tensors: Mapping[str, StoredTensor], where: str, base: str = "") -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, StoredTensor],
+        where: str,
+        base: str = "",
+        wanted: str | None = None,
+        vocabulary: int = 0,
+    ) -> None:
         self.tensors, self.where, self._base = tensors, where, base
+        self._wanted, self._vocabulary = wanted, vocabulary
         self._values: dict[str, Value] = {}
         self._used: set[str] = set()
         self._missing: dict[str, tuple[int, ...]] = {}
@@ -38,7 +52,7 @@ class CheckpointWeights:
         if stored is None:
             return full(value=0.0, dtype=dt.f32, shape=shape)
         if name not in self._values:
-            self._values[name] = stored_value(stored)
+            self._values[name] = stored_value(self._as_wanted(stored) if len(shape) == 2 else stored)
         return self._values[name]
 
     def rows(self, name: str, count: int, width: int, places: Value) -> Value:
@@ -72,6 +86,16 @@ class CheckpointWeights:
                 where=self.where,
                 hint="config and weights must belong together, and all files of a sharded model must be there",
             )
+
+    def _as_wanted(self, matrix: StoredTensor) -> StoredTensor:
+        wanted, stored = self._wanted, matrix.kind.layout
+        if wanted == "int4" and matrix.shape[0] == self._vocabulary:
+            wanted = "int8"
+        if wanted is None or (isinstance(stored, PlainLayout) and stored.dtype is _DTYPES.get(wanted)):
+            return matrix
+        if isinstance(stored, BlockLayout) and wanted != "float32" and stored.codes.bits <= _BITS[wanted]:
+            return matrix
+        return encoded(matrix.decoded(), wanted, name=matrix.name)
 
     def _key(self, name: str) -> str:
         """Files of a model without its head have its tensors without the name of the body."""

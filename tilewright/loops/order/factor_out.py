@@ -226,7 +226,7 @@ class _Linear:
         if op.name == "const":
             return True
         if op.name != "load":
-            return scalar_operation(op).is_pure and scalar_operation(op).arity > 0
+            return op.name == "cast" or (scalar_operation(op).is_pure and scalar_operation(op).arity > 0)
         read = (*op.attrs["idx"], *op.attrs.get("guard", ()))
         moved = self.moved(read, (ZERO,) * len(self.places))
         return not _stores(self.loop, op.operands[0]) and not any(i.vars & self.inside for i in moved)

@@ -8,6 +8,7 @@ from tilewright.frontends.decoders.building import Building
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 from tilewright.ops.view import split
+from tilewright.runtime.errors import OptionError
 
 
 @architecture("gpt2", base="transformer.", ignored=(".attn.bias", ".attn.masked_bias"))
@@ -19,6 +20,8 @@ def gpt2(m: Building) -> Value:
     by_layer = config.flag("scale_attn_by_inverse_layer_idx", False)
     turned = config.flag("transposed_weights", True)
     context = config.count("max_position_embeddings")
+    if m.capacity > context:
+        raise OptionError(f"capacity={m.capacity} is more than the {context} positions that the model has learned")
     x = ew.add(
         m.embedded("transformer.wte"), m.weights.rows("transformer.wpe.weight", context, width, m.positions)
     )

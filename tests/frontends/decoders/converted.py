@@ -1,0 +1,113 @@
+"""Recorded checkpoints as GGUF files, laid out as llama.cpp's converter does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.frontends.decoders.checkpoints import tensor
+from tests.frontends.weights.gguf_files import Gguf
+
+Tensors = dict[str, np.ndarray]
+_LLAMA = {
+    "model.embed_tokens": "token_embd", "lm_head": "output", "model.norm": "output_norm",
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
+    "mlp.gate_up_proj": "ffn_up",
+}  # fmt: skip
+_GEMMA = _LLAMA | {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+_GPT = {
+    "transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm",
+    "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "gpt_neox.embed_in": "token_embd", "embed_out": "output",
+    "gpt_neox.final_layer_norm": "output_norm", "input_layernorm": "attn_norm",
+    "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "post_attention_layernorm": "ffn_norm",
+    "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
+}  # fmt: skip
+_NUMBERS = {
+    "num_hidden_layers": "block_count", "n_layer": "block_count", "max_position_embeddings": "context_length",
+    "n_positions": "context_length", "hidden_size": "embedding_length", "n_embd": "embedding_length",
+    "intermediate_size": "feed_forward_length", "num_attention_heads": "attention.head_count",
+    "n_head": "attention.head_count", "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length", "sliding_window": "attention.sliding_window",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon", "layer_norm_eps": "attention.layer_norm_epsilon",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+}  # fmt: skip
+
+
+def write_gguf(path: Path, case: Mapping[str, Any], name: str) -> Path:
+    """A recorded case of the architecture `name` of llama.cpp."""
+    config = case["config"]
+    file = Gguf().key("general.architecture", "str", name)
+    file.key("tokenizer.ggml.tokens", "[str]", [f"<{k}>" for k in range(config["vocab_size"])])
+    for field, key in _NUMBERS.items():
+        if (number := config.get(field)) is not None:
+            file.key(f"{name}.{key}", "u32" if isinstance(number, int) else "f32", number)
+    rope = config.get("rope_parameters") or {}
+    rope = rope.get("full_attention", rope)
+    if "rope_theta" in rope:
+        file.key(f"{name}.rope.freq_base", "f32", rope["rope_theta"])
+    if "partial_rotary_factor" in rope:
+        size = config["hidden_size"] // config["num_attention_heads"]
+        file.key(f"{name}.rope.dimension_count", "u32", int(size * rope["partial_rotary_factor"]))
+    own = {key: tensor(key, shape) for key, shape in case["tensors"].items()}
+    if rope.get("rope_type") == "longrope":
+        file.key(f"{name}.rope.scaling.original_context_length", "u32", rope["original_max_position_embeddings"])
+        for part in ("long", "short"):
+            factors = np.array(rope[f"{part}_factor"], np.float32)
+            file.tensor(f"rope_factors_{part}.weight", factors.shape, "F32", factors.tobytes())
+    for key, array in _laid_out(config, _stacked(own), name).items():
+        file.tensor(key, array.shape, "F32", np.ascontiguousarray(array, np.float32).tobytes())
+    return file.write(path)
+
+
+def _stacked(own: Tensors) -> Tensors:
+    """Experts in one tensor for each matrix."""
+    found: Tensors = {}
+    for name, array in own.items():
+        before, marker, after = name.partition(".experts.")
+        if not marker:
+            found[name] = array
+        elif after.startswith("0."):
+            after = after.removeprefix("0.")
+            count = sum(other.startswith(f"{before}.experts.") and other.endswith(after) for other in own)
+            found[f"{before}.{after}"] = np.stack([own[f"{before}.experts.{k}.{after}"] for k in range(count)])
+    return found
+
+
+def _laid_out(config: Mapping[str, Any], own: Tensors, name: str) -> Tensors:
+    names = _GEMMA if name.startswith("gemma") else _GPT if name.startswith("gpt") else _LLAMA
+    found: Tensors = {}
+    for key, array in own.items():
+        stem, _, end = key.rpartition(".")
+        layer = next((part for part in key.split(".") if part.isdigit()), None)
+        short = stem if layer is None else stem.partition(f".{layer}.")[2]
+        heads = config.get("num_key_value_heads" if short.endswith("k_proj") else "num_attention_heads")
+        if name == "llama" and short.endswith(("q_proj", "k_proj")):
+            array = _for_neighbours(array, heads)
+        if name.startswith("gemma") and short.endswith("norm"):
+            array = array + 1
+        if name == "gpt2" and array.ndim == 2 and layer is not None:
+            array = array.T
+        if name == "gptneox" and short.endswith("query_key_value"):
+            apart = array.reshape(heads, 3, -1, *array.shape[1:])
+            array = np.moveaxis(apart, 1, 0).reshape(array.shape)
+        new = names[short] + ("_exps" if array.ndim == 3 else "")
+        found[f"blk.{layer}.{new}.{end}" if layer else f"{new}.{end}"] = array
+    return found
+
+
+def _for_neighbours(array: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of two halves of each head in turn."""
+    shape: Sequence[int] = array.shape
+    return array.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)

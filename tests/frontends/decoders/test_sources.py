@@ -1,0 +1,165 @@
+"""What is given as a language model: GGUF files and folders, with fewer bits, and as any command takes it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tilewright
+from tests.frontends.decoders.checkpoints import IDS, cases, tensor, write_folder
+from tests.frontends.decoders.converted import write_gguf
+from tests.frontends.decoders.test_architectures import check, stepped
+from tests.frontends.weights.gguf_files import Gguf
+from tilewright import DecoderSource
+from tilewright.cli.app import commands
+from tilewright.frontends.decoders import DecoderFrontEnd
+from tilewright.frontends.decoders.config import Config
+from tilewright.frontends.decoders.load import load_decoder
+from tilewright.frontends.decoders.rotary import Rotary
+from tilewright.frontends.weights.encode import encoded
+from tilewright.ir.core import Block, Builder, Func, Module
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define.interp import evaluate_func
+from tilewright.ops.source import iota
+
+CASES = cases()
+GGUF = {
+    "llama": "llama", "qwen2": "qwen2", "qwen3_moe": "qwen3moe", "gemma3": "gemma3", "phi3": "phi3",
+    "phi3, long": "phi3", "gpt2": "gpt2", "gpt_neox": "gptneox",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_gguf_files_are_the_same_models(tmp_path: Path, name: str) -> None:
+    path = write_gguf(tmp_path / "model.gguf", CASES[name], GGUF[name])
+    module = load_decoder(DecoderSource(path, logits="all", capacity=16))
+    check(stepped(module, (4, 1, 6)), CASES[name])
+
+
+def test_errors_of_gguf_files_name_their_keys(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    file = Gguf().key("general.architecture", "str", "llama").key("llama.block_count", "u32", 0)
+    file.write(path)
+    with pytest.raises(ModelError, match=r"'llama.context_length' is missing.*\n.*model.gguf"):
+        load_decoder(path)
+    file.key("llama.context_length", "u32", 8).write(path)
+    with pytest.raises(ModelError, match=r"'tokenizer.ggml.tokens' is missing"):
+        load_decoder(path)
+    file.key("tokenizer.ggml.tokens", "[str]", ["a", "b"]).key("llama.vocab_size", "u32", 3).write(path)
+    with pytest.raises(ModelError, match=r"'llama.vocab_size' is 3, and 'tokenizer.ggml.tokens' has 2 entries"):
+        load_decoder(path)
+    Gguf().write(path)
+    with pytest.raises(ModelError, match=r"'general.architecture' is missing"):
+        load_decoder(path)
+    Gguf().key("general.architecture", "str", "bert").write(path)
+    with pytest.raises(UnsupportedError, match="the architecture 'bert' is not supported"):
+        load_decoder(path)
+    file.key("llama.feed_forward_length", "[u32]", [3, 4]).write(path)
+    with pytest.raises(UnsupportedError, match=r"'llama.feed_forward_length' differs from layer to layer"):
+        load_decoder(path)
+
+
+def folder(path: Path, name: str = "llama") -> Path:
+    return write_folder(path / name, CASES[name]["config"], CASES[name]["tensors"])
+
+
+def test_logits_are_those_of_the_last_position_unless_all_are_wanted(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    last, every = (tilewright.compile(DecoderSource(path, logits=x), cache=False, threads=1) for x in ("last", "all"))
+    assert last.outputs[0].shape == (1, 61)
+    ids = np.array([IDS])
+    np.testing.assert_allclose(last(ids)[0], every(ids)[0][:, -1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_path_is_enough_and_the_cache_knows_it_again(tmp_path: Path) -> None:
+    path, session = folder(tmp_path), tilewright.Session(tmp_path / "cache")
+    model = tilewright.compile(str(path), session=session, threads=1)
+    assert model.state("keys.0").shape == (1, 2, 64, 8)  # the context that the config has
+    assert {state.way for state in model.states if state.info.name != "past"} == {"in place"}
+    of_config = tilewright.compile(path / "config.json", session=session, threads=1)
+    ids = np.array([IDS])
+    np.testing.assert_array_equal(model(ids)[0], of_config(ids)[0])
+    end = DecoderFrontEnd()
+
+    def digest(source: object) -> bytes:
+        return end.digest(source, lambda path, find: find(path))
+
+    sources = (path, DecoderSource(path), DecoderSource(path, 8), DecoderSource(path, 8, "all"))
+    known = [digest(source) for source in sources]
+    assert known[0] == known[1] and len({*known}) == 3
+    assert digest(DecoderSource(path, weights="int8")) not in known
+    os.truncate(path / "model.safetensors", 1000)
+    assert digest(path) != known[0]
+
+
+def test_who_wants_to_hand_caches_on_names_no_states(tmp_path: Path) -> None:
+    path = DecoderSource(folder(tmp_path), capacity=8)
+    model = tilewright.compile(path, states={"past": "next.past"}, cache=False, threads=1)
+    assert [info.name for info in model.inputs][:2] == ["ids", "keys.0"]
+
+
+@pytest.mark.parametrize("weights", ["float32", "float16", "bfloat16", "int8", "int4"])
+def test_weights_of_fewer_bits(tmp_path: Path, weights: str) -> None:
+    """As if the file had had what they stand for, in float32: matrices alone, and of the vocabulary 8 bits at least."""
+    path, case = folder(tmp_path), CASES["llama"]
+    wanted = {}
+    for name, shape in case["tensors"].items():
+        array = tensor(name, shape)
+        kind = "int8" if weights == "int4" and shape[0] == 61 else weights
+        wanted[name] = encoded(array, kind).decoded() if array.ndim == 2 else array
+    write_folder(tmp_path / "rounded", case["config"], case["tensors"], wanted)
+    module = load_decoder(DecoderSource(path, capacity=16, logits="all", weights=weights))
+    again = load_decoder(DecoderSource(tmp_path / "rounded", capacity=16, logits="all"))
+    np.testing.assert_allclose(stepped(module, (11,)), stepped(again, (11,)), rtol=1e-4, atol=1e-4)
+    kinds = {np.dtype(array.dtype).name for array in module.constants.values()}
+    assert kinds & {"float16", "bfloat16", "int8", "int4"} == {
+        "float32": set(), "float16": {"float16"}, "bfloat16": {"bfloat16"}, "int8": {"int8", "float16"},
+        "int4": {"int8", "int4", "float16"},
+    }[weights]  # fmt: skip
+
+
+def test_weights_of_fewer_bits_stay_as_they_are(tmp_path: Path) -> None:
+    path, case = folder(tmp_path), CASES["llama"]
+    narrow = {n: tensor(n, shape).astype(np.float16) for n, shape in case["tensors"].items()}
+    write_folder(path, case["config"], case["tensors"], narrow)
+    stored = {weights: load_decoder(DecoderSource(path, weights=weights)) for weights in (None, "float16", "float32")}
+    kinds = {weights: {c.dtype.name for c in module.constants.values()} for weights, module in stored.items()}
+    assert kinds[None] == kinds["float16"] == {"float16", "float64"}  # angles are float64
+    assert kinds["float32"] == {"float16", "float32", "float64"}  # norms are no matrices
+
+
+def test_angles_are_right_at_large_positions() -> None:
+    rotary = Rotary.of(Config({"rope_theta": 10000.0}, "here"), 8, 1 << 20)
+    module, block = Module(), Block()
+    with Builder(block, module) as builder:
+        turn = rotary.at(ew.add(iota(shape=(3,), axis=0), 1_000_000))
+        builder.emit("return", [turn.cos, turn.sin])
+    cos, sin = evaluate_func(module.add(Func("main", block, "graph", {})), module, [])
+    angles = np.arange(1_000_000, 1_000_003)[:, None] * 10000.0 ** (-np.arange(4) / 4)
+    for found, wanted in ((cos, np.cos(angles)), (sin, np.sin(angles))):
+        assert np.abs(found - np.concatenate([wanted, wanted], 1)).max() < 1e-6
+
+
+def test_commands_take_them(tmp_path: Path) -> None:
+    path = folder(tmp_path)
+    for command in (["check", str(path)], ["show", str(path), "--level", "graph"], ["explain", str(path)]):
+        result = CliRunner().invoke(commands, command)
+        assert result.exit_code == 0, result.output
+        assert "keys.1" in result.output or command[0] != "show"
+
+
+def test_folders_of_other_models(tmp_path: Path) -> None:
+    """Those of pictures, or that only have weights: each error says which architectures there are."""
+    path = folder(tmp_path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({"text_config": config, "model_type": "gemma3"}))
+    load_decoder(path)
+    (path / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    with pytest.raises(UnsupportedError, match="'vit' is not supported"):
+        tilewright.compile(path)
