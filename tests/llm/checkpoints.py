@@ -14,7 +14,7 @@ from tests.llm.vocabularies import byte_level_metadata, written_folder
 WIDTH, INNER, LAYERS, HEADS = 32, 40, 2, 4
 ROWS, NAMED = 704, 700
 """Folders have rows without a token, GGUF files do not."""
-CONTEXT = 64
+CONTEXT = 256
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"

@@ -88,7 +88,7 @@ def test_a_context_that_is_full_ends_an_answer_and_refuses_a_prompt(
     answer = loaded.answer("the", max_tokens=None, ends=False)
     assert answer.reason == "context" and len(answer.tokens) == CONTEXT + 1 - len(loaded.tokens("the"))
     with pytest.raises(InputError, match=f"but the context has {CONTEXT} positions"):
-        loaded.answer("the " * 100)
+        loaded.answer("the " * 300)
     short = llm.load(file, context=10, threads=1, cache=False)
     assert short.context == 10
     with pytest.raises(InputError, match=r"the prompt has \d+ tokens, but the context has 10 positions"):

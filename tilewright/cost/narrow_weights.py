@@ -34,6 +34,15 @@ def is_widened_when_read(
     return max(multiplying + widening, read_narrow) < max(multiplying, read)
 
 
+LEAST_GROUP = 8
+"""Elements of a column that share their factors, from which on these multiply the group's sum."""
+
+
+def shares_factors(group: int) -> bool:
+    """Whether what so many neighbours in a column share is better multiplied with their sum."""
+    return group >= LEAST_GROUP
+
+
 LONGEST_OF_HALVES = 1.15
 """How much longer a core that is alone may take for weights from memory in halves of bytes: all cores share what these
 save, and they take half of the memory and of files."""
@@ -55,8 +64,3 @@ def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, targe
     worth = LONGEST_OF_HALVES if source == "memory" else 1
     halves = target.half_bytes
     return cycles(halves.signed if signed else halves.unsigned, weights / 2) <= worth * whole
-
-
-LEAST_GROUP = 8
-"""Elements of a column that share their factors, from which on these multiply the group's sum: of fewer, the sums of
-groups cost more than the products that they save."""

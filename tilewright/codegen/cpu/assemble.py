@@ -143,14 +143,6 @@ def assembly(text: str, target: Target, *, comments: bool = False, effort: Effor
         return str(tools.machine.emit_assembly(module))
 
 
-def optimised(text: str, target: Target) -> str:
-    """The module after LLVM's scalar passes, as text."""
-    tools = _tools(target, Effort.KERNEL)
-    with _parsed(text) as module:
-        tools.optimise(module)
-        return str(module)
-
-
 def _parsed(text: str) -> Any:
     """The module, in a context of its own so that threads do not share one; it must be closed."""
     try:

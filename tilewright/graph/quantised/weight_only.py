@@ -40,7 +40,7 @@ from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.traits.derive import is_view, known_product, traits_of
 from tilewright.ops.traits.pairing import is_elementwise
-from tilewright.ops.view import expand, reshape, slice_, transpose
+from tilewright.ops.view import reshape, transpose
 from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
@@ -94,7 +94,7 @@ def _is_shared(cast: Op, weights: Set[Value]) -> bool:
     pending, is_read = [cast.result], False
     while pending:
         for user in pending.pop().users:
-            if user.name not in ("reshape", "expand") and not is_elementwise(user):
+            if not keeps_known(user):
                 return False
             if user.result in weights:
                 is_read = True
@@ -230,10 +230,10 @@ def _transposed(value: Value, module: Module) -> Value | None:
     op = value.op
     assert op is not None
     rank = type_of(value).rank
-    if rank == 2 and (found := _columns_last(value, module)) is not None:
-        return found
     if op.name == "full" or rank == 0:
         return value
+    if rank == 2 and (found := _columns_last(value, module)) is not None:
+        return found
     if op.name == "constant":
         array = constant_array(value, module)
         if array is None:
@@ -254,34 +254,38 @@ def _columns_last(value: Value, module: Module) -> Value | None:
     that are; None where it follows from them in ways that this does not know. Numbers of groups are spread over these
     by an expand and reshapes, which leave the first axis as it is."""
     op, shape = value.op, shape_of(value)
-    if op is None:
-        return None
-    if op.name == "full" or not shape:
-        return value
-    turned = (*shape[1:], shape[0])
-    if op.name == "constant":
+    if op is None or not shape:
+        return None if shape else value
+    if is_constant(value):
         array = constant_array(value, module)
         if array is None:
             return None
         return constant(np.ascontiguousarray(np.moveaxis(array, 0, -1)), value.name or "w")
-    if op.name == "transpose" and tuple(op.attrs["perm"]) == (len(shape) - 1, *range(len(shape) - 1)):
+    if len(shape) == 2 and _swaps_last(op):
         return op.operands[0]
     if is_elementwise(op):
         found = [_columns_last_of(v, len(shape), module) for v in op.operands]
         known = [v for v in found if v is not None]
         return OPERATORS[op.name](*known, **op.attrs) if len(known) == len(found) else None
-    if op.name not in ("reshape", "expand", "slice"):
+    if not _keeps_first_axis(op):
         return None
-    (source,) = op.operands[:1]
-    before = shape_of(source)
-    if not before or before[0] != shape[0] or (op.name == "expand" and len(before) != len(shape)):
-        return None
-    inner = _columns_last(source, module)
-    if inner is None:
-        return None
-    if op.name == "slice":
-        return slice_(inner, **{name: (*each[1:], each[0]) for name, each in op.attrs.items()})
-    return reshape(inner, shape=turned) if op.name == "reshape" else expand(inner, shape=turned)
+    inner = _columns_last(op.operands[0], module)
+    turned = {name: (*each[1:], each[0]) for name, each in op.attrs.items()}
+    return None if inner is None else OPERATORS[op.name](inner, **turned)
+
+
+def _keeps_first_axis(op: Op) -> bool:
+    """Whether it is a view that shows the rows of its operand, changed but in order, and says so by one attribute or
+    several that have an item for each axis."""
+    if not is_view(op) or "perm" in op.attrs:
+        return False
+    rank, types = type_of(op.result).rank, [type_of(op.operands[0])]
+    if not types[0].rank or not all(isinstance(each, tuple) and len(each) == rank for each in op.attrs.values()):
+        return False
+    compute = OPERATORS[op.name].compute(types, op.attrs)
+    first, *others = next(o.attrs["idx"] for o in compute.body.ops if o.name == "load")
+    v = compute.axes[0][0]
+    return first is v and shape_of(op.operands[0])[0] == shape_of(op.result)[0] and not any(v in i.vars for i in others)
 
 
 def _columns_last_of(operand: Value, rank: int, module: Module) -> Value | None:

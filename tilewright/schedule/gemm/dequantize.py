@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import gcd
 
 from tilewright.cost.core import divisors
-from tilewright.cost.narrow_weights import LEAST_GROUP
+from tilewright.cost.narrow_weights import shares_factors
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import scalar_operation
@@ -73,7 +73,7 @@ def groups_of_factors(weights: Stage) -> list[int]:
     if len(weights.axes) < 2 or not extent_of(depth := weights.axes[-2]).is_const:
         return []
     v = loop_var(depth)
-    sizes = [n for n in reversed(divisors(extent_of(depth).value)) if n >= LEAST_GROUP]
+    sizes = [n for n in reversed(divisors(extent_of(depth).value)) if shares_factors(n)]
     loads = [load for load in loads_in(weights.axes[0]) if v in variables(load.attrs["idx"])]
     found = {next((n for n in sizes if _stays(load, v, n)), 0) for load in loads} - {0}
     groups = sorted(found, reverse=True)
