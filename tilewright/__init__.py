@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tilewright.comparison.errors import Difference as Difference
     from tilewright.comparison.errors import LayerDifference as LayerDifference
     from tilewright.exporters.convert import convert as convert
-    from tilewright.frontends.decoders.source import LanguageModel as LanguageModel
+    from tilewright.frontends.decoders.source import DecoderSource as DecoderSource
     from tilewright.ir.diag import InternalError as InternalError
     from tilewright.ir.diag import ModelError as ModelError
     from tilewright.ir.diag import ScheduleError as ScheduleError
@@ -56,7 +56,7 @@ _HOMES = {
     "InternalError": "tilewright.ir.diag",
     "KernelTime": "tilewright.runtime.profile",
     "LayerDifference": "tilewright.comparison.errors",
-    "LanguageModel": "tilewright.frontends.decoders.source",
+    "DecoderSource": "tilewright.frontends.decoders.source",
     "Model": "tilewright.runtime",
     "ModelCheck": "tilewright.checks.result",
     "ModelError": "tilewright.ir.diag",

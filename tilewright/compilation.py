@@ -331,6 +331,7 @@ class Compilation:
             self.module, setting.machine, self.strategies, self.remarks,
             self._emit if self.output is not None else None, setting.step("kernels"),
             optional=setting.optional, edited=setting.edited, numbers=setting.numbers,
+            strict=setting.options.numerics == "strict",
         )  # fmt: skip
         self.module.main.level = LEVEL
         introduce_states(self.module.main)

@@ -36,6 +36,7 @@ def compile_request(
 ) -> Artifact:
     """From the model's file on, without the session's cache. Raises ModelError, UnsupportedError, OptionError."""
     machine, plugins = session.machine(options), session.loaded_plugins
+    request = request.with_states_of(options)
 
     def compiled(module: Module, optional: OptionalSteps, report_step: OnProgress | None) -> Artifact:
         graphs = RequestedGraphs.of(module, request, options.frequent, session, report_step)

@@ -7,7 +7,7 @@ import difflib
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +125,9 @@ class Options:
         does not name stay symbolic. A call with such sizes runs the variant, of several the one with the most sizes,
         and all others the general program. Each variant takes about as long to compile as a model of fixed shapes.
     states: what the model keeps from one call to the next: a dict of names of inputs to the names of the outputs that
-        they become, such as {"h": "hn"}, or True for what the model declares: variables of TFLite files, and buffers to
-        which PyTorch modules write. They are no inputs and outputs of the compiled model, begin as zeros (what is
-        declared as the source has it), and are of fixed sizes.
+        they become, such as {"h": "hn"}, or True for what the model declares: variables of TFLite files and states of
+        their recurrent operators, and buffers to which PyTorch modules write. They are no inputs and outputs of the
+        compiled model, begin as zeros (what is declared as the source has it), and are of fixed sizes.
         `Model.state` and `Model.set_state` look at and change them, `Model.reset` begins anew. Calls of such a model
         from several threads run one after the other.
     """
@@ -251,11 +251,16 @@ def _frequent_size(name: str, size: object) -> int:
 @dataclass(frozen=True)
 class Request:
     """What is to be compiled: the model (a path, or an object that a front end takes), values for some of its inputs,
-    shapes for others."""
+    shapes for others, and whether states of its operators are inputs and outputs, for the model to keep."""
 
     model: Path | bytes | Any
     constants: dict[str, np.ndarray]
     shapes: dict[str, tuple[int | str, ...]]
+    keeps_states: bool = False
+
+    def with_states_of(self, options: Options) -> Request:
+        """As the options have it: `states=True` keeps whatever the model declares."""
+        return replace(self, keeps_states=options.states is True)
 
     @classmethod
     def of(cls, model: object, constants: object, shapes: object) -> Request:

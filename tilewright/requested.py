@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tilewright.frontends.built_in import FRONT_ENDS
-from tilewright.frontends.inputs import shapes_with
+from tilewright.frontends.inputs import keeping_states, shapes_with
 from tilewright.ir.core import Module
 from tilewright.ir.diag import InternalError, ModelError, TilewrightError, UnsupportedError, VerifyError
 from tilewright.ir.verify import verify_func
@@ -27,7 +27,8 @@ def import_request(request: Request, session: Session, progress: OnProgress | No
         progress(Progress("import", 0, 1))
     front_end = session.front_end(request.model)
     try:
-        module = front_end.load(request.model, constants=request.constants, shapes=request.shapes)
+        with keeping_states(request.keeps_states):
+            module = front_end.load(request.model, constants=request.constants, shapes=request.shapes)
         if front_end not in FRONT_ENDS:
             if not isinstance(module, Module):
                 raise TypeError(f"its 'load' gave a {type(module).__name__}, and no Module")

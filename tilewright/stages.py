@@ -50,7 +50,7 @@ def programs(
     if not isinstance(kernel, str | None):
         raise OptionError(f"kernel={kernel!r:.80} is not allowed: give the name of a kernel, or what it begins with")
     options = Options.of(options)
-    request, session = Request.of(model, constants, shapes), Session.of(session)
+    request, session = Request.of(model, constants, shapes).with_states_of(options), Session.of(session)
     machine = session.machine(options)
     if level == "import":
         return {"main": print_module(import_request(request, session, progress))}

@@ -284,6 +284,29 @@ def rows_in_turn(r: random.Random) -> tuple[Func, dict[str, int]]:
     return programs.kernel([(m, n)], [(m, n)], body), {}
 
 
+def scaled_in_groups(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """y[i, j] = sum of x[i, k] * w[k, j], where w = q[k, j] * s[g, j] - m[g, j] of the group g that k is in, computed
+    in registers for each step; or sums of x[i, k] * s[0, j]."""
+    m, n, groups, size = r.randint(1, 3), r.randint(1, 6), r.randint(1, 3), r.randint(1, 4)
+    form = r.randrange(3)
+
+    def body(t: ScalarBuilder, x: Array, q: Array, scale: Array, least: Array, y: Array) -> None:
+        with t.loop(m, "a") as i, t.loop(n, "b") as j:
+            y.store((i, j), 0)
+        with t.loop(groups, "g") as g, t.loop(size, "k") as k:
+            step = size * g + k
+            w = t.alloc(q.dtype, (1, n), "reg")
+            if form:
+                with t.loop(n, "c") as j:
+                    spread = q[step, j] * scale[g, j]
+                    w.store((0, j), spread - least[g, j] if form == 2 else spread)
+            with t.loop(m, "d") as i, t.loop(n, "e") as j:
+                y.store((i, j), y[i, j] + x[i, step] * (w[0, j] if form else scale[0, j]))
+
+    depth = groups * size
+    return programs.kernel([(m, depth), (depth, n), (groups, n), (groups, n)], [(m, n)], body), {}
+
+
 def groups_of_bytes(r: random.Random) -> tuple[Func, dict[str, int]]:
     """y[i, j] = sum of a[i, k, g] * b[k, j, g] over k and groups of four, in i32 of narrow integers."""
     m, k, n = r.randint(1, 3), r.randint(1, 3), r.choice([1, 5, 16])
@@ -352,6 +375,7 @@ PROGRAMS: tuple[Program, ...] = (
     scattered,
     perhaps_empty,
     rows_in_turn,
+    scaled_in_groups,
     groups_of_bytes,
     recurrent,
     doubled_lines,

@@ -203,6 +203,11 @@ def rfactor(c: Chance) -> None:
     c.s.rfactor(c.buffer(store.operands[-1]), loop, c.r.choice(SPACES))
 
 
+def factor_out(c: Chance) -> None:
+    loop, store = c.one_of(standing_still(c), "sum over a loop")
+    c.s.factor_out(c.buffer(store.operands[-1]), loop)
+
+
 def vectorize_reduction(c: Chance) -> None:
     loop = c.loop(*(o for o, _ in standing_still(c) if not any(map(is_loop, body_of(o).walk()))))
     within = c.loop(loop, *enclosing_loops(loop)[-1:])
@@ -310,6 +315,7 @@ STEPS: dict[str, Step] = {
     "split_axis": split_axis,
     "swap_axes": swap_axes,
     "rfactor": rfactor,
+    "factor_out": factor_out,
     "vectorize_reduction": vectorize_reduction,
     "dot": dot,
     "guard_reduction": guard_reduction,

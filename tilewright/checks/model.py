@@ -67,7 +67,7 @@ def check(
     OptionError.
     """
     chosen = Options.of(options, **fields)
-    request, session = Request.of(model, constants, shapes), Session.of(session)
+    request, session = Request.of(model, constants, shapes).with_states_of(chosen), Session.of(session)
     if not isinstance(sizes, Mapping | None):
         raise OptionError(f"sizes={sizes!r:.80} is not allowed: give a dict of names of dims to numbers")
     name = request.model.name if isinstance(request.model, Path) else ""

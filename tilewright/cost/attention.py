@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.cost.core import l2_room
 from tilewright.cost.gemm.cost_model import choose_tile
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
-from tilewright.cost.parallel import tasks_for_all
+from tilewright.cost.parallel import UNEVEN, greatest_share, tasks_for_all
 from tilewright.target.target import VECTOR_BYTES, Target
 
 MOST_ROWS = 72
@@ -22,6 +22,15 @@ ASSUMED_VECTORS = 3
 
 FEW_ROWS = 8
 """Rows below which keys and values are not worth a copy."""
+
+MOST_SHARING = 16
+"""Heads at most whose few rows read a key together: their results are kept in registers."""
+
+LEAST_COLUMNS = 64
+"""Columns of a piece of the values at least: pieces of lines take longer to read than threads gain by equal shares."""
+
+KEYS_OF_A_PIECE = 64
+"""Keys with which few rows are multiplied by one thread after the other."""
 
 ITERATIONS_PER_THREAD = 2
 """Heads for each thread from which on whole heads are shared out."""
@@ -58,6 +67,19 @@ def rows_of_chunk(heads: int | None, rows: int | None, most: int, target: Target
         return BLOCKS_PER_CHUNK * most
     chunk = -(-rows // -(-wanted // heads))
     return chunk if chunk >= FEW_ROWS else None
+
+
+def columns_of_piece(groups: int | None, columns: int | None, tile: Tile, target: Target) -> int:
+    """Columns of the results that a thread takes at once where few rows are multiplied with all values: those of a
+    register tile, or fewer where threads share the groups and these unevenly otherwise."""
+    size = tile.columns * tile.lanes
+    while (
+        groups is not None and columns is not None
+        and greatest_share(groups * -(-columns // size), target) > UNEVEN
+        and size % (2 * LEAST_COLUMNS) == 0
+    ):  # fmt: skip
+        size //= 2
+    return size
 
 
 def tile_of_products(rows: int, columns: int | None, depth: int | None, target: Target) -> Tile:

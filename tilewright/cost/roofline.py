@@ -1,18 +1,24 @@
-"""Cycles of a whole kernel before it is scheduled: a bound by what it computes and by the data that it moves."""
+"""Cycles of a whole kernel before it is scheduled: a bound by what it computes and by the data that it moves, and what
+it takes in each of the forms that strategies give it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil, log2
+from typing import Literal
 
 from tilewright.cost.core import (
     Source,
     arithmetic_cycles,
+    issue_cycles,
     lanes_of,
     move_cycles,
     multiply_cycles,
     read_cycles,
+    source_of,
 )
+from tilewright.cost.gemm.depth_lanes import ADDING_UP
 from tilewright.cost.parallel import fork_cycles
 from tilewright.target.target import Target
 
@@ -72,3 +78,85 @@ def is_below(cycles: float, best: float, share: float) -> bool:
 def _read_cycles(moved: Iterable[tuple[float, Source]], target: Target) -> float:
     """Cycles of a core that does nothing but move these bytes."""
     return sum(read_cycles(size, source, target) for size, source in moved)
+
+
+Form = Literal["tiles", "windows", "rows", "plain"]
+"""How a kernel computes sums: in register tiles with lanes along the results, for which what lies otherwise is copied;
+in such tiles, whose operands are read where they lie; in rows, with lanes along what is summed, which are added up in
+the end; or plainly, one term after the other in memory."""
+
+MOST_APART = 4
+"""Elements between neighbours up to which vectors are loaded whole, and shuffled."""
+
+TILE = 4
+"""Results of a register tile, or rows in turns, that share a load, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOfNest:
+    """How a load of a nest moves: by the elements between neighbours along the lanes of results and along those of what
+    is summed (None where these differ, or are too many), how many `elements` it reads, and whether some axis of the
+    results leaves it where it is (`shared`). Constants (`known`) are laid out as lanes need them."""
+
+    along_results: int | None
+    along_sum: int | None
+    elements: float
+    shared: bool
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NestWork:
+    """What one nest of a kernel does before it is scheduled: `elements` results, each a sum of `terms` (0: no sum); for
+    each term, or element, the weighted operations (`cost/elementwise.py`) and the loads. Lanes run along `results`
+    neighbours, or `summed` ones."""
+
+    elements: float
+    terms: float
+    operations: float
+    reads: tuple[ReadOfNest, ...]
+    element: int
+    results: int
+    summed: int
+
+
+def form_cycles(form: Form, nests: Iterable[NestWork], arguments: float, target: Target) -> float:
+    """Cycles of a core for a kernel of these nests in a form, which reads and writes arguments of so many bytes. For
+    comparing forms of one kernel: what all of them do alike is counted roughly."""
+    computing = sum(_nest_cycles(form, nest, target) for nest in nests)
+    return max(computing, read_cycles(arguments, source_of(arguments, target), target))
+
+
+def _nest_cycles(form: Form, nest: NestWork, target: Target) -> float:
+    full = lanes_of(8 * nest.element, target)
+    if not nest.terms:
+        lanes = max(1, min(full, nest.results))
+        return issue_cycles(
+            nest.elements * nest.operations / lanes,
+            nest.elements * sum(_loads(r, r.along_results, lanes) for r in nest.reads),
+            nest.elements / lanes,
+            0,
+            target,
+        )
+    steps = nest.elements * nest.terms
+    if form == "plain":
+        return issue_cycles(steps * nest.operations, steps * (len(nest.reads) + 1), steps, steps, target)
+    by_rows = form == "rows"
+    lanes = max(1, min(full, nest.summed if by_rows else nest.results))
+    loads = copied = 0.0
+    for read in nest.reads:
+        stride = read.along_sum if by_rows else read.along_results
+        if form == "tiles" and stride not in (0, 1) and not read.known:
+            stride, copied = 1, copied + read.elements
+        loads += steps * _loads(read, stride, lanes) / (TILE if read.shared else 1)
+    waits = steps if lanes == 1 else 0  # nothing else is computed meanwhile
+    adding_up = nest.elements * ADDING_UP * ceil(log2(lanes)) if by_rows else 0
+    computing = issue_cycles(steps * nest.operations / lanes, loads, 0, waits, target)
+    return computing + issue_cycles(0, copied, copied, 0, target) + adding_up
+
+
+def _loads(read: ReadOfNest, stride: int | None, lanes: int) -> float:
+    """Instructions that load for one element, of vectors of so many."""
+    if read.known or stride is None:
+        return 1 / lanes if read.known else 1
+    return min(1, max(1, stride) / lanes)

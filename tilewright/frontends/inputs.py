@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from tilewright.runtime.errors import OptionError
 MAX_DIM = 2**40
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*$")
 _LIKE_LOOP_VARIABLE = re.compile(r"[A-Za-z]+[0-9]+$")
+_KEPT: ContextVar[bool] = ContextVar("states_are_kept", default=False)
 
 
 Bounds = tuple[int, int | None]
@@ -209,3 +212,21 @@ def shapes_with(module: Module, sizes: Mapping[str, int]) -> dict[str, tuple[int
 
 def _as_given(dim: Sym) -> int | str:
     return dim.value if dim.is_const else str(dim)
+
+
+# States of operators
+
+
+@contextmanager
+def keeping_states(kept: bool) -> Iterator[None]:
+    """Within, whether states of operators become inputs and outputs behind those of the model, as its variables do;
+    else they are what they are before the first call, in each call."""
+    token = _KEPT.set(kept)
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def are_states_kept() -> bool:
+    return _KEPT.get()

@@ -36,6 +36,8 @@ class KernelInfo:
     """The steps that made these loops of those that were lowered, in order."""
     work: Sym | None = None
     """How many elements the kernel computes, reduction steps counted singly; None where nobody counted."""
+    rounds_as_written: bool = False
+    """Whether each product is rounded as the model says: no factor moves from the terms of a sum to the sum."""
     inplace: tuple[tuple[int, int], ...] = ()
     """Pairs (operand, result) that are proven to be right in the same memory."""
 

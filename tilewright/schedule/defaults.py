@@ -16,6 +16,7 @@ from tilewright.loops.counts import iterations
 from tilewright.loops.edit import extent_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.stages import Lowered
+from tilewright.schedule.estimates import Counted, counted
 from tilewright.schedule.outside import Outside
 from tilewright.schedule.steps.nontemporal import stream_results
 from tilewright.schedule.steps.vectorize import note_scalar_loops
@@ -25,24 +26,52 @@ from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
 
+@dataclass(frozen=True, eq=False)
+class MatchingStrategy:
+    """A strategy that matches, and the cycles that its answer gives, if it gives any."""
+
+    strategy: Strategy
+    cycles: float | None
+
+
 def matching(
     op: Op, strategies: Strategies[Strategy], target: Machine, remarks: list[Remark]
-) -> list[Strategy]:
-    """The strategies to try on a `fused` op, those first that are estimated to be faster.
+) -> list[MatchingStrategy]:
+    """The strategies that may be tried on a `fused` op, in their order.
 
     A strategy whose `match` declines has nothing to do with kernels of this form, which is no news to anybody.
     """
     region = FusedRegion(op, _owner(op, strategies, remarks), target)
-    pending = [(s, a) for s, a in strategies.answers(lambda s: s.match(region)) if isinstance(a, Match)]
-    found: list[Strategy] = []
+    answers = [(s, a) for s, a in strategies.answers(lambda s: s.match(region)) if isinstance(a, Match)]
+    return [
+        MatchingStrategy(s if s in strategies.ours else Outside(s, strategies), a.cycles) for s, a in answers
+    ]
+
+
+def cheapest_first(
+    candidates: Sequence[MatchingStrategy], lowered: Lowered, target: Machine, remarks: list[Remark]
+) -> list[MatchingStrategy]:
+    """The strategies to try on a kernel in turns: of two with an estimate the cheaper one first, of others the earlier
+    one."""
+    if len(candidates) < 2:
+        return [*candidates]
+    work = counted(lowered)
+    pending = [(c, _cycles(c, work, target)) for c in candidates]
+    found: list[tuple[MatchingStrategy, float | None]] = []
     while pending:
         best = pending[0]
         for other in pending[1:]:
-            if is_faster(other[1].cycles, best[1].cycles):
+            if is_faster(other[1], best[1]):
                 best = other
         pending.remove(best)
-        found.append(best[0] if best[0] in strategies.ours else Outside(best[0], strategies))
-    return found
+        found.append(best)
+    told = (c.strategy.name if cycles is None else f"{c.strategy.name} {cycles:.4g}" for c, cycles in found)
+    remarks.append(Remark("estimated cycles", lowered.func.name, ", ".join(told), "applied"))
+    return [c for c, _ in found]
+
+
+def _cycles(candidate: MatchingStrategy, work: Counted, target: Machine) -> float | None:
+    return candidate.strategy.estimate(work, target) if candidate.cycles is None else candidate.cycles
 
 
 def _owner(op: Op, strategies: Strategies[Strategy], remarks: list[Remark]) -> Strategy:
@@ -58,7 +87,7 @@ def _owner(op: Op, strategies: Strategies[Strategy], remarks: list[Remark]) -> S
 
 
 def schedule_kernel(
-    lowered: Lowered, strategies: Sequence[Strategy], target: Machine, remarks: list[Remark]
+    lowered: Lowered, candidates: Sequence[MatchingStrategy], target: Machine, remarks: list[Remark]
 ) -> Lowered:
     """Schedule a freshly lowered kernel; the first strategy that does not decline is taken.
 
@@ -67,7 +96,7 @@ def schedule_kernel(
     """
     work = total_work(lowered)
     is_empty = work is not None and work.is_const and work.value == 0  # nothing to decide
-    found = lowered.clone() if is_empty else _for_all_dims(lowered, strategies, target, remarks)
+    found = lowered.clone() if is_empty else _for_all_dims(lowered, candidates, target, remarks)
     found.func.info = replace(kernel_info(found.func), work=work)
     return found
 
@@ -83,15 +112,13 @@ def schedule_plainly(
     s = Schedule(candidate.func)
     for strategy in strategies:
         strategy.schedule(s, candidate, target)
-    candidate.func.info = replace(
-        kernel_info(candidate.func), schedule=s.lines(), work=total_work(lowered)
-    )
+    candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines(), work=total_work(lowered))
     return candidate
 
 
 def _for_all_dims(
     lowered: Lowered,
-    strategies: Sequence[Strategy],
+    candidates: Sequence[MatchingStrategy],
     target: Machine,
     remarks: list[Remark],
     at_least: Mapping[str, int] | None = None,
@@ -99,7 +126,9 @@ def _for_all_dims(
     """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together.
 
     Of several dims that are to be large together, less of the one of which few have a kernel of their own is looked at
-    further, where those others are still `at_least` so large; the last kernel serves all that is left."""
+    further, where those others are still `at_least` so large; the last kernel serves all that is left. What is cheapest
+    for smaller dims is estimated anew."""
+    strategies = [c.strategy for c in candidates]
     found = _scheduled(lowered, strategies, target, remarks, may_specialize=True, at_least=at_least)
     large, strategy, below = found.kernel, strategies[found.place], strategies[found.place + 1 :]
     least = kernel_info(large.func).specialized_for
@@ -107,14 +136,16 @@ def _for_all_dims(
         return large
     others = lowered.clone()
     is_narrower = specialize_less(others.func, least)
-    smaller = strategy.for_other_dims(below)
+    asked = strategy.for_other_dims(below)
+    smaller = [c for c in candidates if c.strategy in asked]
+    left = cheapest_first(smaller or candidates, others, target, [])
     if smaller or (is_narrower and strategy.respecialize_remainder and not at_least):
-        small = _for_all_dims(others, smaller or strategies, target, [])
+        small = _for_all_dims(others, left, target, [])
     elif found.few in least and len(least) > 1 and strategy.respecialize_remainder:
         rest = {name: value for name, value in least.items() if name != found.few}
-        small = _for_all_dims(others, strategies, target, [], rest)
+        small = _for_all_dims(others, left, target, [], rest)
     else:
-        small = _scheduled(others, strategies, target, []).kernel
+        small = _scheduled(others, [c.strategy for c in left], target, []).kernel
     try:
         return _joined(large, small, lowered)
     except ScheduleError as e:

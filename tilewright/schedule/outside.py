@@ -9,6 +9,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.verify import verify_func
 from tilewright.loops.machine.rules import spec_of
 from tilewright.loops.stages import Lowered
+from tilewright.schedule.estimates import Counted
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
@@ -23,6 +24,9 @@ class Outside(Strategy):
         self.inner = inner
         self.strategies = strategies
 
+    def estimate(self, counted: Counted, target: Target) -> float | None:
+        return self.strategies.ask(self.inner, lambda s: s.estimate(counted, target), None)
+
     def for_other_dims(self, later: Sequence[Strategy]) -> Sequence[Strategy]:
         return self.strategies.ask(self.inner, lambda s: s.for_other_dims(later), ())
 
@@ -32,5 +36,5 @@ class Outside(Strategy):
             verify_func(lowered.func, spec_of(target))
             return True
 
-        if not self.strategies.ask(self.inner, checked, False):
+        if self.name in self.strategies.failed or not self.strategies.ask(self.inner, checked, False):
             raise ScheduleError("the plugin's strategy failed")

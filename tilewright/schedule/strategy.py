@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.cost.roofline import Form, form_cycles
 from tilewright.graph.fusion.classify import OpInfo
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Group, Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.stages import Lowered
+from tilewright.schedule.estimates import Counted
 from tilewright.schedule.trace import Schedule
+from tilewright.target.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +44,8 @@ class Strategy(ABC):
     """Whether sums have their own layout in its kernels, and not that of the views that read them."""
     respecialize_remainder: bool = False
     """Whether the kernel for dims smaller than those that one is specialised for may be specialised, too."""
+    form: Form | None = None
+    """How its kernels compute sums, from which `estimate` has their cycles; None where that is not known."""
 
     def claims(self, op: Op, info: OpInfo) -> bool:
         """Whether a kernel of this op alone has this form."""
@@ -59,6 +64,13 @@ class Strategy(ABC):
         if region.strategy is self:
             return Match()
         return NoMatch(f"fusion made the kernel for {region.strategy.name}")
+
+    def estimate(self, counted: Counted, target: Any) -> float | None:
+        """Cycles of a kernel if it has this form, in short time: asked where several strategies match, before any of
+        them schedules it. The cheapest is tried first, and a strategy without an estimate keeps its place."""
+        if self.form is None or not counted.nests or not isinstance(target, Target):
+            return None
+        return form_cycles(self.form, counted.nests, counted.arguments, target)
 
     def for_other_dims(self, later: Sequence[Strategy]) -> Sequence[Strategy]:
         """Strategies of the kernel for dims smaller than those that this one is specialised for, of those that would

@@ -33,6 +33,7 @@ from tilewright.loops.machine.pipeline import pipeline
 from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.order.compute_at import compute_at
+from tilewright.loops.order.factor_out import factor_out
 from tilewright.loops.order.fission import fission
 from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.parallel import parallel, serial
@@ -225,6 +226,7 @@ class Schedule:
     set_space = _step(set_space)
     pack_argument = _step(pack_argument)
     rfactor = _step(rfactor)
+    factor_out = _step(factor_out)
     vectorize = _step(vectorize)
     vectorize_reduction = _step(vectorize_reduction)
     prefetch = _step(prefetch)

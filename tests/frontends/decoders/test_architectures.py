@@ -12,7 +12,7 @@ import tilewright
 from tests.frontends.decoders.checkpoints import IDS, SHOWN, VOCABULARY, cases, write_folder
 from tilewright.frontends.decoders.architectures.registry import ARCHITECTURES
 from tilewright.frontends.decoders.load import load_decoder
-from tilewright.frontends.decoders.source import LanguageModel
+from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.ir.core import Module
 from tilewright.ops.define.interp import evaluate_func
 
@@ -42,7 +42,7 @@ def check(found: np.ndarray, case: Any) -> None:
 def test_graphs_compute_what_transformers_computes(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     write_folder(tmp_path, case["config"], case["tensors"])
-    module = load_decoder(LanguageModel(tmp_path, logits="all", capacity=16))
+    module = load_decoder(DecoderSource(tmp_path, logits="all", capacity=16))
     check(stepped(module, PIECES), case)
     check(stepped(module, (len(IDS),)), case)
 
@@ -55,7 +55,7 @@ def test_all_architectures_are_recorded() -> None:
 def test_compiled_models_do(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     write_folder(tmp_path, case["config"], case["tensors"])
-    model = tilewright.compile(LanguageModel(tmp_path, logits="all", capacity=16), cache=False, threads=1, verify=True)
+    model = tilewright.compile(DecoderSource(tmp_path, logits="all", capacity=16), cache=False, threads=1, verify=True)
     for pieces in (PIECES, (len(IDS),)):
         rows = [model(ids)[0] for ids in np.split(np.array([IDS]), np.cumsum(pieces)[:-1], axis=1)]
         check(np.concatenate(rows, axis=1)[0], case)

@@ -14,7 +14,7 @@ import pytest
 import tilewright
 from tests.frontends.decoders.checkpoints import cases, tensor, write_folder, write_safetensors
 from tilewright.frontends.decoders.load import load_decoder
-from tilewright.frontends.decoders.source import LanguageModel
+from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -161,17 +161,17 @@ def test_options_that_are_not_possible(tmp_path: Path) -> None:
     path = folder(tmp_path)
     for wrong in ({"capacity": 0}, {"capacity": True}, {"capacity": 1 << 40}, {"logits": "first"}, {"weights": "int3"}):
         with pytest.raises(OptionError, match=f"{next(iter(wrong))}="):
-            LanguageModel(path, **wrong)
+            DecoderSource(path, **wrong)
     with pytest.raises(OptionError, match="path=3"):
-        LanguageModel(3)  # type: ignore[arg-type]
+        DecoderSource(3)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="constants= were given for a language model"):
         tilewright.compile(path, constants={"ids": np.zeros((1, 1), np.int64)})
     with pytest.raises(OptionError, match="more than the 64 positions"):
-        load_decoder(LanguageModel(folder(tmp_path, "gpt2"), capacity=65))
+        load_decoder(DecoderSource(folder(tmp_path, "gpt2"), capacity=65))
 
 
 def test_calls_that_do_not_fit(tmp_path: Path) -> None:
-    model = tilewright.compile(LanguageModel(folder(tmp_path), capacity=4), cache=False, threads=1)
+    model = tilewright.compile(DecoderSource(folder(tmp_path), capacity=4), cache=False, threads=1)
     model(np.array([[1, 2, 3]]))
     with pytest.raises(InputError, match="the cache has 4 positions"):
         model(np.array([[1, 2]]))

@@ -15,7 +15,7 @@ from tests.frontends.decoders.checkpoints import IDS, cases, tensor, write_folde
 from tests.frontends.decoders.converted import write_gguf
 from tests.frontends.decoders.test_architectures import check, stepped
 from tests.frontends.weights.gguf_files import Gguf
-from tilewright import LanguageModel
+from tilewright import DecoderSource
 from tilewright.cli.app import commands
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.config import Config
@@ -38,7 +38,7 @@ GGUF = {
 @pytest.mark.parametrize("name", GGUF)
 def test_gguf_files_are_the_same_models(tmp_path: Path, name: str) -> None:
     path = write_gguf(tmp_path / "model.gguf", CASES[name], GGUF[name])
-    module = load_decoder(LanguageModel(path, logits="all", capacity=16))
+    module = load_decoder(DecoderSource(path, logits="all", capacity=16))
     check(stepped(module, (4, 1, 6)), CASES[name])
 
 
@@ -71,7 +71,7 @@ def folder(path: Path, name: str = "llama") -> Path:
 
 def test_logits_are_those_of_the_last_position_unless_all_are_wanted(tmp_path: Path) -> None:
     path = folder(tmp_path)
-    last, every = (tilewright.compile(LanguageModel(path, logits=x), cache=False, threads=1) for x in ("last", "all"))
+    last, every = (tilewright.compile(DecoderSource(path, logits=x), cache=False, threads=1) for x in ("last", "all"))
     assert last.outputs[0].shape == (1, 61)
     ids = np.array([IDS])
     np.testing.assert_allclose(last(ids)[0], every(ids)[0][:, -1], rtol=1e-5, atol=1e-6)
@@ -90,16 +90,16 @@ def test_a_path_is_enough_and_the_cache_knows_it_again(tmp_path: Path) -> None:
     def digest(source: object) -> bytes:
         return end.digest(source, lambda path, find: find(path))
 
-    sources = (path, LanguageModel(path), LanguageModel(path, 8), LanguageModel(path, 8, "all"))
+    sources = (path, DecoderSource(path), DecoderSource(path, 8), DecoderSource(path, 8, "all"))
     known = [digest(source) for source in sources]
     assert known[0] == known[1] and len({*known}) == 3
-    assert digest(LanguageModel(path, weights="int8")) not in known
+    assert digest(DecoderSource(path, weights="int8")) not in known
     os.truncate(path / "model.safetensors", 1000)
     assert digest(path) != known[0]
 
 
 def test_who_wants_to_hand_caches_on_names_no_states(tmp_path: Path) -> None:
-    path = LanguageModel(folder(tmp_path), capacity=8)
+    path = DecoderSource(folder(tmp_path), capacity=8)
     model = tilewright.compile(path, states={"past": "next.past"}, cache=False, threads=1)
     assert [info.name for info in model.inputs][:2] == ["ids", "keys.0"]
 
@@ -114,8 +114,8 @@ def test_weights_of_fewer_bits(tmp_path: Path, weights: str) -> None:
         kind = "int8" if weights == "int4" and shape[0] == 61 else weights
         wanted[name] = encoded(array, kind).decoded() if array.ndim == 2 else array
     write_folder(tmp_path / "rounded", case["config"], case["tensors"], wanted)
-    module = load_decoder(LanguageModel(path, capacity=16, logits="all", weights=weights))
-    again = load_decoder(LanguageModel(tmp_path / "rounded", capacity=16, logits="all"))
+    module = load_decoder(DecoderSource(path, capacity=16, logits="all", weights=weights))
+    again = load_decoder(DecoderSource(tmp_path / "rounded", capacity=16, logits="all"))
     np.testing.assert_allclose(stepped(module, (11,)), stepped(again, (11,)), rtol=1e-4, atol=1e-4)
     kinds = {np.dtype(array.dtype).name for array in module.constants.values()}
     assert kinds & {"float16", "bfloat16", "int8", "int4"} == {
@@ -128,7 +128,7 @@ def test_weights_of_fewer_bits_stay_as_they_are(tmp_path: Path) -> None:
     path, case = folder(tmp_path), CASES["llama"]
     narrow = {n: tensor(n, shape).astype(np.float16) for n, shape in case["tensors"].items()}
     write_folder(path, case["config"], case["tensors"], narrow)
-    stored = {weights: load_decoder(LanguageModel(path, weights=weights)) for weights in (None, "float16", "float32")}
+    stored = {weights: load_decoder(DecoderSource(path, weights=weights)) for weights in (None, "float16", "float32")}
     kinds = {weights: {c.dtype.name for c in module.constants.values()} for weights, module in stored.items()}
     assert kinds[None] == kinds["float16"] == {"float16", "float64"}  # angles are float64
     assert kinds["float32"] == {"float16", "float32", "float64"}  # norms are no matrices

@@ -348,7 +348,9 @@ def test_rnn() -> None:
     np.testing.assert_allclose(run(data, x)[0], np.stack(wanted, 1), rtol=1e-5, atol=1e-5)
 
 
-ELSEWHERE = {"IF", "WHILE", "CALL", "STABLEHLO_COMPOSITE", "QUANTIZE", "DENSIFY", "CONV_3D_TRANSPOSE"}
+ELSEWHERE = {
+    "IF", "WHILE", "CALL", "STABLEHLO_COMPOSITE", "QUANTIZE", "DENSIFY", "CONV_3D_TRANSPOSE", "LSTM", "SVDF",
+}  # fmt: skip
 """Tested in other files, or like another operator."""
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.frontends.weights.test_expression import evaluated
 from tilewright.frontends.weights.kinds import KINDS
-from tilewright.frontends.weights.packed import PackedForm, unpacked
+from tilewright.frontends.weights.packed import QuantizationConfig, unpacked
 from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -76,7 +76,7 @@ class Layer:
         return (centred * self.scales.astype(np.float32)[self.groups]).T
 
     def weight(self) -> StoredTensor:
-        found = unpacked(self.tensors, PackedForm.of(self.config))
+        found = unpacked(self.tensors, QuantizationConfig.of(self.config))
         assert found.keys() == {"a.weight", "a.bias"}
         return found["a.weight"]
 
@@ -165,4 +165,4 @@ def test_groups_whose_codes_are_no_whole_bytes() -> None:
 )
 def test_other_methods(config: dict[str, Any], message: str) -> None:
     with pytest.raises((UnsupportedError, ModelError), match=message):
-        PackedForm.of(config)
+        QuantizationConfig.of(config)

@@ -146,3 +146,83 @@ def test_machine_code_for_every_number_of_rows(form: str) -> None:
     model = Model(compile_module(module, Options(), parse_target("host,l2=1024")), 1)
     for x, (y,) in zip(arrays, wanted, strict=True):
         np.testing.assert_allclose(model(x)[0], y, rtol=1e-4, atol=1e-4)
+
+
+# Few rows: factors that a group shares multiply its sum
+
+
+def blocks(values: Array, block: int) -> Value:
+    """Numbers [blocks, n] as those of all rows."""
+    count, n = values.shape
+    repeated = view.expand(constant(values.reshape(count, 1, n)), shape=(count, block, n))
+    return view.reshape(repeated, shape=(count * block, n))
+
+
+GROUPED: dict[str, Callable[[int, int], Value]] = {
+    "scales": lambda k, n: ew.mul(f32(constant(bytes_(k, n))), blocks(data(k // 16, n), 16)),
+    "scales and minima": lambda k, n: ew.sub(
+        ew.mul(f32(constant(bytes_(k, n))), blocks(data(k // 16, n), 16)), blocks(data(k // 16, n), 16)
+    ),
+    "zero points": lambda k, n: ew.mul(
+        ew.sub(f32(constant(bytes_(k, n))), blocks(np.trunc(99 * data(k // 16, n)), 16)), blocks(data(k // 16, n), 16)
+    ),
+    "scales of two levels": lambda k, n: ew.mul(
+        f32(constant(bytes_(k, n))), ew.mul(blocks(data(k // 32, n), 32), blocks(data(k // 16, n), 16))
+    ),
+    "columns": lambda k, n: ew.mul(f32(constant(bytes_(k, n))), constant(data(1, n))),
+}  # fmt: skip
+
+
+def products_in(kernel: Func) -> list[list[int]]:
+    """For each multiplication, the iterations of the loops around it from the outermost on."""
+    return [
+        [extent_of(o).value for o in enclosing_loops(op) if extent_of(o).is_const]
+        for op in kernel.body.walk()
+        if op.name == "mul"
+    ]
+
+
+@pytest.mark.parametrize("form", GROUPED)
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_what_a_group_shares_multiplies_its_sum(form: str, rows: int) -> None:
+    depth, columns = 64, 96
+    module, _ = oracle.agree(
+        [tensor(dt.f32, (rows, depth))],
+        lambda x: contract.matmul(x, GROUPED[form](depth, columns)),
+        [data(rows, depth)],
+        "x86-64-v4",
+        tolerance=1e-4,
+    )
+    kernel = kernel_of(module)
+    counts = sorted(int(np.prod(iterations)) for iterations in products_in(kernel))
+    assert counts[-1] == rows * depth * columns and sum(counts[:-1]) <= 3 * rows * (depth // 16) * columns
+
+
+@pytest.mark.parametrize("numerics", ["default", "strict"])
+@pytest.mark.parametrize("form", GROUPED)
+def test_strict_numerics_round_each_product(form: str, numerics: str) -> None:
+    x = data(1, 64)
+    module = oracle.build([tensor(dt.f32, (1, 64))], lambda x: contract.matmul(x, GROUPED[form](64, 384)))
+    (wanted,) = oracle.expected(module, [x])
+    model = Model(compile_module(module, Options(numerics=numerics), parse_target("host,l2=1024")), 1)
+    np.testing.assert_allclose(model(x)[0], wanted, rtol=1e-4, atol=1e-4)
+    steps = [step for f in module.funcs.values() if f.level == "loops" for step in kernel_info(f).schedule]
+    assert any(step.startswith("factor_out") for step in steps) == (numerics == "default")
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(64, 384), (80, 300), (1072, 16), (96, 1000)])
+@pytest.mark.parametrize("form", GROUPED)
+def test_one_copy_serves_every_number_of_rows(form: str, depth: int, columns: int) -> None:
+    if form == "scales of two levels" and depth % 32:
+        depth -= 16
+    module = oracle.build(
+        [tensor(dt.f32, (N, depth))], lambda x: contract.matmul(x, GROUPED[form](depth, columns))
+    )
+    arrays = [data(rows, depth) for rows in (0, 1, 2, 3, 4, 5, 8, 9, 13, 40)]
+    wanted = [oracle.expected(module, [x]) for x in arrays]
+    model = Model(compile_module(module, Options(), parse_target("host,l2=1024")), 1)
+    for x, (y,) in zip(arrays, wanted, strict=True):
+        np.testing.assert_allclose(model(x)[0], y, rtol=1e-4, atol=1e-4)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert any("otherwise" in step for step in kernel_info(kernel).schedule), "kernels for few rows and for many"
+    assert sum(buffer_type(a).dtype is dt.i8 for a in kernel.args) == 1

@@ -121,7 +121,7 @@ def test_a_byte_is_read_once_for_two_steps_of_one_row() -> None:
     (load,) = (op for op in weights.users if op.name == "load")
     serial = [o for o in enclosing_loops(load) if kind_of(o) in ("serial", "parallel")]
     unrolled = [o for o in enclosing_loops(load) if kind_of(o) == "unroll"]
-    assert [extent_of(o).value for o in serial][-1] == DEPTH // 2
+    assert [extent_of(o).value for o in serial][-2:] == [DEPTH // 16, 16 // 2], "groups, and pairs of each"
     assert 2 in [extent_of(o).value for o in unrolled]
     assert {buffer_type(op.result).space for op in kernel.body.walk() if op.name == "alloc"} == {"reg"}
 

@@ -48,7 +48,8 @@ class GemmShape:
     not without conditions. A `transposed` result is contiguous in its rows, and is transposed from the sums of
     blocks. `splits_rows` and `splits_columns` say that the last ones have smaller tiles, as their number is not
     known: of half the rows, and of one vector. With `along_depth` both operands lie in memory along the depth, so
-    that lanes may run along it. `uncut` says why no blocks can be made, if so.
+    that lanes may run along it. Columns that are computed from narrower constants are `widened` for so many steps at a
+    time (0: they are not). `uncut` says why no blocks can be made, if so.
     """
 
     rows: int | None
@@ -71,6 +72,7 @@ class GemmShape:
     splits_columns: bool = False
     along_depth: bool = False
     few_rows: int | None = None
+    widened: int = 0
     uncut: str = ""
 
 
@@ -84,6 +86,25 @@ def registers_used(tile: Tile, element: int, target: Target) -> int:
     reads it from memory, unless several columns share it."""
     columns = tile.columns * registers_per_vector(tile.lanes, element, target)
     return tile.rows * columns + columns + (0 if target.embedded_broadcast and tile.columns == 1 else 1)
+
+
+MOST_FEW = 8
+"""Rows that are one tile at most where weights are widened in registers: more share a panel of wide ones."""
+
+WIDENED = 0.8
+"""Cycles that a vector of weights takes at least to be widened and multiplied by one row."""
+
+CONSTANTS_OF_WIDENING = 4
+"""Registers with numbers that it takes to make floats of weights."""
+
+WIDENING = CONSTANTS_OF_WIDENING + 2
+"""Registers that hold these, and weights of one row while they are made floats."""
+
+
+def holds_sums_of_groups(tile: Tile, element: int, target: Target) -> bool:
+    """Whether the sums of a group of terms and those of all groups are in registers, while weights are widened."""
+    sums = tile.rows * tile.columns * registers_per_vector(tile.lanes, element, target)
+    return 2 * sums + WIDENING <= target.vector_registers
 
 
 def cycles_per_step(rows: int, columns: int, target: Target) -> float:
@@ -134,12 +155,47 @@ def candidate_tiles(shape: GemmShape, target: Target) -> list[Tile]:
     return best[:MOST_TILES] or [Tile(1, 1, shape.lanes)]
 
 
+def columns_of_panel(tile: Tile, shape: GemmShape, target: Target) -> int:
+    """Vectors of columns that lie together where weights are widened for any number of rows: those of whole tiles, and
+    as many as a single row needs, whose sums wait for one another else."""
+    per_vector = registers_per_vector(shape.lanes, shape.element, target)
+    most = -(-(shape.columns or tile.columns) // tile.columns) * tile.columns
+    widths = range(tile.columns, most + 1, tile.columns)
+    hidden = (n for n in widths if cycles_per_step(1, n * per_vector, target) <= n * per_vector * WIDENED)
+    return next(hidden, most)
+
+
+def rows_of_few(shape: GemmShape, target: Target) -> int:
+    """Rows up to which these are one tile in some part of a panel's columns."""
+    rows = range(MOST_FEW, 1, -1)
+    return next((n for n in rows if _fits(Tile(n, 1, shape.lanes), shape, target)), 1)
+
+
+def tile_of_few(rows: int, panel: int, shape: GemmShape, target: Target) -> Tile:
+    """The tile of so few rows with the most columns of those that divide a panel's."""
+    widths = [n for n in range(panel, 0, -1) if panel % n == 0]
+    found = (Tile(rows, n, shape.lanes) for n in widths)
+    return next((t for t in found if _fits(t, shape, target)), Tile(rows, 1, shape.lanes))
+
+
+def least_rows_of_few(tile: Tile) -> int:
+    """From how many rows on a tile of few is for these: more than half of it is in use, and a single row is alone."""
+    return tile.rows // 2 + 1
+
+
+def _fits(tile: Tile, shape: GemmShape, target: Target) -> bool:
+    """Whether sums are in registers, and the weights of all steps that are widened together."""
+    columns = tile.columns * registers_per_vector(tile.lanes, shape.element, target)
+    return (tile.rows + shape.widened) * columns + CONSTANTS_OF_WIDENING <= target.vector_registers
+
+
 def _rows_of_tiles(shape: GemmShape, columns: int, target: Target) -> set[int]:
     """As many rows as registers hold, and as many as make equal tiles, or one more of these."""
     assert shape.rows is not None
     row = columns * registers_per_vector(shape.lanes, shape.element, target)
     if shape.rows == 1:  # each column is used once, read from memory by the FMA
-        return {1} if row + 2 <= target.vector_registers else set()
+        whole = holds_sums_of_groups(Tile(1, columns, shape.lanes), shape.element, target)
+        return {1} if (whole if shape.widened else row + 2 <= target.vector_registers) else set()
     least = registers_used(Tile(1, columns, shape.lanes), shape.element, target)
     most = min(MOST_ROWS, shape.rows, (target.vector_registers - least) // row + 1)
     if most < 1:

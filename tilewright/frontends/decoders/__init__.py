@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.frontends.decoders.source import LanguageModel
+from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.frontends.files import digest_of_file, first_bytes
 from tilewright.frontends.front_end import Remember
 
@@ -21,13 +21,13 @@ _GGUF = b"GGUF"
 
 
 class DecoderFrontEnd:
-    """GGUF files, folders with a config.json and weights as .safetensors, and LanguageModel objects."""
+    """GGUF files, folders with a config.json and weights as .safetensors, and DecoderSource objects."""
 
     name = "decoders"
     formats = "language models (.gguf files, folders of Hugging Face with config.json and .safetensors)"
 
     def accepts(self, source: Any) -> bool:
-        if isinstance(source, LanguageModel):
+        if isinstance(source, DecoderSource):
             return True
         if not isinstance(source, Path):
             return False
@@ -40,7 +40,7 @@ class DecoderFrontEnd:
 
     def digest(self, source: Any, remember: Remember) -> bytes:
         """Of the files, and of what of the model is wanted."""
-        wanted = LanguageModel.of(source)
+        wanted = DecoderSource.of(source)
         path = Path(wanted.path)
         files = files_of_folder(path) if path.is_dir() or path.name == CONFIG else parts_of_file(path)
         found = b"".join(remember(file, digest_of_file) for file in files)

@@ -12,7 +12,7 @@ from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.decoders.gguf_names import gguf_config, gguf_tensors
 from tilewright.frontends.files import read_file
 from tilewright.frontends.weights.gguf import Metadata, read_gguf
-from tilewright.frontends.weights.packed import PackedForm, unpacked
+from tilewright.frontends.weights.packed import QuantizationConfig, unpacked
 from tilewright.frontends.weights.safetensors import read_folder
 from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir.diag import ModelError
@@ -65,11 +65,11 @@ def _read_folder(folder: Path) -> Checkpoint:
     fields |= {own: fields[name] for own, name in names.items()}
     tensors = read_folder(folder)
     if isinstance(packing := fields.get("quantization_config"), dict):
-        tensors = _unpacked(tensors, PackedForm.of(packing))
+        tensors = _unpacked(tensors, QuantizationConfig.of(packing))
     return Checkpoint(folder, Config(fields, str(folder / CONFIG), names), tensors)
 
 
-def _unpacked(tensors: dict[str, StoredTensor], packing: PackedForm) -> dict[str, StoredTensor]:
+def _unpacked(tensors: dict[str, StoredTensor], packing: QuantizationConfig) -> dict[str, StoredTensor]:
     """Weights in place of what they are packed in. Layers of GPTQ have biases of zeros where the model has none."""
     empty = {f"{name.removesuffix('.qweight')}.bias" for name in tensors if name.endswith(".qweight")}
     return {

@@ -13,7 +13,7 @@ from tilewright.frontends.decoders.building import Building
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.decoders.gguf_names import ROPE_FACTORS
-from tilewright.frontends.decoders.source import LanguageModel
+from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.frontends.decoders.weights import CheckpointWeights
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.translation import Results, Translation, translated
@@ -44,7 +44,7 @@ def load_decoder(
     keeps are inputs and outputs behind these, `variables` of the main function: `past: i64[]`, the number of positions
     that are filled, and what the architecture keeps. Calls that do not fit into the rest of its capacity are refused.
     """
-    wanted = LanguageModel.of(source)
+    wanted = DecoderSource.of(source)
     checkpoint = read_checkpoint(Path(wanted.path))
     if constants:
         raise OptionError("constants= were given for a language model, whose inputs are tokens", hint="leave them out")

@@ -12,7 +12,7 @@ WEIGHTS = ("float32", "float16", "bfloat16", "int8", "int4")
 
 
 @dataclass(frozen=True)
-class LanguageModel:
+class DecoderSource:
     """What `tilewright.compile` takes for a language model of which more is wanted than what its path says.
 
     path: a .gguf file, or a folder of Hugging Face (config.json and .safetensors).
@@ -38,7 +38,6 @@ class LanguageModel:
             raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number of positions, from 1 on")
         if self.logits not in LOGITS:
             raise OptionError(f"logits={self.logits!r:.80} is not allowed: one of {', '.join(LOGITS)}")
-
         if self.weights is not None and self.weights not in WEIGHTS:
             raise OptionError(
                 f"weights={self.weights!r:.80} is not allowed: one of {', '.join(WEIGHTS)}, or None",
@@ -46,6 +45,6 @@ class LanguageModel:
             )
 
     @classmethod
-    def of(cls, source: object) -> LanguageModel:
+    def of(cls, source: object) -> DecoderSource:
         """A path alone stands for the defaults."""
         return source if isinstance(source, cls) else cls(str(source))

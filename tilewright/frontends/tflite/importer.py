@@ -12,7 +12,7 @@ from tilewright.frontends.tflite.model import ModelInfo, OperatorInfo, SubgraphI
 from tilewright.frontends.tflite.node import OperatorNode
 from tilewright.frontends.tflite.registry import ADAPTERS, MOVES
 from tilewright.frontends.tflite.tensors import WIDEST, array_of, dtype_of_tensor, quantized
-from tilewright.frontends.tflite.variables import STATE_OPERATORS, Variables
+from tilewright.frontends.tflite.variables import STATE_OPERATORS, Variables, is_state
 from tilewright.frontends.translation import BrokenInputError, Results, Translation, type_of
 from tilewright.ir.core import Value
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
@@ -37,24 +37,28 @@ class _Scope:
 class TfliteImporter:
     """Writes the program of a model; what cannot be translated is left to the problems of the translation."""
 
-    def __init__(self, translation: Translation, model: ModelInfo, states: Variables) -> None:
+    def __init__(
+        self, translation: Translation, model: ModelInfo, states: Variables, kept: Sequence[int] = ()
+    ) -> None:
+        """`kept` are the tensors of operators' states that are inputs, and of which the new values are results."""
         self.translation = translation
-        self._model, self._states = model, states
+        self._model, self._states, self._kept = model, states, kept
         self._variables: dict[str, Value | None] = {}
         self._scope: _Scope | None = None
         self._budget = MAX_OPERATORS
         self._arrays: dict[int, np.ndarray] = {}
 
     def main(self, values: dict[int, Value | None], variables: dict[str, Value | None]) -> Results:
-        """The results of the model's subgraph, whose inputs and variables have these values, and the variables that it
-        assigns."""
+        """The results of the model's subgraph, whose inputs, kept states and variables have these values, the variables
+        that it assigns, and the states."""
         graph = self._model.subgraphs[0]
         self._variables = variables
         scope = _Scope(graph, values)
         self._translate(scope)
         self.translation.problems.raise_if_any()
         assigned = [self._variables[name] for name in self._states.assigned]
-        return [*(self._read(scope, number) for number in graph.outputs), *assigned]
+        kept = [scope.values[number] for number in self._kept]
+        return [*(self._read(scope, number) for number in graph.outputs), *assigned, *kept]
 
     # What operators ask
 
@@ -64,6 +68,13 @@ class TfliteImporter:
         if key not in self._arrays:
             self._arrays[key] = array_of(tensor)
         return self._arrays[key]
+
+    def keep(self, number: int, value: Value) -> None:
+        """Note what a state of an operator becomes, by its tensor; nothing where it is not kept."""
+        scope = self._scope
+        assert scope is not None
+        if number in self._kept and not scope.depth:
+            scope.values[number] = _as_declared(value, scope.graph.tensors[number])
 
     def body(self, number: int) -> Callable[..., tuple[Value, ...]]:
         """A function that translates a subgraph in place, its inputs bound to the arguments."""
@@ -130,13 +141,17 @@ class TfliteImporter:
         if adapter is None:
             raise UnsupportedError("the operator is not supported")
         operands = [
-            None if n < 0 or _is_state(scope.graph.tensors[n]) else scope.graph.tensors[n]
+            None
+            if n < 0 or (n not in scope.values and is_state(scope.graph.tensors[n]))
+            else scope.graph.tensors[n]
             for n in operator.inputs
         ]
         values = [None if t is None else self._read(scope, t.number) for t in operands]
         if any(t is not None and v is None for t, v in zip(operands, values, strict=True)):
             raise BrokenInputError
-        keeps = operator.kind in MOVES and _quantised_alike([*(t for t in operands if t is not None), *results])
+        keeps = operator.kind in MOVES and _quantised_alike(
+            [*(t for t in operands if t is not None), *results]
+        )
         node = OperatorNode(operator, values, operands, results, self, keeps=keeps)
         made = self.translation.fit(values, lambda: adapter(node))
         made = made if isinstance(made, tuple) else (made,)
@@ -158,11 +173,6 @@ class TfliteImporter:
         value = literal(array, tensor.name or f"tensor_{number}")
         scope.values[number] = value
         return value
-
-
-def _is_state(tensor: TfliteTensor) -> bool:
-    """Whether a tensor is a state that an operator keeps from call to call. Here each call begins anew, with zeros."""
-    return tensor.is_variable and tensor.data is None
 
 
 def is_quantised(tensor: TfliteTensor) -> bool:

@@ -106,6 +106,11 @@ class OperatorNode(NodeWithOperands):
         axis = how.axis if perm is None or how.axis not in perm else perm.index(how.axis)
         return dequantized(value, how, tensor.name, axis)
 
+    def keep(self, k: int, value: Value) -> None:
+        """Let operand `k`, a state, be this in the next call, where the model keeps states."""
+        if k < len(self.info.inputs) and self.info.inputs[k] >= 0:
+            self._importer.keep(self.info.inputs[k], value)
+
     @property
     def inputs(self) -> list[Value]:
         """All operands, which must be there."""

@@ -43,6 +43,8 @@ class Plane:
         taken = blocks[:, self.at : self.at + self.bytes]
         if self.bits == 8:
             return taken
+        if self.bits == self.run == 1 and not self.fields:
+            return np.unpackbits(taken, axis=1, bitorder="little")
         fields, mask = self.fields or 8 // self.bits, np.uint8((1 << self.bits) - 1)
         runs = self.bytes // self.run
         apart = taken.reshape(len(blocks), runs, self.run)

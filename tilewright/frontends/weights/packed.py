@@ -30,7 +30,7 @@ _REST = ("qzeros", "scales", "g_idx")
 
 
 @dataclass(frozen=True)
-class PackedForm:
+class QuantizationConfig:
     """How a checkpoint is packed: `group` inputs share a scale (0: all), and `shift` was taken from zeros."""
 
     method: str
@@ -39,13 +39,13 @@ class PackedForm:
     shift: int
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> PackedForm:
+    def of(cls, config: Mapping[str, Any]) -> QuantizationConfig:
         """From `quantization_config` of config.json; UnsupportedError for other methods and layouts."""
-        given: list[Any] = [config.get(name) for name in ("quant_method", "bits", "group_size")]
-        method, bits, group = given
+        method, bits, group = config.get("quant_method"), config.get("bits"), config.get("group_size")
         form = config.get("checkpoint_format", config.get("version", ""))
-        is_known = isinstance(method, str) and bits in _BITS.get(method, ())
-        if not is_known or (method == "awq" and str(form).lower() not in ("", "gemm")):
+        allowed = _BITS.get(method, ()) if isinstance(method, str) else ()
+        of_device = method == "awq" and str(form).lower() not in ("", "gemm")
+        if not isinstance(method, str) or not isinstance(bits, int) or bits not in allowed or of_device:
             raise UnsupportedError(
                 f"weights of the method {method!r:.40} in {bits!r:.40} bits {f'({form!s:.40}) ' if form else ''}"
                 "are not supported",
@@ -59,7 +59,7 @@ class PackedForm:
         return cls(method, bits, max(group, 0), 1 if is_first else 0)
 
 
-def unpacked(tensors: Mapping[str, StoredTensor], packing: PackedForm) -> dict[str, StoredTensor]:
+def unpacked(tensors: Mapping[str, StoredTensor], config: QuantizationConfig) -> dict[str, StoredTensor]:
     """All tensors of a checkpoint, with one `x.weight` for each `x.qweight` and what belongs to it. ModelError where
     something is missing or does not fit."""
     found: dict[str, StoredTensor] = {}
@@ -68,7 +68,7 @@ def unpacked(tensors: Mapping[str, StoredTensor], packing: PackedForm) -> dict[s
     for name, tensor in tensors.items():
         if name.endswith(".qweight"):
             layer = name.removesuffix("qweight")
-            found[layer + "weight"] = _weight(layer, tensors, packing)
+            found[layer + "weight"] = _weight(layer, tensors, config)
         elif name not in rest:
             found[name] = tensor
     return found
@@ -80,21 +80,21 @@ def _fail(name: str, what: str) -> ModelError:
     )
 
 
-def _weight(layer: str, tensors: Mapping[str, StoredTensor], packing: PackedForm) -> StoredTensor:
+def _weight(layer: str, tensors: Mapping[str, StoredTensor], config: QuantizationConfig) -> StoredTensor:
     scales = _elements(layer + "scales", tensors, 2, _SCALES)
     scale_dtype = dt.from_numpy(scales.dtype)
     groups, outputs = scales.shape
-    codes = _codes(layer + "qweight", tensors, packing, outputs)
+    codes = _codes(layer + "qweight", tensors, config, outputs)
     inputs = codes.shape[1]
-    group = packing.group or max(inputs, 1)
+    group = config.group or max(inputs, 1)
     if groups != -(-inputs // group):
         raise _fail(layer + "scales", f"{groups} groups of {group} inputs for {inputs} inputs")
-    zeros = _zeros(layer + "qzeros", tensors, packing, scales.shape)
+    zeros = _zeros(layer + "qzeros", tensors, config, scales.shape)
     order = _order(layer + "g_idx", tensors, inputs, group)
     if order is not None:
         codes = codes[:, np.argsort(order)]  # by the place where they are stored
-    half = 1 << packing.bits - 1
-    kind = grouped(packing.bits, group, scale=scale_dtype, zeros=bool((zeros != half).any()))
+    half = 1 << config.bits - 1
+    kind = grouped(config.bits, group, scale=scale_dtype, zeros=bool((zeros != half).any()))
     layout = kind.layout
     assert isinstance(layout, BlockLayout)
     if groups > 1 and kind.elements != group:
@@ -123,28 +123,30 @@ def _elements(name: str, tensors: Mapping[str, StoredTensor], rank: int, dtypes:
     return found
 
 
-def _codes(name: str, tensors: Mapping[str, StoredTensor], packing: PackedForm, outputs: int) -> np.ndarray:
+def _codes(name: str, tensors: Mapping[str, StoredTensor], config: QuantizationConfig, outputs: int) -> np.ndarray:
     """u8[outputs, inputs]."""
     words = _elements(name, tensors, 2, (dt.i32,))
-    if packing.method == "awq":
+    if config.method == "awq":
         codes = _in_order_of_outputs(_fields(words, 4)).T
     else:
-        codes = _fields(np.ascontiguousarray(words.T), packing.bits)
+        codes = _fields(np.ascontiguousarray(words.T), config.bits)
     if len(codes) != outputs:
         raise _fail(name, f"{len(codes)} outputs, while the scales have {outputs}")
     return codes
 
 
-def _zeros(name: str, tensors: Mapping[str, StoredTensor], packing: PackedForm, shape: tuple[int, ...]) -> np.ndarray:
+def _zeros(
+    name: str, tensors: Mapping[str, StoredTensor], config: QuantizationConfig, shape: tuple[int, ...]
+) -> np.ndarray:
     """u8[groups, outputs]."""
-    zeros = _fields(_elements(name, tensors, 2, (dt.i32,)), packing.bits)
-    if packing.method == "awq":
+    zeros = _fields(_elements(name, tensors, 2, (dt.i32,)), config.bits)
+    if config.method == "awq":
         zeros = _in_order_of_outputs(zeros)
     zeros = zeros[:, : shape[1]]
     if zeros.shape != shape:
         raise _fail(name, f"zeros of {list(zeros.shape)}, while the scales have {list(shape)}")
     # what was taken from a zero of 0 wrapped around
-    return (zeros + np.uint8(packing.shift)) & np.uint8((1 << packing.bits) - 1)
+    return (zeros + np.uint8(config.shift)) & np.uint8((1 << config.bits) - 1)
 
 
 def _fields(words: np.ndarray, bits: int) -> np.ndarray:

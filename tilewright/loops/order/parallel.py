@@ -19,13 +19,12 @@ def parallel(func: Func, loop: Op, level: str = "") -> Op:
 
     Loops of a level may stand in loops of other levels and beside others; what meets is ordered by `barrier`. Without
     a level an outermost loop that is the only op of the kernel makes that a task of the thread pool. Others, outermost
-    ones beside loops alone and those inside of serial loops, are shared each time they are reached, and what follows
-    waits for all of them.
+    ones beside loops and scratch memory alone and those inside of serial loops, are shared each time they are reached,
+    and what follows waits for all of them.
 
-    ScheduleError when the loop is not serial, when it is an outermost one beside anything but loops, when it or the
-    loops around it
-    are of another kind or it needs more of what is outside than other threads see (`why_not_shared`), or when two
-    iterations may touch the same element of a buffer that one of them writes.
+    ScheduleError when the loop is not serial, when it is an outermost one beside anything else, when it or the loops
+    around it are of another kind or it needs more of what is outside than other threads see (`why_not_shared`), or when
+    two iterations may touch the same element of a buffer that one of them writes.
     """
     if kind_of(loop) == "parallel" and loop.attrs.get("level", "") == level:
         return loop
@@ -65,8 +64,11 @@ def serial(func: Func, loop: Op) -> Op:
 def _beside(func: Func, loop: Op) -> str | None:
     """What an outermost loop is not alone with."""
     for op in func.body.ops:
-        if op is not loop and op.name not in ("return", "for"):
-            return f"{describe(op)} stands beside it; beside an outermost parallel loop may be loops alone"
+        is_scratch = op.name == "alloc" and op.result.buffer.space == "scratch"
+        if op is not loop and op.name not in ("return", "for") and not is_scratch:
+            return (
+                f"{describe(op)} stands beside it; beside an outermost parallel loop are loops and scratch memory alone"
+            )
     return None
 
 

@@ -46,6 +46,29 @@ class Packing:
         piece = sum(1 + len(f) for f in self.factors[: axis + 1]) - 1
         return Packing(self.factors, (*(p for p in self.order if p != piece), piece), halves=True)
 
+    def merged(self, shape: Sequence[Sym]) -> Packing:
+        """The same order of elements in as few pieces as possible: kernels that read an array alike, by other loops,
+        want one packing. Padding stays what it is."""
+        axis_of = [axis for axis, listed in enumerate(self.factors) for _ in (0, *listed)]
+        size_of = [size for listed in self.factors for size in (0, *listed)]
+        runs: list[list[int]] = []
+        for k, piece in enumerate(self.order):
+            before = runs[-1] if runs else [-1]
+            is_half = self.halves and k == len(self.order) - 1
+            axis = axis_of[piece]
+            follows = before[-1] == piece - 1 and before[-1] >= 0 and axis_of[before[-1]] == axis
+            is_whole = size_of[before[0]] > 0 or shape[axis] % prod(self.factors[axis]) == 0
+            if follows and is_whole and not is_half:
+                before.append(piece)
+            else:
+                runs.append([piece])
+        numbered = sorted(range(len(runs)), key=lambda n: runs[n][0])
+        factors: list[list[int]] = [[] for _ in self.factors]
+        for n in numbered:
+            if size_of[runs[n][0]] > 0:
+                factors[axis_of[runs[n][0]]].append(prod(size_of[piece] for piece in runs[n]))
+        return Packing(tuple(map(tuple, factors)), tuple(map(numbered.index, range(len(runs)))), self.halves)
+
     @property
     def rank(self) -> int:
         """Rank of the array before packing."""

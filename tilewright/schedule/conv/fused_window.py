@@ -55,6 +55,7 @@ class FusedWindow(Strategy):
     """Windows over the result of a contraction, with elementwise work after both."""
 
     name = "fused_window"
+    form = "windows"
 
     def join(self, join: Join) -> Match | NoMatch | None:
         if join.info.is_sliding_window and is_contraction(join.producer):

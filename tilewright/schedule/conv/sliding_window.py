@@ -62,6 +62,7 @@ class SlidingWindow(Contraction):
     they give. Its schedule also serves other contractions, and reductions, whose operands move with the lanes."""
 
     name = "sliding_window"
+    form = "windows"
 
     def claims(self, op: Op, info: OpInfo) -> bool:
         return info.kind is OpClass.CONTRACTION and info.is_sliding_window

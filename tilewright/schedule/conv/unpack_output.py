@@ -37,6 +37,7 @@ class UnpackOutput(Strategy):
     """A contraction whose result leaves its blocks of channels a band of lines at a time."""
 
     name = "unpack_output"
+    form = "tiles"
     keeps_layout = True
 
     def join(self, join: Join) -> Match | NoMatch | None:

@@ -77,6 +77,7 @@ class WinogradTiles(Strategy):
     band, and elementwise work on the tiles."""
 
     name = "winograd"
+    form = "tiles"
 
     def join(self, join: Join) -> Match | NoMatch | None:
         reason = _why_apart(join, self)

@@ -16,11 +16,14 @@ decoder, are a block of their own: nothing is packed, as every key and value is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.cost.attention import (
     FEW_ROWS,
+    KEYS_OF_A_PIECE,
+    MOST_SHARING,
+    columns_of_piece,
     is_one_block,
     most_rows,
     rows_of_block,
@@ -37,7 +40,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
-from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
+from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, loop_var
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.gemm.dot_products import dot_for, split_group
@@ -47,7 +50,7 @@ from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark, tile_su
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.rows.row_reduction import is_row_reduction, share_iterations
 from tilewright.schedule.steps.access import iterations_of, known, loads_in, stores_in, stride_in
-from tilewright.schedule.steps.parallelize import parallelize_outer
+from tilewright.schedule.steps.parallelize import parallelize_each, parallelize_outer
 from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
 from tilewright.schedule.steps.vectorize import vectorize_inner
@@ -82,6 +85,7 @@ class Attention(Strategy):
     """
 
     name = label = "attention"
+    form = "tiles"
     respecialize_remainder = True
 
     def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
@@ -181,15 +185,23 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     """
     form = _form_of(s, lowered)
     row = form.row
+    pieces: list[Op] = []
     if row is None or _are_few(s, form, row):
-        copies, nests = _one_block(s, form, target)
+        shared = _heads_that_share(form)
+        if shared is None:
+            copies, nests = _one_block(s, form, target)
+        else:
+            copies, nests, pieces = _of_shared_keys(s, form, shared, target)
     else:
         copies, nests = _blocks(s, form, row, target)
     s.simplify()
     _sum_weights_as_computed(s, form, copies)
     for nest in nests:
         mark(s, nest)
-    parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
+    if pieces:  # before vectors: indices are still simple to reason about
+        parallelize_each(s, [next(iter(enclosing_loops(o)), o) for o in pieces], target)
+    else:
+        parallelize_outer(s, target)
     for stage in (form.scores, *form.rows):
         innermost = copies.get((*stage.axes, *stage.reduce)[-1])
         if innermost is not None and innermost.parent is not None and not _holds_loops(innermost):
@@ -258,6 +270,54 @@ def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], 
         scores, scores_reader = _scores(s, form, rows, home, copies, target)
         nests += [*scores.nests, scores_reader]
     return copies, nests
+
+
+def _heads_that_share(form: _Form) -> int | None:
+    """The axis of heads that read the same keys and values, where rows are few: the only one of some that neither
+    depends on."""
+    alone = []
+    for stage in (form.scores, form.values):
+        others = {loop_var(o) for o in stage.reduce} | {loop_var(stage.axes[-1])}
+        reads = [op for op in loads_in(stage.axes[0]) if op.operands[0] is not stage.buffer]
+        columns = [op for op in reads if others & {v for i in op.attrs["idx"] for v in i.vars} == others]
+        used = {v for op in columns for i in op.attrs["idx"] for v in i.vars}
+        alone.append([k for k, o in enumerate(stage.axes[:-2]) if loop_var(o) not in used and extent_of(o) != 1])
+    if len(form.values.axes) != len(form.scores.axes) or alone[0] != alone[1] or len(alone[0]) != 1:
+        return None
+    (axis,) = alone[0]
+    heads = extent_of(form.scores.axes[axis])
+    return axis if heads.is_const and heads.value <= MOST_SHARING and _keys_are_contiguous(form.scores) else None
+
+
+def _of_shared_keys(
+    s: Schedule, form: _Form, axis: int, target: Target
+) -> tuple[dict[Op, Op], list[Nest], list[Op]]:
+    """Few rows of several heads that read the same keys and values, each of which is read once for all heads: first all
+    scores, then the rows, and then the results, so that threads share keys and columns where groups of heads are few.
+    The last are loops in the nests that they share."""
+    loops = {k: o for o, k in reduction_of(form.values, [*form.batch, *_those(form.row), form.column]).axis_of.items()}
+    heads = loops[axis]
+    outer = [o for o in form.batch if o is not heads]
+    depth = known(extent_of(form.values.reduce[0]))
+    tile = tile_of_products(extent_of(heads).value, known(extent_of(form.column)), depth, target)
+    size = columns_of_piece(iterations_of(outer), known(extent_of(form.column)), tile, target)
+    tile = replace(tile, columns=size // tile.lanes)
+    pieces, columns = tile_loop(s, form.column, size)
+    s.reorder(*outer, *pieces, *_those(form.row), heads, columns)
+    values, reader = _tiles(s, form.values, [heads, columns], [axis, form.column_axis], tile)
+    copies = {o: o for stage in form.rows for o in (*stage.axes, *stage.reduce)}
+    first = form.epilogue or form.scores
+    *around, row, key = (o for k, o in enumerate(first.axes) if k != axis)
+    keys = s.split(key, KEYS_OF_A_PIECE)
+    s.reorder(*around, keys.outer, row, keys.inner, first.axes[axis])
+    if form.epilogue is not None:
+        copies |= s.compute_at(form.scores.buffer, first.axes[axis], space="reg", guard="loads").copies
+    s.unroll(first.axes[axis])
+    return copies, [*values.nests, reader], [keys.inner, columns]
+
+
+def _those(*loops: Op | None) -> list[Op]:
+    return [o for o in loops if o is not None]
 
 
 def _single_scores(s: Schedule, form: _Form, block: Op, copies: dict[Op, Op]) -> dict[Op, Op]:

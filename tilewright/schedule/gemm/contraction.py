@@ -18,9 +18,16 @@ from dataclasses import dataclass
 from tilewright.cost.data_movement import leaves_lanes_idle
 from tilewright.cost.gemm.cost_model import Decision
 from tilewright.cost.gemm.panels import loops_around_groups
-from tilewright.cost.gemm.register_tile import Tile, least_rows_of_one_tile, rows_of_remainder
+from tilewright.cost.gemm.register_tile import (
+    Tile,
+    holds_sums_of_groups,
+    least_rows_of_few,
+    least_rows_of_one_tile,
+    rows_of_remainder,
+)
 from tilewright.cost.parallel import columns_suffice
 from tilewright.cost.recompute import is_cheap
+from tilewright.cost.roofline import Form
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
@@ -31,7 +38,9 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import sym, weighted_sum
 from tilewright.ir.types import row_major
 from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.order.compute_at import Fused
+from tilewright.loops.order.factor_out import Factored
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.traits.derive import is_view
@@ -40,9 +49,14 @@ from tilewright.schedule.gemm.dequantize import (
     Dequantized,
     are_pairs,
     dequantize,
+    group_of_factors,
+    has_factors,
+    mark_groups,
     mark_weights,
     split_weights,
+    step_of_groups,
     step_of_pairs,
+    sum_by_groups,
 )
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, same_rows
 from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
@@ -52,6 +66,7 @@ from tilewright.schedule.gemm.panels import pack_columns, pack_constants, pack_g
 from tilewright.schedule.gemm.reduction_nest import ReductionNest, copied, one_reduction, reduction_of
 from tilewright.schedule.gemm.register_tile import (
     Nest,
+    Summation,
     TileSums,
     mark,
     skip_padding,
@@ -60,7 +75,8 @@ from tilewright.schedule.gemm.register_tile import (
     tile_sums,
 )
 from tilewright.schedule.maps.elementwise import is_elementwise
-from tilewright.schedule.steps.access import bytes_of, conditional_nest, stride_of
+from tilewright.schedule.steps.access import bytes_of, conditional_nest, known, stride_of
+from tilewright.schedule.steps.blocked_summation import whole_part
 from tilewright.schedule.steps.parallelize import parallelize_outer
 from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loop, vectors_of
 from tilewright.schedule.strategy import FusedRegion, Strategy
@@ -72,6 +88,7 @@ class Contraction(Strategy):
     """One contraction with the index maps through which it reads its operands, and elementwise work on its result."""
 
     name = "contraction"
+    form: Form | None = "tiles"
     respecialize_remainder = True
 
     def claims(self, op: Op, info: OpInfo) -> bool:
@@ -217,24 +234,31 @@ def tile_fused(
 def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
     """Keep the sums of a tile in registers for the whole depth."""
     tiled = _tile_reader(s, plan, target)
-    kept = summation_of(plan.stage, tiled.parts[0].tile[-1])
+    run = _run_of_factors(s, plan) if tiled.is_one else None
+    kept = _kept(plan, tiled, run, target)
     lanes = plan.decision.tile.lanes
     made = [tile_sums(s, plan.stage, o.outer[-1], plan.axes.tile, lanes, kept, plan.group) for o in tiled.parts]
     step, pairs = made[0].add.outer[-1], [are_pairs(s, w) for w in plan.weights]
-    pair = None
+    within, pair = None, None
+    if run is not None:
+        made[0], within = step_of_groups(s, made[0], run)
+        step = within
     if tiled.is_one and any(pairs):
         made[0], pair = step_of_pairs(s, made[0])
-    weights = _lay_out(s, plan, tiled, made, step, pairs, target)
+        within = None if within is None else made[0].add.outer[-2]
+    operands = _lay_out(s, plan, tiled, made, step, pairs, within, target)
     s.simplify()
     for reader, sums in zip(tiled.parts, made, strict=True):
         for nest in sums.nests:
             mark(s, nest)
         mark(s, reader, unrolled=not kept.costly)
-    for dequantized in weights:
+    for dequantized in operands.weights:
         mark_weights(s, dequantized)
     if pair is not None and pair.parent is not None:
         s.unroll(pair)
-    if kept.deep:
+    if operands.groups is not None:
+        mark_groups(s, operands.groups, lanes)
+    elif kept.deep:
         for sums in made:
             sum_in_blocks(s, sums)
         s.simplify()
@@ -243,18 +267,40 @@ def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
     prefetch_panels(s, step, tiled.parts[0].outer, target)
 
 
+def _run_of_factors(s: Schedule, plan: GemmPlan) -> int | None:
+    """How many terms of a sum, one after the other, have factors in common that may multiply their sum."""
+    if kernel_info(s.func).rounds_as_written or len(plan.weights) != 1 or len(plan.stage.reduce) != 1:
+        return None
+    (weights,) = plan.weights
+    if plan.group is not None or not has_factors(weights):
+        return None
+    group, depth = group_of_factors(weights), known(extent_of(plan.stage.reduce[-1]))
+    return whole_part(depth) if group is None and depth is not None else group
+
+
+def _kept(plan: GemmPlan, tiled: _Tiled, run: int | None, target: Target) -> Summation:
+    """How to keep the sums. Those of groups are added to them from registers, which may leave none for them."""
+    kept = summation_of(plan.stage, tiled.parts[0].tile[-1])
+    if run is None:
+        return kept
+    fits = holds_sums_of_groups(plan.decision.tile, plan.shape.element, target)
+    return Summation(kept.costly, deep=kept.costly or not fits)
+
+
 # The nest that reads the sums
 
 
 @dataclass(frozen=True, eq=False)
 class _Tiled:
     """The nest that reads the sums, in tiles: the loops that a panel of columns is read in, those over tiles of rows
-    within, the nests on tiles of each size, and whether one of these is all rows."""
+    within, the nests on tiles of each size, whether one of these is all rows, and the loop over parts of a panel that
+    lies together as a whole, if there is such."""
 
     panel: list[Op]
     rows: list[Op]
     parts: list[Nest]
     is_one: bool
+    parts_of_panel: Sequence[Op] = ()
 
 
 def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
@@ -269,7 +315,12 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
         return _tiles_of_any_columns(s, axes, rows, row, plan.decision, target)
     alone = not remainder and not any(o.attrs.get("overlap") for o in rows)  # rows, too, would overlap
     tail = "overlap" if alone and not plan.shape.packed and _fills_tile(axes, tile) else "guard"
-    columns, inner = column_tiles(s, axes.vector, axes.block, tile.columns, tile.lanes, tail)
+    panels: list[Op] = []
+    vector = axes.vector
+    if plan.panel > tile.columns:
+        panels, vector = tile_loop(s, axes.vector, plan.panel * tile.lanes, tail)
+    columns, inner = column_tiles(s, vector, axes.block, tile.columns, tile.lanes, tail)
+    parts, columns = (columns if panels else []), [*panels, *columns]
     inner = [*row, *inner]
     panel = _panel_order(axes, columns, plan.decision.columns_outside, target)
     around = [*panel, *rows]
@@ -277,7 +328,7 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
         panel, around = lines, [*lines, *rows, *columns]
     around = loop_around(s, around, inner)
     s.reorder(*around, *inner)
-    return _Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one)
+    return _Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one, parts)
 
 
 def _fills_tile(axes: GemmAxes, tile: Tile) -> bool:
@@ -392,11 +443,19 @@ def _row_tiles(s: Schedule, plan: GemmPlan, remainder: int, target: Target) -> t
     extent, size = extent_of(row), tile.rows
     whole = False
     if size > 1 and not extent.is_const and _is_one_tile(plan.axes, tile):
-        s.at_least(extent, least_rows_of_one_tile(tile, plan.shape.element, target), of_few=True)
+        s.at_least(extent, _least_rows(plan, target), of_few=True)
     elif size > 1 and extent != size:
         whole = s.at_least(extent, size, of_few=True)
     around, row = tile_loop(s, row, size, "overlap" if whole else "guard")
     return around, [row]
+
+
+def _least_rows(plan: GemmPlan, target: Target) -> int:
+    """From how many rows on these are one tile."""
+    tile = plan.decision.tile
+    if plan.panel:
+        return least_rows_of_few(tile)
+    return least_rows_of_one_tile(tile, plan.shape.element, target)
 
 
 def _sizes_of_tiles(s: Schedule, nest: Nest, tile: Tile, remainder: int) -> list[Nest]:
@@ -414,6 +473,14 @@ def _sizes_of_tiles(s: Schedule, nest: Nest, tile: Tile, remainder: int) -> list
 # Operands
 
 
+@dataclass(frozen=True, eq=False)
+class _Operands:
+    """The loops that dequantise weights, and those of sums of groups of their elements."""
+
+    weights: list[Dequantized]
+    groups: Factored | None
+
+
 def _lay_out(
     s: Schedule,
     plan: GemmPlan,
@@ -421,24 +488,31 @@ def _lay_out(
     made: list[TileSums],
     step: Op,
     pairs: Sequence[bool],
+    within: Op | None,
     target: Target,
-) -> list[Dequantized]:
-    """Lay operands out in the order in which the tiles read them: constants when compiling, others in panels. The loops
-    that dequantise weights, in each `step` or for a panel, are returned."""
+) -> _Operands:
+    """Lay operands out in the order in which the tiles read them: constants when compiling, others in panels. Weights
+    are dequantised in each `step` or for a panel; the loop `within` a group of terms sums these without what they
+    share."""
     add, around = made[0].add, tiled.parts[0].outer
     tile = plan.decision.tile
     home = step if tiled.is_one else None
     weights = [
-        dequantize(s, w, around, home, tile.lanes, pairs=paired)
+        dequantize(s, w, around, home, tile.lanes, pairs=paired, group=group_of_factors(w))
         for w, paired in zip(plan.weights, pairs, strict=True)
     ]
+    groups = None if within is None else sum_by_groups(s, made[0], within, tile.lanes)
     read_once = tiled.is_one and all(extent_of(o) == 1 for o in plan.axes.outer)
     read_once = read_once and plan.shape.rows is not None  # kernels for other rows read constants in the same order
     stream = None
     if read_once and plan.shape.packed and plan.group is None and not plan.weights:
         stream = cut_in_streams(s, add.tile, tile, plan.shape.element, target)
     orders = [[*order_of_streams(o.add.outer, o.add.tile, stream), *o.add.group] for o in made]
-    pack_constants(s, [*orders, *(w.loops for w in weights)], [w.pair for w in weights if w.pair is not None])
+    orders += [w.loops for w in weights]
+    if groups is not None:
+        orders.append(groups.add)
+    pairs_of = [w.pair for w in weights if w.pair is not None]
+    pack_constants(s, orders, pairs_of, tiled.parts_of_panel, merged=bool(weights))
     if plan.group is None:
         depth = [o for o in add.outer if o not in around and extent_of(o) != 1]
         pack_columns(s, [o.add for o in made], depth, tiled.panel, target)
@@ -447,7 +521,7 @@ def _lay_out(
             pack_groups(s, [sums.add], sums.add.outer[-1], target)
     elif tiled.panel:
         pack_groups(s, [o.add for o in made], tiled.panel[-1], target)
-    return weights
+    return _Operands(weights, groups)
 
 
 def _is_one_tile(axes: GemmAxes, tile: Tile) -> bool:

@@ -11,12 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 
+from tilewright.cost.core import divisors
 from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.scalar import scalar_operation
+from tilewright.ir.sym import Sym, var
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
+from tilewright.loops.order.factor_out import Factored
 from tilewright.loops.stages import Lowered, Stage
-from tilewright.schedule.gemm.register_tile import Nest, TileSums
+from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark
 from tilewright.schedule.steps.access import loads_in, stride_in, variables
 from tilewright.schedule.steps.tiling import vectors_of
 from tilewright.schedule.trace import Schedule
@@ -26,6 +32,9 @@ MOST_UNROLLED = 16
 
 PAIR = 2
 """Elements of a byte."""
+
+LEAST_GROUP = 8
+"""Elements of a column that share their factors, from which on these multiply the group's sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +62,73 @@ def are_pairs(s: Schedule, weights: Stage) -> bool:
     return bool(short) and all(load.operands[0] in constants and v in load.attrs["idx"] for load in short)
 
 
+def steps_widened(s: Schedule, weights: Sequence[Stage]) -> int:
+    """Steps of the sums whose weights are widened together."""
+    return PAIR if any(are_pairs(s, w) for w in weights) else 1
+
+
+def group_of_factors(weights: Stage) -> int | None:
+    """How many neighbours in a column share all but their own elements of what they are computed from; None where no
+    number of them, of those that divide the depth, does, or where nothing differs from column to column part."""
+    if len(weights.axes) < 2 or not extent_of(depth := weights.axes[-2]).is_const:
+        return None
+    v, found = loop_var(depth), None
+    sizes = [n for n in reversed(divisors(extent_of(depth).value)) if n >= LEAST_GROUP]
+    for load in loads_in(weights.axes[0]):
+        if v in variables(load.attrs["idx"]):
+            size = next((n for n in sizes if _stays(load, v, n)), None)
+            found = size if found is None else min(size or found, found)
+    return found
+
+
+def _stays(load: Op, v: Sym, count: int) -> bool:
+    """Whether a load reads the same place for `count` values of v from any multiple of that on."""
+    group, within = var("group"), var("within", 0, count - 1)
+    return all(within not in i.subs({v: group * count + within}).vars for i in load.attrs["idx"])
+
+
+def has_factors(weights: Stage) -> bool:
+    """Whether elements are more than converted."""
+    return any(scalar_operation(op).linear for op in weights.axes[0].walk())
+
+
 def _is_short(buffer: Value) -> bool:
     dtype = buffer_type(buffer).dtype
     return dtype.is_int and dtype.bits == 4
+
+
+def step_of_groups(s: Schedule, sums: TileSums, size: int) -> tuple[TileSums, Op]:
+    """Split the sums into groups of so many terms; and the loop within a group, which becomes the step."""
+    *outer, step = sums.add.outer
+    parts = s.split(step, size)
+    return replace(sums, add=Nest([*outer, parts.outer, parts.inner], sums.add.tile, sums.add.group)), parts.inner
+
+
+def sum_by_groups(s: Schedule, sums: TileSums, within: Op, lanes: int) -> Factored:
+    """Sum each group from nothing in registers; what its elements share multiplies its sum."""
+    try:
+        made = s.factor_out(sums.buffer, within)
+    except ScheduleError as e:
+        s.missed.append(f"factors of weights multiply each of them: {e}")
+        parts = s.rfactor(sums.buffer, within)
+        made = Factored(parts.buffer, parts.clear, parts.add)
+    return replace(made, clear=vectors_of(s, made.clear, lanes), add=vectors_of(s, made.add, lanes))
+
+
+def mark_groups(s: Schedule, groups: Factored, lanes: int) -> None:
+    """The loops of what `sum_by_groups` made become instructions one after the other."""
+    for loops in (groups.clear, groups.add):
+        mark(s, Nest([], loops), clamped=False)
+    if groups.alone is None:
+        return
+    *others, terms = [o for o in groups.alone.terms if o.parent is not None]
+    for loop in reversed(others):
+        terms = s.collapse(loop, terms)
+    count = extent_of(terms).value
+    summed = s.vectorize_reduction(terms, gcd(count, lanes))
+    for loop in (*groups.alone.clear, *groups.alone.sums, summed.outer):
+        if loop.parent is not None:
+            s.unroll(loop)
 
 
 def step_of_pairs(s: Schedule, sums: TileSums) -> tuple[TileSums, Op]:
@@ -67,10 +140,18 @@ def step_of_pairs(s: Schedule, sums: TileSums) -> tuple[TileSums, Op]:
 
 
 def dequantize(
-    s: Schedule, weights: Stage, around: Sequence[Op], step: Op | None, lanes: int, *, pairs: bool
+    s: Schedule,
+    weights: Stage,
+    around: Sequence[Op],
+    step: Op | None,
+    lanes: int,
+    *,
+    pairs: bool,
+    group: int | None,
 ) -> Dequantized:
     """Compute the weights for a panel of columns where the loops `around` the sums come to it, or, where `step` is
-    given, for each iteration of that loop of the sum, in registers; by `pairs` of neighbours in a column."""
+    given, for each iteration of that loop of the sum, in registers; by `pairs` of neighbours in a column, and by groups
+    that share factors."""
     if step is None:
         loads = [load for load in loads_in(around[0]) if load.operands[0] is weights.buffer]
         panel = [o for o in around if any(stride_in(load, loop_var(o)) != 0 for load in loads)]
@@ -78,6 +159,10 @@ def dequantize(
     else:
         made = s.compute_at(weights.buffer, step, space="reg", guard="loads")
     loops = [made.copies[o] for o in weights.axes]
+    if step is None and group is not None:  # what they share is packed in the order of kernels that sum by groups
+        *others, depth, vector = loops
+        grouped = s.split(depth, group)
+        loops = [*others, grouped.outer, grouped.inner, vector]
     if not pairs:
         return Dequantized(vectors_of(s, loops, lanes), None)
     *others, depth, vector = loops

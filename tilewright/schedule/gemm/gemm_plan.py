@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 
 from tilewright.cost.gemm.cost_model import Decision, choose, why_not_cut, why_not_transposed
 from tilewright.cost.gemm.depth_lanes import rows_that_pay_copies
-from tilewright.cost.gemm.register_tile import GemmShape, Tile
+from tilewright.cost.gemm.register_tile import (
+    GemmShape,
+    Tile,
+    columns_of_panel,
+    rows_of_few,
+    tile_of_few,
+)
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import ZERO
@@ -16,6 +22,7 @@ from tilewright.loops.edit import extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.stages import Stage
 from tilewright.loops.storage.axes import split_index
+from tilewright.schedule.gemm.dequantize import steps_widened
 from tilewright.schedule.gemm.dot_products import group_of_products
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, assign_axes, transposed_axes
 from tilewright.schedule.gemm.gemm_shape import few_rows_of, gemm_shape, transposed_shape
@@ -28,13 +35,15 @@ from tilewright.target.target import Target
 @dataclass(frozen=True, eq=False)
 class GemmPlan:
     """The parts of the loops, the shape that the cost model sees, and the tile and blocks that it has chosen. `weights`
-    are stages that dequantise constant operands; `group` is the loop over products that one instruction adds up."""
+    are stages that dequantise constant operands, so many vectors of whose columns are a `panel`: a multiple of the
+    tile's. `group` is the loop over products that one instruction adds up."""
 
     axes: GemmAxes
     shape: GemmShape
     decision: Decision
     weights: Sequence[Stage] = ()
     group: Op | None = None
+    panel: int = 0
 
     @property
     def stage(self) -> Stage:
@@ -63,11 +72,31 @@ def plan_gemm(
     if group is not None and not shape.packed:
         shape = replace(shape, part=True, uncut="groups of the call are copied by panels of the whole depth")
     if weights:
-        shape = replace(shape, uncut="weights are dequantised by panels of the whole depth")
+        uncut = "weights are dequantised by panels of the whole depth"
+        shape = replace(shape, widened=steps_widened(s, weights), uncut=uncut)
     if group is None and (transposed or decision is None):
         axes, shape = _better_axes(s, axes, shape, constants, target, transposed)
     decision = decision or _chosen(s, shape, target)
+    if weights and group is None and axes.row is not None and not extent_of(axes.row).is_const:
+        return _plan_of_any_rows(s, axes, shape, decision, weights, target)
     return GemmPlan(axes, shape, replace(decision, tile=_for_its_rows(decision.tile, axes)), weights, group)
+
+
+def _plan_of_any_rows(
+    s: Schedule, axes: GemmAxes, shape: GemmShape, decision: Decision, weights: Sequence[Stage], target: Target
+) -> GemmPlan:
+    """A plan for an unknown number of rows whose weights are dequantised: few of them are one tile, which reads them in
+    registers, in all of a panel's columns or a part of these."""
+    assert axes.row is not None
+    tile, panel = decision.tile, decision.tile.columns
+    if axes.block is None and extent_of(axes.vector).is_const:
+        panel = columns_of_panel(tile, shape, target)
+    few, most = few_rows_of(axes), rows_of_few(shape, target)
+    if few is None:
+        s.at_least(extent_of(axes.row), most + 1, of_few=True)
+    elif few <= most:
+        tile = tile_of_few(few, panel, shape, target)
+    return GemmPlan(axes, shape, replace(decision, tile=_for_its_rows(tile, axes)), weights, None, panel)
 
 
 def see_steps_as_axes(s: Schedule, axes: GemmAxes) -> None:

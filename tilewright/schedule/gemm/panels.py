@@ -43,15 +43,23 @@ LONGEST_STRIDE = 16
 """Columns of a run that one load of a vector picks from."""
 
 
-def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]], pairs: Sequence[Op] = ()) -> None:
+def pack_constants(
+    s: Schedule,
+    nests: Sequence[Sequence[Op]],
+    pairs: Sequence[Op] = (),
+    parts: Sequence[Op] = (),
+    *,
+    merged: bool = False,
+) -> None:
     """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last. A nest
-    may lie in one before it. Elements of 4 bits that loops over `pairs` read are two of a byte. What reads them
+    may lie in one before it. Elements of 4 bits that loops over `pairs` read are two of a byte; loops over `parts` of
+    panels leave these whole, and layouts that are `merged` say nothing of how the loops are split. What reads them
     rarely takes them as they lie."""
     for operand in constants_of(s.func):
         loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
         if len(loads) != sum(not _runs_rarely(user) for user in operand.users):
             continue
-        packings = {packing_for(load, nest) for load, nest in loads.items()}
+        packings = {packing_for(load, nest, parts) for load, nest in loads.items()}
         packing = packings.pop() if len(packings) == 1 else None
         if packing is None:
             continue
@@ -59,6 +67,8 @@ def pack_constants(s: Schedule, nests: Sequence[Sequence[Op]], pairs: Sequence[O
             axes = {_axis_of(load, pair) for load in loads} if buffer_type(operand).dtype.bits == 4 else set()
             if len(axes) == 1 and (axis := axes.pop()) is not None:
                 packing = packing.in_halves(axis)
+        if merged:
+            packing = packing.merged(buffer_type(operand).shape)
         s.pack_argument(operand, packing)
 
 

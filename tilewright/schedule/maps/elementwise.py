@@ -39,6 +39,7 @@ class Elementwise(Strategy):
     """Elements that are computed each on its own. Its schedule is the last resort for all kernels but opaque ones."""
 
     name = "elementwise"
+    form = "plain"
 
     def claims(self, op: Op, info: OpInfo) -> bool:
         return info.kind is OpClass.ELEMENTWISE

@@ -19,6 +19,7 @@ class ContiguousSum(Strategy):
     """Another way to schedule reductions that are not of rows."""
 
     name = "contiguous_sum"
+    form = "rows"
     respecialize_remainder = True
 
     def match(self, region: FusedRegion) -> Match | NoMatch:

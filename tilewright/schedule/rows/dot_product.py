@@ -28,6 +28,7 @@ class DotProduct(Strategy):
     """Another way to schedule contractions: those of vectors, and of few rows."""
 
     name = "dot_product"
+    form = "rows"
     respecialize_remainder = True
 
     def match(self, region: FusedRegion) -> Match | NoMatch:

@@ -20,6 +20,7 @@ class Reduction(Strategy):
     """One reduction with elementwise work before and after it, by tiles in registers with lanes along the result."""
 
     name = "reduction"
+    form = "tiles"
     respecialize_remainder = True
 
     def claims(self, op: Op, info: OpInfo) -> bool:

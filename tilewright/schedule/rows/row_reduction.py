@@ -41,6 +41,7 @@ class RowReduction(Strategy):
     """Reductions of rows, and elementwise work on these: norms, softmax."""
 
     name = "row_reduction"
+    form = "rows"
 
     def claims(self, op: Op, info: OpInfo) -> bool:
         return info.kind is OpClass.ROW_REDUCTION

@@ -32,7 +32,14 @@ from tilewright.loops.machine.rules import spec_of
 from tilewright.loops.stages import Lowered
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.loops.storage.packing import PackedArray, Packing
-from tilewright.schedule.defaults import matching, schedule_kernel, schedule_plainly, total_work
+from tilewright.schedule.defaults import (
+    MatchingStrategy,
+    cheapest_first,
+    matching,
+    schedule_kernel,
+    schedule_plainly,
+    total_work,
+)
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.inlining import plan_of
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
@@ -42,7 +49,7 @@ from tilewright.schedule.strategy import Strategy
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
-Scheduler = Callable[[Lowered, Sequence[Strategy]], Lowered]
+Scheduler = Callable[[Lowered, Sequence[MatchingStrategy]], Lowered]
 """Makes a kernel of loops as they were lowered, and the strategies for it."""
 
 _LAST = "bare"
@@ -60,6 +67,7 @@ def schedule_regions(
     optional: OptionalSteps = CHECKED,
     edited: EditedSchedules | None = None,
     numbers: Iterator[int] | None = None,
+    strict: bool = False,
 ) -> list[int]:
     """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place; gives how
     many calls each became.
@@ -69,10 +77,10 @@ def schedule_regions(
     whose schedule fails unexpectedly, or of which `ready` can make no code, becomes a kernel for each of its operators,
     and such a kernel has a simpler schedule; a remark tells of it.
     Kernels of which `edited` has a trace are made by that; ScheduleError where it cannot be. The names of kernels begin
-    with one of the `numbers`, by default from 0 on.
+    with one of the `numbers`, by default from 0 on. With `strict` each product is rounded as the model says.
     """
     numbers = count() if numbers is None else numbers
-    return _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers).run(step)
+    return _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers, strict).run(step)
 
 
 class _BetterApart(Exception):
@@ -92,6 +100,7 @@ class _Kernels:
         optional: OptionalSteps,
         edited: EditedSchedules | None,
         numbers: Iterator[int],
+        strict: bool,
     ) -> None:
         self.module = module
         self.target = target
@@ -101,6 +110,7 @@ class _Kernels:
         self.optional = optional
         self.edited = edited
         self.numbers = numbers
+        self.strict = strict
         self.by_key: dict[Any, Func] = {}
         self.slow: set[Any] = set()
         self.same: dict[Sym, Sym] = dict(module.main.attrs.get("same_dims", ()))
@@ -176,7 +186,7 @@ class _Kernels:
     def _parts(self, region: Op, constant: Sequence[bool]) -> Block:
         return fused_otherwise(region, constant, self.strategies, self.target)
 
-    def _scheduled_or_apart(self, canonical: Canonical, lowered: Lowered, found: Sequence[Strategy]) -> Lowered:
+    def _scheduled_or_apart(self, canonical: Canonical, lowered: Lowered, found: Sequence[MatchingStrategy]) -> Lowered:
         """The kernel of a whole region. _BetterApart where it would run one element after the other, and its parts as
         kernels of their own would not."""
         remarks: list[Remark] = []
@@ -214,11 +224,11 @@ class _Kernels:
     def _alone(self, region: Op) -> Lowered:
         """A kernel for a region that is not used yet."""
         found = matching(region, self.strategies, self.target, [])
-        keeps_layout = any(s.keeps_layout for s in found)
+        keeps_layout = any(c.strategy.keeps_layout for c in found)
         constants = [k for k, known in enumerate(_are_constant(region)) if known]
         plan = plan_of(region, constants, keeps_layout=keeps_layout)
         lowered = lower_region(region, region.attrs["name"], plan, constants)
-        return schedule_kernel(lowered, found, self.target, [])
+        return schedule_kernel(lowered, cheapest_first(found, lowered, self.target, []), self.target, [])
 
     def _call_of_one(self, canonical: Canonical) -> list[Op]:
         """The call for a region that is not taken apart: by the first of its kernels that can be made."""
@@ -274,24 +284,27 @@ class _Kernels:
     def _kernel(self, region: Op, constant: Sequence[bool], part: Part, schedule: Scheduler) -> Func:
         name = f"k{next(self.numbers)}_{region.attrs['name']}"
         self.optional.made(name, part)
-        found = matching(region, self.strategies, self.target, self.remarks)
+        candidates = matching(region, self.strategies, self.target, self.remarks)
         constants = [k for k, c in enumerate(constant) if c]
-        keeps_layout = any(s.keeps_layout for s in found)
+        keeps_layout = any(c.strategy.keeps_layout for c in candidates)
         plan = plan_of(region, constants, keeps_layout=keeps_layout)
         lowered = lower_region(region, name, plan, constants)
+        if self.strict:
+            lowered.func.info = replace(kernel_info(lowered.func), rounds_as_written=True)
         if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
             return self._from_trace(func, lowered, self.edited)
         try:
+            found = cheapest_first(candidates, lowered, self.target, self.remarks)
             return self._finished(schedule(lowered, found))
         except Exception:
             self.module.funcs.pop(name, None)
             raise
 
-    def _scheduled(self, lowered: Lowered, found: Sequence[Strategy], skipped: int = 0) -> Lowered:
+    def _scheduled(self, lowered: Lowered, found: Sequence[MatchingStrategy], skipped: int = 0) -> Lowered:
         """By its strategies, without the first few."""
         return schedule_kernel(lowered, found[min(skipped, len(found) - 1) :], self.target, self.remarks)
 
-    def _plainly(self, last: Sequence[Strategy], lowered: Lowered, found: Sequence[Strategy]) -> Lowered:
+    def _plainly(self, last: Sequence[Strategy], lowered: Lowered, found: Sequence[MatchingStrategy]) -> Lowered:
         return schedule_plainly(lowered, last, self.target)
 
     def _from_trace(self, func: Func, lowered: Lowered, edited: EditedSchedules) -> Func:

@@ -27,6 +27,11 @@ LONGEST_PART = 3 * PART // 2
 """Terms up to which a sum stays whole."""
 
 
+def whole_part(terms: int) -> int:
+    """The longest part of a sum of so many terms of which all parts are as long."""
+    return max(d for d in range(1, min(terms, LONGEST_PART) + 1) if terms % d == 0)
+
+
 def is_deep(reduction: Sequence[Op]) -> bool:
     """Whether a sum over these loops is known to be long enough for parts."""
     terms = product(extent_of(o) for o in reduction)

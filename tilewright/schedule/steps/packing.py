@@ -10,16 +10,20 @@ from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, loop_
 from tilewright.loops.storage.packing import Packing
 
 
-def packing_for(load: Op, loops: Sequence[Op]) -> Packing | None:
-    """Packing for the operand of `load`, which `loops` (outermost first, with those around them) run over.
+def packing_for(load: Op, loops: Sequence[Op], parts: Sequence[Op] = ()) -> Packing | None:
+    """Packing for the operand of `load`, which `loops` (outermost first, with those around them) run over. Those of
+    `parts` are laid out as if they were around the next loop along their axis.
 
     Each index must be a mixed-radix number of loop variables, like `16*co + ci`; None when one is not.
     """
     around = [*enclosing_loops(loops[0]), *loops]
-    order = {loop_var(o): n for n, o in enumerate(around)}
+    order: dict[Sym, float] = {loop_var(o): n for n, o in enumerate(around)}
+    for part in map(loop_var, parts):
+        moved = [order[v] for i in load.attrs["idx"] if part in i.vars for v in i.vars if v in order]
+        order[part] = min((n for n in moved if n > order[part]), default=order[part] + 0.5) - 0.5
     extents = {loop_var(o): extent_of(o) for o in around}
     factors: list[tuple[int, ...]] = []
-    places: list[int] = []  # of each piece, the position of its loop in the nest
+    places: list[float] = []  # of each piece, the position of its loop in the nest
     for i, n in zip(load.attrs["idx"], buffer_type(load.operands[0]).shape, strict=True):
         pieces = _radix(i, extents)
         if pieces is None:

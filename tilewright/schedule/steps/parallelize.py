@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tilewright.cost.core import divisors
 from tilewright.cost.parallel import ASSUMED_EXTENT, enough_iterations, is_worth_a_fork, uneven
@@ -34,6 +34,13 @@ def parallelize_pieces(s: Schedule, target: Target) -> None:
     for loop in loops:
         if len(loops) == 1 or (is_loop(loop) and is_worth_a_fork(_elements(loop), target)):
             _share(s, loop, target, keep_innermost=True)
+
+
+def parallelize_each(s: Schedule, loops: Sequence[Op], target: Target) -> None:
+    """Make each of some outer loops of a kernel parallel. Whether a call is worth waking threads for is decided when
+    its size is known."""
+    for loop in loops:
+        _share(s, loop, target, keep_innermost=False)
 
 
 def _elements(loop: Op) -> int:

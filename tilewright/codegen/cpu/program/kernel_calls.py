@@ -278,15 +278,19 @@ class _Run(_OfKernels):
 
     def _by_size(self, step: KernelCall, pointers: list[str], dims: list[str], extent: str) -> None:
         """Choose when the size is known: without a pool the task runs on the caller's thread."""
-        work = self.indices.uniform(step.work)
-        is_small = self.code.emit(f"icmp slt i64 {work}, {self.fork_work}")
-        pool = self.code.emit(f"select i1 {is_small}, ptr null, ptr %pool")
-        self._fork(step.kernel, pointers, dims, extent, pool)
+        self._fork(step.kernel, pointers, dims, extent, self._pool_for(step.work))
+
+    def _pool_for(self, work: Sym) -> str:
+        """The pool, but for work of an unknown amount that turns out to be little."""
+        if work.is_const:
+            return "%pool"
+        is_small = self.code.emit(f"icmp slt i64 {self.indices.uniform(work)}, {self.fork_work}")
+        return self.code.emit(f"select i1 {is_small}, ptr null, ptr %pool")
 
     def _direct(self, step: KernelCall, pointers: list[str], dims: list[str], extent: str) -> None:
         arguments = [f"ptr {self.state}", *(f"ptr {p}" for p in pointers), *(f"i64 {d}" for d in dims)]
         stride = self.indices.uniform(self.program.scratch)
-        last = [f"i64 {stride}", "ptr %pool"] if step.forks else ["i64 0", f"i64 {extent}"]
+        last = [f"i64 {stride}", f"ptr {self._pool_for(step.work)}"] if step.forks else ["i64 0", f"i64 {extent}"]
         arguments += ["ptr %scratch", *last]
         self.code.line(f"call void @{step.kernel}({', '.join(arguments)})")
 

@@ -16,12 +16,12 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.attention import attention
 from tilewright.ops.composites.attention import from_heads, rotated, to_heads
 from tilewright.ops.contract import matmul
-from tilewright.ops.index import gather, gather_nd, scatter_elements
+from tilewright.ops.index import gather, gather_nd, put, scatter_elements, scatter_nd
 from tilewright.ops.norm import rms_norm
 from tilewright.ops.reduce import as_dtype, dtype_of, reduce_max, reduce_sum, widened
 from tilewright.ops.shape import surely_different
 from tilewright.ops.source import dim_value, full, iota
-from tilewright.ops.view import expand, pad, reshape, shape_of, split, transpose
+from tilewright.ops.view import concat, expand, pad, reshape, section, shape_of, split, transpose
 
 
 @microsoft("RotaryEmbedding")
@@ -58,20 +58,27 @@ def rotary_embedding(node: Node) -> Value:
 @dataclass(frozen=True)
 class _Cache:
     """The steps of a call among those of a cache: `start` [batch, 1] of i64 is the position of the first, `steps` are
-    new; `size` positions are there afterwards."""
+    new; `size` positions are there afterwards, of which `seen` are looked at. `first` is the only start, where that is
+    known before the call."""
 
     start: Value
     batch: Sym
     steps: Sym
     size: Sym
+    seen: Sym
+    first: Sym | None = None
 
     def positions(self) -> Value:
         """[batch, steps]: that of each new step."""
         return ew.add(self.start, iota(shape=(1, self.steps), axis=1))
 
     def keys(self) -> Value:
-        """[size]: the positions in the cache."""
-        return iota(shape=(self.size,), axis=0)
+        """[seen]: the positions in the cache that are looked at."""
+        return iota(shape=(self.seen,), axis=0)
+
+    def read(self, x: Value) -> Value:
+        """Of keys or values of all positions those that are looked at."""
+        return x if self.seen == self.size else section(x, 2, 0, self.seen)
 
     def filled(self, new: Value, past: Value | None, *, is_shared: bool = False) -> Value:
         """[batch, heads, size, width]: what was there before the first step, the new steps, and zeros; what was there
@@ -80,7 +87,13 @@ class _Cache:
             if self.size == self.steps:
                 return new
             return pad(new, before=(0,) * 4, after=(sym(0), sym(0), self.size - self.steps, sym(0)))
-        offset = ew.sub(reshape(self.keys(), shape=(1, self.size)), self.start)
+        if is_shared and self.first is not None:
+            return put(past, new, at=(0, 0, self.first, 0))
+        if is_shared:
+            return scatter_nd(past, self._places(new), new)
+        if self.first is not None:
+            return self._joined(past, new, self.first)
+        offset = ew.sub(iota(shape=(1, self.size), axis=1), self.start)
         last = dim_value(self.steps)
         places = ew.min_(ew.max_(offset, 0), ew.sub(last, 1))
         by_step = transpose(new, perm=(0, 2, 1, 3))
@@ -88,14 +101,31 @@ class _Cache:
         moved = transpose(found, perm=(0, 2, 1, 3))
         room = self.size - shape_of(past)[2]
         before = pad(past, before=(0,) * 4, after=(sym(0), sym(0), room, sym(0))) if room != 0 else past
-        behind = before if is_shared else full(value=0, dtype=dtype_of(new), shape=())
+        behind = full(value=0, dtype=dtype_of(new), shape=())
         offset = reshape(offset, shape=(self.batch, 1, self.size, 1))
         return ew.select(ew.lt(offset, 0), before, ew.select(ew.lt(offset, last), moved, behind))
 
 
+    def _joined(self, past: Value, new: Value, first: Sym) -> Value:
+        """What was before the first step, the new steps, and zeros, one behind the other."""
+        batch, groups, _, width = shape_of(new)
+        left = self.size - first - self.steps
+        return concat(
+            section(past, 2, 0, first), new, full(value=0, dtype=dtype_of(new), shape=(batch, groups, left, width)),
+            axis=2,
+        )  # fmt: skip
+
+    def _places(self, new: Value) -> Value:
+        """[batch, groups, steps, 3]: where each new step goes."""
+        shape = (*shape_of(new)[:3], 1)
+        steps = expand(reshape(self.positions(), shape=(self.batch, 1, self.steps, 1)), shape=shape)
+        return concat(iota(shape=shape, axis=0), iota(shape=shape, axis=1), steps, axis=3)
+
+
 @microsoft("GroupQueryAttention")
 def group_query_attention(node: Node) -> tuple[Value | None, ...]:
-    """Attention with a cache: seqlens_k + 1 positions of each entry are filled after the call.
+    """Attention with a cache: seqlens_k + 1 positions of each entry are filled after the call. A past of a fixed length
+    that is not the number of positions is a buffer for past and present: what is new is put into it.
 
     Queries see the keys up to their own position, and of these the last `local_window_size`.
     """
@@ -110,15 +140,27 @@ def group_query_attention(node: Node) -> tuple[Value | None, ...]:
     filled = ew.add(ew.cast(node.input(5), dtype=dt.i64), 1)
     new = dim_value(steps)
     start = reshape(ew.max_(ew.sub(filled, new), 0), shape=(batch, 1))
-    cache = _Cache(start, batch, steps, s.maximum(node.one_symbol(6), past_size))
+    total = node.one_symbol(6)
+    is_shared = past_size.is_const and past_size != 0 and not total.is_const
+    if is_shared:
+        node.demand(s.le(total, past_size), f"{total} positions do not fit into {node.type(3)}")
+    size = past_size if is_shared else s.maximum(total, past_size)
+    seen = s.maximum(total, steps) if is_shared else size
+    cache = _Cache(start, batch, steps, size, seen, _first(node, batch, steps))
     if node.flag("do_rotary", 0):
         q, k = _rotated(node, cache, q, k, 7, node.optional(9))
     else:
         node.attr("rotary_interleaved", 0)
-    keys, values = cache.filled(k, node.optional(3)), cache.filled(v, node.optional(4))
-    visible = reshape(_visible(node, cache), shape=(batch, 1, 1, steps, cache.size))
+    keys, values = (cache.filled(x, node.optional(n), is_shared=is_shared) for x, n in ((k, 3), (v, 4)))
+    visible = reshape(_visible(node, cache), shape=(batch, 1, 1, steps, cache.seen))
     sink, added = _sink(node, shape_of(q)[1], shape_of(k)[1]), _added(node, cache, shape_of(q)[1], shape_of(k)[1])
-    return _grouped(node, q, keys, values, visible, sink, added), keys, values
+    return _grouped(node, q, cache.read(keys), cache.read(values), visible, sink, added), keys, values
+
+
+def _first(node: Node, batch: Sym, steps: Sym) -> Sym | None:
+    """The position of the first new step, where that of the only entry is known before the call."""
+    found = node.translation.symbols_of(node.input(5)) if batch == 1 else None
+    return None if found is None else s.maximum(found.reshape(-1)[0] + 1 - steps, 0)
 
 
 @microsoft("SparseAttention")
@@ -136,7 +178,8 @@ def sparse_attention(node: Node) -> tuple[Value | None, ...]:
     node.demand_shape(8, (batch,), f"lengths {node.type(8)} for a batch of {batch}")
     new = dim_value(steps)
     start = ew.max_(ew.sub(ew.cast(node.input(8), dtype=dt.i64), new), 0)
-    cache = _Cache(reshape(start, shape=(batch, 1)), batch, steps, node.shape(3)[2])
+    size = node.shape(3)[2]
+    cache = _Cache(reshape(start, shape=(batch, 1)), batch, steps, size, size)
     if node.flag("do_rotary", 0):
         q, k = _rotated(node, cache, q, k, 9, None)
     else:
@@ -264,13 +307,13 @@ def _grouped(
 
 def _visible(node: Node, cache: _Cache) -> Value:
     """[batch, steps, size] of bool: may the query of a step see a key?"""
-    keys = reshape(cache.keys(), shape=(1, 1, cache.size))
+    keys = reshape(cache.keys(), shape=(1, 1, cache.seen))
     window = node.attr("local_window_size", -1)
     own = reshape(cache.positions(), shape=(cache.batch, cache.steps, 1))
     if not node.attr("causal", 1):
         filled = ew.add(ew.cast(node.input(5), dtype=dt.i64), 1)
         seen = ew.lt(keys, reshape(filled, shape=(cache.batch, 1, 1)))
-        return expand(seen, shape=(cache.batch, cache.steps, cache.size))
+        return expand(seen, shape=(cache.batch, cache.steps, cache.seen))
     seen = ew.le(keys, own)
     return seen if window < 1 else ew.and_(seen, ew.gt(keys, ew.sub(own, window)))
 
@@ -283,13 +326,13 @@ def _added(node: Node, cache: _Cache, count: Sym, groups: Sym) -> Value | None:
     batch, heads, steps, total = node.shape(10)
     wrong = f"{node.type(10)} cannot be added to scores of {cache.batch} entries, {count} heads and {cache.steps} steps"
     fits = (s.logical_or(s.eq(batch, 1), s.eq(batch, cache.batch)), s.logical_or(s.eq(heads, 1), s.eq(heads, count)))
-    node.demand(s.logical_and(*fits, s.eq(steps, cache.steps), s.le(total, cache.size)), wrong)
-    if total != cache.size:
-        added = pad(added, before=(0,) * 4, after=(sym(0), sym(0), sym(0), cache.size - total))
+    node.demand(s.logical_and(*fits, s.eq(steps, cache.steps), s.le(total, cache.seen)), wrong)
+    if total != cache.seen:
+        added = pad(added, before=(0,) * 4, after=(sym(0), sym(0), sym(0), cache.seen - total))
     if not heads.is_const:
-        added, heads = expand(added, shape=(batch, count, steps, cache.size)), count
+        added, heads = expand(added, shape=(batch, count, steps, cache.seen)), count
     shape = (batch, 1, 1) if heads == 1 else (batch, groups, heads // groups)
-    return widened(reshape(added, shape=(*shape, steps, cache.size)))
+    return widened(reshape(added, shape=(*shape, steps, cache.seen)))
 
 
 def _sink(node: Node, heads: Sym, groups: Sym) -> Value | None:
