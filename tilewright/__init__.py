@@ -94,8 +94,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import tilewright` stays quick."""
     from importlib import import_module
 
-    if name == "torch":  # a room that imports PyTorch, which only its users have
-        return import_module("tilewright.torch")
+    if name in ("torch", "llm"):  # rooms that import packages which only their users have
+        return import_module(f"tilewright.{name}")
     home = _HOMES.get(name)
     if home is None:
         from difflib import get_close_matches

@@ -168,12 +168,20 @@ class CpuCode(ObjectMaker):
 
     def begin(self, text: KernelText | ProgramText) -> None:
         if isinstance(text, KernelText):
-            self.start(Unit(text.text, inspect=self._inspector(f"kernel '{text.symbol}'"), kernel=text.symbol))
+            inspect = self._inspector(f"kernel '{text.symbol}'")
+            self.start(Unit(text.text, self._effort(text), inspect, text.symbol))
         else:
             self.start(Unit(text.text, Effort.CALLS, self._inspector("the program that calls the kernels")))
             if not self.has_pool:
                 self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT, self._inspector("the thread pool")))
                 self.has_pool = True
+
+    def _effort(self, text: KernelText) -> Effort:
+        """How hard LLVM should try. Where code is looked through, it is that of all passes, which are known to add no
+        instructions of other kinds; on other machines than x86-64 another code generator makes what is not optimised,
+        of which nothing here knows whether it is right."""
+        is_quick = text.little and not self.integer_only and self.machine.arch == "x86_64"
+        return Effort.LITTLE if is_quick else Effort.KERNEL
 
     def _inspector(self, what: str) -> Callable[[str], None] | None:
         """What looks for floating-point instructions, of which programs of integers have none."""

@@ -25,7 +25,7 @@ from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import Remark, RemarkKind, UnsupportedError, VerifyError
+from tilewright.ir.diag import ModelError, Remark, RemarkKind, UnsupportedError, VerifyError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import Spec, verify_func
@@ -143,7 +143,8 @@ class Output:
 
     def submitted(self, text: KernelText) -> KernelText:
         """Begin to make code of a kernel; gives it under the name of an earlier one that has the same code."""
-        digest = hashlib.blake2b(text.text.replace(text.symbol, "").encode()).digest()
+        same = text.text.replace(text.symbol, "") + ("quickly" if text.little else "")
+        digest = hashlib.blake2b(same.encode()).digest()
         if digest not in self.symbols:
             self.code.begin(text)
             self.symbols[digest] = text.symbol
@@ -222,19 +223,20 @@ class Compilation:
         constants: Mapping[str, np.ndarray] | None = None,
         file: str = "<text>",
         output: Output | None = None,
+        *,
+        complete: bool = False,
     ) -> Self:
         """From the `text` of a stage, edited or not. `constants` are those whose elements are left out in the text,
-        which are zeros otherwise. Of kernels the text does not say which layers they compute, so that reports of such
-        a program have none.
+        which are zeros otherwise, or with `complete` an error. Of kernels the text does not say which layers they
+        compute, so that reports of such a program have none.
 
-        TextError for what cannot be read, VerifyError for an illegal program.
+        TextError for what cannot be read, VerifyError for an illegal program, ModelError for constants that are not
+        what the text declares.
         """
         module = parse_module(
             text, file=file, records={"Packing": Packing, "Place": Place}, infos={"loops": KernelInfo}
         )
-        for name, array in (constants or {}).items():
-            if name in module.constants:
-                module.constants[name] = array
+        _fill(module, constants or {}, complete)
         verify_all(module, setting.back_end.spec(setting.machine))
         return cls(module, setting, output)
 
@@ -279,7 +281,9 @@ class Compilation:
     def _split(self) -> None:
         """Find the parts where there are any, each of which is compiled by itself."""
         setting, module = self.setting, self.module
-        pair_states(module, setting.options.states)
+        for cache in pair_states(module, setting.options.states, setting.options.capacity):
+            grows = f"a cache that '{cache.output}' continues is a state with room for {setting.options.capacity}"
+            self.remarks.append(Remark("states", cache.name, grows, "applied"))
         setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
         if module.main.level != LEVEL:
             self._begin()
@@ -464,6 +468,36 @@ def _stage_of(module: Module, is_part: bool) -> str:
     if any(op.name == "fused" for op in module.main.body.ops):
         return "fused"
     return "parts" if is_part else "import"
+
+
+def _fill(module: Module, constants: Mapping[str, np.ndarray], complete: bool) -> None:
+    """Give the constants of a text their elements."""
+    for name, array in constants.items():
+        if (declared := module.constants.get(name)) is None:
+            continue
+        if (declared.dtype, declared.shape) != (array.dtype, array.shape):
+            raise ModelError(
+                f"the constant '{name}' is {declared.dtype}{[*declared.shape]} in the text, and {array.dtype}"
+                f"{[*array.shape]} where its elements are from",
+                hint="a text goes on with the constants of the stage, the options and the machine that it was made for",
+            )
+        module.constants[name] = array
+    missing = [name for name in left_out(module) if name not in constants]
+    if complete and missing:
+        raise ModelError(
+            f"the text has no elements of {', '.join(f'@{name}' for name in missing[:5])}"
+            + (f" and {len(missing) - 5} more constants" if len(missing) > 5 else ""),
+            hint="name the model that the text was made of, or give them as constants",
+        )
+
+
+def left_out(module: Module) -> list[str]:
+    """The constants whose elements a text leaves out: zeros that take no memory."""
+    return [
+        name
+        for name, array in module.constants.items()
+        if array.size > 0 and not array.flags.writeable and not any(array.strides)
+    ]
 
 
 def verify_graph(module: Module) -> None:

@@ -3,15 +3,17 @@ their code and weights in one artefact. Read it from top to bottom."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from tilewright import link
 from tilewright.back_end import faults_of_plugins
-from tilewright.compilation import Clock, Compilation, Output, Setting
+from tilewright.compilation import Clock, Compilation, Output, Setting, left_out
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, UnsupportedError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
@@ -21,7 +23,7 @@ from tilewright.options import OnProgress, Options, Progress, Request, check_pro
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.requested import RequestedGraphs, at_sizes, import_request
 from tilewright.runtime import Artifact
-from tilewright.runtime.errors import ExecutionError
+from tilewright.runtime.errors import ExecutionError, OptionError
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
 from tilewright.target.host import usable_cores
@@ -139,19 +141,83 @@ def compile_graphs(
         artifact = replace(artifact, variants=tuple(variants))
         if edited is not None:
             edited.check_all_used()
-        clock = Clock()
-        blocks = weights.blocks()  # while threads make objects
-        clock.lap("weights")
-        try:
-            objects = code.objects(setting.step("code"))
-        except Exception as error:
-            optional.blame(code.failed, error)
-        clock.lap("llvm")
+        return _with_code(artifact, setting, output, ends)
+
+
+def _with_code(artifact: Artifact, setting: Setting, output: Output, ends: Sequence[tuple[int, int]]) -> Artifact:
+    """The artefact with its code and weights. `ends` are what each of its programs left: objects, and bytes of
+    weights."""
+    code, weights, clock = output.code, output.weights, Clock()
+    blocks = weights.blocks()  # while threads make objects
+    clock.lap("weights")
+    try:
+        objects = code.objects(setting.step("code"))
+    except Exception as error:
+        setting.optional.blame(code.failed, error)
+    clock.lap("llvm")
     setting.tell("link", 0, 1)
     added = [
         (sum(map(len, objects[before[0] : after[0]])), after[1] - before[1]) for before, after in pairwise(ends)
     ]
     return link.with_costs(artifact, clock.laps, added).sharing(tuple(objects), *blocks)
+
+
+def compile_text(
+    text: str, options: Options, session: Session, *, file: str = "<text>", model: Any = None,
+    constants: Mapping[str, np.ndarray] | None = None, progress: OnProgress | None = None,
+) -> Artifact:
+    """From the text of a stage on (`Compilation.text`), edited or not, in place of a model. Elements of constants that
+    it leaves out are those of `constants`, by name, or those that a `model` has at this stage, compiled with the same
+    options.
+
+    TextError with line and column, VerifyError for an illegal program, ModelError for constants that are missing or
+    others, OptionError for options that say what the text says.
+    """  # fmt: skip
+    for name in ("frequent", "states"):
+        if getattr(options, name):
+            raise OptionError(
+                f"{name}= is not allowed for a text of a stage: it is one program, which says what it takes and keeps",
+                hint="give it when the text is made of the model",
+            )
+    setting = replace(
+        Setting.chosen(options, session), edited=edited_schedules(options), progress=progress,
+        optional=OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
+    )  # fmt: skip
+    with faults_of_plugins(session.loaded_plugins.back_ends), setting.back_end.code(setting.machine, options) as code:
+        weights = link.Weights(link.Lent(()), options.compile_threads or usable_cores(), setting.optional)
+        output = Output(code, weights)
+        given = {**(constants or {})}
+        if model is not None:
+            read = Compilation.resumed(text, setting, file=file)
+            given = _constants_of(read, model, options, session) | given
+        done = Compilation.resumed(text, setting, given, file, output, complete=True)
+        unknown = next((name for name in constants or {} if name not in done.whole().constants), None)
+        if unknown is not None:
+            raise OptionError(
+                f"the text has no constant @{unknown}",
+                hint=f"its constants are {', '.join(sorted(done.whole().constants)[:20]) or 'none'}",
+            )
+        artifact = done.run("program").artifact
+        assert artifact is not None
+        if setting.edited is not None:
+            setting.edited.check_all_used()
+        return _with_code(artifact, setting, output, [(code.submitted, weights.total)])
+
+
+def _constants_of(read: Compilation, model: Any, options: Options, session: Session) -> dict[str, np.ndarray]:
+    """The constants that a model has where a text was made of it. Texts of the graph before fusion do not say behind
+    which stage: then it is the first one that has all that the text leaves out."""
+    request = Request.of(model, None, None).with_states_of(options)
+    again = Compilation(import_request(request, session), Setting.chosen(options, session))
+    module = read.whole()
+    wanted = {name: module.constants[name].shape for name in left_out(module)}
+    found: dict[str, np.ndarray] = {}
+    for stage in ("import", "graph") if read.stage in ("import", "parts") else (read.stage,):
+        module = again.run(stage).whole()
+        found = {name: np.asarray(module.constants[name]) for name in module.constants}
+        if all(name in found and found[name].shape == shape for name, shape in wanted.items()):
+            break
+    return found
 
 
 def _with_broadcasting(

@@ -130,6 +130,10 @@ class Options:
         compiled model, begin as zeros (what is declared as the source has it), and are of fixed sizes.
         `Model.state` and `Model.set_state` look at and change them, `Model.reset` begins anew. Calls of such a model
         from several threads run one after the other.
+    capacity: how long caches among the states may become. A cache is an input with one symbolic dim, such as
+        `past_key_values.0.key` [1, 8, past, 64], and the output that joins it with what is new: with states=True all of
+        them are states then, and what is new is put into memory for so many elements, which is taken as it is filled.
+        `past`, one more state, is how long they are.
     """
 
     threads: int | None = None
@@ -145,6 +149,7 @@ class Options:
     share_weights: bool = False
     strict: bool = False
     states: tuple[tuple[str, str], ...] | bool = ()
+    capacity: int | None = None
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -163,6 +168,11 @@ class Options:
                 "integer_only=True keeps no states: their integers stand for other numbers when they come and go",
                 hint="compile without states=, and hand on outputs to the next call",
             )
+        if self.capacity is not None:
+            if isinstance(self.capacity, bool) or not isinstance(self.capacity, int) or not self.capacity > 0:
+                raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number from 1 on, or None")
+            if not self.states:
+                raise OptionError("capacity= is that of states", hint="say which: states=True for all caches")
         for name in ("cache", "profile", "verify", "integer_only", "share_weights", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
@@ -187,6 +197,7 @@ class Options:
         frequent = f";frequent={[sorted(sizes.items()) for sizes in self.frequent]}" if self.frequent else ""
         integers = ";integer_only" if self.integer_only else ""
         states = f";states={self.states!r}" if self.states else ""
+        states += f";capacity={self.capacity}" if self.capacity else ""
         return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}{states}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tilewright.asm.listing import annotated
 from tilewright.codegen.cpu.assemble import assembly
-from tilewright.compilation import Compilation, Setting
+from tilewright.compilation import STAGES, Compilation, Setting
 from tilewright.compiler import compile_with_fallbacks, edited_schedules
 from tilewright.ir.core import Func, Module
 from tilewright.ir.optional_steps import OptionalSteps
@@ -82,6 +82,28 @@ def programs(
 
     return compile_with_fallbacks(request, session, options, progress, texts)
 
+
+def stage_text(
+    model: str | Path | bytes | Any,
+    stage: str,
+    *,
+    options: Options | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    session: Session | None = None,
+) -> str:
+    """All that the program for all sizes has become at a stage, as one text that a compilation goes on from
+    (`compile_text`). OptionError for stages that have no text."""
+    if stage not in TEXT_STAGES:
+        raise OptionError(f"there is no text of a stage '{stage}'", hint=f"stages are {', '.join(TEXT_STAGES)}")
+    options, session = Options.of(options), Session.of(session)
+    request = Request.of(model, constants, shapes).with_states_of(options)
+    setting = Setting.chosen(options, session)
+    return Compilation(import_request(request, session), setting).run(stage).text()
+
+
+TEXT_STAGES = STAGES[:-1]
+"""Stages that have a text of their own: the last one has code."""
 
 _STAGE_OF = {"graph": "fused", "program": "planned"}
 """The stages whose texts are shown; kernels are shown as they are scheduled."""

@@ -101,7 +101,12 @@ LATE = {
     ("frontends/tflite/__init__.py", "tilewright.frontends.tflite.load"),  # nor a front end
     ("frontends/stablehlo/__init__.py", "tilewright.frontends.stablehlo.load"),  # nor jaxlib, an extra
     ("frontends/decoders/__init__.py", "tilewright.frontends.decoders.load"),  # nor a front end
+    ("llm/__init__.py", "importlib"),
     ("llm/tokens/gguf.py", "tilewright.llm.tokens.library"),  # vocabularies with scores need no package
+    ("llm/vocabulary.py", "tilewright.llm.templates"),  # texts alone need no jinja2
+    ("llm/vocabulary.py", "tilewright.llm.tokens.folder"),  # tokenizers is an extra, and takes 30 ms
+    ("cli/language_models/options.py", "tilewright.llm.loading"),  # help needs no compiler
+    ("cli/language_models/chat.py", "readline"),  # pipes need none, and it may write to the standard output
     ("torch/__init__.py", "importlib"),
     ("torch/backend.py", "tilewright.torch.traced"),  # a graph that the cache has needs no adapters
     ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM

@@ -117,4 +117,9 @@ def _wordpiece() -> Tokenizer:
     return found
 
 
-_OF_KIND = {"bytes": byte_level, "sentencepiece": _sentencepiece, "wordpiece": _wordpiece}
+_OF_KIND = {
+    "bytes": byte_level,
+    "digits": lambda: byte_level(digits=True),
+    "sentencepiece": _sentencepiece,
+    "wordpiece": _wordpiece,
+}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.checks.regions import FusedGraph, fused_graph, source_operator, sum_of_cycles
+from tilewright.checks.regions import FusedGraph, fused_graph, sum_of_cycles
 from tilewright.checks.result import (
     Costs,
     MemoryNeeds,
@@ -19,7 +19,6 @@ from tilewright.checks.result import (
     Quantity,
     Time,
 )
-from tilewright.checks.work import OperatorCounts, bytes_of, total
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_with_fallbacks
 from tilewright.graph.assumptions import Assumption
@@ -40,6 +39,8 @@ from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.threads import available_cpus
 from tilewright.schedule.steps.pace import STAGE as SLOW_STAGE
+from tilewright.schedule.work.operators import OperatorCounts, bytes_of, total
+from tilewright.schedule.work.regions import source_operator
 from tilewright.session import Session
 from tilewright.target.clock import measured_hertz
 from tilewright.target.host import host_target

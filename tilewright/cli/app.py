@@ -33,8 +33,9 @@ _JSON = "tilewright.json"
 
 COMMANDS = (
     "check", "compile", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "verify", "diff",
-    "info", "cache",
+    "info", "cache", "generate", "chat",
 )  # fmt: skip
+OF_LANGUAGE_MODELS = {"generate", "chat"}
 
 HELP = """Compile trained models to native code, run them, and look inside (`info` lists the formats).
 
@@ -50,6 +51,8 @@ Examples:
   tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx
   tilewright diff model.onnx small.onnx --data samples.npz
   tilewright --plugin my_operators.py run model.onnx --input random
+  tilewright generate model.gguf --prompt "Once upon a time"
+  tilewright chat model.gguf
 
 \b
 Exit codes:
@@ -71,7 +74,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"tilewright.cli.commands.{cmd_name}").command
+        home = "language_models" if cmd_name in OF_LANGUAGE_MODELS else "commands"
+        command: click.Command = importlib.import_module(f"tilewright.cli.{home}.{cmd_name}").command
         return command
 
     def resolve_command(

@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED = 130
@@ -49,6 +50,33 @@ def watch_interrupts() -> None:
     # the C level of the interpreter writes the signal's number there as soon as it comes
     signal.set_wakeup_fd(there.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(here, there), name="interrupts", daemon=True).start()
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[Callable[[], bool]]:
+    """A SIGINT within the block ends nothing; the function tells whether one came. A second one is as outside of it,
+    for what does not look soon."""
+    if threading.current_thread() is not threading.main_thread():  # signals are none of its business
+        yield lambda: False
+        return
+    came = False
+    handler = signal.getsignal(signal.SIGINT)
+    watched = signal.set_wakeup_fd(-1)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        restore()
+
+    def restore() -> None:
+        signal.signal(signal.SIGINT, handler)
+        signal.set_wakeup_fd(watched, warn_on_full_buffer=False)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: came
+    finally:
+        restore()
 
 
 def say_interrupted() -> None:

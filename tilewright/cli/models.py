@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,12 +17,14 @@ from tilewright.cli.inputs.specs import numbers
 from tilewright.cli.output import say
 from tilewright.cli.progress import compiling
 from tilewright.runtime import Model
-from tilewright.runtime.errors import Remark
+from tilewright.runtime.errors import InputError, Remark
 from tilewright.runtime.report.records import urgent
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.runtime.values.recorded import load_array
 
 ARTEFACT_SUFFIX = ".tw"
+TEXT_SUFFIX = ".txt"
+"""Of the text of a stage, as `tilewright show --stage` prints it."""
 
 force_option = click.option(
     "--force", is_flag=True, help="Replace also a file that is the model itself, or of another kind."
@@ -163,6 +166,19 @@ def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
             f"{path} is compiled already: --target, --numerics, --integer-only, --shape, --constant, --frequent, "
             "--state, --strict and --schedule need the model it came from"
         )
+
+
+def read_text(file: Path) -> str:
+    """IR text of a file, or of the standard input (-)."""
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return data.decode()
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"cannot read {file}: {reason}",
+            hint="give IR text, as `tilewright show MODEL --level import` prints it",
+        ) from error
 
 
 def need_source(path: Path, why: str) -> None:

@@ -35,7 +35,7 @@ class KernelText:
     `parallel`. `scratch` is the memory it needs per worker, in bytes; `checks` are the errors it can report, in the
     order of their numbers (from 1). A kernel that `forks` calls the thread pool itself and has no such form. `dots`
     names the machine's instructions for loops of kind `dot`, by the number of lanes; for others it has none. A function
-    that several kernels share takes `numbers` after its dims.
+    that several kernels share takes `numbers` after its dims. Code of a `little` one is to be made quickly.
     """
 
     symbol: str
@@ -46,6 +46,7 @@ class KernelText:
     forks: bool = False
     dots: Mapping[tuple[Op, int], str] = field(default_factory=dict, repr=False, compare=False)
     numbers: tuple[int, ...] = ()
+    little: bool = False
 
 
 @dataclass(frozen=True, slots=True)

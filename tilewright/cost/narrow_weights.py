@@ -34,6 +34,15 @@ def is_widened_when_read(
     return max(multiplying + widening, read_narrow) < max(multiplying, read)
 
 
+LEAST_GROUP = 8
+"""Elements of a column that share their factors, from which on these multiply the group's sum."""
+
+
+def shares_factors(group: int) -> bool:
+    """Whether what so many neighbours in a column share is better multiplied with their sum."""
+    return group >= LEAST_GROUP
+
+
 LONGEST_OF_HALVES = 1.15
 """How much longer a core that is alone may take for weights from memory in halves of bytes: all cores share what these
 save, and they take half of the memory and of files."""

@@ -3,10 +3,10 @@ it takes in each of the forms that strategies give it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
-from typing import Literal
+from typing import Literal, TypeVar
 
 from tilewright.cost.core import (
     Source,
@@ -21,6 +21,8 @@ from tilewright.cost.core import (
 from tilewright.cost.gemm.depth_lanes import ADDING_UP
 from tilewright.cost.parallel import fork_cycles
 from tilewright.target.target import Target
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ LEAST_LOST = 20_000
 """Cycles that a kernel loses at least before anybody hears of it, a few microseconds."""
 
 
+LITTLE = 0.0005
+"""Share of a program's cycles that all kernels take together whose code is made quickly. That code takes two to four
+times as long as LLVM's best, so the program takes a thousandth longer at most."""
+
 WORTH_LANES = 4
 """Iterations of a loop from which on vectors of it are wanted."""
 
@@ -73,6 +79,21 @@ def is_below(cycles: float, best: float, share: float) -> bool:
     """Whether a kernel of so many cycles does less than a `share` of what the machine could, in the `best` case, and
     loses enough to tell of."""
     return best < share * cycles and cycles - best >= LEAST_LOST
+
+
+def little_ones(cycles: Mapping[K, Sequence[float]]) -> set[K]:
+    """The kernels that take least, as many as take `LITTLE` together. Each has its cycles for several sizes of a
+    program's dims, of which those count where its share is greatest."""
+    totals = [sum(of_size) or 1.0 for of_size in zip(*cycles.values(), strict=True)]
+    shares = {k: max(c / t for c, t in zip(found, totals, strict=True)) for k, found in cycles.items()}
+    little: set[K] = set()
+    left = LITTLE
+    for kernel, share in sorted(shares.items(), key=lambda entry: entry[1]):
+        left -= share
+        if left < 0:
+            break
+        little.add(kernel)
+    return little
 
 
 def _read_cycles(moved: Iterable[tuple[float, Source]], target: Target) -> float:

@@ -4,12 +4,12 @@ shared."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 import numpy as np
 
-from tilewright.runtime import Model
+from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
 
 Tokens = Sequence[int] | np.ndarray
@@ -80,8 +80,10 @@ def check_length(decoder: Decoder, length: int) -> int:
 class CompiledDecoder:
     """A compiled model that keeps its past in states, as a `Decoder`.
 
-    The model takes `ids` i64[1, s] and gives the logits of the last of them, or of all; its caches are states that grow
-    with one counter. Long inputs are fed `piece` tokens at a time, so that memory for intermediate results is bounded.
+    The model takes `ids` (or `input_ids`) i64[1, s] and gives the logits of the last of them, or of all, first; its
+    caches are states that grow with one counter. It may ask for `position_ids` of the tokens and an `attention_mask`
+    over all positions, too, as exported ones do. Long inputs are fed `piece` tokens at a time, so that memory for
+    intermediate results is bounded.
     """
 
     def __init__(self, model: Model, *, piece: int = 512) -> None:
@@ -92,6 +94,7 @@ class CompiledDecoder:
         self._counter = _counter_of(model)
         self._shape = model.state(self._counter).shape
         self.vocabulary = _vocabulary_of(model)
+        self._given = [_what_is_given(model, info) for info in model.inputs]
         grown = [state for state in model.states if state.counter]
         self.context = min(int(state.info.shape[state.grows]) for state in grown)
         self._can_rewind = len(grown) + 1 == len(model.states)
@@ -108,7 +111,8 @@ class CompiledDecoder:
         before = self._length
         try:
             for begin in range(0, len(ids), self.piece):
-                (logits, *_) = self.model(ids[None, begin : begin + self.piece])
+                part = ids[begin : begin + self.piece]
+                (logits, *_) = self.model(*(given(part, before + begin) for given in self._given))
         except BaseException:
             if self._can_rewind:
                 self._set(before)
@@ -156,9 +160,43 @@ def _counter_of(model: Model) -> str:
 
 def _vocabulary_of(model: Model) -> int:
     size = model.outputs[0].shape[-1] if model.outputs and model.outputs[0].shape else None
-    if len(model.inputs) != 1 or model.inputs[0].dtype != "int64" or not isinstance(size, int):
+    if not isinstance(size, int) or model.outputs[0].dtype != "float32":
         raise OptionError(
-            f"{model} is no decoder: it takes ids int64[1, s] and gives logits float32[..., vocabulary] first",
-            hint="compile a language model with states=True",
+            f"{model} is no decoder: the first of its outputs is not float32[..., vocabulary]",
+            hint="export it so that logits come first",
         )
     return size
+
+
+_Given = Callable[[np.ndarray, int], np.ndarray]
+"""What an input is given for tokens behind so many others."""
+
+
+def _tokens(tokens: np.ndarray, before: int) -> np.ndarray:
+    return tokens
+
+
+def _positions(tokens: np.ndarray, before: int) -> np.ndarray:
+    return np.arange(before, before + len(tokens))
+
+
+def _ones(tokens: np.ndarray, before: int) -> np.ndarray:
+    return np.ones(before + len(tokens), np.int64)
+
+
+_ROLES: dict[str, _Given] = {
+    "ids": _tokens, "input_ids": _tokens, "tokens": _tokens,
+    "position_ids": _positions, "positions": _positions, "cache_position": _positions,
+    "attention_mask": _ones,
+}  # fmt: skip
+
+
+def _what_is_given(model: Model, info: TensorInfo) -> _Given:
+    role = _ROLES.get(info.name)
+    if role is None or info.dtype not in ("int64", "int32") or len(info.shape) not in (1, 2):
+        raise OptionError(
+            f"{model} is no decoder: nothing is known of its input {info}",
+            hint=f"decoders take integers for one sequence, named {', '.join(_ROLES)}",
+        )
+    dtype, outer = np.dtype(info.dtype), (1,) * (len(info.shape) - 1)
+    return lambda tokens, before: (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))

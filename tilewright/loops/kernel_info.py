@@ -38,6 +38,8 @@ class KernelInfo:
     """How many elements the kernel computes, reduction steps counted singly; None where nobody counted."""
     rounds_as_written: bool = False
     """Whether each product is rounded as the model says: no factor moves from the terms of a sum to the sum."""
+    little: bool = False
+    """Whether it takes so little of its program's time that its code is to be made quickly."""
     inplace: tuple[tuple[int, int], ...] = ()
     """Pairs (operand, result) that are proven to be right in the same memory."""
 

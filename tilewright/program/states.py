@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, Type, buffer, is_native
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
+from tilewright.program.caches import Cache, caches_of, grow_caches
 from tilewright.program.growing import growing
 from tilewright.program.spec import READ, SPACE, STATE, UPDATE
 from tilewright.program.uses import dims_of, variables_in
@@ -34,9 +35,34 @@ KEEPS = "keeps"
 caches of a decoder on."""
 
 
-def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> None:
+def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool, capacity: int | None = None) -> list[Cache]:
     """Put the inputs and outputs that are states behind the others, and note them. With True they are the variables
-    that the model declares. OptionError for those that do not fit."""
+    that the model declares, and with a `capacity` its caches, too: those become states that grow, and are the result.
+    OptionError for those that do not fit."""
+    caches = [] if capacity is None or not wanted else caches_of(module.main, None if wanted is True else wanted)
+    if capacity is not None:
+        wanted = _with_caches(module.main, wanted, caches, capacity)
+    _pair(module, wanted)
+    return caches
+
+
+def _with_caches(
+    main: Func, wanted: Sequence[tuple[str, str]] | bool, caches: Sequence[Cache], capacity: int
+) -> list[tuple[str, str]]:
+    """The pairs with caches of that capacity among them."""
+    if not caches:
+        raise OptionError(
+            f"capacity={capacity} is for caches, which grow from call to call, and the model has none among its states",
+            hint="a cache is an input with one symbolic dim, and the output that joins it with what is new; other dims "
+            "are fixed with shapes=",
+        )
+    variables = [entry[:2] for entry in main.attrs.get(VARIABLES, ())]
+    others = variables if wanted is True else list(wanted or ())
+    grown = grow_caches(main, caches, capacity)
+    return [*(pair for pair in others if pair not in grown), *grown]
+
+
+def _pair(module: Module, wanted: Sequence[tuple[str, str]] | bool) -> None:
     declared = {entry[0]: entry[1:] for entry in module.main.attrs.get(VARIABLES, ())}
     if not wanted and module.main.attrs.get(KEEPS):
         wanted = True

@@ -57,7 +57,7 @@ def test_caches_that_are_states_grow_in_place(batch: int) -> None:
         np.testing.assert_array_equal(kept.state("keys")[:, :, :filled], keys)
         np.testing.assert_array_equal(kept.state("values")[:, :, :filled], values)
     assert filled == CAPACITY
-    with pytest.raises(InputError, match="positions do not fit|cannot put"):
+    with pytest.raises(InputError, match=r"positions do not fit|cannot put"):
         kept(*steps(batch, 1), np.full(batch, filled, np.int32), np.array([filled + 1], np.int32))
 
 

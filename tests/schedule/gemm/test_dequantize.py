@@ -226,3 +226,55 @@ def test_one_copy_serves_every_number_of_rows(form: str, depth: int, columns: in
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     assert any("otherwise" in step for step in kernel_info(kernel).schedule), "kernels for few rows and for many"
     assert sum(buffer_type(a).dtype is dt.i8 for a in kernel.args) == 1
+
+
+# Numbers that groups share stay as short as they are
+
+
+def spread(x: Value, n: int, k: int, groups: int) -> Value:
+    """One number for each group of a row as one for each element of [n, k]."""
+    return view.reshape(
+        view.expand(view.reshape(x, shape=(n, groups, 1)), shape=(n, groups, k // groups)), shape=(n, k)
+    )
+
+
+def halves(n: int, groups: int) -> Value:
+    return f32(constant((0.01 * RNG.random((n, groups))).astype(np.float16)))
+
+
+def of_two_levels(n: int, groups: int) -> Value:
+    """A float of 16 bits for 8 groups, times a small integer for each, as K-quants have them."""
+    each = f32(constant(RNG.integers(0, 64, (n, groups)).astype(np.uint8)))
+    several = view.reshape(halves(n, groups // 8), shape=(n, groups // 8, 1))
+    return view.reshape(ew.mul(several, view.reshape(each, shape=(n, groups // 8, 8))), shape=(n, groups))
+
+
+def affine(n: int, k: int, q: Value, numbers: Callable[[int, int], Value]) -> Value:
+    groups = k // 32
+    return ew.sub(ew.mul(q, spread(numbers(n, groups), n, k, groups)), spread(numbers(n, groups), n, k, groups))
+
+
+SHARED: dict[str, tuple[float, Callable[[int, int, Value], Value]]] = {
+    "scales": (16 / 32, lambda n, k, q: ew.mul(q, spread(halves(n, k // 32), n, k, k // 32))),
+    "scales and minima": (32 / 32, lambda n, k, q: affine(n, k, q, halves)),
+    "of two levels": (2 * (8 + 2) / 32, lambda n, k, q: affine(n, k, q, of_two_levels)),
+}  # fmt: skip
+
+
+@pytest.mark.without_room_for_zones
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("form", SHARED)
+def test_what_groups_share_is_stored_as_it_is(form: str, bits: int) -> None:
+    n, k = 384, 512
+    shared, weights = SHARED[form]
+    q = RNG.integers(0, 16, (n, k)).astype(np.uint8) if bits == 4 else bytes_(n, k)
+    module = oracle.build(
+        [tensor(dt.f32, (N, k))],
+        lambda x: contract.matmul(x, weights(n, k, f32(constant(q))), transpose_b=True),
+    )
+    arrays = [data(rows, k) for rows in (0, 1, 2, 3, 6, 8, 9, 40)]
+    wanted = [oracle.expected(module, [x]) for x in arrays]
+    artifact = compile_module(module, Options(), parse_target("x86-64-v3,l2=1024,l3=2048"))
+    assert len(artifact.constants) <= (bits + shared) / 8 * n * k + 1024
+    for x, (y,) in zip(arrays, wanted, strict=True):
+        np.testing.assert_allclose(Model(artifact, 1)(x)[0], y, rtol=1e-4, atol=1e-3)

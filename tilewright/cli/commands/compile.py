@@ -31,6 +31,12 @@ Examples:
   tilewright compile model.onnx -o server.tw --target neoverse-n1
   tilewright compile model.onnx --shape image=1,3,224,224
   tilewright compile model.onnx --frequent batch=1,height=224 --frequent batch=8
+
+MODEL may be the text of a stage (.txt), edited or not; elements that it leaves out are those of the model that it was
+made of, with the same options, or --constant:
+
+  tilewright show model.onnx --stage fused > stage.txt
+  tilewright compile stage.txt --of model.onnx -o model.tw
 """
 
 
@@ -39,14 +45,20 @@ Examples:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="File to write  [default: MODEL with .tw]"
 )
+@click.option(
+    "--of", "source", type=click.Path(path_type=Path), metavar="MODEL",
+    help="The model that a text of a stage was made of, for the elements of its constants.",
+)
 @click.option("--report", "full", is_flag=True, help="Print all that was compiled, kernel by kernel.")
 @json_option
 @force_option
 @compile_options
-def command(model: Path, output: Path | None, full: bool, as_json: bool, force: bool, **options: Any) -> None:
+def command(
+    model: Path, output: Path | None, source: Path | None, full: bool, as_json: bool, force: bool, **options: Any
+) -> None:
     need_source(model, "compile")
     start = time.perf_counter()
-    fields = compile_fields(**options)
+    fields = compile_fields(**options) | ({} if source is None else {"of": source})
     output = output or model.with_suffix(ARTEFACT_SUFFIX)
     if model.exists():  # whether it can be read is said first
         check_replaced(output, "a compiled model", is_container, sources=[model], force=force)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 from rich.table import Table
 
 from tilewright.back_end import faults_of_plugins
+from tilewright.cli.models import read_text
 from tilewright.cli.output import SafeConsole, say, say_program
 from tilewright.compilation import Compilation, Setting, verify_graph
 from tilewright.graph.pipeline import passes_by_name
@@ -53,7 +53,7 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
     if file is None:
         raise click.UsageError("which FILE? (- is standard input)")
     name = "<stdin>" if str(file) == "-" else str(file)
-    module = parse_module(_read(file), file=name)
+    module = parse_module(read_text(file), file=name)
     if "main" not in module.funcs:
         raise InputError(
             f"{name} has no function @main; passes of the graph work on that",
@@ -67,19 +67,6 @@ def command(file: Path | None, text: str, remarks: bool, target: str | None, lis
     say_program(compilation.text())
     for remark in compilation.remarks if remarks else ():
         say(remark, err=True)
-
-
-def _read(file: Path) -> str:
-    """The text of a file, or of the standard input."""
-    try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        return data.decode()
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot read {file}: {reason}",
-            hint="give IR text, as `tilewright show MODEL --level import` prints it",
-        ) from error
 
 
 def _passes() -> Table:

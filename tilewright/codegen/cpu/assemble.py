@@ -23,6 +23,9 @@ class Effort(Enum):
     """Level 1 of the middle end has no GVN, which the repeated loads of unrolled code need; level 3 of the
     code generator differs in nothing that generated kernels use."""
 
+    LITTLE = (0, 0)
+    """A kernel that takes next to nothing of its program's time: a sixth to an eighth of LLVM's time for it."""
+
     SUPPORT = (0, 2)
     """The thread pool: written in SSA form without anything to simplify, and the same in every artefact."""
 
@@ -138,14 +141,6 @@ def assembly(text: str, target: Target, *, comments: bool = False, effort: Effor
         tools.optimise(module)
         tools.machine.set_asm_verbosity(comments)
         return str(tools.machine.emit_assembly(module))
-
-
-def optimised(text: str, target: Target) -> str:
-    """The module after LLVM's scalar passes, as text."""
-    tools = _tools(target, Effort.KERNEL)
-    with _parsed(text) as module:
-        tools.optimise(module)
-        return str(module)
 
 
 def _parsed(text: str) -> Any:

@@ -56,13 +56,12 @@ class TfliteTensor:
 
 @dataclass(frozen=True)
 class OperatorInfo:
-    """One operator; -1 stands for an operand that is left out. `custom` are the options of a custom operator."""
+    """One operator; -1 stands for an operand that is left out."""
 
     kind: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Mapping[str, Any]
-    custom: bytes
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,4 @@ def _operator(operator: Table, names: list[str]) -> OperatorInfo:
     code = operator.integer(0, "I")
     if code >= len(names):
         operator.reader.damaged("an operator refers to a code that does not exist")
-    custom = operator.array(5, "u1").tobytes() if names[code].startswith("CUSTOM(") else b""
-    return OperatorInfo(
-        names[code], operator.ints(1), operator.ints(2), options_of(operator, names[code]), custom
-    )
+    return OperatorInfo(names[code], operator.ints(1), operator.ints(2), options_of(operator, names[code]))

@@ -86,8 +86,8 @@ class Codes:
 
     @property
     def dtype(self) -> DType:
-        """The narrowest one that holds all codes less their zero."""
-        width = next(width for width in (2, 4, 8) if self.bits <= width)
+        """The narrowest one of 4 or 8 bits that holds all codes less their zero: kernels read no others."""
+        width = 4 if self.bits <= 4 else 8
         return dt.BY_NAME[f"{'i' if self.zero or self.signed else 'u'}{width}"]
 
     def read(self, blocks: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ same holds for constants of f16 and bf16. Such maps stay in the graph; fusion br
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,17 +28,19 @@ from tilewright.graph.match import (
     type_of,
 )
 from tilewright.graph.quantised.half_bytes import choose_halves
+from tilewright.graph.quantised.ordered_columns import order_data
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, defining, rewrite, rule
+from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.traits.derive import is_view, known_product, traits_of
 from tilewright.ops.traits.pairing import is_elementwise
-from tilewright.ops.view import expand, reshape, slice_, transpose
+from tilewright.ops.view import reshape, transpose
 from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
@@ -63,7 +65,44 @@ def dequantizing_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
         for op in found:
             ctx.remark("weight-only", f"cast {op.loc}", "the weights fit L2 as they are")
         return frozenset()
-    return frozenset(found)
+    kept = _elementwise_of(found)
+    shares = [op for op in module.main.body.ops if op.name == "cast" and op not in found and _is_shared(op, kept)]
+    return frozenset([*found, *shares])
+
+
+def _elementwise_of(casts: Sequence[Op]) -> set[Value]:
+    """What is computed of their results element by element."""
+    found = {op.result for op in casts}
+    pending = list(found)
+    while pending:
+        for user in pending.pop().users:
+            if keeps_each_element(user) and user.result not in found:
+                found.add(user.result)
+                pending.append(user.result)
+    return found
+
+
+def _is_shared(cast: Op, weights: Set[Value]) -> bool:
+    """Whether the result of a cast, such as scales of groups in 16 bits, is spread over elements of these weights and
+    read by nothing else: it is as short when their product reads it."""
+    (x,) = cast.operands
+    if not is_constant(x) or not type_of(x).is_static or type_of(x).rank < 2:
+        return False
+    before, after = dtype_of(x), dtype_of(cast.result)
+    if after is not dt.f32 or before.bits >= after.bits or before.kind not in ("int", "uint", "float"):
+        return False
+    pending, is_read = [cast.result], False
+    while pending:
+        for user in pending.pop().users:
+            if not keeps_known(user):
+                return False
+            if user.result in weights:
+                is_read = True
+            elif not is_known(user.result):
+                return False
+            else:
+                pending.append(user.result)
+    return is_read
 
 
 def _widens(op: Op) -> bool:
@@ -125,13 +164,14 @@ def _bytes(type: TensorType) -> int:
 
 @dataclass(frozen=True)
 class WeightOnly:
-    """Lay quantised weights out for the products that read them: without zero points, where as narrow integers hold
-    what is left, and transposed where they are read so, that columns of the product are contiguous; two to a byte
-    where that is faster."""
+    """Lay quantised weights out for the products that read them: in the order in which they are stored, without zero
+    points, where as narrow integers hold what is left, and transposed where they are read so, that columns of the
+    product are contiguous; two to a byte where that is faster."""
 
     name: ClassVar[str] = "weight-only"
 
     def run(self, module: Module, ctx: PassContext) -> None:
+        rewrite(module.main, [order_data], module, ctx.remarks, stage=self.name, within=ctx)
         choose_halves(module, ctx, self.name)
         rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name, within=ctx)
         drop_dead(module)
@@ -192,6 +232,8 @@ def _transposed(value: Value, module: Module) -> Value | None:
     rank = type_of(value).rank
     if op.name == "full" or rank == 0:
         return value
+    if rank == 2 and (found := _columns_last(value, module)) is not None:
+        return found
     if op.name == "constant":
         array = constant_array(value, module)
         if array is None:
@@ -200,12 +242,6 @@ def _transposed(value: Value, module: Module) -> Value | None:
         return constant(np.ascontiguousarray(matrix.swapaxes(-1, -2)), value.name or "w")
     if _swaps_last(op):
         return op.operands[0]
-    if op.name == "slice" and rank == 2 and _repeats_blocks(op.operands[0].op):
-        inner = _transposed(op.operands[0], module)
-        assert inner is not None
-        return slice_(inner, **{name: tuple(reversed(each)) for name, each in op.attrs.items()})
-    if _repeats_blocks(op):
-        return _repeated_below(op, module)
     if not is_elementwise(op):
         return transpose(value, perm=(*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else None
     operands = [_transposed(v, module) for v in op.operands]
@@ -213,41 +249,54 @@ def _transposed(value: Value, module: Module) -> Value | None:
     return OPERATORS[op.name](*known, **op.attrs) if len(known) == len(operands) else None
 
 
-def _repeats_blocks(op: Op | None) -> bool:
-    """Whether a matrix is one of fewer columns, each of which stands for a block of equal ones; a cast of all of them
-    may stand between."""
-    if op is None or not op.results or defining(op.result, "reshape") is None:
+def _columns_last(value: Value, module: Module) -> Value | None:
+    """A value [n, ...] as [..., n], so that what belongs to neighbouring rows lies together, computed from constants
+    that are; None where it follows from them in ways that this does not know. Numbers of groups are spread over these
+    by an expand and reshapes, which leave the first axis as it is."""
+    op, shape = value.op, shape_of(value)
+    if op is None or not shape:
+        return None if shape else value
+    if is_constant(value):
+        array = constant_array(value, module)
+        if array is None:
+            return None
+        return constant(np.ascontiguousarray(np.moveaxis(array, 0, -1)), value.name or "w")
+    if len(shape) == 2 and _swaps_last(op):
+        return op.operands[0]
+    if is_elementwise(op):
+        found = [_columns_last_of(v, len(shape), module) for v in op.operands]
+        known = [v for v in found if v is not None]
+        return OPERATORS[op.name](*known, **op.attrs) if len(known) == len(found) else None
+    if not _keeps_first_axis(op):
+        return None
+    inner = _columns_last(op.operands[0], module)
+    turned = {name: (*each[1:], each[0]) for name, each in op.attrs.items()}
+    return None if inner is None else OPERATORS[op.name](inner, **turned)
+
+
+def _keeps_first_axis(op: Op) -> bool:
+    """Whether it is a view that shows the rows of its operand, changed but in order, and says so by one attribute or
+    several that have an item for each axis."""
+    if not is_view(op) or "perm" in op.attrs:
         return False
-    wide = defining(_below_cast(op.operands[0])[0], "expand")
-    if wide is None:
+    rank, types = type_of(op.result).rank, [type_of(op.operands[0])]
+    if not types[0].rank or not all(isinstance(each, tuple) and len(each) == rank for each in op.attrs.values()):
         return False
-    blocks, shape = shape_of(wide.operands[0]), shape_of(wide.result)
-    if len(shape) != 3 or len(blocks) != 3 or blocks[:2] != shape[:2] or blocks[2] != 1:
-        return False
-    return shape_of(op.result) == (shape[0], shape[1] * shape[2])
+    compute = OPERATORS[op.name].compute(types, op.attrs)
+    first, *others = next(o.attrs["idx"] for o in compute.body.ops if o.name == "load")
+    v = compute.axes[0][0]
+    return first is v and shape_of(op.operands[0])[0] == shape_of(op.result)[0] and not any(v in i.vars for i in others)
 
 
-def _below_cast(value: Value) -> tuple[Value, Op | None]:
-    """What a cast reads, and the cast; the value itself where it is none."""
-    cast = defining(value, "cast")
-    return (value, None) if cast is None else (cast.operands[0], cast)
-
-
-def _repeated_below(op: Op, module: Module) -> Value:
-    """What `_repeats_blocks` found, transposed: elements of neighbouring rows come to lie together."""
-    value, cast = _below_cast(op.operands[0])
-    wide = value.op
-    assert wide is not None
-    blocks = wide.operands[0]
-    array = constant_array(blocks, module)
-    if array is None:
-        below = transpose(blocks, perm=(1, 2, 0))
-    else:
-        below = constant(np.ascontiguousarray(array.transpose(1, 2, 0)), blocks.name or "scale")
-    rows, count, block = shape_of(wide.result)
-    if cast is not None:
-        below = ew.cast(below, **cast.attrs)
-    return reshape(expand(below, shape=(count, block, rows)), shape=(count * block, rows))
+def _columns_last_of(operand: Value, rank: int, module: Module) -> Value | None:
+    """An operand of an elementwise operator of so many axes, of which it may have fewer, as `_columns_last`."""
+    shape = shape_of(operand)
+    if not shape or len(shape) == rank:
+        return _columns_last(operand, module)
+    array = constant_array(operand, module)
+    if array is not None:
+        return constant(array.reshape(*array.shape, 1), operand.name or "w")
+    return reshape(operand, shape=(*shape, sym(1)))
 
 
 def separate_weights(module: Module) -> None:

@@ -31,16 +31,12 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     spelling, leading_space = library.spelling()
     config = read_json(folder / "tokenizer_config.json")
     control = {token for token, added in library.added.items() if added.special}
-    named = {
-        key: _token(library, content, str(path))
-        for key in ("bos_token", "eos_token", "unk_token", "pad_token")
-        if (content := _content(config.get(key)))
-    }
-    control |= {token for token in named.values() if token is not None}
+    named = {key: library.names[name] for key, name in special_names(folder).items() if name in library.names}
+    control |= set(named.values())
     begin = library.around[0] if library.around else named.get("bos_token")
     asked = config.get("add_bos_token") is True or bool(library.around)
     ends = _ends(folder, library, control)
-    ends |= {token for token in (named.get("eos_token"),) if token is not None}
+    ends |= {named[key] for key in ("eos_token",) if key in named}
     size = max(library.names.values(), default=-1) + 1
     special = Special(
         frozenset(control | ends),
@@ -69,8 +65,11 @@ def _content(token: Any) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _token(library: LibraryText, name: str, source: str) -> int | None:
-    return library.names.get(name)
+def special_names(folder: Path) -> dict[str, str]:
+    """The names of special tokens, such as bos_token, as chat templates ask for them."""
+    config = read_json(folder / "tokenizer_config.json")
+    keys = ("bos_token", "eos_token", "unk_token", "pad_token")
+    return {key: name for key in keys if (name := _content(config.get(key)))}
 
 
 def read_json(path: Path) -> dict[str, Any]:

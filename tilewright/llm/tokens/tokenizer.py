@@ -84,6 +84,10 @@ class Tokenizer:
         """The name of a control token; none for others."""
         return self._spelled(token) if token in self.special.control else b""
 
+    def control_text(self, token: int) -> str:
+        """The name of a control token; "" for others."""
+        return self.control_name(token).decode("utf-8", "replace")
+
     def check(self, rows: int) -> None:
         """ModelError where there are more tokens than the model has rows for (fewer is usual: rows are padded)."""
         if self.size > rows:

@@ -39,11 +39,10 @@ split the loop, and pipeline the outer one."""
 
 @dataclass(frozen=True, eq=False)
 class Pipelined:
-    """The loop, the buffers with an axis of two in front, and what stands before and after the loop."""
+    """The loop, the buffers with an axis of two in front, and what stands after the loop."""
 
     loop: Op
     buffers: list[Value]
-    prologue: list[Op]
     epilogue: list[Op]
 
 
@@ -135,7 +134,7 @@ def _rebuild(func: Func, loop: Op, copies: dict[Op, Value], rest: list[Op]) -> P
     loop.attrs["extent"] = n - 1
     insert_before(loop, [*allocs, *prologue])
     insert_after(loop, epilogue)
-    return Pipelined(loop, list(buffers.values()), prologue, epilogue)
+    return Pipelined(loop, list(buffers.values()), epilogue)
 
 
 def _doubled(old: Value) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value, erase_dead, insert_before
-from tilewright.ir.scalar import identity, scalar_operation
+from tilewright.ir.scalar import ScalarOp, converted_from, identity, scalar_operation
 from tilewright.ir.sym import ONE, ZERO, Sym
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
@@ -153,7 +153,7 @@ class _Filled:
 def _filled(term: Accumulation, loop: Op) -> _Filled | None:
     """The factor of the term that is computed in registers; None where there is none that other loads leave alone."""
     op = term.value.op
-    loads = [] if op is None or op.name != "mul" else [v.op for v in op.operands]
+    loads = [] if op is None or scalar_operation(op).linear != "each" else [v.op for v in op.operands]
     found = [o for o in loads if o is not None and o.name == "load"]
     read = next((o for o in found if _is_computed(o.operands[0], loop)), None)
     if len(found) != 2 or read is None:
@@ -207,11 +207,15 @@ class _Linear:
             return [_Part(None, (value,), False)]
         op = value.op
         assert op is not None, "what does not stay is computed"
-        if op.name in ("add", "sub"):
-            first, second = map(self.parts, op.operands)
-            found = [*first, *(_Part(p.varies, p.factors, p.negative ^ (op.name == "sub")) for p in second)]
+        operation = scalar_operation(op)
+        if operation.linear == "together" and operation.result == "same":
+            found = [
+                _Part(p.varies, p.factors, p.negative ^ (_sign(operation, k) < 0))
+                for k, v in enumerate(op.operands)
+                for p in self.parts(v)
+            ]
             return found if sum(p.varies is not None for p in found) == 1 else [_Part(value, (), False)]
-        if op.name == "mul":
+        if operation.linear == "each":
             a, b = op.operands
             for varies, factor in ((a, b), (b, a)):
                 if self._stays(factor):
@@ -226,7 +230,8 @@ class _Linear:
         if op.name == "const":
             return True
         if op.name != "load":
-            return scalar_operation(op).is_pure and scalar_operation(op).arity > 0
+            is_function = scalar_operation(op).is_pure and scalar_operation(op).arity > 0
+            return is_function or converted_from(op.result) is not None
         read = (*op.attrs["idx"], *op.attrs.get("guard", ()))
         moved = self.moved(read, (ZERO,) * len(self.places))
         return not _stores(self.loop, op.operands[0]) and not any(i.vars & self.inside for i in moved)
@@ -240,6 +245,11 @@ class _Linear:
             if v is not None:
                 found = tuple(i.subs({v: after - (before - v)}) for i in found)
         return found
+
+
+def _sign(operation: ScalarOp, k: int) -> int:
+    """Whether a sum adds its operand of this number (1) or takes it off (-1)."""
+    return int(operation.evaluate(*(int(n == k) for n in range(operation.arity))))
 
 
 def _tree(value: Value) -> Iterator[Op]:

@@ -204,10 +204,6 @@ def abs_(x: ComplexPair) -> Value:
     return ew.select(ew.or_(ew.is_inf(a), ew.is_inf(b)), _number(math.inf, dtype), found)
 
 
-def square_abs(x: ComplexPair) -> Value:
-    return ew.add(ew.mul(x.real, x.real), ew.mul(x.imaginary, x.imaginary))
-
-
 def angle(x: ComplexPair) -> Value:
     return ew.atan2(x.imaginary, x.real)
 

@@ -129,12 +129,6 @@ def quantized(x: np.ndarray, parameters: QParameters, axis: int | None = None) -
     return np.asarray(np.clip(steps, parameters.type.low, parameters.type.high), np.int32)
 
 
-def dequantized(q: np.ndarray, parameters: QParameters, axis: int | None = None) -> np.ndarray:
-    """The float32 numbers that integers stand for."""
-    scale, zero = parameters.shaped(q.ndim, axis)
-    return np.asarray((q - zero) * scale, np.float32)
-
-
 def rounded(x: np.ndarray, parameters: QParameters, axis: int | None = None) -> np.ndarray:
     """The floats that remain of an array when it is quantised."""
     scale, zero = parameters.shaped(x.ndim, axis)
@@ -143,17 +137,3 @@ def rounded(x: np.ndarray, parameters: QParameters, axis: int | None = None) -> 
     )
     steps = x.astype(np.float32) / scale
     return np.asarray(np.clip(np.rint(steps, out=steps), low, high, out=steps) * scale, np.float32)
-
-
-def packed_int4(q: np.ndarray) -> np.ndarray:
-    """Bytes of two 4-bit integers each, the first in the low half. InputError for an odd number of them."""
-    flat = np.asarray(q).reshape(-1)
-    if flat.size % 2:
-        raise InputError(
-            f"{flat.size} integers of 4 bits do not fill whole bytes",
-            hint="an array of 4-bit integers needs an even number of elements; use 8 bits for this layer",
-        )
-    if flat.size and (flat.min() < -8 or flat.max() > 15):
-        raise InputError("an integer does not fit 4 bits", hint="clip to -8..7 or 0..15 first")
-    low, high = flat[::2].astype(np.int64) & 15, flat[1::2].astype(np.int64) & 15
-    return np.asarray(low | high << 4, np.uint8)

@@ -67,9 +67,3 @@ def reconstructed(
             errors[step - start] = error
         rest[end:] -= upper[start:end, end:].T @ errors
     return found
-
-
-def output_error(matrix: np.ndarray, rounded: np.ndarray, moments: np.ndarray) -> float:
-    """The sum over outputs of the mean square of what rounding changes, for inputs with these moments."""
-    left = (matrix - rounded).astype(np.float64)
-    return float(np.einsum("io,ij,jo->", left, moments, left, optimize=True))

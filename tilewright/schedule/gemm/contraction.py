@@ -26,7 +26,7 @@ from tilewright.cost.gemm.register_tile import (
     rows_of_remainder,
 )
 from tilewright.cost.parallel import columns_suffice
-from tilewright.cost.recompute import is_cheap
+from tilewright.cost.recompute import weights_are_cheap
 from tilewright.cost.roofline import Form
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
@@ -49,7 +49,7 @@ from tilewright.schedule.gemm.dequantize import (
     Dequantized,
     are_pairs,
     dequantize,
-    group_of_factors,
+    groups_of_factors,
     has_factors,
     mark_groups,
     mark_weights,
@@ -189,7 +189,7 @@ def _is_weight(join: Join) -> bool:
     """Whether a map gives the right operand of a contraction from constants alone: each element then serves all rows,
     and may be computed for a panel of columns at a time."""
     known = all(is_known(v) for o in join.producer.ops for v in o.results)
-    return known and join.value is join.op.operands[1] and is_cheap(join.facts.cost(join.producer))
+    return known and join.value is join.op.operands[1] and weights_are_cheap(join.facts.cost(join.producer))
 
 
 def schedule_contraction(
@@ -234,15 +234,15 @@ def tile_fused(
 def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
     """Keep the sums of a tile in registers for the whole depth."""
     tiled = _tile_reader(s, plan, target)
-    run = _run_of_factors(s, plan) if tiled.is_one else None
-    kept = _kept(plan, tiled, run, target)
+    groups = _groups_of_terms(s, plan) if tiled.is_one else []
+    kept = _kept(plan, tiled, groups, target)
     lanes = plan.decision.tile.lanes
     made = [tile_sums(s, plan.stage, o.outer[-1], plan.axes.tile, lanes, kept, plan.group) for o in tiled.parts]
     step, pairs = made[0].add.outer[-1], [are_pairs(s, w) for w in plan.weights]
     within, pair = None, None
-    if run is not None:
-        made[0], within = step_of_groups(s, made[0], run)
-        step = within
+    if groups:
+        made[0] = step_of_groups(s, made[0], groups)
+        step = within = made[0].add.outer[-1]
     if tiled.is_one and any(pairs):
         made[0], pair = step_of_pairs(s, made[0])
         within = None if within is None else made[0].add.outer[-2]
@@ -264,24 +264,26 @@ def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
         s.simplify()
     for sums in made:
         skip_padding(s, sums.add)
-    prefetch_panels(s, step, tiled.parts[0].outer, target)
+    read_once = tiled.is_one and bool(plan.weights)
+    prefetch_panels(s, step, tiled.parts[0].outer, target, read_once=read_once)
 
 
-def _run_of_factors(s: Schedule, plan: GemmPlan) -> int | None:
-    """How many terms of a sum, one after the other, have factors in common that may multiply their sum."""
+def _groups_of_terms(s: Schedule, plan: GemmPlan) -> list[int]:
+    """Lengths of groups of terms, the last of which have factors in common that may multiply their sum; none where
+    there are no such."""
     if kernel_info(s.func).rounds_as_written or len(plan.weights) != 1 or len(plan.stage.reduce) != 1:
-        return None
+        return []
     (weights,) = plan.weights
     if plan.group is not None or not has_factors(weights):
-        return None
-    group, depth = group_of_factors(weights), known(extent_of(plan.stage.reduce[-1]))
-    return whole_part(depth) if group is None and depth is not None else group
+        return []
+    depth = known(extent_of(plan.stage.reduce[-1]))
+    return groups_of_factors(weights) or ([] if depth is None else [whole_part(depth)])
 
 
-def _kept(plan: GemmPlan, tiled: _Tiled, run: int | None, target: Target) -> Summation:
+def _kept(plan: GemmPlan, tiled: _Tiled, groups: Sequence[int], target: Target) -> Summation:
     """How to keep the sums. Those of groups are added to them from registers, which may leave none for them."""
     kept = summation_of(plan.stage, tiled.parts[0].tile[-1])
-    if run is None:
+    if not groups:
         return kept
     fits = holds_sums_of_groups(plan.decision.tile, plan.shape.element, target)
     return Summation(kept.costly, deep=kept.costly or not fits)
@@ -498,7 +500,7 @@ def _lay_out(
     tile = plan.decision.tile
     home = step if tiled.is_one else None
     weights = [
-        dequantize(s, w, around, home, tile.lanes, pairs=paired, group=group_of_factors(w))
+        dequantize(s, w, around, home, tile.lanes, pairs=paired, groups=groups_of_factors(w))
         for w, paired in zip(plan.weights, pairs, strict=True)
     ]
     groups = None if within is None else sum_by_groups(s, made[0], within, tile.lanes)

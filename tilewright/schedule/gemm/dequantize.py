@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import gcd
 
 from tilewright.cost.core import divisors
+from tilewright.cost.narrow_weights import shares_factors
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import scalar_operation
@@ -32,9 +34,6 @@ MOST_UNROLLED = 16
 
 PAIR = 2
 """Elements of a byte."""
-
-LEAST_GROUP = 8
-"""Elements of a column that share their factors, from which on these multiply the group's sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +66,18 @@ def steps_widened(s: Schedule, weights: Sequence[Stage]) -> int:
     return PAIR if any(are_pairs(s, w) for w in weights) else 1
 
 
-def group_of_factors(weights: Stage) -> int | None:
-    """How many neighbours in a column share all but their own elements of what they are computed from; None where no
-    number of them, of those that divide the depth, does, or where nothing differs from column to column part."""
+def groups_of_factors(weights: Stage) -> list[int]:
+    """How many neighbours in a column share parts of what they are computed from: the shortest such groups last, which
+    share all but their own elements. Empty where no number of them, of those that divide the depth, does, and where
+    nothing that they share differs from group to group."""
     if len(weights.axes) < 2 or not extent_of(depth := weights.axes[-2]).is_const:
-        return None
-    v, found = loop_var(depth), None
-    sizes = [n for n in reversed(divisors(extent_of(depth).value)) if n >= LEAST_GROUP]
-    for load in loads_in(weights.axes[0]):
-        if v in variables(load.attrs["idx"]):
-            size = next((n for n in sizes if _stays(load, v, n)), None)
-            found = size if found is None else min(size or found, found)
-    return found
+        return []
+    v = loop_var(depth)
+    sizes = [n for n in reversed(divisors(extent_of(depth).value)) if shares_factors(n)]
+    loads = [load for load in loads_in(weights.axes[0]) if v in variables(load.attrs["idx"])]
+    found = {next((n for n in sizes if _stays(load, v, n)), 0) for load in loads} - {0}
+    groups = sorted(found, reverse=True)
+    return groups if all(a % b == 0 for a, b in pairwise(groups)) else []
 
 
 def _stays(load: Op, v: Sym, count: int) -> bool:
@@ -97,11 +96,19 @@ def _is_short(buffer: Value) -> bool:
     return dtype.is_int and dtype.bits == 4
 
 
-def step_of_groups(s: Schedule, sums: TileSums, size: int) -> tuple[TileSums, Op]:
-    """Split the sums into groups of so many terms; and the loop within a group, which becomes the step."""
-    *outer, step = sums.add.outer
-    parts = s.split(step, size)
-    return replace(sums, add=Nest([*outer, parts.outer, parts.inner], sums.add.tile, sums.add.group)), parts.inner
+def step_of_groups(s: Schedule, sums: TileSums, sizes: Sequence[int]) -> TileSums:
+    """Split the sums into groups of so many terms, which may be in larger ones; the loop within a group is the last."""
+    return replace(sums, add=replace(sums.add, outer=split_in_groups(s, sums.add.outer, sizes)))
+
+
+def split_in_groups(s: Schedule, loops: Sequence[Op], sizes: Sequence[int]) -> list[Op]:
+    """Split the last loop into groups of these sizes, the largest first."""
+    *outer, last = loops
+    for size in sizes:
+        if extent_of(last) != size:
+            parts = s.split(last, size)
+            outer, last = [*outer, parts.outer], parts.inner
+    return [*outer, last]
 
 
 def sum_by_groups(s: Schedule, sums: TileSums, within: Op, lanes: int) -> Factored:
@@ -147,7 +154,7 @@ def dequantize(
     lanes: int,
     *,
     pairs: bool,
-    group: int | None,
+    groups: Sequence[int],
 ) -> Dequantized:
     """Compute the weights for a panel of columns where the loops `around` the sums come to it, or, where `step` is
     given, for each iteration of that loop of the sum, in registers; by `pairs` of neighbours in a column, and by groups
@@ -159,10 +166,8 @@ def dequantize(
     else:
         made = s.compute_at(weights.buffer, step, space="reg", guard="loads")
     loops = [made.copies[o] for o in weights.axes]
-    if step is None and group is not None:  # what they share is packed in the order of kernels that sum by groups
-        *others, depth, vector = loops
-        grouped = s.split(depth, group)
-        loops = [*others, grouped.outer, grouped.inner, vector]
+    if step is None:  # what they share is packed in the order of kernels that sum by groups
+        loops = [*split_in_groups(s, loops[:-1], groups), loops[-1]]
     if not pairs:
         return Dequantized(vectors_of(s, loops, lanes), None)
     *others, depth, vector = loops

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.cost.gemm.panels import (
+    LINES_OF_NARROW_WEIGHTS,
+    PREFETCHED_LINES,
     ColumnReads,
     copies_columns,
     is_far,
@@ -284,13 +286,16 @@ def _bytes_of_step(load: Op, reduction: Sequence[Op]) -> int | None:
     return None if step is None else known(step * element_bytes(load.operands[0]))
 
 
-def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Target) -> None:
+def prefetch_panels(
+    s: Schedule, reduction: Op, around: Sequence[Op], target: Target, *, read_once: bool = False
+) -> None:
     """Bring packed operands from memory into L2 before they are needed. `reduction` is the loop that reads a panel of
     them (what it became, where deep sums are added up in blocks).
 
     While one panel is used for several tiles of rows, the next one comes, as slowly as memory delivers it. Of a panel
     that is read once, what later steps read comes: rows that multiply in bursts outrun the hardware's own guesses. With
-    one row alone there is hardly any work that memory could be late for."""
+    one row alone there is hardly any work that memory could be late for, unless that makes floats of what it reads:
+    panels of narrow weights that few rows `read_once` are asked for as well."""
     if reduction.parent is None:  # of no rows nothing is left
         return
     packed = [s.func.args[index] for index in kernel_info(s.func).packed]
@@ -303,7 +308,9 @@ def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Ta
             continue
         depth = [o for o in enclosing_loops(load) if kind_of(o) == "serial"][-1]
         try:
-            if _is_read_again(load, moving[-1], "serial"):
+            if read_once:
+                _ask_for_later_steps(s, load, depth, lines=LINES_OF_NARROW_WEIGHTS)
+            elif _is_read_again(load, moving[-1], "serial"):
                 asked.add(operand)
                 _in_long_steps(s, depth)
                 s.prefetch(load, moving[-1])
@@ -313,12 +320,12 @@ def prefetch_panels(s: Schedule, reduction: Op, around: Sequence[Op], target: Ta
             s.missed.append(f"panels not prefetched: {e}")
 
 
-def _ask_for_later_steps(s: Schedule, load: Op, depth: Op) -> None:
+def _ask_for_later_steps(s: Schedule, load: Op, depth: Op, lines: int = PREFETCHED_LINES) -> None:
     """In the steps of `depth`, prefetch what later ones read. ScheduleError where they read less than a line each, or
     no elements a constant distance apart; and in streams, which the hardware's prefetchers follow."""
     step = stride_in(load, loop_var(depth))
     size = step.value * element_bytes(load.operands[0]) if step is not None and step.is_const else 0
-    distance = prefetch_distance(size)
+    distance = prefetch_distance(size, lines)
     if not distance:
         raise ScheduleError("a step of the sum reads less than a cache line")
     around = enclosing_loops(load)

@@ -46,6 +46,7 @@ from tilewright.schedule.sharing.inline_scalars import write_out_numbers
 from tilewright.schedule.sharing.regions import Canonical, canonical_regions, own_regions
 from tilewright.schedule.steps.pace import has_scalar_loops, pace_of, slow_kernel
 from tilewright.schedule.strategy import Strategy
+from tilewright.schedule.work.little import little_kernels
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
@@ -113,6 +114,7 @@ class _Kernels:
         self.strict = strict
         self.by_key: dict[Any, Func] = {}
         self.slow: set[Any] = set()
+        self.little: set[Any] = set()
         self.same: dict[Sym, Sym] = dict(module.main.attrs.get("same_dims", ()))
         self.packed: dict[tuple[str, Packing], tuple[str, TensorType]] = {}
         self.readers: Counter[str] = Counter()
@@ -123,6 +125,7 @@ class _Kernels:
         self.optional.run("inline-scalars", lambda: write_out_numbers(regions, self.module))
         self.readers = Counter(_constants_read(body.ops))
         canonical = self._canonical(regions)
+        self.little = self.optional.attempt("little-kernels", lambda: self._little(canonical), set)
         ops: list[Op] = []
         calls: list[int] = []
         for op in body.ops:
@@ -142,6 +145,12 @@ class _Kernels:
             return canonical_regions(regions, self.same)
 
         return self.optional.attempt("share-kernels", shared, lambda: own_regions(regions))
+
+    def _little(self, canonical: Mapping[Op, Canonical]) -> set[Any]:
+        """The keys of regions that take next to nothing of the program's time."""
+        if not isinstance(self.target, Target):
+            return set()
+        return little_kernels(self.module.main, canonical, self.target)
 
     def _calls(self, canonical: Canonical) -> Iterator[Op]:
         """The calls that stand for a region, with the ops that make their packed constants: one call or, where no
@@ -270,7 +279,7 @@ class _Kernels:
         key = (canonical.key, constant, part.of)
         kernel = self.by_key.get(key)
         if kernel is None:
-            kernel = self._kernel(canonical.detached(), constant, part, schedule)
+            kernel = self._kernel(canonical.detached(), constant, part, schedule, canonical.key in self.little)
             self.by_key[key] = kernel
         operands, before = self._pack_operands(region.operands, kernel, part)
         actual = canonical.actual()
@@ -281,7 +290,9 @@ class _Kernels:
         region.drop()
         return [*before, call]
 
-    def _kernel(self, region: Op, constant: Sequence[bool], part: Part, schedule: Scheduler) -> Func:
+    def _kernel(
+        self, region: Op, constant: Sequence[bool], part: Part, schedule: Scheduler, is_little: bool
+    ) -> Func:
         name = f"k{next(self.numbers)}_{region.attrs['name']}"
         self.optional.made(name, part)
         candidates = matching(region, self.strategies, self.target, self.remarks)
@@ -293,6 +304,7 @@ class _Kernels:
             lowered.func.info = replace(kernel_info(lowered.func), rounds_as_written=True)
         if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
             return self._from_trace(func, lowered, self.edited)
+        lowered.func.info = replace(kernel_info(lowered.func), little=is_little)
         try:
             found = cheapest_first(candidates, lowered, self.target, self.remarks)
             return self._finished(schedule(lowered, found))

@@ -95,19 +95,21 @@ class _Kernel:
         attributes = f"attributes #0 = {{ nounwind {self.target.function_attributes} }}\n"
         header = f'target triple = "{self.target.triple}"\n{self.text.module()}'
         shared = Shared("\n".join(self._lines()))
+        little = kernel_info(self.func).little
         if self.forks:
             body = _function(name, [*parameters, "ptr %scratch", "i64 %stride", "ptr %pool"], shared.body)
             tasks = "".join(self.parts)
         else:
             if families is not None:
-                shared = families.shared(shared.body, "".join((header, *parameters, attributes)))
+                rest = "".join((header, *parameters, attributes, "quickly" if little else ""))
+                shared = families.shared(shared.body, rest)
             parameters += [f"i64 {parameter(k)}" for k in range(len(shared.numbers))]
             body = _function(name, [*parameters, *_SLICE], shared.body)
             tasks = task_ir(name, len(self.func.args), len(self._dims) + len(shared.numbers))
         text = header + body + tasks + attributes
         checks = tuple(self.checks.found)
         return KernelText(
-            name, text, checks, self.scratch, self.parallel, self.forks, self.dots, shared.numbers
+            name, text, checks, self.scratch, self.parallel, self.forks, self.dots, shared.numbers, little
         )
 
     # Interface

@@ -20,8 +20,6 @@ from tilewright.ops.view import concat, pad, reshape, shape_of, slice_, transpos
 if TYPE_CHECKING:
     from tilewright.exporters.onnx.writer import OnnxWriter
 
-_WIDE = (dt.i64, dt.i32)
-
 
 @rewritten("gather", "gather_elements", "gather_nd", "scatter_elements", "scatter_nd")
 def with_wide_indices(op: Op) -> Value | None:

@@ -62,8 +62,6 @@ _ROUNDINGS: Mapping[str, Callable[[sympy.Expr], sympy.Expr]] = {
     "trunc": TruncToInt, "floor": FloorToInt, "ceil": CeilToInt, "round": RoundToInt,
 }  # fmt: skip
 
-_Apply = Callable[[str, Sequence[ast.expr]], Any]
-
 
 class WrittenGuard:
     """One line of Python, read."""

@@ -32,7 +32,7 @@ class Work:
 
 
 class OperatorCounts:
-    """OperatorCounts operators; equal ones once."""
+    """Counts operators; equal ones once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Work] = {}

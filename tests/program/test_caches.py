@@ -1,0 +1,99 @@
+"""Caches that travel through inputs and outputs become states that grow, and the model gives what it gave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tilewright
+from tilewright.runtime.errors import InputError, OptionError
+
+RNG = np.random.default_rng(17)
+GROUPS, SIZE, WIDTH, CAPACITY = 2, 4, 8, 10
+
+
+def decoder(past: str = "p", other: str = "p", keys: str = "past_key_values.0.key") -> bytes:
+    """Attention over what was before and what is new, with a mask over all of it; the second cache is continued by
+    what the first layer gives."""
+    inputs = ", ".join(f"float[1, {GROUPS}, {d}, {SIZE}] v{k}" for k, d in enumerate((past, past, other, other)))
+    layers = "".join(
+        f"""
+        now_k{n} = Concat <axis = -2> (v{2 * n}, heads{n})
+        now_v{n} = Concat <axis = 2> (v{2 * n + 1}, heads{n})
+        turned{n} = Transpose <perm = [0, 1, 3, 2]> (now_k{n})
+        scores{n} = MatMul (heads{n}, turned{n})
+        masked{n} = Add (scores{n}, mask)
+        weights{n} = Softmax <axis = -1> (masked{n})
+        heads{n + 1} = MatMul (weights{n}, now_v{n})"""
+        for n in (0, 1)
+    )
+    graph = f"""step (float[1, {GROUPS}, s, {SIZE}] heads0, {inputs}, float[1, 1, s, t] mask)
+        => (float[a, b, c, d] heads2, float[1, {GROUPS}, e, {SIZE}] now_k0, float[1, {GROUPS}, f, {SIZE}] now_v0,
+            float[1, {GROUPS}, g, {SIZE}] now_k1, float[1, {GROUPS}, h, {SIZE}] now_v1) {{{layers}
+    }}"""
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString()
+
+
+def compiled(model: bytes, **options: Any) -> tilewright.Model:
+    return tilewright.compile(model, cache=False, threads=1, verify=True, **options)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def causal(n: int, filled: int) -> np.ndarray:
+    return np.where(np.arange(filled + n) > np.arange(n)[:, None] + filled, -np.inf, 0)[None, None].astype(np.float32)
+
+
+@pytest.mark.parametrize("states", [True, {f"v{k}": f"now_{'kv'[k % 2]}{k // 2}" for k in range(4)}])
+def test_they_grow_as_callers_would_have_it(states: Any) -> None:
+    plain, model = compiled(decoder()), compiled(decoder(), states=states, capacity=CAPACITY)
+    assert [info.name for info in model.inputs] == ["heads0", "mask"]
+    assert {(state.info.name, state.way, state.counter) for state in model.states} == {
+        ("past", model.states[0].way, ""), *((f"v{k}", "in place", "past") for k in range(4)),
+    }  # fmt: skip
+    assert model.artifact.program is None
+    kept = [r.subject for r in model.report().remarks if "continues is a state" in r.message]
+    assert kept == [f"v{k}" for k in range(4)]
+    held = [np.zeros((1, GROUPS, 0, SIZE), np.float32)] * 4
+    filled = 0
+    for n in (3, 1, 1, 4, 1):
+        x, mask = floats(1, GROUPS, n, SIZE), causal(n, filled)
+        wanted, *held = plain(x, *held, mask)
+        (found,) = model(x, mask)
+        filled += n
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        for k, array in enumerate(held):
+            np.testing.assert_array_equal(model.state(f"v{k}")[:, :, :filled], array)
+    assert model.state("past") == filled == CAPACITY
+    with pytest.raises(InputError, match=r"cannot put elements|of 10 elements"):
+        model(floats(1, GROUPS, 1, SIZE), causal(1, filled))
+    model.reset()
+    x = floats(1, GROUPS, 2, SIZE)
+    none = [np.zeros((1, GROUPS, 0, SIZE), np.float32)] * 4
+    np.testing.assert_allclose(model(x, causal(2, 0))[0], plain(x, *none, causal(2, 0))[0], rtol=1e-5, atol=1e-6)
+
+
+def test_some_of_them_may_stay_inputs() -> None:
+    model = compiled(decoder(other="q"), states={"v0": "now_k0", "v1": "now_v0"}, capacity=CAPACITY)
+    assert [info.name for info in model.inputs] == ["heads0", "v2", "v3", "mask"]
+    assert [info.name for info in model.outputs] == ["heads2", "now_k1", "now_v1"]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        (decoder(), {"states": True, "capacity": 0}, "capacity=0 is not allowed"),
+        (decoder(), {"capacity": 9}, "capacity= is that of states"),
+        (decoder("3", "3"), {"states": True, "capacity": 9}, "the model has none among its states"),
+        (decoder(other="q"), {"states": True, "capacity": 9}, "do not grow together"),
+        (decoder(), {"states": {"v0": "now_k0"}, "capacity": 9}, "'p', the length of 'v0', is a dim of another input"),
+    ],
+)
+def test_what_does_not_fit(model: bytes, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        compiled(model, **options)

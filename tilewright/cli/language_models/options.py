@@ -1,0 +1,127 @@
+"""Options of the commands for language models, and what they mean."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tilewright.cli.models import unique
+from tilewright.cli.progress import compiling
+from tilewright.runtime.errors import InputError
+
+if TYPE_CHECKING:
+    from tilewright.llm.model import LanguageModel
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WEIGHTS = ("float32", "bfloat16", "float16", "int8", "int4")
+
+_SETTINGS = (
+    ("--temperature", click.FloatRange(min=0), "Divide logits by it; 0 takes the most likely token.  [default: 0]"),
+    ("--top-k", click.IntRange(min=0), "Draw from so many of the most likely tokens."),
+    ("--top-p", click.FloatRange(min=0, max=1, min_open=True), "Draw from those that together are so likely."),
+    ("--min-p", click.FloatRange(min=0, max=1), "Draw from those that are so likely, beside the most likely one."),
+    ("--typical-p", click.FloatRange(min=0, max=1, min_open=True), "Draw from the most typical ones, of so much "
+     "probability."),
+    ("--repetition-penalty", click.FloatRange(min=0, min_open=True), "Divide logits of tokens that were there before."),
+    ("--presence-penalty", float, "Subtract it from logits of tokens that the answer has."),
+    ("--frequency-penalty", float, "Subtract it for each time that the answer has a token."),
+    ("--seed", click.IntRange(min=0, max=2**64 - 1), "The same text each time.  [default: another one]"),
+)  # fmt: skip
+
+source_argument = click.argument("path", type=click.Path(path_type=Path))
+stats_option = click.option("--stats", is_flag=True, help="Tell tokens and times on the error stream.")
+
+
+def model_options(command: F) -> F:
+    """The options that say how a language model is loaded."""
+    for decorate in (
+        click.option("--no-cache", is_flag=True, help="Neither use nor fill the cache of compiled models."),
+        click.option("--template", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.jinja",
+                     help="A chat template in place of the model's own."),
+        click.option("--tokenizer", type=click.Path(path_type=Path), metavar="PATH",
+                     help="A GGUF file or a folder with the vocabulary, if PATH has none."),
+        click.option("--context", type=click.IntRange(min=1), metavar="POSITIONS",
+                     help="The most tokens of prompt and answer together  [default: what the model was trained for]"),
+        click.option("--weights", type=click.Choice(WEIGHTS),
+                     help="Weights of another type than those of the file."),
+        click.option("--threads", type=click.IntRange(min=1),
+                     help="Threads that run the model  [default: all it may use]"),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def sampling_options(command: F) -> F:
+    """The options that say how answers are made."""
+    for decorate in (
+        *(click.option(name, type=kind, help=text) for name, kind, text in reversed(_SETTINGS)),
+        click.option("--logit-bias", "biases", multiple=True, metavar="TOKEN=BIAS",
+                     help="Add to the logit of a token, given by its number; -inf forbids it."),
+        click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text."),
+        click.option("--max-tokens", type=click.IntRange(min=0), default=512, show_default=True,
+                     help="The most tokens of an answer."),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
+def sampling_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of `LanguageModel.stream` for those options."""
+    names = [option.removeprefix("--").replace("-", "_") for option, _, _ in _SETTINGS]
+    settings = {name: options[name] for name in names if options.get(name) is not None}
+    biases = unique("--logit-bias", map(_bias, options.get("biases", ())))
+    bias = {"logit_bias": {int(token): value for token, value in biases.items()}} if biases else {}
+    return {**settings, **bias, "max_tokens": options["max_tokens"], "stop": list(options["stop"])}
+
+
+def opened(path: Path, options: Mapping[str, Any]) -> LanguageModel:
+    """The language model of a file or folder, compiled or from the cache."""
+    from tilewright.llm.loading import load
+
+    template = options["template"]
+    text = None if template is None else read_text(template)
+    with compiling(path.name) as progress:
+        return load(
+            path,
+            weights=options["weights"],
+            threads=options["threads"],
+            context=options["context"],
+            tokenizer=options["tokenizer"],
+            template=text,
+            cache=not options["no_cache"],
+            progress=progress,
+        )
+
+
+def read_text(path: Path) -> str:
+    """A file of text in UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"the file is no text in UTF-8: byte {error.start}", where=str(path)) from None
+
+
+def timed(run: Callable[[], Any]) -> tuple[Any, float]:
+    """What `run` returns, and the seconds that it took."""
+    start = time.perf_counter()
+    found = run()
+    return found, time.perf_counter() - start
+
+
+def _bias(text: str) -> tuple[str, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return str(int(token)), float(bias)
+    except ValueError:
+        raise click.UsageError(f"--logit-bias {text}: write TOKEN=BIAS, such as 198=-5") from None
+
+
+def messages_of(system: str | None, said: Iterable[str]) -> list[dict[str, str]]:
+    """Messages of users, behind one for the system where there is one."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, *({"role": "user", "content": text} for text in said)]

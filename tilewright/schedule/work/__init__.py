@@ -1,0 +1,1 @@
+"""What operators and regions compute and move, counted before anything is scheduled."""
