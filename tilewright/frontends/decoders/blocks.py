@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.frontends.decoders.building import Building, WeightGroup
-from tilewright.frontends.decoders.config import Config
+from tilewright.frontends.decoders.config import MAX_PARTS, Config
 from tilewright.frontends.decoders.rotary import Turn
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -54,7 +54,7 @@ class Heads:
 
     @classmethod
     def of(cls, config: Config) -> Heads:
-        count = config.count("num_attention_heads")
+        count = config.count("num_attention_heads", most=MAX_PARTS)
         groups = config.count("num_key_value_heads", count)
         width = config.count("hidden_size")
         if count % groups:
@@ -64,7 +64,7 @@ class Heads:
             )
         if "head_dim" not in config and width % count:
             raise config.error(f"'hidden_size' {width} is no multiple of 'num_attention_heads' {count}")
-        return cls(count, groups, config.count("head_dim", width // count))
+        return cls(count, groups, config.count("head_dim", width // count, most=MAX_PARTS))
 
     def projected(self, part: WeightGroup, x: Value, *, bias: bool = False) -> tuple[Value, Value, Value]:
         """Queries, keys and values of x by three matrices: [1, steps, heads * size] each."""

@@ -29,8 +29,8 @@ from tilewright.ops.elementwise import sigmoid
 @architecture("mixtral")
 def mixtral(m: Building) -> Value:
     config = m.config
-    inner, act, count = config.count("intermediate_size"), activation(config), _count(config)
-    taken = _taken(config, 2)
+    inner, act, count = config.count("intermediate_size"), activation(config), _count(m)
+    taken = _taken(config, 2, count)
 
     def feed(k: int, part: WeightGroup, x: Value) -> Value:
         own = part.inside("block_sparse_moe")
@@ -43,10 +43,13 @@ def mixtral(m: Building) -> Value:
 @architecture("qwen2_moe", "qwen3_moe")
 def qwen_moe(m: Building) -> Value:
     config, is_new = m.config, m.config.text("model_type") == "qwen3_moe"
-    act, count, taken = activation(config), _count(config), _taken(config, 8 if is_new else 4)
+    act, count = activation(config), _count(m)
+    taken = _taken(config, 8 if is_new else 4, count)
     inner, normalised = config.count("moe_intermediate_size"), config.flag("norm_topk_prob", False)
     every = config.count("decoder_sparse_step", 1)
-    plain = config.fields.get("mlp_only_layers") or ()
+    plain = config.fields.get("mlp_only_layers") or []
+    if not isinstance(plain, list):
+        raise config.wrong("mlp_only_layers", "a list of layers")
     names = ("gate_proj", "up_proj", "down_proj")
 
     def feed(k: int, part: WeightGroup, x: Value) -> Value:
@@ -92,14 +95,14 @@ def _decoder(
     return m.logits(x, "lm_head", "model.embed_tokens")
 
 
-def _count(config: Config) -> int:
+def _count(m: Building) -> int:
     """Experts; the field has had two names."""
-    return config.count("num_local_experts" if "num_local_experts" in config else "num_experts")
+    return m.weights.parts(m.config, "num_local_experts" if "num_local_experts" in m.config else "num_experts")
 
 
-def _taken(config: Config, default: int) -> int:
-    """Experts that a token takes."""
-    taken, count = config.count("num_experts_per_tok", default), _count(config)
+def _taken(config: Config, default: int, count: int) -> int:
+    """Experts of so many that a token takes."""
+    taken = config.count("num_experts_per_tok", default)
     if taken > count:
         raise config.error(f"{config.named('num_experts_per_tok')} is {taken}, and there are {count} experts")
     return taken

@@ -21,6 +21,8 @@ def stablelm(m: Building) -> Value:
     partial = {"partial_rotary_factor": 0.25, **config.fields}
     turn = m.turn(heads.size, config=Config(partial, config.where))
     norms = config.flag("qk_layernorm", False)
+    if norms:
+        m.weights.parts(config, "num_attention_heads")
     x = m.embedded("model.embed_tokens")
     for k, part in m.layers("model.layers"):
         own = part.inside("self_attn")
