@@ -307,6 +307,7 @@ def _rope(file: GgufFile, prefix: str, fields: Mapping[str, Any]) -> dict[str, A
         size = width // heads
     said = _plain(file, f"{prefix}.rope.dimension_count")
     turned = size if said is None else said
-    whole = isinstance(turned, int) and isinstance(size, int) and size
-    found["partial_rotary_factor"] = turned / size if whole else turned
+    if isinstance(turned, int) and isinstance(size, int) and size:
+        turned = turned / size
+    found["partial_rotary_factor"] = turned
     return found
