@@ -161,8 +161,8 @@ def group_query_attention(node: Node) -> tuple[Value | None, ...]:
     keys, values = (cache.filled(x, node.optional(n), is_shared=is_shared) for x, n in ((k, 3), (v, 4)))
     visible = reshape(_visible(node, cache), shape=(batch, 1, 1, steps, cache.seen))
     sink, added = _sink(node, shape_of(q)[1], shape_of(k)[1]), _added(node, cache, shape_of(q)[1], shape_of(k)[1])
-    seen = cache.read_values(values) if is_shared and batch != 1 else cache.read(values)
-    return _grouped(node, q, cache.read(keys), seen, visible, sink, added), keys, values
+    filled_values = cache.read_values(values) if is_shared and batch != 1 else cache.read(values)
+    return _grouped(node, q, cache.read(keys), filled_values, visible, sink, added), keys, values
 
 
 def _first(node: Node, batch: Sym, steps: Sym) -> Sym | None:
