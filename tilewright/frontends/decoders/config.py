@@ -9,7 +9,9 @@ from typing import Any
 from tilewright.frontends.problems import shown
 from tilewright.ir.diag import ModelError
 
-MAX_COUNT = 1 << 31
+MAX_COUNT = (1 << 31) - 1
+MAX_PARTS = 1 << 14
+"""Heads, and elements of a head."""
 
 
 class Config:
@@ -20,16 +22,23 @@ class Config:
     def __init__(self, fields: Mapping[str, Any], where: str, names: Mapping[str, str] | None = None) -> None:
         self.fields, self.where, self._names = fields, where, names or {}
 
+    def over(self, defaults: Mapping[str, Any]) -> Config:
+        """The config with `defaults` for fields that it does not have."""
+        given = {name: value for name, value in self.fields.items() if value is not None}
+        return Config({**self.fields, **defaults, **given}, self.where, self._names)
+
     def __contains__(self, name: str) -> bool:
         return self.fields.get(name) is not None
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number from `least` on."""
+    def count(
+        self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_COUNT
+    ) -> int:
+        """A whole number from `least` on, at most `most`."""
         value = self._value(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MAX_COUNT:
-            raise self.wrong(name, f"a whole number from {least} on")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(name, f"a whole number from {least} to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -70,6 +79,14 @@ class Config:
         if not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values):
             raise self.wrong(name, f"a list of {length} finite numbers")
         return [float(v) for v in values]
+
+    def places(self, name: str, count: int) -> set[int]:
+        """A list of some of the numbers below `count`; none where it is missing."""
+        values = self.fields.get(name) or []
+        known = range(count)
+        if not isinstance(values, list) or not all(type(v) is int and v in known for v in values):
+            raise self.wrong(name, f"a list of whole numbers below {count}")
+        return set(values)
 
     def part(self, name: str) -> Config | None:
         """The fields within a field; None where it is missing."""

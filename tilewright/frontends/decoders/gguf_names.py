@@ -202,7 +202,7 @@ def gguf_config(file: GgufFile, tensors: Mapping[str, StoredTensor]) -> Config:
     fields: dict[str, Any] = {
         own: _plain(file, f"{prefix}.{key}") for key, own in _FIELDS.items() if f"{prefix}.{key}" in file.metadata
     }
-    fields |= {**form.fields, "model_type": form.model_type}
+    fields = {"rope_theta": 10000.0} | fields | {**form.fields, "model_type": form.model_type}
     fields["vocab_size"] = _vocabulary(file, prefix)
     names["vocab_size"] = "tokenizer.ggml.tokens"
     head = "embed_out.weight" if form.model_type == "gpt_neox" else "lm_head.weight"
@@ -301,12 +301,10 @@ def _rope(file: GgufFile, prefix: str, fields: Mapping[str, Any]) -> dict[str, A
         "rope.scaling.yarn_beta_slow": "beta_slow",
     }
     found |= {own: data[f"{prefix}.{key}"] for key, own in pairs.items() if f"{prefix}.{key}" in data}
-    turned, heads, width = (
-        data.get(f"{prefix}.rope.dimension_count"), fields.get("num_attention_heads"), fields.get("hidden_size")
-    )  # fmt: skip
-    size = fields.get("head_dim")
+    heads, width, size = (fields.get(name) for name in ("num_attention_heads", "hidden_size", "head_dim"))
     if size is None and isinstance(heads, int) and isinstance(width, int) and heads > 0:
         size = width // heads
-    if isinstance(turned, int) and isinstance(size, int) and size:
-        found["partial_rotary_factor"] = turned / size
+    turned = data.get(f"{prefix}.rope.dimension_count", size)
+    whole = isinstance(turned, int) and isinstance(size, int) and size
+    found["partial_rotary_factor"] = turned / size if whole else turned
     return found

@@ -48,13 +48,14 @@ def load_decoder(
     checkpoint = read_checkpoint(Path(wanted.path))
     if constants:
         raise OptionError("constants= were given for a language model, whose inputs are tokens", hint="leave them out")
-    config = checkpoint.config
-    found = find_architecture(config)
+    found = find_architecture(checkpoint.config)
+    config = checkpoint.config.over(found.defaults)
     context = config.count("max_position_embeddings")
     capacity = wanted.capacity or context
     weights = CheckpointWeights(
         checkpoint.tensors, str(checkpoint.path), found.base, wanted.weights, config.count("vocab_size")
     )
+    weights.parts(config, "num_hidden_layers")
     states = found.states(config, capacity)
     declared = {"ids": Declared(dt.i64, (1, "s")), PAST: Declared(dt.i64, ()), **states}
     kept = (PAST, *states)

@@ -12,6 +12,7 @@ from tilewright.frontends.decoders.blocks import (
     Activation,
     Heads,
     activation,
+    everywhere,
     experts,
     gated,
     head_norms,
@@ -26,27 +27,28 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.elementwise import sigmoid
 
 
-@architecture("mixtral")
+@architecture("mixtral", defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5})
 def mixtral(m: Building) -> Value:
     config = m.config
-    inner, act, count = config.count("intermediate_size"), activation(config), _count(config)
-    taken = _taken(config, 2)
+    inner, act, count = config.count("intermediate_size"), activation(config), _count(m)
+    taken = _taken(config, 2, count)
 
     def feed(k: int, part: WeightGroup, x: Value) -> Value:
         own = part.inside("block_sparse_moe")
         weights = routed(own.dense(x, "gate", count), taken, normalised=True)
         return experts(own.inside("experts"), x, weights, inner, act, ("w1", "w3", "w2"))
 
-    return _decoder(m, feed, bias=False, windowed=True)
+    return _decoder(m, feed, windows(config, everywhere(config)), bias=False)
 
 
-@architecture("qwen2_moe", "qwen3_moe")
+@architecture("qwen2_moe", "qwen3_moe", defaults={"use_sliding_window": False})
 def qwen_moe(m: Building) -> Value:
     config, is_new = m.config, m.config.text("model_type") == "qwen3_moe"
-    act, count, taken = activation(config), _count(config), _taken(config, 8 if is_new else 4)
+    act, count = activation(config), _count(m)
+    taken = _taken(config, 8 if is_new else 4, count)
     inner, normalised = config.count("moe_intermediate_size"), config.flag("norm_topk_prob", False)
     every = config.count("decoder_sparse_step", 1)
-    plain = config.fields.get("mlp_only_layers") or ()
+    plain = config.places("mlp_only_layers", config.count("num_hidden_layers"))
     names = ("gate_proj", "up_proj", "down_proj")
 
     def feed(k: int, part: WeightGroup, x: Value) -> Value:
@@ -58,7 +60,9 @@ def qwen_moe(m: Building) -> Value:
         return found if is_new else ew.add(found, _shared(config, own, x, act))
 
     bias = config.flag("attention_bias", False) if is_new else config.flag("qkv_bias", True)
-    return _decoder(m, feed, bias=bias, out_bias=bias and is_new, head_norm=is_new)
+    last = config.count("max_window_layers", 28, least=0)
+    sees = windows(config, everywhere(config) if is_new else lambda k: k % 2 == 0 and k < last)
+    return _decoder(m, feed, sees, bias=bias, out_bias=bias and is_new, head_norm=is_new)
 
 
 def _shared(config: Config, part: WeightGroup, x: Value, act: Activation) -> Value:
@@ -70,14 +74,14 @@ def _shared(config: Config, part: WeightGroup, x: Value, act: Activation) -> Val
 def _decoder(
     m: Building,
     feed: Callable[[int, WeightGroup, Value], Value],
+    sees: list[int | None],
     *,
     bias: bool,
     out_bias: bool = False,
     head_norm: bool = False,
-    windowed: bool = False,
 ) -> Value:
     config, heads = m.config, Heads.of(m.config)
-    epsilon, sees = config.positive("rms_norm_eps", 1e-5), windows(config, everywhere=windowed)
+    epsilon = config.positive("rms_norm_eps", 1e-6)
     turn = m.turn(heads.size)
     x = m.embedded("model.embed_tokens")
     for k, part in m.layers("model.layers"):
@@ -92,14 +96,14 @@ def _decoder(
     return m.logits(x, "lm_head", "model.embed_tokens")
 
 
-def _count(config: Config) -> int:
+def _count(m: Building) -> int:
     """Experts; the field has had two names."""
-    return config.count("num_local_experts" if "num_local_experts" in config else "num_experts")
+    return m.weights.parts(m.config, "num_local_experts" if "num_local_experts" in m.config else "num_experts")
 
 
-def _taken(config: Config, default: int) -> int:
-    """Experts that a token takes."""
-    taken, count = config.count("num_experts_per_tok", default), _count(config)
+def _taken(config: Config, default: int, count: int) -> int:
+    """Experts of so many that a token takes."""
+    taken = config.count("num_experts_per_tok", default)
     if taken > count:
         raise config.error(f"{config.named('num_experts_per_tok')} is {taken}, and there are {count} experts")
     return taken
