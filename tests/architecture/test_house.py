@@ -79,6 +79,7 @@ FOREIGN: dict[str, set[str]] = {
     "llvmlite": {"codegen", "target", "runtime", "cli"},
     "tokenizers": {"llm"},
     "jinja2": {"llm"},
+    "llguidance": {"llm"},
     "click": {"cli"},
     "rich": {"cli"},
     "onnxruntime": {"cli"},
@@ -102,6 +103,7 @@ LATE = {
     ("frontends/stablehlo/__init__.py", "tilewright.frontends.stablehlo.load"),  # nor jaxlib, an extra
     ("frontends/decoders/__init__.py", "tilewright.frontends.decoders.load"),  # nor a front end
     ("llm/__init__.py", "importlib"),
+    ("llm/model.py", "tilewright.llm.grammars"),  # llguidance is an extra
     ("llm/tokens/gguf.py", "tilewright.llm.tokens.library"),  # vocabularies with scores need no package
     ("llm/vocabulary.py", "tilewright.llm.templates"),  # texts alone need no jinja2
     ("llm/vocabulary.py", "tilewright.llm.tokens.folder"),  # tokenizers is an extra, and takes 30 ms

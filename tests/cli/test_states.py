@@ -73,3 +73,15 @@ def test_what_is_compiled_has_its_states(model: Path, tmp_path: Path) -> None:
     succeed("compile", model, "-o", tmp_path / "sums.tw")
     result = call("run", tmp_path / "sums.tw", "--input", "random", "--state", "h=hn")
     assert "--state, --strict and --schedule need the model it came from" in " ".join(result.output.split())
+
+
+def test_caches_get_room(tmp_path: Path) -> None:
+    path = tmp_path / "cache.onnx"
+    graph = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[1, s] x, float[1, p] before) => (float[1, a] y, float[1, b] after) {
+        after = Concat <axis = 1> (before, x)
+        y = Mul (x, x)
+    }"""
+    path.write_bytes(parser.parse_model(graph).SerializeToString())
+    assert "along axis 1 up to past" in succeed("compile", path, "--state", "all", "--capacity", "9", "--report")
+    assert "Invalid value for '--capacity'" in call("compile", path, "--state", "all", "--capacity", "0").output

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
-from tilewright.ir.sym import Sym, var
+from tilewright.ir.sym import Sym, maximum, sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import silu
@@ -125,11 +125,17 @@ class Small:
 
     def _attention(self, q: Value, keys: Value, values: Value, total: Sym, before: Sym) -> Value:
         steps = shape_of(q)[2]
+        first = sym(0) if self.window is None else maximum(before - (self.window - 1), 0)
+        count = total - first
         wide = reshape(q, shape=(1, self.groups, self.heads // self.groups, steps, self.size))
         keys, values = (
-            reshape(section(x, 2, 0, total), shape=(1, self.groups, 1, total, self.size)) for x in (keys, values)
+            reshape(section(x, 2, first, count), shape=(1, self.groups, 1, count, self.size)) for x in (keys, values)
         )
-        found = attention(wide, keys, values, causal=True, causal_offset=before)
+        mask: tuple[Value, ...] = ()
+        if self.window is not None:
+            own = ew.add(iota(shape=(steps, sym(1)), axis=0), dim_value(before - first))
+            mask = (ew.gt(iota(shape=(count,), axis=0), ew.sub(own, self.window)),)
+        found = attention(wide, keys, values, *mask, causal=True, causal_offset=before - first)
         return from_heads(reshape(found, shape=(1, self.heads, steps, self.size)))
 
 

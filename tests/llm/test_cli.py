@@ -113,7 +113,6 @@ def test_settings_reach_the_sampler(loaded: Any) -> None:
         (["--prompt", "a", "--temperature", "-1"], "temperature"),
         (["--prompt", "a", "--logit-bias", "x=1"], "write TOKEN=BIAS"),
         (["--prompt", "a", "--logit-bias", "1=1", "--logit-bias", "1=2"], "given twice for 1"),
-        (["--prompt", "a", "--weights", "int3"], "int3"),
     ],
 )
 def test_command_lines_that_are_wrong_are_told(arguments: list[str], message: str, loaded: Any) -> None:

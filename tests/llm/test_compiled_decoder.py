@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import parser
 
+import tilewright
 from tests.llm.small_decoder import Small
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_module
@@ -111,6 +113,70 @@ def test_what_lies_behind_the_past_is_never_read() -> None:
     np.testing.assert_allclose(found.feed(TOKENS[3:4]), WANTED[3], **CLOSE)
     found.rewind(0)
     np.testing.assert_allclose(found.feed(TOKENS[:1]), WANTED[0], **CLOSE)
+
+
+def test_layers_with_a_window_read_no_more_than_that() -> None:
+    """What lies before the window may be anything, too."""
+    small = Small(window=5)
+    wanted = small.logits(TOKENS)
+    found = decoder(small=small)
+    assert sum(bool(state.counter) for state in found.model.states) == 2 * small.layers
+    np.testing.assert_allclose(found.feed(TOKENS[:12]), wanted[11], **CLOSE)
+    for k in range(12, len(TOKENS)):
+        for state, array in zip(found.model.states, found.model._states.current, strict=True):
+            if state.counter:
+                array[:, :, : k - 4] = np.nan
+        np.testing.assert_allclose(found.feed(TOKENS[k : k + 1]), wanted[k], **CLOSE)
+
+
+def exported() -> bytes:
+    """Embeddings that attend to each other, as exporters write it: caches come and go, and what is known of positions
+    is asked for."""
+    rng = np.random.default_rng(1)
+    table, turns = (", ".join(f"{x:.3f}" for x in rng.standard_normal(n) / 4) for n in (160, 8))
+    graph = f"""step (int64[1, s] input_ids, int64[1, t] attention_mask, int64[1, s] position_ids,
+            float[1, 1, p, 8] past_key) => (float[1, s, 20] logits, float[a, b, c, d] present_key) <
+            float[20, 8] table = {{{table}}}, float[1, 8] turns = {{{turns}}}> {{
+        x = Gather (table, input_ids)
+        one = Constant <value_ints = [1]> ()
+        where = Cast <to = 1> (position_ids)
+        two = Constant <value_ints = [2]> ()
+        column = Unsqueeze (where, two)
+        turned = MatMul (column, turns)
+        y = Add (x, turned)
+        new = Unsqueeze (y, one)
+        present_key = Concat <axis = 2> (past_key, new)
+        across = Transpose <perm = [0, 1, 3, 2]> (present_key)
+        scores = MatMul (new, across)
+        seen = Cast <to = 1> (attention_mask)
+        masked = Mul (scores, seen)
+        mixed = MatMul (masked, present_key)
+        plain = Squeeze (mixed, one)
+        back = Transpose <perm = [1, 0]> (table)
+        logits = MatMul (plain, back)
+    }}"""
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString()
+
+
+def test_an_exported_decoder_is_one_too() -> None:
+    """Its caches become states, positions and the mask follow from the length."""
+    plain = tilewright.compile(exported(), cache=False, threads=1)
+    found = CompiledDecoder(tilewright.compile(exported(), cache=False, threads=1, states=True, capacity=9))
+    assert (found.vocabulary, found.context) == (20, 9)
+    held, length = np.zeros((1, 1, 0, 8), np.float32), 0
+    for part in ([3, 1, 4], [1], [5, 9], [2], [6, 5]):
+        positions = np.arange(length, length + len(part))[None]
+        length += len(part)
+        logits, held = plain(np.array([part]), np.ones((1, length), np.int64), positions, held)
+        np.testing.assert_allclose(found.feed(part), logits[0, -1], **CLOSE)
+    with pytest.raises(InputError, match="more than the context of 9 positions"):
+        found.feed([1])
+
+
+def test_an_input_of_which_nothing_is_known_is_named() -> None:
+    source = exported().replace(b"position_ids", b"other_inputs")
+    with pytest.raises(OptionError, match="nothing is known of its input other_inputs"):
+        CompiledDecoder(tilewright.compile(source, cache=False, states=True, capacity=9))
 
 
 def test_forks_go_their_own_ways_at_the_same_time() -> None:

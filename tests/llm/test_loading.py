@@ -95,6 +95,16 @@ def test_a_context_that_is_full_ends_an_answer_and_refuses_a_prompt(
         short.answer("the state of the model and of the decoder")
 
 
+def test_weights_of_other_types_are_near_those_of_the_file(file: Path, loaded: llm.LanguageModel) -> None:
+    expected = loaded.logits("the state")
+    for weights, error in (("float32", 1e-5), ("float16", 1e-2), ("int8", 5e-2)):
+        found = llm.load(file, weights=weights, threads=1, cache=False).logits("the state")
+        assert np.abs(found - expected).max() <= error * np.abs(expected).max(), weights
+        assert weights == "float32" or not np.array_equal(found, expected)
+    with pytest.raises(OptionError, match="weights='int3' is not allowed"):
+        llm.load(file, weights="int3")
+
+
 def test_a_template_of_the_users_stands_in_place_of_the_models_own(file: Path) -> None:
     words = read_vocabulary(file)
     given = words.with_template("{{ messages[0].content }}{{ eos_token }}")
@@ -187,6 +197,8 @@ def test_the_commands_answer_with_a_compiled_model(file: Path, loaded: llm.Langu
     result = CliRunner().invoke(commands, arguments)
     assert result.exit_code == 0, result.output
     assert result.stdout == loaded.generate("the state", max_tokens=5) + "\n"
+    wrong = CliRunner().invoke(commands, [*arguments, "--weights", "int3"])
+    assert wrong.exit_code == 2 and "weights='int3' is not allowed" in wrong.output
     missing = CliRunner().invoke(commands, ["generate", "missing.gguf", "--prompt", "a"])
     assert missing.exit_code == 1 and "missing.gguf" in missing.output
 

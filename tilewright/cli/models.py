@@ -66,7 +66,9 @@ def model_options(command: F) -> F:
         shape_option,
         click.option("--state", "states", multiple=True, metavar="INPUT=OUTPUT",
                      help="Keep this input from call to call: it becomes that output; or `all` for the variables that "
-                     "the model declares."),
+                     "the model declares, or with --capacity for its caches, too."),
+        click.option("--capacity", type=click.IntRange(min=1), metavar="N",
+                     help="Room of caches that are states, along the axis on which they grow from call to call."),
         click.option("--frequent", multiple=True, metavar="NAME=SIZE,...",
                      help="Sizes of dims that calls often have, which get a program of their own; or FILE.json, as "
                      "`tilewright run --sizes-seen` writes it."),
@@ -97,6 +99,7 @@ def compile_fields(
     no_cache: bool = False,
     integer_only: bool = False,
     strict: bool = False,
+    capacity: int | None = None,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
@@ -107,6 +110,7 @@ def compile_fields(
         "schedule": schedule,
         "frequent": read_frequent(frequent),
         "states": _states(states),
+        "capacity": capacity,
         "cache": not no_cache,
         **named_inputs(shapes, constants),
     }
@@ -155,7 +159,7 @@ def warn_of_failures(remarks: Iterable[Remark]) -> None:
         say(f"warning: {remark.subject}: {remark.message}", err=True)
 
 
-_HOW = ("target", "shapes", "constants", "schedule", "frequent", "states", "integer_only", "strict")
+_HOW = ("target", "shapes", "constants", "schedule", "frequent", "states", "capacity", "integer_only", "strict")
 
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:

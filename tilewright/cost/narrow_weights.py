@@ -35,7 +35,8 @@ def is_widened_when_read(
 
 
 LEAST_GROUP = 8
-"""Elements of a column that share their factors, from which on these multiply the group's sum."""
+"""Elements of a column that share their factors, from which on these multiply the group's sum: of fewer, the sums of
+groups cost more than the products that they save."""
 
 
 def shares_factors(group: int) -> bool:

@@ -52,8 +52,7 @@ def load(
 
 def _model(place: Path, weights: str | None, context: int | None, **how: Any) -> Model:
     if DecoderFrontEnd().accepts(place):
-        wanted: dict[str, Any] = {} if weights is None else {"weights": weights}
-        return compile_model(DecoderSource(place, capacity=context, **wanted), **how)
+        return compile_model(DecoderSource(place, capacity=context, weights=weights), **how)
     if weights is not None or context is not None:
         name = "weights" if weights is not None else "context"
         raise OptionError(

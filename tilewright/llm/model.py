@@ -6,13 +6,15 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.llm.beams import Beam, beam_search
 from tilewright.llm.conversation import Conversation
 from tilewright.llm.decoder import Decoder
+from tilewright.llm.extras import needing_extra
 from tilewright.llm.generation import DEFAULT_TOKENS, Answer, Constraint, Reason, Stream, Wanted, check_prompt
 from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, tokens_of
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
@@ -21,6 +23,10 @@ from tilewright.llm.sampling.stops import StopStrings
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
 
+if TYPE_CHECKING:
+    from tilewright.llm.grammars import Grammars
+
+_CONSTRAINTS = ("schema", "grammar", "regex", "constraint")
 _MOST_IDLE = 4
 """Decoders that are kept for the next answers."""
 
@@ -87,7 +93,9 @@ class LanguageModel:
         sampling: a `Sampling`; its settings may be given by their names, too (temperature=0.8, top_p=0.95, seed=1).
         log_probabilities: tell for each token how likely it was, and so many of the most likely ones.
         ends: False goes on where the model would end.
-        constraint: a function that makes a `Constraint` on the answer (see `tilewright.llm.grammars`).
+        schema: a JSON schema that the answer keeps; grammar: a grammar in Lark's language; regex: an expression that
+            the answer matches (with the package llguidance). An answer of max_tokens may be cut off before its end.
+        constraint: in place of these a function that makes a `Constraint`.
         template: variables for the chat template, such as {"tools": [...], "enable_thinking": False}.
         """
         wanted, variables = self._wanted(how)
@@ -196,9 +204,27 @@ class LanguageModel:
         stop = rest.pop("stop", None)
         told = rest.pop("log_probabilities", None)
         ends = rest.pop("ends", True)
-        constraint: Callable[[], Constraint] | None = rest.pop("constraint", None)
+        constraint = self._constraint(rest)
         sampling = Sampling.of(rest.pop("sampling", None), **rest)
         return Wanted(sampling, max_tokens, stop, told, ends, constraint), variables
+
+    def _constraint(self, rest: dict[str, Any]) -> Callable[[], Constraint] | None:
+        """That of the settings, which are taken out of them."""
+        given = {name: value for name in _CONSTRAINTS if (value := rest.pop(name, None)) is not None}
+        if len(given) > 1:
+            raise OptionError(f"{'= and '.join(given)}= were given: an answer keeps one of them")
+        for name, value in given.items():
+            return value if name == "constraint" else getattr(self._grammars, f"of_{name}")(value)
+        return None
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        return needing_extra(self._made_grammars)
+
+    def _made_grammars(self) -> Grammars:
+        from tilewright.llm.grammars import Grammars
+
+        return Grammars(self.tokenizer)
 
     def _tokens(self, prompt: Prompt, variables: Mapping[str, Any]) -> list[int]:
         tokens = tokens_of(prompt, self.tokenizer, self.template, variables)

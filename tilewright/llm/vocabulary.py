@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tilewright.frontends.files import first_bytes
 from tilewright.frontends.weights.gguf import MAGIC, read_gguf
-from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.ir.diag import ModelError
+from tilewright.llm.extras import needing_extra
 from tilewright.llm.prompts import Message, Template
 from tilewright.llm.tokens.gguf import gguf_tokenizer
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import short_name
 
-T = TypeVar("T")
-
-_EXTRA = {"tokenizers", "jinja2"}
 _KEY = "tokenizer.chat_template"
 _MOST_BYTES = 2**24
 
@@ -37,7 +35,7 @@ class LateTemplate:
 
     @cached_property
     def _template(self) -> Template:
-        return _needing_extra(self._made)
+        return needing_extra(self._made)
 
     def _made(self) -> Template:
         from tilewright.llm.templates import ChatTemplate
@@ -68,12 +66,12 @@ def read_vocabulary(path: Path) -> Vocabulary:
     """
     if _is_gguf(path):
         metadata = read_gguf(path).metadata
-        tokenizer = _needing_extra(lambda: gguf_tokenizer(metadata, str(path)))
+        tokenizer = needing_extra(lambda: gguf_tokenizer(metadata, str(path)))
         return Vocabulary(tokenizer, _gguf_template(metadata, tokenizer, str(path)))
     if not path.exists():
         raise ModelError("the file does not exist", where=str(path), hint="check the path")
     folder = path if path.is_dir() else path.parent
-    return _needing_extra(lambda: _of_folder(folder))
+    return needing_extra(lambda: _of_folder(folder))
 
 
 def _of_folder(folder: Path) -> Vocabulary:
@@ -133,15 +131,3 @@ def _is_gguf(path: Path) -> bool:
         return path.suffix == ".gguf" or (path.is_file() and first_bytes(path, 4) == MAGIC)
     except (OSError, ValueError):
         return False
-
-
-def _needing_extra(run: Callable[[], T]) -> T:
-    try:
-        return run()
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
-            raise
-        raise UnsupportedError(
-            f"the package {error.name} is not installed, which the model's text needs",
-            hint="pip install 'tilewright[llm]'",
-        ) from None

@@ -14,7 +14,8 @@ from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.sym import Sym, ge0, le, sym
 from tilewright.ops.define.symbolic import Values
 
-PUT, SLICE = "put", "slice"
+PUT = "put"
+SLICE = "slice"
 
 
 Growth = tuple[int, str]

@@ -34,7 +34,7 @@ def tensor(name: str, shape: Sequence[int]) -> np.ndarray:
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     header, data = {}, b""
     for name, array in tensors.items():
-        dtype = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}[array.dtype.name]
+        dtype = {"float32": "F32", "float16": "F16", "int32": "I32"}[array.dtype.name]
         begin, data = len(data), data + array.tobytes()
         header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, len(data)]}
     text = json.dumps(header).encode()

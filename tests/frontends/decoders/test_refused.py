@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Callable
@@ -45,6 +46,8 @@ WRONG: dict[str, tuple[str, Change, str]] = {
     "text": ("llama", field("hidden_size", "32"), "'hidden_size' is '32', and must be a whole number"),
     "no layers": ("llama", field("num_hidden_layers", 0), "'num_hidden_layers' is 0, and must be a whole number"),
     "huge": ("llama", field("num_hidden_layers", 1 << 40), "'num_hidden_layers' is 1099511627776"),
+    "many": ("llama", field("num_hidden_layers", 999), "'num_hidden_layers' is 999, and there are 21 tensors"),
+    "wide": ("llama", field("head_dim", 1 << 20), "'head_dim' is 1048576"),
     "heads": ("llama", field("num_key_value_heads", 3), "'num_attention_heads' 4 cannot share 'num_key_value_heads' 3"),
     "width": ("phi3", field("num_attention_heads", 6), "'hidden_size' 32 is no multiple of 'num_attention_heads' 6"),
     "epsilon": ("llama", field("rms_norm_eps", 0), "'rms_norm_eps' is 0, and must be a number above 0"),
@@ -95,6 +98,27 @@ def test_a_wrong_config_is_told_with_its_file_and_field(tmp_path: Path, what: st
     with pytest.raises((ModelError, UnsupportedError), match=said) as caught:
         load_decoder(path)
     assert str(path) in str(caught.value) or "quantization_config" in str(caught.value)
+
+
+JUNK: tuple[Any, ...] = (
+    None, 0, -1, 1, 3, 1 << 14, 1 << 31, 1 << 60, 0.5, 1e300, float("nan"), True, False, "", "relu", [], [1], {},
+    {"a": 1},
+)  # fmt: skip
+
+
+@pytest.mark.fresh_seeds(2)
+def test_any_field_may_be_anything(tmp_path: Path, fresh_seed: int) -> None:
+    """Loading ends soon, with a model or an error of the package."""
+    rng = np.random.default_rng(fresh_seed)
+    names = list(CASES)
+    for _ in range(20):
+        case = copy.deepcopy(CASES[names[rng.integers(len(names))]])
+        config = case["config"]
+        for name in rng.choice(list(config), rng.integers(1, 4)):
+            config[str(name)] = JUNK[rng.integers(len(JUNK))]
+        path = write_folder(tmp_path, config, case["tensors"])
+        with contextlib.suppress(ModelError, UnsupportedError, OptionError, tilewright.TypeRuleError):
+            load_decoder(path)
 
 
 def test_the_nearest_architectures_are_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.frontends.decoders.checkpoints import IDS, cases, tensor, write_folde
 from tests.frontends.decoders.converted import write_gguf
 from tests.frontends.decoders.test_architectures import check, stepped
 from tests.frontends.weights.gguf_files import Gguf
+from tests.frontends.weights.test_packed import Layer
 from tilewright import DecoderSource
 from tilewright.cli.app import commands
 from tilewright.frontends.decoders import DecoderFrontEnd
@@ -164,12 +165,38 @@ def test_commands_take_them(tmp_path: Path) -> None:
         assert "keys.1" in result.output or command[0] != "show"
 
 
+def test_the_part_for_texts_of_models_that_see_pictures(tmp_path: Path) -> None:
+    case = CASES["gemma3"]
+    config = {"model_type": "gemma3", "text_config": case["config"], "vision_config": {}}
+    for before, others in (("language_model.", "vision_tower.x"), ("model.language_model.", "model.vision_tower.x")):
+        own = {name: tensor(name, shape) for name, shape in case["tensors"].items()}
+        named = {
+            before + name if before == "language_model." else name.replace("model.", before, 1): array
+            for name, array in own.items()
+        }
+        write_folder(tmp_path, config, {}, {**named, others: np.zeros(3, np.float32)})
+        check(stepped(load_decoder(DecoderSource(tmp_path, capacity=16, logits="all")), (11,)), case)
+
+
+def test_folders_of_gptq(tmp_path: Path) -> None:
+    """One layer is packed, as that tool does it, with a bias of zeros that the model does not have."""
+    case, layer = CASES["llama"], Layer(5, inputs=32, outputs=32, group=32)
+    name = "model.layers.1.self_attn.o_proj"
+    own = {key: tensor(key, shape) for key, shape in case["tensors"].items()}
+    plain = write_folder(tmp_path / "plain", case["config"], {}, {**own, f"{name}.weight": layer.expected()})
+    del own[f"{name}.weight"]
+    own |= {f"{name}.{key.removeprefix('a.')}": stored.elements() for key, stored in layer.tensors.items()}
+    own[f"{name}.bias"] = np.zeros(32, np.float32)
+    packed = write_folder(tmp_path / "packed", {**case["config"], "quantization_config": layer.config}, {}, own)
+    found, wanted = (
+        stepped(load_decoder(DecoderSource(path, capacity=16, logits="all")), (11,)) for path in (packed, plain)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_folders_of_other_models(tmp_path: Path) -> None:
-    """Those of pictures, or that only have weights: each error says which architectures there are."""
+    """The error says which architectures there are."""
     path = folder(tmp_path)
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({"text_config": config, "model_type": "gemma3"}))
-    load_decoder(path)
     (path / "config.json").write_text(json.dumps({"model_type": "vit"}))
     with pytest.raises(UnsupportedError, match="'vit' is not supported"):
         tilewright.compile(path)

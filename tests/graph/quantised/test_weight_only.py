@@ -11,7 +11,7 @@ from tests.graph import programs
 from tests.graph.programs import conv, find, inputs, kernels, ops, program
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
-from tilewright.graph.quantised.weight_only import WeightOnly
+from tilewright.graph.quantised.weight_only import WeightOnly, _centred
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
@@ -239,3 +239,14 @@ def test_a_convolutional_network_has_its_wide_weights_after_all_passes() -> None
     target = parse_target("x86-64-v3,l2=1024")
     run_passes(module, default_passes(Options()), PassContext(target, Options()))
     assert all(a.dtype == np.float32 for a in module.constants.values())
+
+
+@pytest.mark.parametrize("zero", [0, 8, 128, 0.5, -100])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_one_number_is_taken_off_by_bytes_as_many_are(dtype: type, zero: float) -> None:
+    weights = np.random.default_rng(3).integers(-20, 20, (20, 30)).astype(dtype)
+    one, many = (_centred(weights, np.full(shape, zero, np.float32), (dt.i8, dt.u8)) for shape in ((1, 1), (20, 30)))
+    assert (one is None) == (many is None)
+    if one is not None and many is not None:
+        assert one.dtype == many.dtype
+        np.testing.assert_array_equal(one, many)

@@ -59,6 +59,16 @@ Examples:
     "--log-probabilities", type=click.IntRange(min=0, max=100), metavar="N",
     help="With --json: how likely each token was, and the N most likely ones.",
 )  # fmt: skip
+@click.option(
+    "--schema",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.json",
+    help="A JSON schema that the answer keeps.",
+)
+@click.option(
+    "--grammar", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.lark",
+    help="A grammar that the answer keeps.",
+)  # fmt: skip
 @json_option
 @stats_option
 @model_options
@@ -70,6 +80,8 @@ def command(
     system: str | None,
     beams: int | None,
     log_probabilities: int | None,
+    schema: Path | None,
+    grammar: Path | None,
     as_json: bool,
     stats: bool,
     **options: Any,
@@ -83,6 +95,11 @@ def command(
     how = sampling_fields(options)
     if log_probabilities is not None:
         how["log_probabilities"] = log_probabilities
+    if schema is not None and grammar is not None:
+        raise click.UsageError("--schema and --grammar: give one of them")
+    how |= {
+        name: read_text(file) for name, file in (("schema", schema), ("grammar", grammar)) if file is not None
+    }
     text = _prompt(prompt, prompt_file)
     model, seconds = timed(lambda: opened(path, options))
     asked: Any = messages_of(system, [text]) if chat else text

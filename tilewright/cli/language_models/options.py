@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-WEIGHTS = ("float32", "bfloat16", "float16", "int8", "int4")
-
 _SETTINGS = (
     ("--temperature", click.FloatRange(min=0), "Divide logits by it; 0 takes the most likely token.  [default: 0]"),
     ("--top-k", click.IntRange(min=0), "Draw from so many of the most likely tokens."),
@@ -47,8 +45,8 @@ def model_options(command: F) -> F:
                      help="A GGUF file or a folder with the vocabulary, if PATH has none."),
         click.option("--context", type=click.IntRange(min=1), metavar="POSITIONS",
                      help="The most tokens of prompt and answer together  [default: what the model was trained for]"),
-        click.option("--weights", type=click.Choice(WEIGHTS),
-                     help="Weights of another type than those of the file."),
+        click.option("--weights", metavar="TYPE",
+                     help="float32, float16, bfloat16, int8 or int4 for weights that are stored in more bits."),
         click.option("--threads", type=click.IntRange(min=1),
                      help="Threads that run the model  [default: all it may use]"),
     ):  # fmt: skip

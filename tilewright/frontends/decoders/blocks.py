@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.frontends.decoders.building import Building, WeightGroup
-from tilewright.frontends.decoders.config import Config
+from tilewright.frontends.decoders.config import MAX_PARTS, Config
 from tilewright.frontends.decoders.rotary import Turn
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.sym import Sym, maximum, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import gelu, relu, silu
 from tilewright.ops.attention import attention
@@ -22,7 +23,7 @@ from tilewright.ops.index import put, scatter_elements
 from tilewright.ops.norm import softmax
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.sort import topk
-from tilewright.ops.source import full, iota, number_like
+from tilewright.ops.source import dim_value, full, iota, number_like
 from tilewright.ops.view import reshape, section, shape_of
 
 Activation = Callable[[Value], Value]
@@ -53,7 +54,7 @@ class Heads:
 
     @classmethod
     def of(cls, config: Config) -> Heads:
-        count = config.count("num_attention_heads")
+        count = config.count("num_attention_heads", most=MAX_PARTS)
         groups = config.count("num_key_value_heads", count)
         width = config.count("hidden_size")
         if count % groups:
@@ -63,7 +64,7 @@ class Heads:
             )
         if "head_dim" not in config and width % count:
             raise config.error(f"'hidden_size' {width} is no multiple of 'num_attention_heads' {count}")
-        return cls(count, groups, config.count("head_dim", width // count))
+        return cls(count, groups, config.count("head_dim", width // count, most=MAX_PARTS))
 
     def projected(self, part: WeightGroup, x: Value, *, bias: bool = False) -> tuple[Value, Value, Value]:
         """Queries, keys and values of x by three matrices: [1, steps, heads * size] each."""
@@ -93,36 +94,43 @@ def cached_attention(
     With a `window` a query sees that many keys at most, its own among them; with a `softcap` scores are
     softcap * tanh(score / softcap).
     """
-    keys, values = (kept(building, f"{name}.{layer}", new) for name, new in (("keys", k), ("values", v)))
+    first = sym(0) if window is None else maximum(building.before - (window - 1), 0)
+    keys, values = (kept(building, f"{name}.{layer}", new, first) for name, new in (("keys", k), ("values", v)))
     _, heads, steps, size = shape_of(q)
     _, groups, total, _ = shape_of(keys)
     wide = reshape(q, shape=(1, groups, heads // groups, steps, size))
     keys, values = (reshape(x, shape=(1, groups, 1, total, shape_of(x)[3])) for x in (keys, values))
-    mask = None if window is None else _in_window(building, window)
+    mask = None if window is None else _in_window(building, window, first)
     if softcap is None:
         operands = [wide, keys, values] if mask is None else [wide, keys, values, mask]
-        found = attention(*operands, scale=scale, causal=True, causal_offset=building.before)
+        found = attention(*operands, scale=scale, causal=True, causal_offset=building.before - first)
     else:
         scores = ew.mul(matmul(wide, keys, transpose_b=True), scale)
         scores = ew.mul(ew.tanh(ew.div(scores, softcap)), softcap)
-        seen = ew.le(iota(shape=(total,), axis=0), reshape(building.positions, shape=(steps, 1)))
+        seen = ew.le(_positions_from(first, total), reshape(building.positions, shape=(steps, 1)))
         seen = seen if mask is None else ew.and_(seen, mask)
         scores = ew.select(seen, scores, full(value=-math.inf, dtype=dt.f32, shape=()))
         found = matmul(softmax(scores, axis=-1), values)
     return from_heads(reshape(found, shape=(1, heads, steps, shape_of(values)[4])))
 
 
-def kept(building: Building, name: str, new: Value) -> Value:
-    """[1, groups, past + steps, size]: a state [1, groups, capacity, size] up to the new rows [1, groups, steps, size],
-    which are written behind those that were there."""
+def kept(building: Building, name: str, new: Value, first: Sym) -> Value:
+    """[1, groups, past + steps - first, size]: a state [1, groups, capacity, size] from the position `first` up to the
+    new rows [1, groups, steps, size], which are written behind those that were there."""
     building.updated[name] = filled = put(building.states[name], new, at=(0, 0, building.before, 0))
-    return section(filled, 2, 0, building.before + building.steps)
+    return section(filled, 2, first, building.before + building.steps - first)
 
 
-def _in_window(building: Building, window: int) -> Value:
-    """[steps, past + steps] of bool: is a key among the last `window` up to the query?"""
+def _positions_from(first: Sym, count: Sym) -> Value:
+    """i64[count]: those of the keys that are read."""
+    positions = iota(shape=(count,), axis=0)
+    return positions if first == 0 else ew.add(positions, dim_value(first))
+
+
+def _in_window(building: Building, window: int, first: Sym) -> Value:
+    """[steps, past + steps - first] of bool: is a key among the last `window` up to the query?"""
     own = reshape(building.positions, shape=(building.steps, 1))
-    keys = iota(shape=(building.before + building.steps,), axis=0)
+    keys = _positions_from(first, building.before + building.steps - first)
     return ew.gt(keys, ew.sub(own, window))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,18 +55,25 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read_folder(folder: Path) -> Checkpoint:
-    fields = dict(_json(folder / CONFIG))
+    fields, tensors = dict(_json(folder / CONFIG)), read_folder(folder)
     if isinstance(inner := fields.get("text_config"), dict):  # of a model that sees pictures, too
-        fields = {
-            **inner,
-            "tie_word_embeddings": inner.get("tie_word_embeddings", fields.get("tie_word_embeddings")),
-        }
+        inherited = {name: fields.get(name) for name in ("tie_word_embeddings", "quantization_config")}
+        fields, tensors = {**inherited, **inner}, _of_texts(tensors)
     names = {own: name for name, own in ALIASES.items() if name in fields and own not in fields}
     fields |= {own: fields[name] for own, name in names.items()}
-    tensors = read_folder(folder)
     if isinstance(packing := fields.get("quantization_config"), dict):
         tensors = _unpacked(tensors, QuantizationConfig.of(packing))
     return Checkpoint(folder, Config(fields, str(folder / CONFIG), names), tensors)
+
+
+def _of_texts(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """The tensors of a model's part for texts, under the names that they have in a model of that part alone."""
+    found = {}
+    for name, tensor in tensors.items():
+        if not re.match(r"(model\.)?(vision_tower|multi_modal_projector)\.", name):
+            plain = name.removeprefix("language_model.").replace("model.language_model.", "model.", 1)
+            found[plain] = tensor
+    return found
 
 
 def _unpacked(tensors: dict[str, StoredTensor], packing: QuantizationConfig) -> dict[str, StoredTensor]:

@@ -9,7 +9,9 @@ from typing import Any
 from tilewright.frontends.problems import shown
 from tilewright.ir.diag import ModelError
 
-MAX_COUNT = 1 << 31
+MAX_COUNT = (1 << 31) - 1
+MAX_PARTS = 1 << 14
+"""Heads, and elements of a head."""
 
 
 class Config:
@@ -28,13 +30,15 @@ class Config:
     def __contains__(self, name: str) -> bool:
         return self.fields.get(name) is not None
 
-    def count(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """A whole number from `least` on."""
+    def count(
+        self, name: str, default: int | None = None, *, least: int = 1, most: int = MAX_COUNT
+    ) -> int:
+        """A whole number from `least` on, at most `most`."""
         value = self._value(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MAX_COUNT:
-            raise self.wrong(name, f"a whole number from {least} on")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.wrong(name, f"a whole number from {least} to {most}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:

@@ -55,6 +55,7 @@ def load_decoder(
     weights = CheckpointWeights(
         checkpoint.tensors, str(checkpoint.path), found.base, wanted.weights, config.count("vocab_size")
     )
+    weights.parts(config, "num_hidden_layers")
     states = found.states(config, capacity)
     declared = {"ids": Declared(dt.i64, (1, "s")), PAST: Declared(dt.i64, ()), **states}
     kept = (PAST, *states)

@@ -38,7 +38,6 @@ class DecoderSource:
             raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number of positions, from 1 on")
         if self.logits not in LOGITS:
             raise OptionError(f"logits={self.logits!r:.80} is not allowed: one of {', '.join(LOGITS)}")
-
         if self.weights is not None and self.weights not in WEIGHTS:
             raise OptionError(
                 f"weights={self.weights!r:.80} is not allowed: one of {', '.join(WEIGHTS)}, or None",

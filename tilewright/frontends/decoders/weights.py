@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
+from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.problems import shown
 from tilewright.frontends.weights.encode import encoded
 from tilewright.frontends.weights.expression import stored_value
@@ -18,6 +17,7 @@ from tilewright.ops.index import gather
 from tilewright.ops.source import full
 
 _LISTED = 20
+_HINT = "config and weights must belong together, and all files of a sharded model must be there"
 _BITS = {"float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
 _DTYPES = {"float32": dt.f32, "float16": dt.f16, "bfloat16": dt.bf16}
 
@@ -59,10 +59,14 @@ class CheckpointWeights:
         """Rows of a matrix [count, width] of f32 at `places`; an index out of range is an error of the call."""
         return gather(self.value(name, count, width), places, axis=0)
 
-    def array(self, name: str, *shape: int) -> np.ndarray:
-        """The elements, f32; zeros of a tensor that is missing or of another shape."""
-        stored = self._find(name, shape)
-        return np.zeros(shape, np.float32) if stored is None else stored.decoded()
+    def parts(self, config: Config, name: str) -> int:
+        """The field that counts what has tensors of its own: layers, or experts. ModelError for more than there can
+        be."""
+        count = config.count(name)
+        if count > len(self.tensors):
+            what = f"{config.named(name)} is {count}, and there are {len(self.tensors)} tensors"
+            raise config.error(what, hint=_HINT)
+        return count
 
     def skip(self, *names: str) -> None:
         """Leave tensors out that the file may have, and that mean nothing."""
@@ -84,7 +88,7 @@ class CheckpointWeights:
             raise ModelError(
                 "the tensors are not those that the config describes:\n" + "\n".join(f"  {line}" for line in lines),
                 where=self.where,
-                hint="config and weights must belong together, and all files of a sharded model must be there",
+                hint=_HINT,
             )
 
     def _as_wanted(self, matrix: StoredTensor) -> StoredTensor:

@@ -32,6 +32,7 @@ from tilewright.graph.quantised.ordered_columns import order_data
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, defining, rewrite, rule
 from tilewright.ir.sym import sym
 from tilewright.ir.types import TensorType
@@ -193,13 +194,30 @@ def centre_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     if weights is None or zeros is None or shape_of(q) != shape_of(op.result):
         return None
     moved = zeros if op.name == "sub" else -zeros
-    centred = weights.astype(dtype.storage) - moved
+    found = _centred(weights, moved.astype(dtype.storage), kinds)
+    return None if found is None else ew.cast(constant(found, q.name or "w"), dtype=dtype)
+
+
+def _centred(weights: np.ndarray, moved: np.ndarray, kinds: Sequence[DType]) -> np.ndarray | None:
+    """weights - moved in the first of the dtypes that holds all elements; None where none does. What one number is
+    taken off is looked up by bytes: weights are many, and wide they are many bytes."""
+    if moved.size == 1 and weights.size > _BYTES.size:
+        at = np.ascontiguousarray(weights).view(np.uint8)
+        occurs = np.zeros(_BYTES.size, np.bool_)
+        occurs[at.reshape(-1)] = True
+        elements = np.where(occurs, _BYTES, at.flat[0]).view(weights.dtype)
+        table = _centred(elements, moved.reshape(()), kinds)
+        return None if table is None else table[at]
+    wide = weights.astype(moved.dtype) - moved
     for kind in kinds:
         low = -(1 << kind.bits - 1) if kind.kind == "int" else 0
-        inside = (centred >= low) & (centred < low + (1 << kind.bits)) & (centred == np.trunc(centred))
+        inside = (wide >= low) & (wide < low + (1 << kind.bits)) & (wide == np.trunc(wide))
         if inside.all():
-            return ew.cast(constant(centred.astype(kind.storage), q.name or "w"), dtype=dtype)
+            return wide.astype(kind.storage)
     return None
+
+
+_BYTES = np.arange(256, dtype=np.uint8)
 
 
 @rule()

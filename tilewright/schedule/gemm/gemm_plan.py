@@ -17,7 +17,6 @@ from tilewright.cost.gemm.register_tile import (
 )
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.sym import ZERO
 from tilewright.loops.edit import extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.stages import Stage
@@ -113,7 +112,8 @@ def see_steps_as_axes(s: Schedule, axes: GemmAxes) -> None:
         if load.operands[0] in constants_of(s.func):  # laid out when compiling
             continue
         for axis, index in enumerate(load.attrs["idx"]):
-            step = known(stride_of(index, v) or ZERO) or 0
+            stride = stride_of(index, v)
+            step = 0 if stride is None else known(stride) or 0
             split = split_index(load, axis, step) if step > 1 else None
             if split is not None and split[1].vars and split[1].vars <= around:
                 with suppress(ScheduleError):  # another load of it may be of another form

@@ -58,8 +58,8 @@ def with_loop_of(s: Schedule, stage: Stage, loops: list[Op], axis: int) -> list[
     i = reads[0].attrs["idx"][axis] if reads else sym(0)
     if i.kind in ("var", "const"):
         return loops
-    parts = sorted(((known(stride_of(i, loop_var(o)) or sym(0)) or 0, o) for o in loops if loop_var(o) in i.vars),
-                   key=lambda part: -part[0])  # fmt: skip
+    strides = [(stride_of(i, loop_var(o)), o) for o in loops if loop_var(o) in i.vars]
+    parts = sorted(((0 if n is None else known(n) or 0, o) for n, o in strides), key=lambda part: -part[0])
     size = sym(1)
     for stride, o in reversed(parts):
         if size is not sym(stride):

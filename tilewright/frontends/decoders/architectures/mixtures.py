@@ -30,8 +30,8 @@ from tilewright.ops.elementwise import sigmoid
 @architecture("mixtral", defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5})
 def mixtral(m: Building) -> Value:
     config = m.config
-    inner, act, count = config.count("intermediate_size"), activation(config), _count(config)
-    taken = _taken(config, 2)
+    inner, act, count = config.count("intermediate_size"), activation(config), _count(m)
+    taken = _taken(config, 2, count)
 
     def feed(k: int, part: WeightGroup, x: Value) -> Value:
         own = part.inside("block_sparse_moe")
@@ -44,7 +44,8 @@ def mixtral(m: Building) -> Value:
 @architecture("qwen2_moe", "qwen3_moe", defaults={"use_sliding_window": False})
 def qwen_moe(m: Building) -> Value:
     config, is_new = m.config, m.config.text("model_type") == "qwen3_moe"
-    act, count, taken = activation(config), _count(config), _taken(config, 8 if is_new else 4)
+    act, count = activation(config), _count(m)
+    taken = _taken(config, 8 if is_new else 4, count)
     inner, normalised = config.count("moe_intermediate_size"), config.flag("norm_topk_prob", False)
     every = config.count("decoder_sparse_step", 1)
     plain = config.places("mlp_only_layers", config.count("num_hidden_layers"))
@@ -95,14 +96,14 @@ def _decoder(
     return m.logits(x, "lm_head", "model.embed_tokens")
 
 
-def _count(config: Config) -> int:
+def _count(m: Building) -> int:
     """Experts; the field has had two names."""
-    return config.count("num_local_experts" if "num_local_experts" in config else "num_experts")
+    return m.weights.parts(m.config, "num_local_experts" if "num_local_experts" in m.config else "num_experts")
 
 
-def _taken(config: Config, default: int) -> int:
-    """Experts that a token takes."""
-    taken, count = config.count("num_experts_per_tok", default), _count(config)
+def _taken(config: Config, default: int, count: int) -> int:
+    """Experts of so many that a token takes."""
+    taken = config.count("num_experts_per_tok", default)
     if taken > count:
         raise config.error(f"{config.named('num_experts_per_tok')} is {taken}, and there are {count} experts")
     return taken

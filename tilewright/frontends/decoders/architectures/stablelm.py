@@ -19,6 +19,8 @@ def stablelm(m: Building) -> Value:
     bias, is_parallel = config.flag("use_qkv_bias", False), config.flag("use_parallel_residual", False)
     turn = m.turn(heads.size)
     norms = config.flag("qk_layernorm", False)
+    if norms:
+        m.weights.parts(config, "num_attention_heads")
     x = m.embedded("model.embed_tokens")
     for k, part in m.layers("model.layers"):
         own = part.inside("self_attn")

@@ -1,0 +1,148 @@
+"""Language models beside llama.cpp: milliseconds of a prompt, and of a token behind a past.
+
+    python -m bench.decoders MODEL.gguf [...] [--threads 1,2] [--prompts 128,512] [--pasts 16,128,512,1024] [--peer]
+
+`--peer` needs the package llama_cpp (its libraries may be elsewhere: LLAMA_CPP_LIB_PATH). The engines take turns in one
+process; a prompt is the shortest of its rounds, a token the median of those behind one past. Tokens are random, as
+times do not depend on them, and answers are not compared here (`tests/frontends/decoders` does).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+import tilewright
+from tilewright.llm.decoder import CompiledDecoder
+
+CONTEXT = 2048
+ROUNDS = 3
+TOKENS = 24
+"""Of a round, behind each past."""
+
+
+class Engine(Protocol):
+    """A model of one engine, with what it has been fed."""
+
+    def reset(self) -> None: ...
+
+    def feed(self, tokens: np.ndarray) -> np.ndarray:
+        """The logits behind the tokens i32[n]."""
+
+
+class Tilewright:
+    """The file compiled for so many threads."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        source = tilewright.DecoderSource(path, capacity=CONTEXT)
+        self._decoder = CompiledDecoder(tilewright.compile(source, threads=threads))
+        self.vocabulary = self._decoder.vocabulary
+
+    def reset(self) -> None:
+        self._decoder.rewind(0)
+
+    def feed(self, tokens: np.ndarray) -> np.ndarray:
+        return self._decoder.feed(tokens)
+
+
+class LlamaCpp:
+    """libllama through the ctypes of its Python package; keys and values are float16, as by default."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        import llama_cpp.llama_cpp as library
+
+        self._library: Any = library
+        self._log = library.llama_log_callback(lambda level, text, user: None)
+        library.llama_log_set(self._log, ctypes.c_void_p(0))
+        library.llama_backend_init()
+        self._model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
+        wanted = library.llama_context_default_params()
+        wanted.n_ctx = wanted.n_batch = CONTEXT
+        wanted.n_threads = wanted.n_threads_batch = threads
+        self._context = library.llama_init_from_model(self._model, wanted)
+        self.vocabulary = library.llama_vocab_n_tokens(library.llama_model_get_vocab(self._model))
+
+    def reset(self) -> None:
+        self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
+
+    def feed(self, tokens: np.ndarray) -> np.ndarray:
+        given = (ctypes.c_int32 * len(tokens))(*tokens.tolist())
+        failed = self._library.llama_decode(self._context, self._library.llama_batch_get_one(given, len(tokens)))
+        if failed:
+            raise RuntimeError(f"llama_decode gives {failed}")
+        logits = self._library.llama_get_logits_ith(self._context, -1)
+        return np.ctypeslib.as_array(ctypes.cast(logits, ctypes.POINTER(ctypes.c_float)), (self.vocabulary,))
+
+
+def seconds_of_prompt(engine: Engine, tokens: np.ndarray) -> float:
+    engine.reset()
+    begin = time.perf_counter()
+    engine.feed(tokens)
+    return time.perf_counter() - begin
+
+
+def seconds_of_tokens(engine: Engine, past: np.ndarray) -> list[float]:
+    """Of tokens that follow one another behind a past, each the most likely one."""
+    engine.reset()
+    logits, found = engine.feed(past), []
+    for _ in range(TOKENS):
+        begin = time.perf_counter()
+        logits = engine.feed(np.array([logits.argmax()], np.int32))
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+def measured(
+    engines: dict[str, Engine], vocabulary: int, prompts: Sequence[int], pasts: Sequence[int]
+) -> dict[tuple[str, str], float]:
+    """Milliseconds by row ("prompt 512", "token at 128") and engine, in turns."""
+    rng = np.random.default_rng()
+    found: dict[tuple[str, str], float] = {}
+    for n in prompts:
+        tokens = rng.integers(0, vocabulary, n).astype(np.int32)
+        rounds = [{name: seconds_of_prompt(e, tokens) for name, e in engines.items()} for _ in range(ROUNDS)]
+        found |= {(f"prompt {n}", name): 1e3 * min(r[name] for r in rounds) for name in engines}
+    for n in pasts:
+        past = rng.integers(0, vocabulary, n).astype(np.int32)
+        turns = [{name: seconds_of_tokens(e, past) for name, e in engines.items()} for _ in range(ROUNDS)]
+        found |= {
+            (f"token at {n}", name): 1e3 * float(np.median([s for t in turns for s in t[name]])) for name in engines
+        }
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+def main() -> None:
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(prog="python -m bench.decoders", description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--threads", type=_numbers, default=[1])
+    parser.add_argument("--prompts", type=_numbers, default=[128, 512])
+    parser.add_argument("--pasts", type=_numbers, default=[16, 128, 512, 1024])
+    parser.add_argument("--peer", action="store_true", help="beside llama.cpp")
+    wanted = parser.parse_args()
+    for path in wanted.models:
+        for threads in wanted.threads:
+            ours = Tilewright(path, threads)
+            engines: dict[str, Engine] = {"tilewright": ours}
+            if wanted.peer:
+                engines["llama.cpp"] = LlamaCpp(path, threads)
+            found = measured(engines, ours.vocabulary, wanted.prompts, wanted.pasts)
+            print(f"{path.name}, {threads} threads")
+            for row in dict.fromkeys(row for row, _ in found):
+                times = [found[row, name] for name in engines]
+                ratio = f"  {times[0] / times[1]:.2f}" if len(times) > 1 else ""
+                print(f"  {row:>16}", *(f"{ms:9.2f} ms {name}" for ms, name in zip(times, engines, strict=True)), ratio)
+
+
+if __name__ == "__main__":
+    main()

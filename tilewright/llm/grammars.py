@@ -1,0 +1,92 @@
+"""Answers that keep a JSON schema, a grammar or a regular expression, by the package `llguidance`.
+
+Before each token the package says which tokens can go on; all others are forbidden, and the model chooses among what is
+left. White space of JSON is as the model likes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from tilewright.llm.tokens.tokenizer import Tokenizer
+from tilewright.runtime.errors import InputError, OptionError, short_name
+
+
+class Grammars:
+    """Makes constraints for one vocabulary, of which all tokens are looked at once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        ends = sorted(tokenizer.special.ends)
+        if not ends:
+            raise OptionError(
+                "answers cannot keep a grammar: no token of the vocabulary ends one",
+                hint="use a model whose files name such a token (eos_token)",
+            )
+        self._size = tokenizer.size
+        self._tokenizer = LLTokenizer(TokenizerWrapper(_Words(tokenizer, ends[0])), tokenizer.size, ends)
+
+    def of_schema(self, schema: Mapping[str, Any] | str) -> Callable[[], GrammarConstraint]:
+        """A JSON schema, as an object or a text. InputError for one that is wrong or that nothing can satisfy."""
+        try:
+            value = json.loads(schema) if isinstance(schema, str) else dict(schema)
+            grammar = LLMatcher.grammar_from_json_schema(json.dumps(value))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"the schema is no JSON schema: {short_name(str(error), 300)}") from None
+        return self._made(grammar, "the schema")
+
+    def of_grammar(self, grammar: str) -> Callable[[], GrammarConstraint]:
+        """A grammar in the language of Lark. InputError for one that is wrong."""
+        return self._made(LLMatcher.grammar_from_lark(grammar), "the grammar")
+
+    def of_regex(self, expression: str) -> Callable[[], GrammarConstraint]:
+        """A regular expression that the whole answer matches. InputError for one that is wrong."""
+        return self._made(LLMatcher.grammar_from_regex(expression), "the regular expression")
+
+    def _made(self, grammar: str, what: str) -> Callable[[], GrammarConstraint]:
+        first = LLMatcher(self._tokenizer, grammar, log_level=0)
+        _check(first, f"{what} cannot be kept")
+        return lambda: GrammarConstraint(first.deep_copy(), self._size, what)
+
+
+class GrammarConstraint:
+    """A `Constraint` by a grammar."""
+
+    def __init__(self, matcher: LLMatcher, size: int, what: str) -> None:
+        self._matcher, self._size, self._what = matcher, size, what
+
+    def allowed(self) -> np.ndarray:
+        """See `Constraint`."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        _check(self._matcher, f"{self._what} cannot be kept")
+        return np.unpackbits(bits, count=self._size, bitorder="little").view(np.bool_)
+
+    def accept(self, token: int) -> None:
+        """See `Constraint`."""
+        self._matcher.consume_token(token)
+        _check(self._matcher, f"{self._what} is not kept")
+
+
+class _Words:
+    """What the package asks of a vocabulary."""
+
+    def __init__(self, tokenizer: Tokenizer, end: int) -> None:
+        self.eos_token_id, self.bos_token_id = end, tokenizer.special.begin
+        self.special_token_ids = sorted(tokenizer.special.control)
+        names = (tokenizer.control_name(token) or tokenizer.piece(token) for token in range(tokenizer.size))
+        self.tokens = list(names)
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        found = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        return self._tokenizer.encode(found, begin=False, control=False)
+
+
+def _check(matcher: LLMatcher, wrong: str) -> None:
+    if matcher.is_error():
+        (first, *_) = (matcher.get_error() or "it is too complex").splitlines()
+        raise InputError(f"{wrong}: {short_name(first, 300)}", hint="change it, or leave it out")
