@@ -126,6 +126,19 @@ def test_recurrent_operators_wait_for_their_positions() -> None:
     assert with_length is not None and with_length.degree == 1
 
 
+def test_a_state_of_one_size_costs_the_same_at_any_length() -> None:
+    graph = """step (float[n, 1, 3] x, float[1, 1, 3] h) => (float[n, 1, 1, 3] y, float[1, 1, 3] next) <
+            float[1, 9, 3] w = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6},
+            float[1, 9, 3] r = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6}> {
+        y, next = GRU <hidden_size = 3> (x, w, r, , , h)
+    }"""
+    found = counted(model(graph), states={"h": "next"})
+    assert (found.has_cache, found.cache, found.state) == (True, 0, 3 * 4)
+    token, whole = found.flops.token, found.flops.whole
+    assert token is not None and whole is not None and (token.degree, whole.degree) == (0, 1)
+    assert found.flops.generation(5, 4, cache=True) == found.flops.at(0, 5) + 3 * found.flops.at(0, 1)
+
+
 @pytest.mark.parametrize(("flops", "layers"), [(10_000_000, 4), (100_000, 1), (3_333_333, 7)])
 def test_the_recurrent_network_beside_a_model_has_its_operations(flops: int, layers: int) -> None:
     peer, wider = recurrent_peer(flops, layers, 20), recurrent_peer(2 * flops, layers, 20)

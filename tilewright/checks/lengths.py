@@ -178,16 +178,22 @@ def sequence_costs(
     given = dict(sizes or {})
 
     def counted(module: Module, optional: OptionalSteps, told: OnProgress | None) -> SequenceCosts:
-        cached = caches_of(module.main)
-        states = bool(cached or module.main.attrs.get(VARIABLES))
-        room = (chosen.capacity or UNBOUNDED) if cached else None
+        own = replace(chosen, **_states_kept(module.main, chosen))
         setting = Setting.of(
-            replace(chosen, states=states, capacity=room), session.machine(chosen), session.loaded_plugins,
-            optional=optional, progress=told,
-        )  # fmt: skip
-        return _counted(Compilation(module, setting), length, given, name, bounded=room != UNBOUNDED)
+            own, session.machine(chosen), session.loaded_plugins, optional=optional, progress=told
+        )
+        return _counted(Compilation(module, setting), length, given, name, bounded=own.capacity != UNBOUNDED)
 
     return compile_with_fallbacks(request, session, chosen, progress, counted)
+
+
+def _states_kept(main: Func, options: Options) -> dict[str, Any]:
+    """The options of a model that keeps all that it can, unless they say what it keeps."""
+    if options.states and options.states is not True:
+        return {}
+    if caches_of(main):
+        return {"states": True, "capacity": options.capacity or UNBOUNDED}
+    return {"states": bool(main.attrs.get(VARIABLES)), "capacity": None}
 
 
 def _counted(
