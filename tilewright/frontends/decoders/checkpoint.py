@@ -29,7 +29,6 @@ ALIASES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "rotary_pct": "partial_rotary_factor",
     "rotary_emb_base": "rope_theta",
-    "hidden_activation": "hidden_act",
 }
 """Fields that some architectures call otherwise."""
 MAX_JSON_BYTES = 100_000_000
