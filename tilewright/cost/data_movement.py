@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tilewright.cost.core import fits_l2, is_kept, largest_cache, requests_stores, rows_of_short_weights
 from tilewright.ir.sym import Sym, gt
-from tilewright.target.target import VECTOR_BYTES, Target
+from tilewright.target.target import LINE_BYTES, VECTOR_BYTES, Target
 
 SMALLEST_SQUARE, LARGEST_SQUARE = 4, 16
 """Rows of a square: fewer are read faster one by one, more would not fit the registers of any target."""
@@ -22,6 +22,10 @@ hardly faster than single loads."""
 BLOCK = 1024
 """Elements of the result's rows that squares go along before those of the next rows: each is in a cache line of the
 operand of its own, and these lines are to stay in L2."""
+
+
+LEAST_SHARED = 64 << 10
+"""Bytes of a constant from which on kernels are made to read one copy of it."""
 
 
 def side_of_square(element: int, extents: Iterable[int], target: Target) -> int:
@@ -70,3 +74,9 @@ def reads_weights_once(rows: int | None, target: Target) -> bool:
     """Whether so many rows (None: not known) are so few that their product waits for its weights, and gains by reading
     half of the bytes; others gain more by weights that are cut into blocks as they are."""
     return rows is None or rows <= rows_of_short_weights(target)
+
+
+def are_picked(elements: int, size: int) -> bool:
+    """Whether so many elements that are read of a constant of so many bytes may each come from a line of its own: this
+    takes no longer than another kernel takes to read all of it."""
+    return elements * LINE_BYTES <= size

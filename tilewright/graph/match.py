@@ -65,6 +65,11 @@ def keeps_each_element(op: Op) -> bool:
     return is_elementwise(op) or op.name == "transpose"
 
 
+def picks_by_data(op: Op) -> bool:
+    """Whether it hands on elements of its first operand whose places other operands say."""
+    return traits_of(op).moves_one and not is_view(op)
+
+
 def is_known(value: Value) -> bool:
     """Whether all elements follow from constants by elementwise operators and views."""
     pending, seen = deque([value]), {value}

@@ -15,6 +15,7 @@ from tilewright.ir.core import Module, Value
 from tilewright.ir.verify import verify_func
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
+from tilewright.ops import reduce
 from tilewright.ops import view as vw
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
@@ -107,12 +108,22 @@ def test_columns_of_an_odd_length_stay_whole(depth: int) -> None:
 def test_what_else_reads_them_needs_them_whole() -> None:
     def body(x: Value) -> Value:
         wide = ew.cast(constant(numbers(-8, 7, 32, 20), "q"), dtype=dt.f32)
+        return ew.add(ct.matmul(x, wide), reduce.reduce_sum(wide, axes=(0,)))
+
+    module = program(body, (2, 32))
+    after(module)
+    assert stored(module) == {"int8"}
+
+
+def test_what_picks_rows_reads_halves() -> None:
+    def body(x: Value) -> Value:
+        wide = ew.cast(constant(numbers(-8, 7, 32, 20), "q"), dtype=dt.f32)
         rows = gather(wide, constant(np.arange(2), "at"), axis=0)
         return ew.add(ct.matmul(x, wide), rows)
 
     module = program(body, (2, 32))
     after(module)
-    assert "int8" in stored(module)
+    assert stored(module) == {"int4", "int64"}
 
 
 def test_a_transposed_matrix() -> None:

@@ -11,7 +11,7 @@ from tests.graph import programs
 from tests.graph.programs import conv, find, inputs, kernels, ops, program
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.pipeline import default_passes
-from tilewright.graph.quantised.weight_only import WeightOnly, _centred
+from tilewright.graph.quantised.weight_only import WeightOnly, _centred, separate_weights
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
@@ -250,3 +250,56 @@ def test_one_number_is_taken_off_by_bytes_as_many_are(dtype: type, zero: float) 
     if one is not None and many is not None:
         assert one.dtype == many.dtype
         np.testing.assert_array_equal(one, many)
+
+
+# What picks rows of weights
+
+
+def looked_up(module: Module) -> list[tuple[int, ...]]:
+    """Shapes of the weights that are stored."""
+    return sorted(a.shape for a in module.constants.values() if a.dtype == np.int8)
+
+
+def tied(rows: int, *others: Callable[[Value], Value]) -> Module:
+    """So many rows of a matrix of 400 x 48 bytes that are picked, and a product with its transpose."""
+    at = np.random.default_rng(5).integers(0, 400, rows)
+
+    def body(x: Value) -> tuple[Value, ...]:
+        scale = constant(np.linspace(0.5, 1, 400, dtype=np.float32).reshape(-1, 1), "scale")
+        w = ew.mul(ew.cast(elements(400, 48), dtype=dt.f32), scale)
+        picked = gather(w, constant(at, "at"), axis=0)
+        return ct.matmul(x, vw.transpose(w, perm=(1, 0))), picked, *(f(w) for f in others)
+
+    return program(body, (3, 48))
+
+
+def test_few_rows_are_picked_of_the_transposed_matrix() -> None:
+    module = tied(5)
+    after(module, WeightOnly())
+    assert looked_up(module) == [(48, 400)]
+
+
+def test_many_rows_are_picked_of_a_copy() -> None:
+    module = tied(50)
+    after(module, WeightOnly())
+    assert looked_up(module) == [(48, 400), (400, 48)]
+
+
+def test_who_else_reads_the_matrix_has_a_copy() -> None:
+    module = tied(5, lambda w: vw.slice_(w, starts=(3, 0), sizes=(300, 48)))
+    after(module, WeightOnly())
+    assert looked_up(module) == [(48, 400), (400, 48)]
+
+
+def test_readers_of_one_matrix_have_views_of_their_own() -> None:
+    """Factors of groups are spread by views, which belong to the map of each reader."""
+    groups = (48, 2, 200)
+
+    def body(x: Value) -> tuple[Value, Value]:
+        scale = vw.reshape(vw.expand(vw.reshape(scales(48, 2), shape=(48, 2, 1)), shape=groups), shape=(48, 400))
+        w = ew.mul(ew.cast(elements(48, 400), dtype=dt.f32), scale)
+        return ct.matmul(x, w), ct.matmul(ew.max_(x, 0.0), w)
+
+    module = program(body, (3, 48))
+    separate_weights(module)
+    assert [ops(module).count(name) for name in ("mul", "cast", "expand", "reshape")] == [2, 2, 2, 4]

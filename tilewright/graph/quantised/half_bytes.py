@@ -14,7 +14,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.cost.narrow_weights import lie_in_halves
-from tilewright.graph.match import dtype_of, keeps_each_element, multiplies_known, shape_of, type_of
+from tilewright.graph.match import (
+    dtype_of,
+    keeps_each_element,
+    multiplies_known,
+    picks_by_data,
+    shape_of,
+    type_of,
+)
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Op
 from tilewright.ir.dtype import DType
@@ -64,7 +71,7 @@ def _is_weight(constant: Op) -> bool:
 
 def _products(cast: Op) -> list[Op]:
     """The products of matrices whose right operand a cast to float32 ends up in, by elementwise work and transposes;
-    none where anything else reads it."""
+    none where anything else reads it, but for what picks elements."""
     if cast.name != "cast" or dtype_of(cast.result) is not dt.f32:
         return []
     found: list[Op] = []
@@ -74,6 +81,8 @@ def _products(cast: Op) -> list[Op]:
         for user in op.result.users:
             if multiplies_known(user, op.result):
                 found.append(user)
+            elif picks_by_data(user) and user.operands[0] is op.result:
+                continue
             elif not keeps_each_element(user):
                 return []
             elif user not in seen:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.cost.data_movement import reads_weights_once, weights_stay_quantized
+from tilewright.cost.data_movement import are_picked, reads_weights_once, weights_stay_quantized
+from tilewright.cost.typical import TypicalSizes, typical_sizes
 from tilewright.graph.match import (
     dtype_of,
     is_constant,
@@ -24,6 +26,7 @@ from tilewright.graph.match import (
     keeps_known,
     matrix_product,
     multiplies_known,
+    picks_by_data,
     shape_of,
     type_of,
 )
@@ -31,7 +34,7 @@ from tilewright.graph.quantised.half_bytes import choose_halves
 from tilewright.graph.quantised.ordered_columns import order_data
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Builder, Module, Op, Value, replace_in_block
+from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before, replace_in_block
 from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, defining, rewrite, rule
 from tilewright.ir.sym import sym
@@ -39,7 +42,7 @@ from tilewright.ir.types import TensorType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS, constant
-from tilewright.ops.traits.derive import is_view, known_product, traits_of
+from tilewright.ops.traits.derive import is_view, known_product
 from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.ops.view import reshape, transpose
 from tilewright.passes import PassContext
@@ -129,7 +132,7 @@ def _why_folded(cast: Op, target: Target | None) -> str:
                 if target is not None and is_float and not reads_weights_once(_rows(user), target):
                     return f"{_rows(user)} rows read each of its elements, which are no shorter than half"
                 is_multiplied = True
-            elif (_picks_by_data(user) and user.operands[0] is op.result) or user in seen:
+            elif (picks_by_data(user) and user.operands[0] is op.result) or user in seen:
                 continue
             elif not keeps_each_element(user):
                 return f"{user.name} reads it"
@@ -141,11 +144,6 @@ def _why_folded(cast: Op, target: Target | None) -> str:
                 seen.add(user)
                 pending.append(user)
     return "" if is_multiplied else "no matrix product reads it"
-
-
-def _picks_by_data(op: Op) -> bool:
-    """Whether it hands on elements of its first operand whose places other operands say."""
-    return traits_of(op).moves_one and not is_view(op)
 
 
 def _rows(op: Op) -> int | None:
@@ -174,6 +172,7 @@ class WeightOnly:
     def run(self, module: Module, ctx: PassContext) -> None:
         rewrite(module.main, [order_data], module, ctx.remarks, stage=self.name, within=ctx)
         choose_halves(module, ctx, self.name)
+        turn_picked(module)
         rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name, within=ctx)
         drop_dead(module)
 
@@ -218,6 +217,50 @@ def _centred(weights: np.ndarray, moved: np.ndarray, kinds: Sequence[DType]) -> 
 
 
 _BYTES = np.arange(256, dtype=np.uint8)
+
+
+def turn_picked(module: Module) -> None:
+    """Let what picks rows of weights, as a lookup of tokens does, pick columns of those that a product is about to read
+    transposed, where rows are few: else there would be two copies of them, one for each."""
+    typical = typical_sizes(type_of(v) for v in module.main.args)
+    for op, following in list(pairwise(module.main.body.ops)):
+        if not is_elementwise(op) or not _is_picked_and_turned(op.result, module, typical):
+            continue
+        block = Block([])
+        with Builder(block, module):
+            turned = _transposed(op.result, module)
+            if turned is None:
+                continue
+            shown = transpose(turned, perm=(1, 0))
+        op.result.replace_by(shown)
+        insert_before(following, block.ops)
+
+
+def _is_picked_and_turned(w: Value, module: Module, typical: TypicalSizes) -> bool:
+    """Whether products read a matrix of narrow weights transposed, and all else that reads it picks few elements."""
+    if not isinstance(w.type, TensorType) or w.type.rank != 2 or not is_known(w):
+        return False
+    picking = [user for user in w.users if picks_by_data(user) and user.operands[0] is w]
+    turning = [user for user in w.users if user not in picking]
+    if not picking or not turning or not all(_reads_turned(user, w) for user in turning):
+        return False
+    (picked,) = typical.medium([sum((type_of(user.result).size for user in picking), sym(0))])
+    return are_picked(picked, _stored_bytes(w, module))
+
+
+def _reads_turned(user: Op, w: Value) -> bool:
+    if _swaps_last(user):
+        return all(multiplies_known(reader, user.result) for reader in user.result.users)
+    product = matrix_product(user)
+    return product is not None and multiplies_known(user, w) and product.turns_weights
+
+
+def _stored_bytes(value: Value, module: Module) -> int:
+    """Of the largest constant that it is computed of, element by element."""
+    if is_constant(value):
+        return _bytes(type_of(value))
+    inner = value.op.operands if value.op is not None and is_elementwise(value.op) else ()
+    return max((_stored_bytes(v, module) for v in inner), default=0)
 
 
 @rule()
@@ -326,7 +369,7 @@ def separate_weights(module: Module) -> None:
             known.update(op.results)
     copies: dict[Op, list[Op]] = {}
     for op in reversed(body.ops):
-        if len(op.results) != 1 or op.result not in known or not is_elementwise(op):
+        if len(op.results) != 1 or op.result not in known or not keeps_known(op):
             continue
         for user in list(dict.fromkeys(op.result.users))[1:]:
             copy = op.clone({})

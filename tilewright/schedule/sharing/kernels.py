@@ -43,6 +43,7 @@ from tilewright.schedule.defaults import (
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.inlining import plan_of
 from tilewright.schedule.sharing.inline_scalars import write_out_numbers
+from tilewright.schedule.sharing.one_copy import chosen_packings, expect_packed, picking_regions
 from tilewright.schedule.sharing.regions import Canonical, canonical_regions, own_regions
 from tilewright.schedule.steps.pace import has_scalar_loops, pace_of, slow_kernel
 from tilewright.schedule.strategy import Strategy
@@ -118,6 +119,7 @@ class _Kernels:
         self.same: dict[Sym, Sym] = dict(module.main.attrs.get("same_dims", ()))
         self.packed: dict[tuple[str, Packing], tuple[str, TensorType]] = {}
         self.readers: Counter[str] = Counter()
+        self.picking: dict[Op, tuple[int, ...]] = {}
 
     def run(self, step: Callable[[int, int], None] | None) -> list[int]:
         body = self.module.main.body
@@ -126,19 +128,21 @@ class _Kernels:
         self.readers = Counter(_constants_read(body.ops))
         canonical = self._canonical(regions)
         self.little = self.optional.attempt("little-kernels", lambda: self._little(canonical), set)
-        ops: list[Op] = []
-        calls: list[int] = []
-        for op in body.ops:
-            if op.name != "fused":
-                ops.append(op)
-                continue
-            made = [*self._calls(canonical[op])]
-            ops += made
-            calls.append(sum(o.name == "call" for o in made))
+        self.picking = self.optional.attempt("one-copy", lambda: self._picking(canonical), dict)
+        made: dict[Op, list[Op]] = {}
+        for region in (*(op for op in regions if op not in self.picking), *self.picking):
+            made[region] = [*self._calls(canonical[region])]
             if step is not None:
-                step(len(calls), len(regions))
+                step(len(made), len(regions))
+        ops = [o for op in body.ops for o in made.get(op, (op,))]
         replace_in_block(body, [op for op in ops if op.name != "constant" or op.result.users])
-        return calls
+        return [sum(o.name == "call" for o in made[op]) for op in regions]
+
+    def _picking(self, canonical: Mapping[Op, Canonical]) -> dict[Op, tuple[int, ...]]:
+        """The regions that are scheduled last, with the operands that they read as they lie for others."""
+        if not isinstance(self.target, Target):
+            return {}
+        return picking_regions(self.module.main, canonical)
 
     def _canonical(self, regions: Sequence[Op]) -> Mapping[Op, Canonical]:
         def shared() -> Mapping[Op, Canonical]:
@@ -176,14 +180,14 @@ class _Kernels:
         if (canonical.key, constant) in self.slow:
             yield from self._calls_of_parts(self._parts(region, constant), region)
             return
-        singles = unfused(region, self.strategies)
+        singles = self._picking_parts(region, lambda: unfused(region, self.strategies))
         self.readers.update(_constants_read(singles))
         for one in self._canonical(singles).values():
             yield from self._call_of_one(one)
 
     def _calls_of_parts(self, parts: Block, region: Op) -> Iterator[Op]:
         """The calls for the parts that a region is fused into otherwise, with the aliases between."""
-        ops = put_in_place(region, parts)
+        ops = self._picking_parts(region, lambda: put_in_place(region, parts))
         self.readers.update(_constants_read(ops))
         canonical = self._canonical([op for op in ops if op.name == "fused"])
         for op in ops:
@@ -191,6 +195,15 @@ class _Kernels:
                 yield from self._calls(canonical[op])
             else:
                 yield op
+
+    def _picking_parts(self, region: Op, take_apart: Callable[[], Sequence[Op]]) -> Sequence[Op]:
+        """The parts of a region, which pick what it picks."""
+        picked = [region.operands[k] for k in self.picking.pop(region, ())]
+        parts = take_apart()
+        for op in parts if picked else ():
+            if found := tuple(k for k, v in enumerate(op.operands) if v in picked):
+                self.picking[op] = found
+        return parts
 
     def _parts(self, region: Op, constant: Sequence[bool]) -> Block:
         return fused_otherwise(region, constant, self.strategies, self.target)
@@ -276,10 +289,12 @@ class _Kernels:
         """The call that stands for a region, behind the ops that make its packed constants."""
         region = canonical.region
         constant = _are_constant(region)
-        key = (canonical.key, constant, part.of)
+        layouts = self._layouts(region)
+        key = (canonical.key, constant, part.of, *layouts.items())
         kernel = self.by_key.get(key)
         if kernel is None:
-            kernel = self._kernel(canonical.detached(), constant, part, schedule, canonical.key in self.little)
+            is_little = canonical.key in self.little
+            kernel = self._kernel(canonical.detached(), constant, part, schedule, is_little, layouts)
             self.by_key[key] = kernel
         operands, before = self._pack_operands(region.operands, kernel, part)
         actual = canonical.actual()
@@ -290,8 +305,22 @@ class _Kernels:
         region.drop()
         return [*before, call]
 
+    def _layouts(self, region: Op) -> Mapping[int, Packing]:
+        """How constants lie that a region picks from, by operand, where all other kernels read them packed."""
+        if region not in self.picking:
+            return {}
+        picks = (op.operands[k] for op, picked in self.picking.items() if op.operands for k in picked)
+        others = self.readers - Counter(v.op.attrs["name"] for v in picks if v.op is not None)
+        return chosen_packings(region, self.picking[region], self.packed, others)
+
     def _kernel(
-        self, region: Op, constant: Sequence[bool], part: Part, schedule: Scheduler, is_little: bool
+        self,
+        region: Op,
+        constant: Sequence[bool],
+        part: Part,
+        schedule: Scheduler,
+        is_little: bool,
+        layouts: Mapping[int, Packing],
     ) -> Func:
         name = f"k{next(self.numbers)}_{region.attrs['name']}"
         self.optional.made(name, part)
@@ -304,6 +333,7 @@ class _Kernels:
             lowered.func.info = replace(kernel_info(lowered.func), rounds_as_written=True)
         if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
             return self._from_trace(func, lowered, self.edited)
+        expect_packed(lowered.func, layouts)
         lowered.func.info = replace(kernel_info(lowered.func), little=is_little)
         try:
             found = cheapest_first(candidates, lowered, self.target, self.remarks)
