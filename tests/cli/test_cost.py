@@ -13,6 +13,7 @@ from onnx import parser
 from tests.llm.checkpoints import CONTEXT, HEADS, LAYERS, WIDTH, model_file, model_folder
 from tests.llm.test_compiled_decoder import exported
 from tilewright.cli.app import commands
+from tilewright.cli.language_models.cost_table import _added
 
 
 def call(*arguments: object) -> Result:
@@ -100,6 +101,21 @@ def test_a_model_without_caches_has_costs_of_whole_sequences(tmp_path: Path) -> 
     ):
         refused = call(*arguments)
         assert said in refused.stderr and refused.exit_code == code, refused.output
+
+
+def test_times_of_many_lengths_are_added_up_as_lines() -> None:
+    def line(n: int) -> float:
+        return 3.0 * n + 2
+
+    for first, end in ((5, 5), (5, 6), (5, 8), (1, 100)):
+        assert _added(line, first, end) == pytest.approx(sum(map(line, range(first, end))))
+    assert _added(lambda n: None if n > 50 else 1.0, 1, 100) is None
+
+
+def test_a_text_of_a_billion_tokens_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "d.onnx").write_bytes(exported())
+    found = record(tmp_path / "d.onnx", "--prompt", 10**9, "--new", 10**9)
+    assert found["generation"]["cached"]["operations"] > 33 * 10**18
 
 
 def test_lengths_that_cannot_be(file: Path) -> None:

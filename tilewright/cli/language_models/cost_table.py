@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -163,4 +164,5 @@ def _added(value: Callable[[int], float | None], first: int, end: int) -> float 
     known = [v for v in map(value, places) if v is not None]
     if len(known) < len(places):
         return None
-    return float(np.interp(np.arange(first, end), places, known).sum())
+    pairs = zip(pairwise(places), pairwise(known), strict=True)
+    return known[-1] + sum((b - a) * (u + v) / 2 - (v - u) / 2 for (a, b), (u, v) in pairs)
