@@ -153,13 +153,13 @@ class CpuCode(ObjectMaker):
         self.has_pool = False
         self.machine = machine
         self.profile = options.profile
-        self.keeps_denormals = options.numerics == "strict"
+        self.is_strict = options.numerics == "strict"
         self.integer_only = options.integer_only
         self.families = Families()
 
     def kernel(self, func: Func) -> KernelText:
         return kernel_ir(
-            func, self.machine, keeps_denormals=self.keeps_denormals, has_floats=not self.integer_only,
+            func, self.machine, keeps_denormals=self.is_strict, has_floats=not self.integer_only,
             families=self.families,
         )  # fmt: skip
 
@@ -179,9 +179,10 @@ class CpuCode(ObjectMaker):
     def _effort(self, text: KernelText) -> Effort:
         """How hard LLVM should try. Where code is looked through, it is that of all passes, which are known to add no
         instructions of other kinds; on other machines than x86-64 another code generator makes what is not optimised,
-        of which nothing here knows whether it is right."""
-        is_quick = text.little and not self.integer_only and self.machine.arch == "x86_64"
-        return Effort.LITTLE if is_quick else Effort.KERNEL
+        of which nothing here knows whether it is right. What is strict rounds a product and a sum once, which all
+        passes make of them, however little an estimate says that a kernel counts."""
+        has_all = self.is_strict or self.integer_only or self.machine.arch != "x86_64"
+        return Effort.LITTLE if text.little and not has_all else Effort.KERNEL
 
     def _inspector(self, what: str) -> Callable[[str], None] | None:
         """What looks for floating-point instructions, of which programs of integers have none."""

@@ -21,8 +21,20 @@ def test_its_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "length" in printed or "end" in printed
 
 
+def test_its_costs_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    model_file(tmp_path / "model.gguf")
+    lines = [line.removeprefix("$ tilewright ") for line in PAGE.read_text().splitlines() if "tilewright cost" in line]
+    assert len(lines) == 3
+    for line in lines:
+        result = CliRunner().invoke(commands, [word.replace("512", "64") for word in line.split()])
+        assert result.exit_code == 0, result.output
+        assert "operations" in result.stdout
+
+
 def test_its_commands_have_the_options_that_it_shows() -> None:
-    for command in ("generate", "chat"):
+    for command in ("generate", "chat", "cost"):
         told = CliRunner().invoke(commands, [command, "--help"]).output
         lines = [line for line in PAGE.read_text().splitlines() if line.startswith(f"$ tilewright {command}")]
         options = {word for line in lines for word in line.split() if word.startswith("--")}

@@ -281,6 +281,15 @@ def test_a_conversation_goes_on_behind_an_answer_that_was_closed_or_failed() -> 
     assert chat.say("d", model.wanted()).rest().text == "five"
 
 
+def test_a_conversation_is_as_it_was_where_an_answer_cannot_begin() -> None:
+    chat = (model := says("one", "two")).conversation()
+    with pytest.raises(InputError, match="logit_bias names the token"):
+        chat.say("a", model.wanted(logit_bias={1 << 40: 1.0}))
+    assert chat.messages == []
+    assert chat.say("b", model.wanted()).rest().text == "one"
+    assert [message["content"] for message in chat.messages] == ["b", "one"]
+
+
 def test_a_conversation_that_is_too_long_is_as_it_was() -> None:
     model = says("ok", context=40)
     chat = model.conversation()

@@ -280,3 +280,35 @@ def test_what_may_be_a_stop_string_is_held_back_and_given_at_the_end() -> None:
     for wrong in ("", ["a", ""], [1]):
         with pytest.raises(OptionError, match="none of them empty"):
             StopStrings(wrong)  # type: ignore[arg-type]
+
+
+EXTREMES: list[dict[str, Any]] = [
+    {"temperature": 1e30, "logit_bias": {2: -math.inf}},
+    {"temperature": 1e-30, "logit_bias": {2: 1e30}},
+    {"temperature": 1.0, "logit_bias": {2: 1e30}, "top_p": 0.5},
+    {"repetition_penalty": 1e30},
+    {"repetition_penalty": 1e-30},
+    {"presence_penalty": 1e30, "frequency_penalty": -1e30},
+]
+
+
+@pytest.mark.parametrize("given", EXTREMES)
+@pytest.mark.filterwarnings("error")
+def test_extreme_settings_draw_tokens(given: dict[str, Any]) -> None:
+    sampler = Sampler(Sampling(**given, seed=3), 5, (0, 1, 2))
+    for _ in range(4):
+        assert 0 <= sampler.draw(np.array([3.0, 0.0, -2.0, 1.0, -np.inf], np.float32)).token < 4
+
+
+@pytest.mark.parametrize("name", ["temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"])
+def test_settings_whose_products_would_not_be_finite_are_told(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}=1e\\+300 is not allowed: .* of at most 1e\\+30"):
+        Sampling(**{name: 1e300})
+    for bias in (math.inf, 1e300, -1e300):
+        with pytest.raises(OptionError, match="-inf forbids a token"):
+            Sampling(logit_bias={1: bias})
+
+
+def test_a_bias_of_a_token_beyond_all_numbers_is_told() -> None:
+    with pytest.raises(InputError, match=f"logit_bias names the token {2**70}, but the vocabulary has 5"):
+        Sampler(Sampling(logit_bias={2**70: 1.0}), 5)

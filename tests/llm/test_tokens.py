@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilewright
@@ -173,6 +174,9 @@ def test_every_way_to_cut_text_leaves_nothing_out() -> None:
         ({"model": 3}, ModelError, "tokenizer.ggml.model is not a text"),
         ({"pre": "smollm9"}, UnsupportedError, "'smollm9'[^?]*nearest that is known is 'smollm'"),
         ({"tokens": None}, ModelError, "has no tokenizer.ggml.tokens"),
+        ({"add_bos_token": np.array([1, 2])}, ModelError, "add_bos_token is not true or false"),
+        ({"add_bos_token": "false"}, ModelError, "add_bos_token is not true or false"),
+        ({"bos_token_id": np.array([])}, ModelError, "bos_token_id is not a number"),
         ({"tokens": []}, ModelError, "no tokens"),
         ({"tokens": "abc"}, ModelError, "tokens is not a list of texts"),
         ({"tokens": ["a", b"b"]}, ModelError, "tokens is not a list of texts"),

@@ -97,3 +97,18 @@ def test_some_of_them_may_stay_inputs() -> None:
 def test_what_does_not_fit(model: bytes, options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         compiled(model, **options)
+
+
+@pytest.mark.parametrize("output", ["all", "same"])
+def test_an_output_of_two_names(output: str) -> None:
+    """Either may be what the cache becomes; the other one stays an output."""
+    graph = """step (float[2, s] x, float[2, p] held) => (float[2, t] all, float[2, u] same) {
+        all = Concat <axis = 1> (held, x)
+        same = Identity (all)
+    }"""
+    source = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString()
+    model = compiled(source, states={"held": output}, capacity=CAPACITY)
+    assert [info.name for info in model.outputs] == [name for name in ("all", "same") if name != output]
+    first, second = floats(2, 3), floats(2, 2)
+    np.testing.assert_array_equal(model(first)[0], first)
+    np.testing.assert_array_equal(model(second)[0], np.concatenate([first, second], 1))

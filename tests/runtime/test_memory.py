@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
+import tilewright
 from tests.runtime.native import STATIC_CONSTANTS, dynamic_artifact, range_artifact, static_artifact
 from tilewright.runtime import Model, load
 from tilewright.runtime.arena import LEAST_SHRUNK, PATIENCE, Arena
@@ -390,3 +392,49 @@ def test_loading_a_closed_models_file_again(tmp_path: Path) -> None:
     for mmap in (False, True):
         with load(tmp_path / "model.tw", mmap=mmap) as model:
             np.testing.assert_array_equal(model(X)[0], Y)
+
+
+HOLES = """
+import ctypes, sys
+import numpy as np
+from tilewright.runtime import load
+
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+PAGE, SIZE = 4096, 6 << 30
+
+
+def reserved(size):
+    return libc.mmap(None, size, 0, 0x4022, -1, 0)  # private, anonymous, without reserve
+
+
+def holes():
+    area = reserved(SIZE)
+    for piece in (1 << 26, 1 << 20, 1 << 16, PAGE):  # what is free above it
+        while reserved(piece) > area:
+            pass
+    for n in range(1, 1000):
+        assert libc.munmap(area + SIZE - 2 * n * PAGE, PAGE) == 0
+
+
+holes()
+x = np.full((64, 64), 0.5, np.float32)
+assert abs(load(sys.argv[1])(x)[0] - 32 * np.sin(np.exp(1 / 64))).max() < 1e-3
+print("done")
+"""
+
+
+@linux_only
+def test_code_is_within_its_own_reach_wherever_free_memory_is(tmp_path: Path) -> None:
+    """Single free pages lie gigabytes away from larger pieces, as between large caches."""
+    nodes = [helper.make_node("Softmax", ["x"], ["a"]), helper.make_node("Exp", ["a"], ["b"])]
+    nodes += [helper.make_node("Sin", ["b"], ["c"]), helper.make_node("MatMul", ["c", "x"], ["y"])]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 64]) for name in "xy")
+    graph = helper.make_graph(nodes, "holes", [x], [y])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    tilewright.compile(proto, cache=False).save(tmp_path / "model.tw")
+    command = [sys.executable, "-c", HOLES, str(tmp_path / "model.tw")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -105,7 +105,7 @@ class _Check:
         for each in compilations:
             notes += [_assumed(a, both, each.module.main.attrs.get(PLACE, "")) for a in each.assumed]
             notes += _own_loops(each.module)
-        uses = [_Use(op, counts) for part in parts for op in _computed(part)]
+        uses = [_Use(op, counts) for part in parts for op in computed_operators(part)]
         parameters = _parameters(parts)
         remarks: list[Remark] = list(self.optional.remarks)
         slow: list[Remark] = []
@@ -246,7 +246,7 @@ def _own_loops(module: Module) -> Iterable[Note]:
             yield Note("own_loops", op.loc.op, op.loc.node, message)
 
 
-def _computed(module: Module) -> list[Op]:
+def computed_operators(module: Module) -> list[Op]:
     """The operators that depend on inputs: others are computed when the model is compiled."""
     varying = set(module.main.args)
     found = []

@@ -30,14 +30,14 @@ class Conversation:
 
     def say(self, text: str, wanted: Wanted) -> Stream:
         """The answer to what a user says, in parts as they come. It becomes a message of the chat when it is over, as
-        far as it came. InputError where the chat is longer than the context: the chat is as it was."""
+        far as it came. InputError where the chat is longer than the context, or `wanted` names
+        tokens that there are none of: the chat is as it was."""
         chat = [*self.messages, {"role": "user", "content": text}]
         tokens = chat_tokens(chat, self._tokenizer, self._template, self._variables)
         decoder = self._decoder or self._fresh()
         check_prompt(tokens, decoder)
         known = min(common_prefix(self._fed, tokens), len(tokens) - 1)
         decoder.rewind(known)
-        self.messages = chat
         # until the answer is over, and where it fails, nothing is known of the decoder
         self._decoder, self._fed = None, []
         stream: Stream
@@ -48,6 +48,7 @@ class Conversation:
                 self._decoder, self._fed = decoder, stream.fed
 
         stream = Stream(decoder, self._tokenizer, tokens, wanted, known=known, done=over)
+        self.messages = chat
         return stream
 
     def forget(self, kept: Sequence[Message] = ()) -> None:

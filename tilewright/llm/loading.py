@@ -50,6 +50,22 @@ def load(
     return _joined(model, words, template)
 
 
+def load_decoder(
+    path: str | Path,
+    *,
+    weights: str | None = None,
+    threads: int | None = None,
+    context: int | None = None,
+    session: Session | None = None,
+    progress: OnProgress | None = None,
+    **fields: Any,
+) -> CompiledDecoder:
+    """The model alone, without vocabulary and template; the arguments are those of `load`."""
+    return CompiledDecoder(
+        _model(Path(path), weights, context, threads=threads, session=session, progress=progress, **fields)
+    )
+
+
 def _model(place: Path, weights: str | None, context: int | None, **how: Any) -> Model:
     if DecoderFrontEnd().accepts(place):
         return compile_model(DecoderSource(place, capacity=context, weights=weights), **how)

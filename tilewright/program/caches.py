@@ -50,18 +50,20 @@ class Cache:
 
 def caches_of(main: Func, pairs: Sequence[tuple[str, str]] | None = None) -> list[Cache]:
     """The inputs of a function, of some pairs or all, that outputs continue: each is read by this alone."""
-    given = dict(zip(main.attrs["outputs"], main.returns, strict=True))
-    of_concat = {value.op: name for name, value in given.items() if value.op is not None and value.op.name == CONCAT}
+    names: dict[Op, list[str]] = {}  # an output may have several
+    for name, value in zip(main.attrs["outputs"], main.returns, strict=True):
+        if value.op is not None and value.op.name == CONCAT:
+            names.setdefault(value.op, []).append(name)
     found = []
     for name, value in zip(main.attrs["inputs"], main.args, strict=True):
         reader = value.users[0] if len(value.users) == 1 else None
-        if reader is None or reader not in of_concat or len(reader.operands) != 2 or reader.operands[0] is not value:
+        if reader is None or reader not in names or len(reader.operands) != 2 or reader.operands[0] is not value:
             continue
+        output = next((o for o in names[reader] if pairs is None or (name, o) in pairs), None)
         axis = reader.attrs["axis"] % value.tensor.rank
         unknown = [k for k, d in enumerate(value.tensor.shape) if not d.is_const]
-        cache = Cache(name, of_concat[reader], value, axis, reader)
-        if unknown == [axis] and cache.past.kind == "var" and (pairs is None or (name, cache.output) in pairs):
-            found.append(cache)
+        if output is not None and unknown == [axis] and value.tensor.shape[axis].kind == "var":
+            found.append(Cache(name, output, value, axis, reader))
     return found
 
 

@@ -37,7 +37,7 @@ def measured_hertz() -> float:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     machine = binding.Target.from_triple(binding.get_process_triple()).create_target_machine(opt=2)
-    with binding.create_mcjit_compiler(binding.parse_assembly(_LOOP), machine) as engine:
+    with binding.create_mcjit_compiler(binding.parse_assembly(_LOOP), machine, use_lmm=True) as engine:
         engine.finalize_object()
         chain = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(engine.get_function_address("chain"))
         return 2 * STEPS * ITERATIONS / min(_seconds(chain) for _ in range(RUNS))

@@ -40,6 +40,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2 with windows": ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
     "qwen3": ("Qwen3", {"head_dim": 16}),
     "smollm3": ("SmolLM3", {"num_hidden_layers": 4}),
+    "smollm3 with windows": ("SmolLM3", {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": 3}),
     "gemma": ("Gemma", {"head_dim": 16}),
     "gemma2": ("Gemma2", {"head_dim": 16, "sliding_window": 4, "query_pre_attn_scalar": 24}),
     "gemma3": (
@@ -83,6 +84,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": True,
             "head_dim": 8,
+        },
+    ),
+    "qwen2_moe with windows": (
+        "Qwen2Moe",
+        {
+            "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 24, "max_window_layers": 2,
+            "shared_expert_intermediate_size": 20, "use_sliding_window": True, "sliding_window": 4,
+        },
+    ),
+    "qwen3_moe with windows": (
+        "Qwen3Moe",
+        {
+            "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 24, "head_dim": 8,
+            "use_sliding_window": True, "sliding_window": 4,
         },
     ),
 }  # fmt: skip

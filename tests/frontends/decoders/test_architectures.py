@@ -47,6 +47,40 @@ def test_graphs_compute_what_transformers_computes(tmp_path: Path, name: str) ->
     check(stepped(module, (len(IDS),)), case)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name]["config"].get("use_sliding_window")])
+def test_older_configs_name_no_kinds_of_layers(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    config = {field: value for field, value in case["config"].items() if field != "layer_types"}
+    write_folder(tmp_path, config, case["tensors"])
+    check(stepped(load_decoder(DecoderSource(tmp_path, logits="all", capacity=16)), (len(IDS),)), case)
+
+
+UNSAID = {"mixtral": 1e6, "smollm3": 2e6, "gemma3": 1e6, "qwen2": 1e4}
+
+
+@pytest.mark.parametrize("name", UNSAID)
+def test_a_base_that_no_config_says_is_that_of_the_architecture(tmp_path: Path, name: str) -> None:
+    """And not 10000 for all: logits with the base are those without it."""
+    case, found = CASES[name], []
+    rest = {field: value for field, value in case["config"].items() if not field.startswith("rope_")}
+    for said in ({}, {"rope_theta": UNSAID[name]}):
+        path = write_folder(tmp_path, {**rest, **said}, case["tensors"])
+        found.append(stepped(load_decoder(DecoderSource(path, logits="all", capacity=16)), (len(IDS),)))
+    np.testing.assert_array_equal(*found)
+
+
+def test_activations_of_gemma_are_those_that_were_meant(tmp_path: Path) -> None:
+    """The first configs say gelu, and later ones both: the approximation is meant."""
+    for name, said in (
+        ("gemma", {"hidden_act": "gelu"}),
+        ("gemma", {"hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"}),
+        ("gemma2", {"hidden_act": "relu", "hidden_activation": "gelu_pytorch_tanh"}),
+    ):
+        case = CASES[name]
+        write_folder(tmp_path, {**case["config"], **said}, case["tensors"])
+        check(stepped(load_decoder(DecoderSource(tmp_path, logits="all", capacity=16)), (len(IDS),)), case)
+
+
 def test_all_architectures_are_recorded() -> None:
     assert {case["config"]["model_type"] for case in CASES.values()} == set(ARCHITECTURES)
 

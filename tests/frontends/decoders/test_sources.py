@@ -66,6 +66,16 @@ def test_errors_of_gguf_files_name_their_keys(tmp_path: Path) -> None:
         load_decoder(path)
 
 
+@pytest.mark.parametrize("key", ["vocab_size", "expert_count", "rope.scaling.type", "rope.dimension_count"])
+@pytest.mark.parametrize("values", [[], [3, 4]])
+def test_lists_in_place_of_single_values_are_told(tmp_path: Path, key: str, values: list[int]) -> None:
+    path = tmp_path / "model.gguf"
+    file = Gguf().key("general.architecture", "str", "llama").key("tokenizer.ggml.tokens", "[str]", ["a", "b"])
+    file.key(f"llama.{key}", "[u32]", values).write(path)
+    with pytest.raises(UnsupportedError, match=f"'llama.{key}' differs from layer to layer"):
+        load_decoder(path)
+
+
 def folder(path: Path, name: str = "llama") -> Path:
     return write_folder(path / name, CASES[name]["config"], CASES[name]["tensors"])
 

@@ -73,6 +73,30 @@ def test_what_is_not_filled_is_not_read(batch: int) -> None:
     np.testing.assert_array_equal(model(*new, *past, *lengths)[0], wanted)
 
 
+@pytest.mark.parametrize("ways", ["inputs", "states"])
+def test_what_is_not_filled_of_shorter_entries_is_not_read(ways: str) -> None:
+    """Behind the end of an entry a cache of NaN gives what one of zeros gives, however far others are filled."""
+    names = {"keys": "keys2", "values": "values2"}
+    model = compiled(source(str(CAPACITY), 3), **({"states": names} if ways == "states" else {}))
+    new, lengths = steps(3, 2), [np.array([8, 2, 1], np.int32), np.array([9], np.int32)]
+    past = [np.zeros((3, GROUPS, CAPACITY, SIZE), np.float32) for _ in range(2)]
+    for cache in past:
+        for entry, end in enumerate((7, 1, 0)):
+            cache[entry, :, :end] = floats(GROUPS, end, SIZE)
+    results = []
+    for behind in (0, np.nan, np.inf):
+        for cache in past:
+            for entry, end in enumerate((7, 1, 0)):
+                cache[entry, :, end:] = behind
+        if ways == "states":
+            for name, cache in zip(names, past, strict=True):
+                model.set_state(name, cache)
+        results.append(model(*new, *(() if ways == "states" else past), *lengths)[0])
+    assert np.isfinite(results[0]).all()
+    np.testing.assert_array_equal(results[1], results[0])
+    np.testing.assert_array_equal(results[2], results[0])
+
+
 def test_a_past_of_unknown_length_is_joined_with_what_is_new() -> None:
     """Nothing is looked up: kernels copy."""
     model = compiled(source("p"))

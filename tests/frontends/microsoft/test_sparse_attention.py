@@ -77,6 +77,20 @@ def test_it_means_what_onnxruntime_does(case: Case, symbolic: bool, known: tuple
     agree(replace(case, known=known), symbolic, reference=lambda *_: wanted)
 
 
+def test_what_is_not_filled_is_not_read() -> None:
+    """Behind the end of an entry a cache of NaN gives what one of zeros gives."""
+    case = sparse(2, [33, 9])
+    results = []
+    for behind in (0, np.nan):
+        for cache in case.arrays[3:5]:
+            assert cache is not None
+            for entry, end in enumerate((33, 9)):
+                cache[entry, :, end:] = behind
+        results.append(tilewright.compile(case.model(), cache=False)(*case.given)[0])
+    assert np.isfinite(results[0]).all()
+    np.testing.assert_array_equal(results[1], results[0])
+
+
 def test_layouts_must_fit_the_cache() -> None:
     case = sparse(1, [20])
     with pytest.raises(tilewright.TilewrightError, match="4 blocks of 32 keys for a cache"):

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from tests.fuzz.files.limits import limited
 from tilewright.frontends.weights.gguf import read_gguf
-from tilewright.frontends.weights.safetensors import read_stored
+from tilewright.frontends.weights.folders import read_stored
 from tilewright.ir.diag import ModelError, UnsupportedError
 
 path, room = Path(sys.argv[1]), int(sys.argv[2])

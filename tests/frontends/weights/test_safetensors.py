@@ -17,7 +17,8 @@ from onnx import TensorProto, helper
 
 import tilewright
 from tilewright.cli.app import commands
-from tilewright.frontends.weights.safetensors import read_folder, read_safetensors, read_stored
+from tilewright.frontends.weights.folders import read_folder, read_stored
+from tilewright.frontends.weights.safetensors import read_safetensors
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.runtime.errors import OptionError, TilewrightError
 

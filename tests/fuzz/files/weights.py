@@ -30,9 +30,10 @@ from tests.frontends.weights.gguf_files import NUMBERS, Gguf, small
 from tests.fuzz.files.documents import mutate as mutate_document
 from tests.fuzz.files.limits import limited
 from tests.fuzz.registry import Tried
+from tilewright.frontends.weights.folders import read_folder, read_stored
 from tilewright.frontends.weights.gguf import Texts, read_gguf
 from tilewright.frontends.weights.kinds import KINDS
-from tilewright.frontends.weights.safetensors import LEAST_ROOM, read_folder, read_stored
+from tilewright.frontends.weights.safetensors import LEAST_ROOM
 from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir.diag import ModelError, UnsupportedError
 

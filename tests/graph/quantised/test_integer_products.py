@@ -9,13 +9,13 @@ from tests.graph.programs import program
 from tilewright.graph.pipeline import default_passes
 from tilewright.graph.quantised.integer_products import IntegerProducts
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Module
+from tilewright.ir.core import Module, Value
 from tilewright.ir.dtype import from_numpy
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
-from tilewright.ops.quant import matmul_integer
+from tilewright.ops.quant import conv_integer, matmul_integer
 from tilewright.options import Options
 from tilewright.passes import PassContext, run_passes
 from tilewright.target.named import parse_target
@@ -118,3 +118,22 @@ def test_weights_stay_bytes_where_few_rows_wait_for_them(rows, narrow, machine, 
     (found,) = evaluate_func(module.main, module, [a[:2]] if rows is None else [a])
     wanted = (a[: len(found)].astype(np.int64) - int(zero)) @ b.astype(np.int64)
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_zero_points_of_unknown_number_may_repeat_filters(machine):
+    """One filter less several zero points is several filters, which are no operand of the products."""
+    b = integers(np.int8, 8, 10)
+    x, filters, zeros = tensor(dt.u8, (1, 3, 7, 8)), tensor(dt.i8, (1, 3, 3, 3)), tensor(dt.i8, (var("n", 1), 1, 1, 1))
+
+    def body(x: Value, w: Value, zero: Value) -> tuple[Value, Value]:
+        x_zero = constant(np.array(7, np.uint8))
+        product = matmul_integer(x, constant(b), x_zero, constant(np.array(0, np.int8)))
+        return conv_integer(x, w, x_zero, zero), product
+
+    module = program(body, x, filters, zeros)
+    arrays = [integers(np.uint8, 1, 3, 7, 8), integers(np.int8, 1, 3, 3, 3), integers(np.int8, 1, 1, 1, 1)]
+    wanted = evaluate_func(module.main, module, arrays)
+    IntegerProducts().run(module, PassContext(parse_target(machine), Options()))
+    for found, expected in zip(evaluate_func(module.main, module, arrays), wanted, strict=True):
+        np.testing.assert_array_equal(found, expected)

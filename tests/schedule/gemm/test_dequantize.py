@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -226,6 +226,75 @@ def test_one_copy_serves_every_number_of_rows(form: str, depth: int, columns: in
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     assert any("otherwise" in step for step in kernel_info(kernel).schedule), "kernels for few rows and for many"
     assert sum(buffer_type(a).dtype is dt.i8 for a in kernel.args) == 1
+
+
+def versions(steps: Sequence[str]) -> int:
+    """How many kernels for some rows there are."""
+    return 1 + sum("otherwise {" in step for step in steps)
+
+
+def heads_of(y: Value, rows: Sym, size: int) -> Value:
+    """The columns [rows, n] of heads, one head after the other: [heads, rows, size]."""
+    heads = y.tensor.shape[-1].value // size
+    return view.transpose(view.reshape(y, shape=(rows, heads, size)), perm=(1, 0, 2))
+
+
+def turned(y: Value, size: int) -> Value:
+    """As a rotary embedding has it: the halves of each head are exchanged, one of them negated."""
+    first, second = (
+        view.slice_(y, starts=(0, 0, k), sizes=(*y.tensor.shape[:2], size // 2)) for k in (0, size // 2)
+    )
+    return view.concat(ew.neg(second), first, axis=2)
+
+
+OF_HEADS: dict[str, Callable[[int, int], Value]] = {
+    **GROUPED,
+    "4 bits": lambda k, n: ew.mul(
+        f32(constant(RNG.integers(0, 16, (k, n)).astype(np.uint8))), blocks(data(k // 32, n), 32)
+    ),
+    "f16": lambda k, n: f32(constant(data(k, n).astype(np.float16))),
+    "bf16": lambda k, n: f32(constant(data(k, n).astype(ml_dtypes.bfloat16))),
+    "f32": lambda k, n: constant(data(k, n)),
+}  # fmt: skip
+SIZES = [(3, 32), (1, 64), (12, 64), (3, 80), (4, 96), (2, 128), (3, 256)]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize(("heads", "size"), SIZES)
+@pytest.mark.parametrize("form", OF_HEADS)
+def test_one_copy_of_heads_serves_every_number_of_rows(form: str, heads: int, size: int, rotary: bool) -> None:
+    """Whose columns are stored a head after the other: panels lie within heads, in all kernels alike."""
+    depth = 256
+
+    def layer(x: Value) -> tuple[Value, ...]:
+        y = heads_of(contract.matmul(x, OF_HEADS[form](depth, heads * size)), N, size)
+        return (y, turned(y, size)) if rotary else (y,)
+
+    module = oracle.build([tensor(dt.f32, (N, depth))], layer)
+    arrays = [data(rows, depth) for rows in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 13)]
+    wanted = [oracle.expected(module, [x]) for x in arrays]
+    model = Model(compile_module(module, Options(), parse_target("host,l2=1024")), 1)
+    for x, ys in zip(arrays, wanted, strict=True):
+        for found, y in zip(model(x), ys, strict=True):
+            np.testing.assert_allclose(found, y, rtol=1e-4, atol=1e-4)
+    (info,) = (i for f in module.funcs.values() if f.level == "loops" and (i := kernel_info(f)).packed)
+    assert versions(info.schedule) >= (3 if form == "f32" else 5)
+
+
+@pytest.mark.parametrize(("heads", "size"), SIZES)
+@pytest.mark.parametrize("form", ["4 bits", "scales", "bf16"])
+def test_a_panel_of_heads_is_a_part_of_one(form: str, heads: int, size: int) -> None:
+    module = oracle.build(
+        [tensor(dt.f32, (N, 256))],
+        lambda x: heads_of(contract.matmul(x, OF_HEADS[form](256, heads * size)), N, size),
+    )
+    remarks = oracle.scheduled(module, "x86-64-v4").remarks
+    assert not [r for r in remarks if "a kernel for large dims" in str(r)]
+    kernel = kernel_of(module)
+    (panel,) = kernel_info(kernel).packed[0].factors[-1] or (size,)
+    assert size % panel == 0 and panel >= min(size, 64)
+    assert versions(kernel_info(kernel).schedule) >= 5
 
 
 # Numbers that groups share stay as short as they are

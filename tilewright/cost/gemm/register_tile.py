@@ -157,10 +157,10 @@ def candidate_tiles(shape: GemmShape, target: Target) -> list[Tile]:
 
 def columns_of_panel(tile: Tile, shape: GemmShape, target: Target) -> int:
     """Vectors of columns that lie together where weights are widened for any number of rows: those of whole tiles, and
-    as many as a single row needs, whose sums wait for one another else."""
+    as many as a single row needs, whose sums wait for one another else. Columns of a part are whole panels."""
     per_vector = registers_per_vector(shape.lanes, shape.element, target)
     most = -(-(shape.columns or tile.columns) // tile.columns) * tile.columns
-    widths = range(tile.columns, most + 1, tile.columns)
+    widths = [n for n in range(tile.columns, most + 1, tile.columns) if not (shape.part and most % n)]
     hidden = (n for n in widths if cycles_per_step(1, n * per_vector, target) <= n * per_vector * WIDENED)
     return next(hidden, most)
 

@@ -189,9 +189,9 @@ def capped(x: Value, cap: float | None) -> Value:
     return x if cap is None else ew.mul(ew.tanh(ew.mul(x, number_like(1 / cap, x))), number_like(cap, x))
 
 
-def windows(config: Config, *, pattern: int | None = None, everywhere: bool = False) -> list[int | None]:
-    """For each layer how many keys a query sees at most, None for all: by `layer_types`. Where there are none, layers
-    have a window but for every `pattern`-th, or `everywhere` if the config has one."""
+def windows(config: Config, slides: Callable[[int], bool] | None = None) -> list[int | None]:
+    """For each layer how many keys a query sees at most, None for all. Which layers have a window is said by
+    `layer_types`; where there are none, by `slides` (None: no layer has one)."""
     count = config.count("num_hidden_layers")
     if "layer_types" in config:
         kinds = config.listed("layer_types", count)
@@ -199,16 +199,22 @@ def windows(config: Config, *, pattern: int | None = None, everywhere: bool = Fa
             if kind not in ("full_attention", "sliding_attention"):
                 raise config.error(f"'layer_types' has {kind!r:.40}, which is not known")
         sliding = [kind == "sliding_attention" for kind in kinds]
-    elif pattern is None:
-        sliding = [everywhere] * count
     else:
-        sliding = [(k + 1) % pattern != 0 for k in range(count)]
+        sliding = [slides is not None and slides(k) for k in range(count)]
     if not config.flag("use_sliding_window", True) or not any(sliding):
         return [None] * count
-    if everywhere and "sliding_window" not in config:
-        return [None] * count
     window = config.count("sliding_window", least=0) or None  # 0 is none
-    return [window if slides else None for slides in sliding]
+    return [window if has else None for has in sliding]
+
+
+def everywhere(config: Config) -> Callable[[int], bool]:
+    """All layers have a window, if the config has one."""
+    return lambda layer: "sliding_window" in config
+
+
+def but_every(pattern: int) -> Callable[[int], bool]:
+    """Layers have a window but for every `pattern`-th."""
+    return lambda layer: (layer + 1) % pattern != 0
 
 
 def routed(scores: Value, count: int, *, normalised: bool) -> Value:

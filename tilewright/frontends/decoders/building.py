@@ -75,10 +75,9 @@ class Building:
         """i64[steps]: those of the tokens."""
         return ew.add(iota(shape=(self.steps,), axis=0), self.past)
 
-    def turn(self, size: int, kind: str = "", config: Config | None = None) -> Turn:
-        """What turns heads of `size` elements by the positions, in layers of a `kind` where these differ; by another
-        config, if one is given."""
-        return Rotary.of(config or self.config, size, self.capacity, kind).at(self.positions)
+    def turn(self, size: int, kind: str = "") -> Turn:
+        """What turns heads of `size` elements by the positions, in layers of a `kind` where these differ."""
+        return Rotary.of(self.config, size, self.capacity, kind).at(self.positions)
 
     def part(self, prefix: str) -> WeightGroup:
         return WeightGroup(self.weights, f"{prefix}." if prefix else "")

@@ -12,9 +12,9 @@ from typing import Any
 from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.decoders.gguf_names import gguf_config, gguf_tensors
 from tilewright.frontends.files import read_file
+from tilewright.frontends.weights.folders import read_folder
 from tilewright.frontends.weights.gguf import Metadata, read_gguf
 from tilewright.frontends.weights.packed import QuantizationConfig, unpacked
-from tilewright.frontends.weights.safetensors import read_folder
 from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir.diag import ModelError
 
@@ -29,7 +29,6 @@ ALIASES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "rotary_pct": "partial_rotary_factor",
     "rotary_emb_base": "rope_theta",
-    "hidden_activation": "hidden_act",
 }
 """Fields that some architectures call otherwise."""
 MAX_JSON_BYTES = 100_000_000

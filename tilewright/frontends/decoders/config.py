@@ -22,6 +22,11 @@ class Config:
     def __init__(self, fields: Mapping[str, Any], where: str, names: Mapping[str, str] | None = None) -> None:
         self.fields, self.where, self._names = fields, where, names or {}
 
+    def over(self, defaults: Mapping[str, Any]) -> Config:
+        """The config with `defaults` for fields that it does not have."""
+        given = {name: value for name, value in self.fields.items() if value is not None}
+        return Config({**self.fields, **defaults, **given}, self.where, self._names)
+
     def __contains__(self, name: str) -> bool:
         return self.fields.get(name) is not None
 
@@ -74,6 +79,14 @@ class Config:
         if not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values):
             raise self.wrong(name, f"a list of {length} finite numbers")
         return [float(v) for v in values]
+
+    def places(self, name: str, count: int) -> set[int]:
+        """A list of some of the numbers below `count`; none where it is missing."""
+        values = self.fields.get(name) or []
+        known = range(count)
+        if not isinstance(values, list) or not all(type(v) is int and v in known for v in values):
+            raise self.wrong(name, f"a list of whole numbers below {count}")
+        return set(values)
 
     def part(self, name: str) -> Config | None:
         """The fields within a field; None where it is missing."""

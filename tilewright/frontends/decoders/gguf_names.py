@@ -202,7 +202,7 @@ def gguf_config(file: GgufFile, tensors: Mapping[str, StoredTensor]) -> Config:
     fields: dict[str, Any] = {
         own: _plain(file, f"{prefix}.{key}") for key, own in _FIELDS.items() if f"{prefix}.{key}" in file.metadata
     }
-    fields |= {**form.fields, "model_type": form.model_type}
+    fields = {"rope_theta": 10000.0} | fields | {**form.fields, "model_type": form.model_type}
     fields["vocab_size"] = _vocabulary(file, prefix)
     names["vocab_size"] = "tokenizer.ggml.tokens"
     head = "embed_out.weight" if form.model_type == "gpt_neox" else "lm_head.weight"
@@ -247,7 +247,7 @@ def _add_windows(file: GgufFile, prefix: str, fields: dict[str, Any]) -> None:
 
 def _form(file: GgufFile) -> _Form:
     prefix = _architecture(file)
-    if prefix == "llama" and file.metadata.get("llama.expert_count"):
+    if prefix == "llama" and _plain(file, "llama.expert_count"):
         return _MIXTRAL
     return _FORMS.get(prefix) or _Form(prefix)
 
@@ -260,8 +260,9 @@ def _architecture(file: GgufFile) -> str:
 
 
 def _plain(file: GgufFile, key: str) -> Any:
-    """A value of metadata; of an array with a number for each layer that number, if all are the same."""
-    value = file.metadata[key]
+    """A value of metadata, None where it is missing; of an array with a number for each layer that number, if all are
+    the same."""
+    value = file.metadata.get(key)
     if not isinstance(value, np.ndarray):
         return value
     if not value.size or (value != value[0]).any():
@@ -272,7 +273,7 @@ def _plain(file: GgufFile, key: str) -> Any:
 
 
 def _vocabulary(file: GgufFile, prefix: str) -> Any:
-    count = file.metadata.get(f"{prefix}.vocab_size")
+    count = _plain(file, f"{prefix}.vocab_size")
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     if tokens is not None and hasattr(tokens, "__len__"):
         if count is not None and count != len(tokens):
@@ -287,10 +288,10 @@ def _vocabulary(file: GgufFile, prefix: str) -> Any:
 
 def _rope(file: GgufFile, prefix: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of rotary positions."""
-    data, found = file.metadata, dict[str, Any]()
+    found = dict[str, Any]()
     if "rope_theta" in fields:
         found["rope_theta"] = fields["rope_theta"]
-    kind = data.get(f"{prefix}.rope.scaling.type")
+    kind = _plain(file, f"{prefix}.rope.scaling.type")
     if kind is not None and kind != "none":
         found["rope_type"] = kind
     pairs = {
@@ -300,13 +301,13 @@ def _rope(file: GgufFile, prefix: str, fields: Mapping[str, Any]) -> dict[str, A
         "rope.scaling.yarn_beta_fast": "beta_fast",
         "rope.scaling.yarn_beta_slow": "beta_slow",
     }
-    found |= {own: data[f"{prefix}.{key}"] for key, own in pairs.items() if f"{prefix}.{key}" in data}
-    turned, heads, width = (
-        data.get(f"{prefix}.rope.dimension_count"), fields.get("num_attention_heads"), fields.get("hidden_size")
-    )  # fmt: skip
-    size = fields.get("head_dim")
+    found |= {own: _plain(file, f"{prefix}.{key}") for key, own in pairs.items()}
+    heads, width, size = (fields.get(name) for name in ("num_attention_heads", "hidden_size", "head_dim"))
     if size is None and isinstance(heads, int) and isinstance(width, int) and heads > 0:
         size = width // heads
+    said = _plain(file, f"{prefix}.rope.dimension_count")
+    turned = size if said is None else said
     if isinstance(turned, int) and isinstance(size, int) and size:
-        found["partial_rotary_factor"] = turned / size
+        turned = turned / size
+    found["partial_rotary_factor"] = turned
     return found

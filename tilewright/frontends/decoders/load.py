@@ -48,8 +48,8 @@ def load_decoder(
     checkpoint = read_checkpoint(Path(wanted.path))
     if constants:
         raise OptionError("constants= were given for a language model, whose inputs are tokens", hint="leave them out")
-    config = checkpoint.config
-    found = find_architecture(config)
+    found = find_architecture(checkpoint.config)
+    config = checkpoint.config.over(found.defaults)
     context = config.count("max_position_embeddings")
     capacity = wanted.capacity or context
     weights = CheckpointWeights(

@@ -38,7 +38,7 @@ class Rotary:
         if partial > 1 or not pairs or int(size * partial) % 2:
             what = f"{partial:g} of the {size} elements of a head cannot be rotated in pairs"
             raise config.error(f"'partial_rotary_factor': {what}")
-        base = fields.positive("rope_theta", config.positive("rope_theta", 10000.0))
+        base = fields.positive("rope_theta", config.positive(_base_name(config, kind), 10000.0))
         plain = base ** (-np.arange(pairs, dtype=np.float64) / pairs)
         if "factors" in fields:
             plain = plain / np.array(fields.numbers("factors", pairs))
@@ -97,9 +97,13 @@ def parameters(config: Config, kind: str = "") -> Config:
     if nested:
         assert found is not None
         found = found.part(kind or "full_attention")
-    if kind == "sliding_attention" and not nested and "rope_local_base_freq" in config:
-        return Config({"rope_theta": config.positive("rope_local_base_freq")}, config.where)
-    return found or Config({}, config.where)
+    own = nested or _base_name(config, kind) == "rope_theta"
+    return found if found is not None and own else Config({}, config.where)
+
+
+def _base_name(config: Config, kind: str) -> str:
+    local = "rope_local_base_freq"
+    return local if kind == "sliding_attention" and local in config else "rope_theta"
 
 
 # Kinds

@@ -19,8 +19,6 @@ import numpy as np
 
 from tilewright.frontends.files import open_regular
 from tilewright.frontends.problems import shown
-from tilewright.frontends.weights.kinds import KINDS
-from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ir.dtype import DType
@@ -74,18 +72,10 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
     ModelError for a file that is missing or damaged; UnsupportedError with all tensors of other dtypes than ours.
     """
-    return {entry.name: _array(entry, data, path) for entry, data in _mapped(path)}
+    return {entry.name: _array(entry, data, path) for entry, data in mapped_tensors(path)}
 
 
-def read_stored(path: Path) -> dict[str, StoredTensor]:
-    """The same as weights: views of the mapped file in kinds of single elements."""
-    return {
-        entry.name: StoredTensor(entry.name, entry.shape, KINDS[entry.dtype], np.frombuffer(data, np.uint8))
-        for entry, data in _mapped(path)
-    }
-
-
-def _mapped(path: Path) -> Iterator[tuple[_Entry, memoryview]]:
+def mapped_tensors(path: Path) -> Iterator[tuple[_Entry, memoryview]]:
     """The checked tensors of a file and their bytes."""
     try:
         with open_regular(path) as file:
@@ -100,7 +90,7 @@ def _mapped(path: Path) -> Iterator[tuple[_Entry, memoryview]]:
         yield entry, mapped[start + entry.begin : start + entry.end]
 
 
-def _damaged(what: str, path: Path, name: str | None = None) -> NoReturn:
+def damaged(what: str, path: Path, name: str | None = None) -> NoReturn:
     where = str(path) if name is None else f"tensor '{shown(name)}' of {path}"
     raise ModelError(what, where=where, hint="the file is damaged, cut off, or no safetensors file")
 
@@ -108,29 +98,29 @@ def _damaged(what: str, path: Path, name: str | None = None) -> NoReturn:
 def _header(file: BinaryIO | Any, size: int, path: Path) -> bytes:
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-        _damaged(f"the header should have {length} bytes, the file has {size}", path)
+        damaged(f"the header should have {length} bytes, the file has {size}", path)
     text = bytearray()
     while piece := file.read(length - len(text)):
         text += piece
     if len(text) != length or not text.startswith(b"{"):
-        _damaged("the header does not begin with {, or was cut off while it was read", path)
+        damaged("the header does not begin with {, or was cut off while it was read", path)
     return bytes(text)
 
 
 def _entries(text: bytes, size: int, path: Path) -> list[_Entry]:
     """The checked tensors of a header, in the order in which they fill the `size` bytes after it."""
-    header = _parsed(text, max(size, LEAST_ROOM), path, "the header")
+    header = parsed(text, max(size, LEAST_ROOM), path, "the header")
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        _damaged("__metadata__ holds other things than texts", path)
+        damaged("__metadata__ holds other things than texts", path)
     entries = sorted((_entry(name, data, path) for name, data in header.items()), key=lambda e: (e.begin, e.end))
     end = 0
     for entry in entries:
         if entry.begin != end:
-            _damaged(f"its elements begin at {entry.begin}, those of the tensor before end at {end}", path, entry.name)
+            damaged(f"its elements begin at {entry.begin}, those of the tensor before end at {end}", path, entry.name)
         end = entry.end
     if end != size:
-        _damaged(f"the tensors take {end} bytes, the file has {size} for them", path)
+        damaged(f"the tensors take {end} bytes, the file has {size} for them", path)
     strangers = [f"'{shown(e.name)}' is {e.dtype}" for e in entries if e.dtype not in _DTYPES]
     if strangers:
         raise UnsupportedError(
@@ -142,22 +132,22 @@ def _entries(text: bytes, size: int, path: Path) -> list[_Entry]:
         needed = math.prod(entry.shape) * _DTYPES[entry.dtype].bytes
         if entry.end - entry.begin != needed:
             what = f"{entry.dtype}{list(entry.shape)} takes {needed} bytes, the header gives {entry.end - entry.begin}"
-            _damaged(what, path, entry.name)
+            damaged(what, path, entry.name)
     return entries
 
 
-def _parsed(text: bytes, room: int, path: Path, what: str) -> dict[str, Any]:
+def parsed(text: bytes, room: int, path: Path, what: str) -> dict[str, Any]:
     """A JSON object whose values take at most `room` bytes in memory."""
     values = text.count(b",") + text.count(b"{") + text.count(b"[")
     needed = values * MAX_VALUE_BYTES + len(text) * (1 if text.isascii() else 4)
     if needed > room:
-        _damaged(f"{what} of {len(text)} bytes has {values} values, which take more memory than the file", path)
+        damaged(f"{what} of {len(text)} bytes has {values} values, which take more memory than the file", path)
     try:
         found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        _damaged(f"{what} is no JSON of tensors: {error!s:.200}", path)
+        damaged(f"{what} is no JSON of tensors: {error!s:.200}", path)
     if not isinstance(found, dict):
-        _damaged(f"{what} is no JSON object", path)
+        damaged(f"{what} is no JSON object", path)
     return found
 
 
@@ -176,14 +166,14 @@ def _no_number(text: str) -> NoReturn:
 
 def _entry(name: str, data: Any, path: Path) -> _Entry:
     if not isinstance(data, dict) or data.keys() != {"dtype", "shape", "data_offsets"}:
-        _damaged("its entry is not made of dtype, shape and data_offsets", path, name)
+        damaged("its entry is not made of dtype, shape and data_offsets", path, name)
     dtype, shape, offsets = data["dtype"], data["shape"], data["data_offsets"]
     if dtype not in (*_DTYPES, *_OTHERS):
-        _damaged(f"{dtype!r:.40} is no dtype of the format", path, name)
+        damaged(f"{dtype!r:.40} is no dtype of the format", path, name)
     if not _are_counts(shape) or len(shape) > MAX_RANK or math.prod(n for n in shape if n) >= 2**47:
-        _damaged(f"the shape {shape!r:.80} is not possible", path, name)
+        damaged(f"the shape {shape!r:.80} is not possible", path, name)
     if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        _damaged(f"the offsets {offsets!r:.80} are not possible", path, name)
+        damaged(f"the offsets {offsets!r:.80} are not possible", path, name)
     return _Entry(name, dtype, tuple(shape), *offsets)
 
 
@@ -195,66 +185,5 @@ def _array(entry: _Entry, data: memoryview, path: Path) -> np.ndarray:
     dtype = _DTYPES[entry.dtype]
     array = np.frombuffer(data, np.uint8).view(dtype.storage).reshape(entry.shape)
     if dtype is dt.bool_ and data.nbytes and np.frombuffer(data, np.uint8).max() > 1:
-        _damaged("a truth value is neither 0 nor 1", path, entry.name)
+        damaged("a truth value is neither 0 nor 1", path, entry.name)
     return array if array.flags.aligned else array.copy()
-
-
-# Folders
-
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-MAX_INDEX_BYTES = 1 << 26
-
-
-def read_folder(folder: Path) -> dict[str, StoredTensor]:
-    """The weights of a folder of Hugging Face: those that the index names, each in its file, or those of the only file.
-
-    ModelError for what is missing, damaged or contradictory: each file that the index names must be there with the
-    tensors that it should have. UnsupportedError as for a file.
-    """
-    try:
-        names = sorted(path.name for path in folder.iterdir() if path.name.endswith((SUFFIX, INDEX)))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ModelError(f"the folder cannot be read: {reason}", where=str(folder), hint="check the path") from error
-    if INDEX in names:
-        return _indexed(folder)
-    if SINGLE not in names and len(names) != 1:
-        raise ModelError(
-            f"the folder has {len(names)} {SUFFIX} files and no {INDEX}, so that it is not known which belong together",
-            where=str(folder),
-            hint=f"fetch the whole folder, or give one file the name {SINGLE}" if names else "fetch the whole folder",
-        )
-    return read_stored(folder / (SINGLE if SINGLE in names else names[0]))
-
-
-def _indexed(folder: Path) -> dict[str, StoredTensor]:
-    path = folder / INDEX
-    places = _index(path)
-    files = {name: read_stored(folder / name) for name in sorted(set(places.values()))}
-    missing = [tensor for tensor, file in places.items() if tensor not in files[file]]
-    if missing:
-        name = missing[0]
-        what = f"'{shown(name)}' is not in {shown(places[name])}, where the index says that it is"
-        more = f", and so are {len(missing) - 1} others" if len(missing) > 1 else ""
-        raise ModelError(what + more, where=str(path), hint="fetch the whole folder again")
-    return {tensor: files[file][tensor] for tensor, file in places.items()}
-
-
-def _index(path: Path) -> dict[str, str]:
-    """The file of each tensor: names of files of the folder."""
-    try:
-        with open_regular(path) as file:
-            text = file.read(MAX_INDEX_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ModelError(f"the index cannot be read: {reason}", where=str(path), hint="check the path") from error
-    if len(text) > MAX_INDEX_BYTES:
-        _damaged(f"the index has more than {MAX_INDEX_BYTES} bytes", path)
-    places = _parsed(text, LEAST_ROOM, path, "the index").get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-        _damaged("the index has no weight_map of names of tensors to names of files", path)
-    for name in set(places.values()):
-        if not name.endswith(SUFFIX) or name != os.path.basename(name) or "\0" in name or "\\" in name:
-            _damaged(f"the index names the file '{shown(name)}', which is no {SUFFIX} file of this folder", path)
-    return places

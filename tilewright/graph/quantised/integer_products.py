@@ -192,9 +192,12 @@ def multiply_in_groups(
     """The sums in the dtypes of one of the target's `dots`, and what zero points add to them."""
     if OF_NUMBERS.of(op) is None:
         return None
+    product = product_of(op)
+    if product is None:
+        return NoMatch("its zero points may repeat what it multiplies")
     _, right, _, right_zero = op.operands
     array, zeros = constant_array(right, ctx.module), constant_array(right_zero, ctx.module)
-    if known_product(op).of_matrices and not is_constant(right):
+    if product.of_matrices and not is_constant(right):
         return product_of_the_call(dots[0], op, ctx)
     if array is None or zeros is None:
         return NoMatch("the right operand and its zero points are not known when compiling")
@@ -203,7 +206,7 @@ def multiply_in_groups(
     if reason:
         return NoMatch(reason)
     centred = _centred_by(array, zeros)
-    if known_product(op).of_matrices:
+    if product.of_matrices:
         return _product(dot, stored_as, op, centred, zeros, ctx)
     return _convolution(dot, target, op, centred, ctx)
 

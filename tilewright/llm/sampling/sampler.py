@@ -168,8 +168,7 @@ def _known(tokens: Iterable[int], size: int) -> np.ndarray:
 def _bias(settings: Sampling, size: int) -> tuple[np.ndarray, np.ndarray] | None:
     if not settings.logit_bias:
         return None
-    tokens = np.fromiter(settings.logit_bias, np.int64)
-    wrong = tokens[(tokens < 0) | (tokens >= size)]
-    if wrong.size:
-        raise InputError(f"logit_bias names the token {wrong[0]}, but the vocabulary has {size} tokens")
-    return tokens, np.fromiter(settings.logit_bias.values(), np.float32)
+    wrong = next((token for token in settings.logit_bias if not 0 <= token < size), None)
+    if wrong is not None:
+        raise InputError(f"logit_bias names the token {wrong}, but the vocabulary has {size} tokens")
+    return np.fromiter(settings.logit_bias, np.int64), np.fromiter(settings.logit_bias.values(), np.float32)

@@ -9,6 +9,9 @@ from typing import Any
 
 from tilewright.runtime.errors import OptionError
 
+_MOST = 1e30
+"""Of numbers that logits f32 are changed by: their products with logits, and their reciprocals, are finite."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -39,21 +42,21 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        self._number("temperature", 0.0)
-        self._number("repetition_penalty", 0.0, above=True)
+        self._number("temperature", 0.0, _MOST)
+        self._number("repetition_penalty", 1 / _MOST, _MOST)
         for name in ("top_p", "typical_p"):
             self._number(name, 0.0, 1.0, above=True)
         self._number("min_p", 0.0, 1.0)
         for name in ("presence_penalty", "frequency_penalty"):
-            self._number(name, -math.inf)
+            self._number(name, -_MOST, _MOST)
         self._whole("top_k")
         if self.seed is not None:
             self._whole("seed")
         bias = self.logit_bias
-        if not isinstance(bias, Mapping) or not all(_is_whole(t) and _is_number(b) for t, b in bias.items()):
+        if not isinstance(bias, Mapping) or not all(_is_whole(t) and _is_bias(b) for t, b in bias.items()):
             raise OptionError(
                 f"logit_bias={bias!r:.80} is not allowed: give numbers of tokens with what is added to their logits",
-                hint="such as {198: -5.0}",
+                hint=f"such as {{198: -5.0}}; numbers are at most {_MOST:g}, and -inf forbids a token",
             )
 
     @classmethod
@@ -92,6 +95,10 @@ class Sampling:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def _is_bias(value: Any) -> bool:
+    return _is_number(value) and (value == -math.inf or abs(value) <= _MOST)
 
 
 def _is_whole(value: Any) -> bool:

@@ -25,7 +25,8 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
         raise ModelError(
             f"the folder has no {FILE}" + (f", only {', '.join(others)}" if others else ""),
             where=str(folder),
-            hint="AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes one",
+            hint="say where the vocabulary is (tokenizer=, --tokenizer): a GGUF file, or a folder that has one; "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) of transformers writes it",
         )
     library = LibraryText(path)
     spelling, leading_space = library.spelling()

@@ -34,13 +34,15 @@ class _Metadata:
 
     def flag(self, key: str, otherwise: bool) -> bool:
         found = self.values.get(_PREFIX + key)
-        return otherwise if found is None else bool(found)
+        if found is None:
+            return otherwise
+        return bool(found) if isinstance(found, int) else self._wrong(key, "true or false")
 
     def token(self, key: str, size: int) -> int | None:
         found = self.values.get(f"{_PREFIX}{key}_token_id")
         if found is None:
             return None
-        if isinstance(found, bool) or not hasattr(found, "__index__"):
+        if isinstance(found, bool) or not isinstance(found, int):
             return self._wrong(f"{key}_token_id", "a number")
         token = int(found)
         if not 0 <= token < size:

@@ -69,7 +69,7 @@ class NativeCode:
         """0 where there is none; LLVM ends the process when it is asked for a name that is empty, as one is for it
         that begins with a null character."""
         is_name = symbol and "\0" not in symbol
-        return int(self._engine.get_function_address(symbol)) if is_name else 0
+        return self._engine.address(symbol) if is_name else 0
 
 
 class StepsCode:
@@ -139,19 +139,42 @@ def llvm_binding() -> Any:
     return llvm
 
 
-def _link(llvm: Any, objects: Iterable[bytes | memoryview]) -> Any:
-    blobs = [bytes(blob) for blob in objects]
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
-    # after the engine: the first one opens the process's own symbols to LLVM
-    _check_objects(llvm, blobs)
-    try:
+class _Linked:
+    """Objects that are linked within the process, and in its memory as long as this is.
+
+    Each lies in one block of memory: sections that lie apart are out of each other's reach, wherever the process has
+    only small pieces of free memory between large ones (caches, say), and LLVM's older linker then ends the process.
+    """
+
+    _NAME = "artefact"
+
+    def __init__(self, llvm: Any, blobs: Sequence[bytes]) -> None:
+        machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
+        self._jit = llvm.create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)
+        # the first library that has them opens the process's own symbols to LLVM
+        self._held = [llvm.JITLibraryBuilder().add_current_process().link(self._jit, "process")]
+        _check_objects(llvm, blobs)
+        library = llvm.JITLibraryBuilder().add_current_process()
         for blob in blobs:
-            engine.add_object_file(llvm.ObjectFileRef.from_data(blob))
-        engine.finalize_object()
+            library.add_object_img(blob)
+        self._held.append(library.link(self._jit, self._NAME))
+
+    def address(self, symbol: str) -> int:
+        """Of a function; 0 where there is none."""
+        try:
+            found = self._jit.lookup(self._NAME, symbol)
+        except RuntimeError:
+            return 0
+        self._held.append(found)
+        return int(found[symbol])
+
+
+def _link(llvm: Any, objects: Iterable[bytes | memoryview]) -> _Linked:
+    blobs = [bytes(blob) for blob in objects]
+    try:
+        return _Linked(llvm, blobs)
     except RuntimeError as error:
         raise ArtifactError(f"the artefact's code cannot be linked: {error}", hint=_RECOMPILE) from error
-    return engine
 
 
 def _check_objects(llvm: Any, blobs: Iterable[bytes]) -> None:

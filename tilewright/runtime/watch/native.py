@@ -53,7 +53,7 @@ def native_watch() -> NativeWatch:
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
     )
     module = llvm.parse_assembly(_TEXT + (_SCANS if sys.platform == "linux" else _NO_SCANS))
-    engine = llvm.create_mcjit_compiler(module, machine)
+    engine = llvm.create_mcjit_compiler(module, machine, use_lmm=True)  # all of it in one block of memory
     engine.finalize_object()
     fill = ctypes.CFUNCTYPE(None, _POINTER, _COUNT)(engine.get_function_address("tw_fill_digests"))
     unchanged = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER)(engine.get_function_address("tw_unchanged"))

@@ -318,11 +318,11 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
     alone = not remainder and not any(o.attrs.get("overlap") for o in rows)  # rows, too, would overlap
     tail = "overlap" if alone and not plan.shape.packed and _fills_tile(axes, tile) else "guard"
     panels: list[Op] = []
-    vector = axes.vector
-    if plan.panel > tile.columns:
+    vector, in_parts = axes.vector, plan.panel > tile.columns
+    if in_parts:
         panels, vector = tile_loop(s, axes.vector, plan.panel * tile.lanes, tail)
     columns, inner = column_tiles(s, vector, axes.block, tile.columns, tile.lanes, tail)
-    parts, columns = (columns if panels else []), [*panels, *columns]
+    parts, columns = (columns if in_parts else []), [*panels, *columns]
     inner = [*row, *inner]
     panel = _panel_order(axes, columns, plan.decision.columns_outside, target)
     around = [*panel, *rows]

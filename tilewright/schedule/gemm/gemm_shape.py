@@ -41,7 +41,8 @@ def gemm_shape(axes: GemmAxes, constants: Sequence[Value] = (), group: int = 1) 
         packed=all(o.operands[0] in constants for o in axes.columns),
         along_depth=_lie_along_depth(axes, constants),
     )
-    shape = replace(shape, part=shape.packed and any(_reads_part(o, shape) for o in axes.columns))
+    is_part = shape.packed and any(_reads_part(o, shape) or _shares_axis(o, axes) for o in axes.columns)
+    shape = replace(shape, part=is_part)
     if not shape.packed:  # kernels for few rows and for many read constants in one order
         shape = replace(shape, few_rows=few_rows_of(axes))
     if axes.row is None:
@@ -93,6 +94,15 @@ def _reads_part(load: Op, shape: GemmShape) -> bool:
         return False
     elements = product(buffer_type(load.operands[0]).shape)
     return elements.is_const and elements.value > shape.repeats * shape.columns * shape.lanes * shape.depth
+
+
+def _shares_axis(load: Op, axes: GemmAxes) -> bool:
+    """Whether the columns are a part of an axis whose others are for other iterations, as a head's are: a tile with
+    more than are left of them would reach into the next."""
+    loop_of = axes.sums.stage.axes
+    v = loop_var(loop_of[axes.axis(axes.vector)])
+    others = {loop_var(loop_of[axes.axis(o)]) for o in axes.outer if o in axes.sums.axis_of and extent_of(o) != 1}
+    return any(v in i.vars and others & i.vars for i in load.attrs["idx"])
 
 
 def _windows(load: Op, shape: GemmShape) -> float:

@@ -18,10 +18,10 @@ def packing_for(load: Op, loops: Sequence[Op], parts: Sequence[Op] = ()) -> Pack
     """
     around = [*enclosing_loops(loops[0]), *loops]
     order: dict[Sym, float] = {loop_var(o): n for n, o in enumerate(around)}
-    for part in map(loop_var, parts):
-        moved = [order[v] for i in load.attrs["idx"] if part in i.vars for v in i.vars if v in order]
-        order[part] = min((n for n in moved if n > order[part]), default=order[part] + 0.5) - 0.5
     extents = {loop_var(o): extent_of(o) for o in around}
+    for part in map(loop_var, parts):
+        along = {v for i in load.attrs["idx"] if part in i.vars for v in i.vars if extents.get(v, 1) != 1}
+        order[part] = min((order[v] for v in along if order[v] > order[part]), default=order[part] + 0.5) - 0.5
     factors: list[tuple[int, ...]] = []
     places: list[float] = []  # of each piece, the position of its loop in the nest
     for i, n in zip(load.attrs["idx"], buffer_type(load.operands[0]).shape, strict=True):

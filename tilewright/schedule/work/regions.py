@@ -58,7 +58,7 @@ class CountedRegion:
             is_weight = value.op is not None and value.op.name == "constant"
             moved.append((known, weights_from if is_weight else source_of(whole, target)))
         known_products = {element: n for element, n in products.items() if n}
-        return KernelWork(known_products, operations, _element(self.op.results), tuple(moved))
+        return KernelWork(known_products, operations, element_of(self.op.results), tuple(moved))
 
 
 def source_operator(op: Op) -> str:
@@ -66,6 +66,6 @@ def source_operator(op: Op) -> str:
     return op.loc.op or op.name
 
 
-def _element(results: Iterable[Value]) -> int:
+def element_of(results: Iterable[Value]) -> int:
     """Bytes of the largest element among the results."""
     return max((v.type.dtype.bytes for v in results if isinstance(v.type, TensorType)), default=1)

@@ -6,8 +6,11 @@ import math
 
 from tilewright.frontends.decoders.architectures.registry import architecture
 from tilewright.frontends.decoders.blocks import (
+    ACTIVATIONS,
+    Activation,
     Heads,
     activation,
+    but_every,
     capped,
     gated,
     head_norms,
@@ -18,19 +21,25 @@ from tilewright.frontends.decoders.blocks import (
 from tilewright.frontends.decoders.building import Building, WeightGroup
 from tilewright.frontends.decoders.config import Config
 from tilewright.ir.core import Value
+from tilewright.ir.diag import UnsupportedError
 from tilewright.ops import elementwise as ew
 
+_BASES = {"rope_theta": 1e6, "rope_local_base_freq": 1e4}
 
-@architecture("gemma", "gemma2", "gemma3_text")
+
+@architecture("gemma3_text", defaults=_BASES)
+@architecture("gemma", "gemma2")
 def gemma(m: Building) -> Value:
     config, heads, name = m.config, Heads.of(m.config), m.config.text("model_type")
     epsilon, inner = config.positive("rms_norm_eps", 1e-6), config.count("intermediate_size")
     offset = 0.0 if config.flag("norms_plus_one", False) else 1.0
-    act, bias = activation(config, default="gelu_pytorch_tanh"), config.flag("attention_bias", False)
-    pattern = {"gemma": None, "gemma2": 2, "gemma3_text": config.count("sliding_window_pattern", 6)}[name]
-    sees = windows(config, pattern=pattern)
+    act, bias = _activation(config), config.flag("attention_bias", False)
+    pattern = {"gemma": 1, "gemma2": 2, "gemma3_text": config.count("sliding_window_pattern", 6)}[name]
+    sees = windows(config, but_every(pattern))
     kinds = ["full_attention", "sliding_attention"]
-    turns = {kind: m.turn(heads.size, kind, _local(config, kind, name)) for kind in kinds}
+    turns = {kind: m.turn(heads.size, kind) for kind in kinds}
+    if config.flag("use_bidirectional_attention", False):
+        raise UnsupportedError("a model whose tokens see those behind them is no decoder", where=config.where)
     scale = heads.size**-0.5 if name == "gemma" else config.positive("query_pre_attn_scalar", heads.size) ** -0.5
     cap = config.positive("attn_logit_softcapping") if name == "gemma2" and "attn_logit_softcapping" in config else None
 
@@ -57,8 +66,8 @@ def gemma(m: Building) -> Value:
     return capped(m.logits(x, "lm_head", "model.embed_tokens", tied=True), final)
 
 
-def _local(config: Config, kind: str, name: str) -> Config:
-    """The config for layers of a kind: those with a window have a base of their own in Gemma 3."""
-    if kind == "full_attention" or name != "gemma3_text" or "rope_local_base_freq" in config:
-        return config
-    return Config({**config.fields, "rope_local_base_freq": 10000.0}, config.where)
+def _activation(config: Config) -> Activation:
+    """The first configs say "gelu", and mean its approximation: the field was named anew when that was found."""
+    name = "hidden_activation" if "hidden_activation" in config else "hidden_act"
+    is_first = config.text("model_type") == "gemma" and config.text(name, "gelu") == "gelu"
+    return ACTIVATIONS["gelu_pytorch_tanh"] if is_first else activation(config, name, "gelu_pytorch_tanh")

@@ -5,20 +5,23 @@ from __future__ import annotations
 from tilewright.frontends.decoders.architectures.registry import architecture
 from tilewright.frontends.decoders.blocks import Heads, activation, cached_attention
 from tilewright.frontends.decoders.building import Building, WeightGroup
-from tilewright.frontends.decoders.config import Config
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 from tilewright.ops.view import reshape, section, split, transpose
 
 
-@architecture("gpt_neox", base="gpt_neox.", ignored=(".attention.bias", ".attention.masked_bias"))
+@architecture(
+    "gpt_neox",
+    base="gpt_neox.",
+    defaults={"partial_rotary_factor": 0.25},
+    ignored=(".attention.bias", ".attention.masked_bias"),
+)
 def gpt_neox(m: Building) -> Value:
     config, heads = m.config, Heads.of(m.config)
     width, epsilon = config.count("hidden_size"), config.positive("layer_norm_eps", 1e-5)
     inner, act = config.count("intermediate_size"), activation(config, default="gelu")
     bias, is_parallel = config.flag("attention_bias", True), config.flag("use_parallel_residual", True)
-    partial = {"partial_rotary_factor": 0.25, **config.fields}
-    turn = m.turn(heads.size, config=Config(partial, config.where))
+    turn = m.turn(heads.size)
     x = m.embedded("gpt_neox.embed_in")
     for k, part in m.layers("gpt_neox.layers"):
         own, mlp = part.inside("attention"), part.inside("mlp")

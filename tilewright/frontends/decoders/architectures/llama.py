@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.frontends.decoders.architectures.registry import architecture
-from tilewright.frontends.decoders.blocks import Heads, activation, gated, self_attention, windows
+from tilewright.frontends.decoders.blocks import Heads, activation, everywhere, gated, self_attention, windows
 from tilewright.frontends.decoders.building import Building
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
@@ -14,7 +14,7 @@ def llama(m: Building) -> Value:
     config, heads = m.config, Heads.of(m.config)
     epsilon, inner = config.positive("rms_norm_eps", 1e-6), config.count("intermediate_size")
     act, bias = activation(config), config.flag("attention_bias", False)
-    sees = windows(config, everywhere=config.text("model_type") == "mistral")
+    sees = windows(config, everywhere(config) if config.text("model_type") == "mistral" else None)
     turn = m.turn(heads.size)
     x = m.embedded("model.embed_tokens")
     for k, part in m.layers("model.layers"):

@@ -12,6 +12,7 @@ from tilewright.frontends.decoders.blocks import (
     Activation,
     Heads,
     activation,
+    everywhere,
     experts,
     gated,
     head_norms,
@@ -26,7 +27,7 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.elementwise import sigmoid
 
 
-@architecture("mixtral")
+@architecture("mixtral", defaults={"rope_theta": 1e6, "rms_norm_eps": 1e-5})
 def mixtral(m: Building) -> Value:
     config = m.config
     inner, act, count = config.count("intermediate_size"), activation(config), _count(m)
@@ -37,19 +38,17 @@ def mixtral(m: Building) -> Value:
         weights = routed(own.dense(x, "gate", count), taken, normalised=True)
         return experts(own.inside("experts"), x, weights, inner, act, ("w1", "w3", "w2"))
 
-    return _decoder(m, feed, bias=False, windowed=True)
+    return _decoder(m, feed, windows(config, everywhere(config)), bias=False)
 
 
-@architecture("qwen2_moe", "qwen3_moe")
+@architecture("qwen2_moe", "qwen3_moe", defaults={"use_sliding_window": False})
 def qwen_moe(m: Building) -> Value:
     config, is_new = m.config, m.config.text("model_type") == "qwen3_moe"
     act, count = activation(config), _count(m)
     taken = _taken(config, 8 if is_new else 4, count)
     inner, normalised = config.count("moe_intermediate_size"), config.flag("norm_topk_prob", False)
     every = config.count("decoder_sparse_step", 1)
-    plain = config.fields.get("mlp_only_layers") or []
-    if not isinstance(plain, list):
-        raise config.wrong("mlp_only_layers", "a list of layers")
+    plain = config.places("mlp_only_layers", config.count("num_hidden_layers"))
     names = ("gate_proj", "up_proj", "down_proj")
 
     def feed(k: int, part: WeightGroup, x: Value) -> Value:
@@ -61,7 +60,9 @@ def qwen_moe(m: Building) -> Value:
         return found if is_new else ew.add(found, _shared(config, own, x, act))
 
     bias = config.flag("attention_bias", False) if is_new else config.flag("qkv_bias", True)
-    return _decoder(m, feed, bias=bias, out_bias=bias and is_new, head_norm=is_new)
+    last = config.count("max_window_layers", 28, least=0)
+    sees = windows(config, everywhere(config) if is_new else lambda k: k % 2 == 0 and k < last)
+    return _decoder(m, feed, sees, bias=bias, out_bias=bias and is_new, head_norm=is_new)
 
 
 def _shared(config: Config, part: WeightGroup, x: Value, act: Activation) -> Value:
@@ -73,14 +74,14 @@ def _shared(config: Config, part: WeightGroup, x: Value, act: Activation) -> Val
 def _decoder(
     m: Building,
     feed: Callable[[int, WeightGroup, Value], Value],
+    sees: list[int | None],
     *,
     bias: bool,
     out_bias: bool = False,
     head_norm: bool = False,
-    windowed: bool = False,
 ) -> Value:
     config, heads = m.config, Heads.of(m.config)
-    epsilon, sees = config.positive("rms_norm_eps", 1e-5), windows(config, everywhere=windowed)
+    epsilon = config.positive("rms_norm_eps", 1e-6)
     turn = m.turn(heads.size)
     x = m.embedded("model.embed_tokens")
     for k, part in m.layers("model.layers"):

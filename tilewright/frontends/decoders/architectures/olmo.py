@@ -6,7 +6,14 @@ The first has layer norms without weights before its blocks, the others norms be
 from __future__ import annotations
 
 from tilewright.frontends.decoders.architectures.registry import architecture
-from tilewright.frontends.decoders.blocks import Heads, activation, cached_attention, gated, windows
+from tilewright.frontends.decoders.blocks import (
+    Heads,
+    activation,
+    but_every,
+    cached_attention,
+    gated,
+    windows,
+)
 from tilewright.frontends.decoders.building import Building
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
@@ -42,7 +49,7 @@ def olmo2(m: Building) -> Value:
     config, heads = m.config, Heads.of(m.config)
     width, inner, act = config.count("hidden_size"), config.count("intermediate_size"), activation(config)
     epsilon, bias = config.positive("rms_norm_eps", 1e-5), config.flag("attention_bias", False)
-    sees = windows(config, pattern=4 if config.text("model_type") == "olmo3" else None)
+    sees = windows(config, but_every(4) if config.text("model_type") == "olmo3" else None)
     kinds = ["full_attention", "sliding_attention"]
     turns = {kind: m.turn(heads.size, kind) for kind in kinds}
     x = m.embedded("model.embed_tokens")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.frontends.decoders.architectures.registry import architecture
-from tilewright.frontends.decoders.blocks import Heads, activation, cached_attention, windows
+from tilewright.frontends.decoders.blocks import Heads, activation, cached_attention, everywhere, windows
 from tilewright.frontends.decoders.building import Building
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
@@ -14,7 +14,7 @@ from tilewright.ops.view import split
 def phi3(m: Building) -> Value:
     config, heads = m.config, Heads.of(m.config)
     epsilon, inner = config.positive("rms_norm_eps", 1e-5), config.count("intermediate_size")
-    act, sees, width = activation(config), windows(config, everywhere=True), config.count("hidden_size")
+    act, sees, width = activation(config), windows(config, everywhere(config)), config.count("hidden_size")
     turn = m.turn(heads.size)
     sizes = (heads.count * heads.size, heads.groups * heads.size, heads.groups * heads.size)
     x = m.embedded("model.embed_tokens")

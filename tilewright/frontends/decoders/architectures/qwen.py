@@ -9,13 +9,14 @@ from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 
 
-@architecture("qwen2", "qwen3")
+@architecture("qwen2", "qwen3", defaults={"use_sliding_window": False})
 def qwen(m: Building) -> Value:
     config, heads = m.config, Heads.of(m.config)
     is_new = config.text("model_type") == "qwen3"
     epsilon, inner = config.positive("rms_norm_eps", 1e-6), config.count("intermediate_size")
     act, bias = activation(config), config.flag("attention_bias", False) if is_new else True
-    sees = windows(config)
+    first = config.count("max_window_layers", 28, least=0)
+    sees = windows(config, lambda k: k >= first)
     turn = m.turn(heads.size)
     x = m.embedded("model.embed_tokens")
     for k, part in m.layers("model.layers"):

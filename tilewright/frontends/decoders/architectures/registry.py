@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.frontends.decoders.blocks import Heads
 from tilewright.frontends.decoders.building import Building
@@ -29,12 +30,14 @@ def caches(config: Config, capacity: int) -> dict[str, Declared]:
 @dataclass(frozen=True)
 class Architecture:
     """`write` makes logits of a building; `states` are what it keeps for so many positions. Names of tensors begin with
-    `base` but for those of the head; what `ignored` tensors end in may be in files and means nothing."""
+    `base` but for those of the head; `defaults` stand for fields that a config does not have; what `ignored` tensors
+    end in may be in files and means nothing."""
 
     name: str
     write: Callable[[Building], Value]
     states: States = caches
     base: str = "model."
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq",)
 
 
@@ -43,14 +46,18 @@ ARCHITECTURES: dict[str, Architecture] = {}
 
 
 def architecture(
-    *names: str, states: States = caches, base: str = "model.", ignored: tuple[str, ...] = ()
+    *names: str,
+    states: States = caches,
+    base: str = "model.",
+    defaults: Mapping[str, Any] | None = None,
+    ignored: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Building], Value]], Callable[[Building], Value]]:
     """Registers what is decorated under all names."""
 
     def register(write: Callable[[Building], Value]) -> Callable[[Building], Value]:
         for name in names:
             ends = (*Architecture.ignored, *ignored)
-            ARCHITECTURES[name] = Architecture(name, write, states, base, ends)
+            ARCHITECTURES[name] = Architecture(name, write, states, base, defaults or {}, ends)
         return write
 
     return register

@@ -10,12 +10,13 @@ from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 
 
-@architecture("smollm3")
+@architecture("smollm3", defaults={"rope_theta": 2e6, "use_sliding_window": False})
 def smollm3(m: Building) -> Value:
     config, heads = m.config, Heads.of(m.config)
     epsilon, inner = config.positive("rms_norm_eps", 1e-6), config.count("intermediate_size")
-    act, bias, sees = activation(config), config.flag("attention_bias", False), windows(config)
+    act, bias = activation(config), config.flag("attention_bias", False)
     turn, turned = m.turn(heads.size), _turned(config)
+    sees = windows(config, lambda k: "sliding_window" in config and not turned[k])
     x = m.embedded("model.embed_tokens")
     for k, part in m.layers("model.layers"):
         normed, own = part.rms(x, "input_layernorm", epsilon), part.inside("self_attn")

@@ -6,20 +6,18 @@ from __future__ import annotations
 from tilewright.frontends.decoders.architectures.registry import architecture
 from tilewright.frontends.decoders.blocks import Heads, activation, gated, self_attention
 from tilewright.frontends.decoders.building import Building, WeightGroup
-from tilewright.frontends.decoders.config import Config
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 from tilewright.ops.norm import standardized
 from tilewright.ops.view import concat, reshape
 
 
-@architecture("stablelm")
+@architecture("stablelm", defaults={"partial_rotary_factor": 0.25})
 def stablelm(m: Building) -> Value:
     config, heads = m.config, Heads.of(m.config)
     epsilon, inner, act = config.positive("layer_norm_eps", 1e-5), config.count("intermediate_size"), activation(config)
     bias, is_parallel = config.flag("use_qkv_bias", False), config.flag("use_parallel_residual", False)
-    partial = {"partial_rotary_factor": 0.25, **config.fields}
-    turn = m.turn(heads.size, config=Config(partial, config.where))
+    turn = m.turn(heads.size)
     norms = config.flag("qk_layernorm", False)
     if norms:
         m.weights.parts(config, "num_attention_heads")

@@ -80,6 +80,14 @@ class _Cache:
         """Of keys or values of all positions those that are looked at."""
         return x if self.seen == self.size else section(x, 2, 0, self.seen)
 
+    def read_values(self, x: Value) -> Value:
+        """As `read`, of a buffer that may hold anything behind what is filled of an entry: zeros are read there, since
+        no weight of 0 takes away what is no number."""
+        keys = reshape(self.keys(), shape=(1, 1, self.seen, 1))
+        end = reshape(ew.add(self.start, dim_value(self.steps)), shape=(self.batch, 1, 1, 1))
+        x = self.read(x)
+        return ew.select(ew.lt(keys, end), x, full(value=0, dtype=dtype_of(x), shape=()))
+
     def filled(self, new: Value, past: Value | None, *, is_shared: bool = False) -> Value:
         """[batch, heads, size, width]: what was there before the first step, the new steps, and zeros; what was there
         before, where past and present share a buffer."""
@@ -104,7 +112,6 @@ class _Cache:
         behind = full(value=0, dtype=dtype_of(new), shape=())
         offset = reshape(offset, shape=(self.batch, 1, self.size, 1))
         return ew.select(ew.lt(offset, 0), before, ew.select(ew.lt(offset, last), moved, behind))
-
 
     def _joined(self, past: Value, new: Value, first: Sym) -> Value:
         """What was before the first step, the new steps, and zeros, one behind the other."""
@@ -154,7 +161,8 @@ def group_query_attention(node: Node) -> tuple[Value | None, ...]:
     keys, values = (cache.filled(x, node.optional(n), is_shared=is_shared) for x, n in ((k, 3), (v, 4)))
     visible = reshape(_visible(node, cache), shape=(batch, 1, 1, steps, cache.seen))
     sink, added = _sink(node, shape_of(q)[1], shape_of(k)[1]), _added(node, cache, shape_of(q)[1], shape_of(k)[1])
-    return _grouped(node, q, cache.read(keys), cache.read(values), visible, sink, added), keys, values
+    filled_values = cache.read_values(values) if is_shared and batch != 1 else cache.read(values)
+    return _grouped(node, q, cache.read(keys), filled_values, visible, sink, added), keys, values
 
 
 def _first(node: Node, batch: Sym, steps: Sym) -> Sym | None:
@@ -185,7 +193,7 @@ def sparse_attention(node: Node) -> tuple[Value | None, ...]:
     else:
         node.attr("rotary_interleaved", 0)
     keys, values = (cache.filled(x, node.input(n), is_shared=True) for x, n in ((k, 3), (v, 4)))
-    return _grouped(node, q, keys, values, _listed(node, cache, q, keys)), keys, values
+    return _grouped(node, q, keys, cache.read_values(values), _listed(node, cache, q, keys)), keys, values
 
 
 def _listed(node: Node, cache: _Cache, q: Value, k: Value) -> Value:
