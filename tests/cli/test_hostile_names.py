@@ -79,6 +79,9 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "quantize", path, "--data", "\x1b.npz", "--max-drop", "1%", "-o", str(source.with_name("\x1bq.onnx"))
     yield "verify", path, "--data", "\x1b.npz"
     yield "convert", path, "-o", str(source.with_name("\x1bc.onnx"))
+    yield "generate", path, "--prompt", "\x1b"
+    yield "chat", path
+    yield "cost", path
     yield ("cache",)
     yield ("info",)
     yield ("\x1b\u202ecommand",)

@@ -238,11 +238,11 @@ def turn_picked(module: Module) -> None:
 
 def _is_picked_and_turned(w: Value, module: Module, typical: TypicalSizes) -> bool:
     """Whether products read a matrix of narrow weights transposed, and all else that reads it picks few elements."""
-    if not isinstance(w.type, TensorType) or w.type.rank != 2 or not is_known(w):
+    if not isinstance(w.type, TensorType) or w.type.rank != 2:
         return False
     picking = [user for user in w.users if picks_by_data(user) and user.operands[0] is w]
     turning = [user for user in w.users if user not in picking]
-    if not picking or not turning or not all(_reads_turned(user, w) for user in turning):
+    if not picking or not turning or not is_known(w) or not all(_reads_turned(user, w) for user in turning):
         return False
     (picked,) = typical.medium([sum((type_of(user.result).size for user in picking), sym(0))])
     return are_picked(picked, _stored_bytes(w, module))

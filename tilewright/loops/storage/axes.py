@@ -97,7 +97,9 @@ def merge_alike(func: Func, buffer: Value, other: Func, same: Value) -> None:
     ScheduleError where `merge_axes` refuses.
     """
     while (shape := buffer_type(buffer).shape) != (others := buffer_type(same).shape):
-        first = next(k for k, (n, m) in enumerate(zip(shape, others, strict=False)) if n is not m)
+        first = next((k for k, (n, m) in enumerate(zip(shape, others, strict=False)) if n is not m), None)
+        if first is None:  # one has axes behind those of both, which are 1 where both kernels run
+            refuse("merge_alike", buffer, f"the other kernel sees it as {buffer_type(same)}")
         if len(shape) >= len(others):
             merge_axes(func, buffer, first)
         else:

@@ -334,9 +334,11 @@ def _added(node: Node, cache: _Cache, count: Sym, groups: Sym) -> Value | None:
     batch, heads, steps, total = node.shape(10)
     wrong = f"{node.type(10)} cannot be added to scores of {cache.batch} entries, {count} heads and {cache.steps} steps"
     fits = (s.logical_or(s.eq(batch, 1), s.eq(batch, cache.batch)), s.logical_or(s.eq(heads, 1), s.eq(heads, count)))
-    node.demand(s.logical_and(*fits, s.eq(steps, cache.steps), s.le(total, cache.seen)), wrong)
+    node.demand(s.logical_and(*fits, s.eq(steps, cache.steps), s.le(total, cache.size)), wrong)
     if total != cache.seen:
-        added = pad(added, before=(0,) * 4, after=(sym(0), sym(0), sym(0), cache.seen - total))
+        if total != cache.size:
+            added = pad(added, before=(0,) * 4, after=(sym(0), sym(0), sym(0), cache.size - total))
+        added = added if cache.seen == cache.size else section(added, 3, 0, cache.seen)
     if not heads.is_const:
         added, heads = expand(added, shape=(batch, count, steps, cache.seen)), count
     shape = (batch, 1, 1) if heads == 1 else (batch, groups, heads // groups)
