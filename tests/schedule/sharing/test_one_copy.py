@@ -82,9 +82,10 @@ def test_who_cannot_read_it_packed_has_a_copy_as_it_was(monkeypatch: pytest.Monk
         raise ScheduleError("not today")
 
     monkeypatch.setattr(one_copy, "pack_argument", refuses)
-    module, _ = oracle.agree([tensor(dt.i64, (3,))], lambda x: tied(x, constant(w, "w")), [ids(0, 1, 2)])
+    module, ctx = oracle.agree([tensor(dt.i64, (3,))], lambda x: tied(x, constant(w, "w")), [ids(0, 1, 2)])
     assert set(sizes(module)) == {"w", "w.packed"}
     assert len(refused) == 1
+    assert [r.message for r in ctx.remarks if r.stage == "one-copy"] == ["it reads a copy of its own: not today"]
 
 
 def test_halves_of_bytes() -> None:

@@ -333,7 +333,7 @@ class _Kernels:
             lowered.func.info = replace(kernel_info(lowered.func), rounds_as_written=True)
         if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
             return self._from_trace(func, lowered, self.edited)
-        expect_packed(lowered.func, layouts)
+        expect_packed(lowered.func, layouts, self.remarks)
         lowered.func.info = replace(kernel_info(lowered.func), little=is_little)
         try:
             found = cheapest_first(candidates, lowered, self.target, self.remarks)

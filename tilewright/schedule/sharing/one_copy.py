@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.cost.data_movement import LEAST_SHARED, are_picked
 from tilewright.cost.typical import typical_sizes
 from tilewright.ir.core import Func, Op, Value, substitute
-from tilewright.ir.diag import ScheduleError
+from tilewright.ir.diag import Remark, ScheduleError
 from tilewright.ir.sym import ZERO, Sym, maximum
 from tilewright.ir.types import TensorType
 from tilewright.loops.analysis.deps import accesses
@@ -80,15 +80,15 @@ def chosen_packings(
     return {k: chosen[name] for k, name in names.items() if name in chosen and not readers.get(name)}
 
 
-def expect_packed(func: Func, packings: Mapping[int, Packing]) -> None:
+def expect_packed(func: Func, packings: Mapping[int, Packing], remarks: list[Remark]) -> None:
     """Let a kernel that was just lowered read operands as they lie for others; one that it cannot read so, it reads as
-    it was."""
+    it was, and `remarks` say why there are two copies."""
     operands = operands_of(func)
     for k, packing in packings.items():
         try:
             pack_argument(func, operands[k], packing)
-        except ScheduleError:
-            continue
+        except ScheduleError as error:
+            remarks.append(Remark("one-copy", func.name, f"it reads a copy of its own: {error}"))
 
 
 def _bytes(value: Value) -> int:
