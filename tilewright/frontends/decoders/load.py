@@ -30,6 +30,8 @@ from tilewright.runtime.errors import OptionError
 NEXT = "next"
 """What names of outputs begin with that states become."""
 PAST = "past"
+ACTIVATIONS = "int16"
+"""What rows are rounded to, for prompts, where nothing else is wanted (`Options.activations`)."""
 
 
 def load_decoder(
@@ -78,7 +80,7 @@ def load_decoder(
     module = translated(declared, outputs, 0, translate, shapes=shapes)
     variables = tuple((name, f"{NEXT}.{name}", "", name) for name in kept)
     nodes = sum(op.name not in ("constant", "return") for op in module.main.body.ops)
-    module.main.attrs |= {"variables": variables, "keeps": True, "nodes": nodes}
+    module.main.attrs |= {"variables": variables, "keeps": True, "nodes": nodes, "activations": ACTIVATIONS}
     return module
 
 
