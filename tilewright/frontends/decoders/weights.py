@@ -56,7 +56,8 @@ class CheckpointWeights:
         if stored is None:
             return full(value=0.0, dtype=dt.f32, shape=shape)
         if name not in self._values:
-            self._values[name] = stored_value(self._as_wanted(self._key(name), stored))
+            is_matrix = len(shape) == 2 and shape[0] > 1
+            self._values[name] = stored_value(self._as_wanted(self._key(name), stored) if is_matrix else stored)
         return self._values[name]
 
     def rows(self, name: str, count: int, width: int, places: Value) -> Value:
@@ -75,6 +76,11 @@ class CheckpointWeights:
     def skip(self, *names: str) -> None:
         """Leave tensors out that the file may have, and that mean nothing."""
         self._used.update(self._key(name) for name in names)
+
+    def shared(self, *names: str) -> str:
+        """Of the names of one tensor that under which it is there. Files have it once, or several times."""
+        self.skip(*names)
+        return next((name for name in names if name in self), names[0])
 
     def check(self, ignored: Iterable[str] = ()) -> None:
         """ModelError that names all tensors that are missing, of another shape, or not of this architecture, but for
@@ -103,7 +109,7 @@ class CheckpointWeights:
             )
 
     def _as_wanted(self, name: str, stored: StoredTensor) -> StoredTensor:
-        form = self._form(name, stored) if len(stored.shape) == 2 else None
+        form = self._form(name, stored)
         return stored if form is None else as_form(stored, form)
 
     def _form(self, name: str, matrix: StoredTensor) -> WeightForm | None:
