@@ -19,7 +19,7 @@ def packing_for(load: Op, loops: Sequence[Op], parts: Sequence[Op] = ()) -> Pack
     around = [*enclosing_loops(loops[0]), *loops]
     order: dict[Sym, float] = {loop_var(o): n for n, o in enumerate(around)}
     extents = {loop_var(o): extent_of(o) for o in around}
-    for part in map(loop_var, parts):
+    for part in (v for v in map(loop_var, parts) if v in order):
         along = {v for i in load.attrs["idx"] if part in i.vars for v in i.vars if extents.get(v, 1) != 1}
         order[part] = min((order[v] for v in along if order[v] > order[part]), default=order[part] + 0.5) - 0.5
     factors: list[tuple[int, ...]] = []
