@@ -62,7 +62,7 @@ class Server:
 
     def wait(self, running: int, waiting: int = 0) -> None:
         """Until so many answers are computed, and so many wait."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while (found := self.http.get("/health").json()) != {"status": "ok", "running": running, "waiting": waiting}:
             assert time.monotonic() < end, found
             time.sleep(0.005)
@@ -76,14 +76,14 @@ def server(model: LanguageModel, *, keys: tuple[str, ...] = (), **limits: Any) -
     how: dict[str, Any] = {"limits": Limits(**limits), "keys": keys, "ended": ended.is_set, "started": started.set}
     thread = threading.Thread(target=serve, args=(model, "m", listener), kwargs=how)
     thread.start()
-    assert started.wait(30)
+    assert started.wait(120)
     found = Server(f"http://127.0.0.1:{port}", ended)
     try:
         yield found
     finally:
         ended.set()
         found.http.close()
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
 
 
