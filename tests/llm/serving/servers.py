@@ -69,12 +69,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def server(model: LanguageModel, *, keys: tuple[str, ...] = (), **limits: Any) -> Iterator[Server]:
+def server(
+    model: LanguageModel, *, name: str = "m", keys: tuple[str, ...] = (), **limits: Any
+) -> Iterator[Server]:
     listener = listening("127.0.0.1", 0)
     port = listener.getsockname()[1]
     started, ended = threading.Event(), threading.Event()
     how: dict[str, Any] = {"limits": Limits(**limits), "keys": keys, "ended": ended.is_set, "started": started.set}
-    thread = threading.Thread(target=serve, args=(model, "m", listener), kwargs=how)
+    thread = threading.Thread(target=serve, args=(model, name, listener), kwargs=how)
     thread.start()
     assert started.wait(120)
     found = Server(f"http://127.0.0.1:{port}", ended)

@@ -113,8 +113,8 @@ def test_options_say_how_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loading, "load", lambda path, **options: chance())
     monkeypatch.setattr(running, "serve", serve)
-    result = call("dir/m.gguf", "--port", 0, "--parallel", 3, "--queue", 5, "--prefixes", 2, "--piece", 7, "--positions",
-                  999, "--api-key", "a", "--api-key", "b")  # fmt: skip
+    given = "--port 0 --parallel 3 --queue 5 --prefixes 2 --piece 7 --positions 999 --api-key a --api-key b"
+    result = call("dir/m.gguf", *given.split())
     assert result.exit_code == 0, result.output
     limits = asked["limits"]
     assert (limits.parallel, limits.waiting, limits.kept, limits.piece, limits.positions) == (3, 5, 2, 7, 999)
