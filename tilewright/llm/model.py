@@ -20,6 +20,7 @@ from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, token
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
+from tilewright.llm.sequences import ForkedSequences, Sequences
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -132,6 +133,10 @@ class LanguageModel:
     def tokens(self, prompt: Prompt, **variables: Any) -> list[int]:
         """The tokens of a prompt, as the model is fed them."""
         return tokens_of(prompt, self.tokenizer, self.template, variables)
+
+    def sequences(self, slots: int) -> Sequences:
+        """So many sequences of tokens at once, apart from all that is asked here (for `serving`)."""
+        return ForkedSequences(self._root, slots)
 
     def logits(self, prompt: Prompt) -> np.ndarray:
         """The logits f32[size of the vocabulary] of the token behind a prompt."""

@@ -40,6 +40,7 @@ from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.peel import peel
 from tilewright.loops.order.reorder import reorder
+from tilewright.loops.order.round_terms import round_terms
 from tilewright.loops.order.split import split
 from tilewright.loops.order.split_evenly import split_evenly
 from tilewright.loops.order.split_range import split_range
@@ -228,6 +229,7 @@ class Schedule:
     pack_argument = _step(pack_argument)
     rfactor = _step(rfactor)
     factor_out = _step(factor_out)
+    round_terms = _step(round_terms)
     vectorize = _step(vectorize)
     vectorize_reduction = _step(vectorize_reduction)
     prefetch = _step(prefetch)

@@ -46,7 +46,8 @@ def model_options(command: F) -> F:
         click.option("--context", type=click.IntRange(min=1), metavar="POSITIONS",
                      help="The most tokens of prompt and answer together  [default: what the model was trained for]"),
         click.option("--weights", metavar="TYPE",
-                     help="float32, float16, bfloat16, int8 or int4 for weights that are stored in more bits."),
+                     help="float32, float16, bfloat16, int8 or int4 (also int4:64, int8:row, int4:32:min) for "
+                          "weights that are stored in more bits."),
         click.option("--threads", type=click.IntRange(min=1),
                      help="Threads that run the model  [default: all it may use]"),
     ):  # fmt: skip

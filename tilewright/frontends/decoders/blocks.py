@@ -67,6 +67,14 @@ class Heads:
             raise config.error(f"'hidden_size' {width} is no multiple of 'num_attention_heads' {count}")
         return cls(count, groups, config.count("head_dim", width // count, most=MAX_PARTS))
 
+    @classmethod
+    def counted(cls, config: Config, name: str) -> Heads:
+        """Heads of their own keys and values, as many as a field says, which are the whole width."""
+        count, width = config.count(name, most=MAX_PARTS), config.count("hidden_size")
+        if width % count:
+            raise config.error(f"{config.named('hidden_size')} {width} is no multiple of {config.named(name)} {count}")
+        return cls(count, count, width // count)
+
     def projected(self, part: WeightGroup, x: Value, *, bias: bool = False) -> tuple[Value, Value, Value]:
         """Queries, keys and values of x by three matrices: [1, steps, heads * size] each."""
         rows = (self.count * self.size, self.groups * self.size, self.groups * self.size)
@@ -88,9 +96,11 @@ def cached_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    bias: Value | None = None,
 ) -> Value:
     """[1, steps, heads * size]: attention of the new queries [1, heads, steps, size] over all keys up to their own, the
-    new ones [1, groups, steps, size] put behind those in the cache.
+    new ones [1, groups, steps, size] put behind those in the cache. A `bias` [heads, steps, past + steps] is added to
+    the scores, where there is no window.
 
     With a `window` a query sees that many keys at most, its own among them; with a `softcap` scores are
     softcap * tanh(score / softcap).
@@ -102,6 +112,8 @@ def cached_attention(
     wide = reshape(q, shape=(1, groups, heads // groups, steps, size))
     keys, values = (reshape(x, shape=(1, groups, 1, total, shape_of(x)[3])) for x in (keys, values))
     mask = None if window is None else _in_window(building, window, first)
+    if bias is not None:
+        mask = reshape(bias, shape=(groups, heads // groups, steps, total))
     if softcap is None:
         operands = [wide, keys, values] if mask is None else [wide, keys, values, mask]
         found = attention(*operands, scale=scale, causal=True, causal_offset=building.before - first)
@@ -118,8 +130,14 @@ def cached_attention(
 def kept(building: Building, name: str, new: Value, first: Sym) -> Value:
     """[1, groups, past + steps - first, size]: a state [1, groups, capacity, size] from the position `first` up to the
     new rows [1, groups, steps, size], which are written behind those that were there."""
-    building.updated[name] = filled = put(building.states[name], new, at=(0, 0, building.before, 0))
-    return section(filled, 2, first, building.before + building.steps - first)
+    return kept_behind(building, name, new, building.before, first)
+
+
+def kept_behind(building: Building, name: str, new: Value, before: Sym, first: Sym) -> Value:
+    """[1, groups, before + rows - first, size]: a state from the position `first` up to the new rows [1, groups, rows,
+    size], which are written behind `before` that were there."""
+    building.updated[name] = filled = put(building.states[name], new, at=(0, 0, before, 0))
+    return section(filled, 2, first, before + shape_of(new)[2] - first)
 
 
 def _positions_from(first: Sym, count: Sym) -> Value:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.frontends.weights.forms import Wanted, checked_weights
 from tilewright.runtime.errors import OptionError
 
 LOGITS = ("last", "all")
-WEIGHTS = ("float32", "float16", "bfloat16", "int8", "int4")
 
 
 @dataclass(frozen=True)
@@ -18,15 +18,18 @@ class DecoderSource:
     path: a .gguf file, or a folder of Hugging Face (config.json and .safetensors).
     capacity: positions that its states have room for; None is the context that it was trained for.
     logits: of the "last" position of a call, or of "all" of them.
-    weights: "float32", "float16", "bfloat16", "int8" or "int4" for matrices that are stored in more bits (integers in
-        groups of 32; the embedding and the head are int8 where others are int4); None takes all as they are stored.
-        "float32" is for all of them.
+    weights: "float32", "float16", "bfloat16", "int8" or "int4" for matrices that are stored in more bits; of integers
+        how many elements of a row share a scale, and whether codes begin at a minimum, may follow ("int4:128",
+        "int8:row", "int4:32:min"; 32 and symmetric by default). The embedding and the head are int8 where others are
+        int4. "float32" is for all of them. A mapping has forms by patterns of the names of tensors, of which the first
+        that fits counts, and others stay ({"*.down_proj.weight": "int8", "*": "int4"}). None takes all as they are
+        stored.
     """
 
     path: str | Path
     capacity: int | None = None
     logits: str = "last"
-    weights: str | None = None
+    weights: Wanted = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | Path):
@@ -38,11 +41,7 @@ class DecoderSource:
             raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number of positions, from 1 on")
         if self.logits not in LOGITS:
             raise OptionError(f"logits={self.logits!r:.80} is not allowed: one of {', '.join(LOGITS)}")
-        if self.weights is not None and self.weights not in WEIGHTS:
-            raise OptionError(
-                f"weights={self.weights!r:.80} is not allowed: one of {', '.join(WEIGHTS)}, or None",
-                hint="None takes the weights as they are stored",
-            )
+        object.__setattr__(self, "weights", checked_weights(self.weights))
 
     @classmethod
     def of(cls, source: object) -> DecoderSource:

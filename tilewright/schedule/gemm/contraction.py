@@ -238,7 +238,7 @@ def tile_fused(
 
 def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
     """Keep the sums of a tile in registers for the whole depth."""
-    tiled = _tile_reader(s, plan, target)
+    tiled = tile_reader(s, plan, target)
     groups = _groups_of_terms(s, plan) if tiled.is_one else []
     kept = _kept(plan, tiled, groups, target)
     lanes = plan.decision.tile.lanes
@@ -285,7 +285,7 @@ def _groups_of_terms(s: Schedule, plan: GemmPlan) -> list[int]:
     return groups_of_factors(weights) or ([] if depth is None else [whole_part(depth)])
 
 
-def _kept(plan: GemmPlan, tiled: _Tiled, groups: Sequence[int], target: Target) -> Summation:
+def _kept(plan: GemmPlan, tiled: Tiled, groups: Sequence[int], target: Target) -> Summation:
     """How to keep the sums. Those of groups are added to them from registers, which may leave none for them."""
     kept = summation_of(plan.stage, tiled.parts[0].tile[-1])
     if not groups:
@@ -298,7 +298,7 @@ def _kept(plan: GemmPlan, tiled: _Tiled, groups: Sequence[int], target: Target) 
 
 
 @dataclass(frozen=True, eq=False)
-class _Tiled:
+class Tiled:
     """The nest that reads the sums, in tiles: the loops that a panel of columns is read in, those over tiles of rows
     within, the nests on tiles of each size, whether one of these is all rows, and the loop over parts of a panel that
     lies together as a whole, if there is such."""
@@ -310,7 +310,7 @@ class _Tiled:
     parts_of_panel: Sequence[Op] = ()
 
 
-def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
+def tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> Tiled:
     """Split the axes into tiles, and order the loops around these."""
     axes = plan.axes
     tile = plan.decision.tile
@@ -335,7 +335,7 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
         panel, around = lines, [*lines, *rows, *columns]
     around = loop_around(s, around, inner)
     s.reorder(*around, *inner)
-    return _Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one, parts)
+    return Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one, parts)
 
 
 def _fills_tile(axes: GemmAxes, tile: Tile) -> bool:
@@ -362,7 +362,7 @@ def _begin_earlier(s: Schedule, plan: GemmPlan, is_one: bool) -> bool:
 
 def _tiles_of_any_columns(
     s: Schedule, axes: GemmAxes, rows: list[Op], row: list[Op], decision: Decision, target: Target
-) -> _Tiled:
+) -> Tiled:
     """Whole tiles, and the columns that these leave in tiles of one vector. Both are within the same loops, which
     threads share."""
     tile = decision.tile
@@ -380,7 +380,7 @@ def _tiles_of_any_columns(
         within = loop_around(s, within, loops)
         s.reorder(*within, *loops)
         nests.append(Nest([*around, *within], loops))
-    return _Tiled(panel, rows, nests, _is_one_tile(axes, tile))
+    return Tiled(panel, rows, nests, _is_one_tile(axes, tile))
 
 
 def _panel_order(axes: GemmAxes, columns: list[Op], columns_outside: bool, target: Target) -> list[Op]:
@@ -491,7 +491,7 @@ class _Operands:
 def _lay_out(
     s: Schedule,
     plan: GemmPlan,
-    tiled: _Tiled,
+    tiled: Tiled,
     made: list[TileSums],
     step: Op,
     pairs: Sequence[bool],

@@ -24,7 +24,7 @@ def packing_for(load: Op, loops: Sequence[Op], parts: Sequence[Op] = ()) -> Pack
     for chosen in variables(load.attrs["idx"]) - order.keys():
         most = chosen.bounds[1]
         order[chosen], extents[chosen] = -0.5, sym(0) if most is None else sym(most + 1)
-    for part in map(loop_var, parts):
+    for part in (v for v in map(loop_var, parts) if v in order):
         along = {v for i in load.attrs["idx"] if part in i.vars for v in i.vars if extents.get(v, 1) != 1}
         order[part] = min((order[v] for v in along if order[v] > order[part]), default=order[part] + 0.5) - 0.5
     factors: list[tuple[int, ...]] = []
