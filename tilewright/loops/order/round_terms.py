@@ -16,7 +16,7 @@ from tilewright.ir.sym import ZERO, Sym, sym
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
-from tilewright.loops.analysis.linear import Linear, Part, stores_to
+from tilewright.loops.analysis.linear import Linear, Summand, stores_to
 from tilewright.loops.edit import (
     block_of,
     body_of,
@@ -319,7 +319,7 @@ def _sum_of_rows(names: set[str], rows: _Rows, group: int) -> None:
 class _Parts:
     """What a second factor is a sum of, as copies of its ops for element `within` of group `g` of column `column`."""
 
-    parts: list[Part]
+    parts: list[Summand]
     ops: list[Op]
     g: Sym
     within: Sym
