@@ -100,18 +100,19 @@ def bound(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
     return np.asarray(0.5 * steps @ np.abs(w) + 2e-6 * size)
 
 
+@pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_stay_within_half_of_a_step(kind: str) -> None:
+def test_results_stay_within_half_of_a_step(kind: str, bits: int) -> None:
     depth, columns = 128, 80
     module = product_of(kind, depth, columns)
     (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
-    kernel = scheduled(module)
+    kernel = scheduled(module, rounded_rows=bits)
     assert is_rounded(kernel)
     assert any(step.startswith("dot(") for step in kernel_info(kernel).schedule)
     for rows in (9, 10, 23):
         x = RNG.standard_normal((rows, depth)).astype(np.float32)
         (y,) = oracle.run(module, [x])
-        assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), 16))
+        assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
 
 
 def test_few_rows_stay_as_they_are() -> None:
@@ -133,15 +134,18 @@ def test_where_it_is_not_wanted_or_does_not_gain(target: str, bits: int) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("depth", "columns"), [(64, 384), (128, 300), (1088, 24)])
-def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: int) -> None:
+@pytest.mark.parametrize(
+    ("depth", "columns", "activations"), [(64, 384, "int16"), (128, 300, "int8"), (1088, 24, "int16"), (64, 96, "int8")]
+)
+def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: int, activations: str) -> None:
     module = product_of(kind, depth, columns)
     (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
-    model = Model(compile_module(module, Options(activations="int16"), parse_target("host,l2=1024")), 2)
+    model = Model(compile_module(module, Options(activations=activations), parse_target("host,l2=1024")), 2)
+    bits = bits_of_rows(Options(activations=activations))
     for rows in (0, 1, 2, 7, 8, 9, 15, 16, 17, 40):
         x = RNG.standard_normal((rows, depth)).astype(np.float32)
         y = model(x)[0]
-        assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), 16))
+        assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
 
 
 def test_rows_of_heads_and_work_behind_the_sums() -> None:

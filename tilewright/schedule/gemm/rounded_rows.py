@@ -101,8 +101,9 @@ def _gains(target: Target) -> bool:
     return dot is not None and rounding_gains(share_of_rounded(dot, target))
 
 
-def _dot(target: Target) -> Dot | None:
-    return dot_for(dt.i16, dt.i16, dt.i32, target)
+def _dot(target: Target, digits: int = 16) -> Dot | None:
+    rows, codes = (dt.i16, dt.i16) if digits > 8 else (dt.i8, dt.u8)
+    return dot_for(rows, codes, dt.i32, target)
 
 
 def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
@@ -116,7 +117,7 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     (weights,) = stages
     sums = one_reduction(s, others)
     axes = assign_axes(sums)
-    dot = _dot(target)
+    dot = _dot(target, digits)
     reduce = [o for o in sums.stage.reduce if extent_of(o) != 1]
     if axes.row is None or axes.block is not None or axes.line is not None or len(reduce) != 1 or dot is None:
         raise ScheduleError("it is no product of rows and columns")
@@ -135,7 +136,7 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     if tile is None:
         raise ScheduleError("its columns are few")
     plan = replace(plan, decision=replace(plan.decision, tile=tile), panel=panel)
-    made = s.round_terms(sums.sums, reduce[0], group)
+    made = s.round_terms(sums.sums, reduce[0], group, digits)
     _round(s, made, target)
     sums.stage.reduce = split_in_groups(s, [made.groups], [n // group for n in shared if n > group])
     terms = Stage("terms", "reduce", "add", made.sums, made.axes, [made.terms])
