@@ -33,6 +33,10 @@ class WeightGroup:
     def value(self, name: str, *shape: int) -> Value:
         return self.weights.value(self.prefix + name, *shape)
 
+    def stack(self, count: int, name: str, *shape: int) -> Value:
+        """[count, ...]: tensors of that name in the parts that are numbered from 0 on."""
+        return self.weights.stack([f"{self.prefix}{k}.{name}" for k in range(count)], *shape)
+
     def dense(self, x: Value, name: str, rows: int, *, bias: bool = False, transposed: bool = False) -> Value:
         """x [..., columns] times the matrix [rows, columns], plus a bias [rows] where there is one. A `transposed`
         matrix is stored as [columns, rows]."""
