@@ -3,7 +3,9 @@ stored so, and widened each time that they are read."""
 
 from __future__ import annotations
 
-from tilewright.cost.core import begin_cycles, read_cycles, source_of
+from collections.abc import Sequence
+
+from tilewright.cost.core import begin_cycles, products_per_float, read_cycles, source_of
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
@@ -42,6 +44,33 @@ groups cost more than the products that they save."""
 def shares_factors(group: int) -> bool:
     """Whether what so many neighbours in a column share is better multiplied with their sum."""
     return group >= LEAST_GROUP
+
+
+LEAST_ROUNDED_ROWS = 9
+"""Rows from which on they are rounded to integers, for products of integers."""
+
+ROUNDED_GROUP = 32
+"""Neighbours of a row that share a scale when they are rounded: each group costs a conversion and two multiply-adds for
+each of its sums, and longer ones are rounded by larger numbers."""
+
+
+ADDING_A_GROUP = 3
+"""Instructions that add the integer sum of a group to a sum of floats: a conversion, and two factors."""
+
+
+def share_of_rounded(dot: Dot, target: Target, group: int = ROUNDED_GROUP) -> float:
+    """The time of sums of groups of integers, in that of the same sums of floats."""
+    return 1 / products_per_float(dot, target) + ADDING_A_GROUP / group
+
+
+def group_of_rounding(groups: Sequence[int], depth: int | None, together: int) -> int | None:
+    """How many neighbours of a row are rounded alike, where the weights share factors in `groups` (the shortest last):
+    a divisor of these and of the depth, of whole groups `together` in an instruction. None where there is none."""
+    if depth is None:
+        return None
+    most = min([ROUNDED_GROUP, *groups])
+    found = (n for n in range(most, LEAST_GROUP - 1, -1) if n % together == 0)
+    return next((n for n in found if depth % n == 0 and all(g % n == 0 for g in groups)), None)
 
 
 LONGEST_OF_HALVES = 1.15

@@ -15,6 +15,12 @@ from tilewright.runtime.errors import InputError, OptionError
 Tokens = Sequence[int] | np.ndarray
 """Numbers of tokens, in the order of the text."""
 
+ENCODED = "encoded"
+"""The counter of what the encoder of an encoder-decoder has read."""
+
+Given = Callable[[np.ndarray, int], np.ndarray]
+"""What an input is given for tokens behind so many others."""
+
 
 class Decoder(Protocol):
     """A model of token sequences with the sequence that it has been fed so far.
@@ -94,8 +100,8 @@ class CompiledDecoder:
         self._counter = _counter_of(model)
         self._shape = model.state(self._counter).shape
         self.vocabulary = _vocabulary_of(model)
-        self._given = [_what_is_given(model, info) for info in model.inputs]
-        grown = [state for state in model.states if state.counter]
+        self._given = [self._what_is_given(info) for info in model.inputs]
+        grown = [state for state in model.states if state.counter == self._counter]
         self.context = min(int(state.info.shape[state.grows]) for state in grown)
         self._can_rewind = len(grown) + 1 == len(model.states)
         self._length = int(model.state(self._counter).sum())
@@ -146,9 +152,21 @@ class CompiledDecoder:
         """See `Decoder`. Only what is filled is copied."""
         return type(self)(copy.copy(self.model), piece=self.piece)
 
+    def _what_is_given(self, info: TensorInfo) -> Given:
+        role = _ROLES.get(info.name)
+        if role is None or info.dtype not in ("int64", "int32") or len(info.shape) not in (1, 2):
+            raise OptionError(
+                f"{self.model} is no decoder: nothing is known of its input {info}",
+                hint=f"decoders take integers for one sequence, named {', '.join(_ROLES)}",
+            )
+        dtype, outer = np.dtype(info.dtype), (1,) * (len(info.shape) - 1)
+        return lambda tokens, before: (
+            (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))
+        )
+
 
 def _counter_of(model: Model) -> str:
-    counters = {state.counter for state in model.states if state.counter}
+    counters = {state.counter for state in model.states if state.counter} - {ENCODED}
     if len(counters) != 1:
         kept = ", ".join(str(state.info) for state in model.states) or "none"
         raise OptionError(
@@ -168,10 +186,6 @@ def _vocabulary_of(model: Model) -> int:
     return size
 
 
-_Given = Callable[[np.ndarray, int], np.ndarray]
-"""What an input is given for tokens behind so many others."""
-
-
 def _tokens(tokens: np.ndarray, before: int) -> np.ndarray:
     return tokens
 
@@ -184,19 +198,8 @@ def _ones(tokens: np.ndarray, before: int) -> np.ndarray:
     return np.ones(before + len(tokens), np.int64)
 
 
-_ROLES: dict[str, _Given] = {
+_ROLES: dict[str, Given] = {
     "ids": _tokens, "input_ids": _tokens, "tokens": _tokens,
     "position_ids": _positions, "positions": _positions, "cache_position": _positions,
     "attention_mask": _ones,
 }  # fmt: skip
-
-
-def _what_is_given(model: Model, info: TensorInfo) -> _Given:
-    role = _ROLES.get(info.name)
-    if role is None or info.dtype not in ("int64", "int32") or len(info.shape) not in (1, 2):
-        raise OptionError(
-            f"{model} is no decoder: nothing is known of its input {info}",
-            hint=f"decoders take integers for one sequence, named {', '.join(_ROLES)}",
-        )
-    dtype, outer = np.dtype(info.dtype), (1,) * (len(info.shape) - 1)
-    return lambda tokens, before: (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.llm.serving.simulated import CALL, TOKEN, Pieces, Served, alone, prompt_of, wanted_of
 from tilewright.llm.sequences import Part
-from tilewright.llm.serving.requests import BusyError, Limits, Request
+from tilewright.llm.serving.requests import AnswerRequest, BusyError, Limits
 from tilewright.llm.serving.scheduler import Scheduler
 from tilewright.runtime.errors import ExecutionError, InputError, OptionError
 
@@ -408,4 +408,4 @@ def test_a_model_with_too_few_sequences_is_refused() -> None:
 def test_biases_for_tokens_that_do_not_exist_are_refused() -> None:
     with pytest.raises(InputError, match="names the token 9999"):
         Served().ask(prompt_of(9), wanted_of(logit_bias={9999: 1.0}))
-    assert Request(np.array([1]), ()).client == ""
+    assert AnswerRequest(np.array([1]), ()).client == ""

@@ -10,7 +10,7 @@ import tilewright
 from tests.schedule.scheduling import build, run, scheduled
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Op, Value
-from tilewright.ir.sym import Sym, ceildiv, sym, var
+from tilewright.ir.sym import Sym, ceildiv, maximum, minimum, sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import buffer_type
 from tilewright.loops.kernel_info import parse_kernel
@@ -31,8 +31,7 @@ def region(*shapes: tuple[Sym, ...]) -> Op:
 
 
 def names(shape: tuple[Sym, ...]) -> list[str]:
-    found = canonical_dims(region(shape)).canonical
-    return [str(d.subs(found)) for d in shape]
+    return [str(d) for d in canonical_dims(region(shape)).of(shape)]
 
 
 def test_quotient_of_a_dim_is_a_dim() -> None:
@@ -47,6 +46,13 @@ def test_quotients_of_quotients_keep_one_divisor_less() -> None:
     assert names((ceildiv(h, 4), ceildiv(ceildiv(h, 4), 2))) == ["n0", "(n0 + 1) // 2"]
 
 
+def test_quotients_by_dims_and_what_divides_are_dims() -> None:
+    tall = minimum(maximum(ceildiv(h, 4), 1), 8)
+    assert names((ceildiv(h, w),)) == ["n0 + 1"]
+    assert names((h // tall, tall)) == ["n0", "n1"]
+    assert names((maximum(h // tall - 3, 1), tall, maximum(h // tall - 3, 1) * tall)) == ["n0", "n1", "n0*n1"]
+
+
 def test_dims_keep_their_proportions() -> None:
     assert names((ceildiv(h, 16), ceildiv(w, 2))) == ["(n0 + 7) // 8", "n1"]
 
@@ -58,7 +64,6 @@ def test_dims_keep_their_proportions() -> None:
         (ceildiv(h, 2), h // 2),  # two that are not functions of one quotient
         (ceildiv(h, 2), ceildiv(h, 3)),
         ((3 * h + 1) // 2,),
-        (ceildiv(h, w),),
         (h % 4,),
     ],
 )

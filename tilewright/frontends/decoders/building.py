@@ -33,6 +33,10 @@ class WeightGroup:
     def value(self, name: str, *shape: int) -> Value:
         return self.weights.value(self.prefix + name, *shape)
 
+    def stack(self, count: int, name: str, *shape: int) -> Value:
+        """[count, ...]: tensors of that name in the parts that are numbered from 0 on."""
+        return self.weights.stack([f"{self.prefix}{k}.{name}" for k in range(count)], *shape)
+
     def dense(self, x: Value, name: str, rows: int, *, bias: bool = False, transposed: bool = False) -> Value:
         """x [..., columns] times the matrix [rows, columns], plus a bias [rows] where there is one. A `transposed`
         matrix is stored as [columns, rows]."""
@@ -50,13 +54,28 @@ class WeightGroup:
         return layer_norm(x, self.value(f"{name}.weight", _width(x)), shift, epsilon=epsilon)
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """What the encoder of an encoder-decoder reads in a call: `given`, of which it makes `rows` positions, behind
+    `before` that calls before have made. It is read once: rows are 0 in all calls but one."""
+
+    given: Value
+    rows: Sym
+    before: Sym
+
+    @property
+    def positions(self) -> Value:
+        """i64[rows]."""
+        return iota(shape=(self.rows,), axis=0)
+
+
 @dataclass
 class Building:
     """What an architecture writes its graph from.
 
     `ids` i64[1, steps] are the tokens of the call, `before` positions are filled already: `past` is that number as a
     value, `capacity` the most of them. `states` are what is kept, by name; an architecture puts into `updated` what
-    each becomes.
+    each becomes. `encoding` is what the encoder of one that has an encoder reads.
     """
 
     config: Config
@@ -68,6 +87,7 @@ class Building:
     states: Mapping[str, Value]
     capacity: int
     all_rows: bool = False
+    encoding: Encoding | None = None
     updated: dict[str, Value] = field(default_factory=dict)
 
     @property
@@ -82,14 +102,14 @@ class Building:
     def part(self, prefix: str) -> WeightGroup:
         return WeightGroup(self.weights, f"{prefix}." if prefix else "")
 
-    def layers(self, prefix: str) -> Iterator[tuple[int, WeightGroup]]:
-        for k in range(self.config.count("num_hidden_layers")):
+    def layers(self, prefix: str, field: str = "num_hidden_layers") -> Iterator[tuple[int, WeightGroup]]:
+        for k in range(self.config.count(field)):
             yield k, self.part(f"{prefix}.{k}")
 
-    def embedded(self, name: str) -> Value:
-        """[1, steps, hidden size]: rows of the tokens."""
+    def embedded(self, name: str, ids: Value | None = None) -> Value:
+        """[1, steps, hidden size]: rows of the tokens, or of others."""
         count, width = self.config.count("vocab_size"), self.config.count("hidden_size")
-        return self.weights.rows(f"{name}.weight", count, width, self.ids)
+        return self.weights.rows(f"{name}.weight", count, width, self.ids if ids is None else ids)
 
     def wanted(self, x: Value) -> Value:
         """Of [1, steps, width] the rows of which logits are wanted: the last, or all."""

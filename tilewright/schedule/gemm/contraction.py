@@ -32,7 +32,7 @@ from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
 from tilewright.graph.fusion.strategy import Join, Match
-from tilewright.graph.match import is_known
+from tilewright.graph.match import is_known, is_picked_of_known, picks_matrices
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import sym, weighted_sum
@@ -128,7 +128,7 @@ def read_through(join: Join) -> Match | NoMatch | None:
     reads_tiles = all(facts.info(o).is_tiled for o in producer.ops)
     if join.info.is_tiled or (reads_tiles and join.info.kind is OpClass.CONTRACTION):
         return None
-    moves = all(facts.info(o).is_index_map for o in producer.ops)
+    moves = all(facts.info(o).is_index_map or _picks_known(o) for o in producer.ops)
     if not is_elementwise(producer) or not (moves or _is_weight(join)):
         return NoMatch("its elements would be computed again for every tile of the contraction")
     if not join.info.reads_through:
@@ -185,10 +185,15 @@ def _leaves_neighbours(op: Op) -> bool:
     return in_memory and (in_line or source.shape[-1] % line == 0)
 
 
+def _picks_known(op: Op) -> bool:
+    """Whether it picks matrices of a constant stack."""
+    return picks_matrices(op) and is_known(op.operands[0])
+
+
 def _is_weight(join: Join) -> bool:
-    """Whether a map gives the right operand of a contraction from constants alone: each element then serves all rows,
-    and may be computed for a panel of columns at a time."""
-    known = all(is_known(v) for o in join.producer.ops for v in o.results)
+    """Whether a map gives the right operand of a contraction from constants alone, or from matrices of them that data
+    pick: each element then serves all rows, and may be computed for a panel of columns at a time."""
+    known = all(map(is_picked_of_known, (v for o in join.producer.ops for v in o.results)))
     return known and join.value is join.op.operands[1] and weights_are_cheap(join.facts.cost(join.producer))
 
 
@@ -233,7 +238,7 @@ def tile_fused(
 
 def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
     """Keep the sums of a tile in registers for the whole depth."""
-    tiled = _tile_reader(s, plan, target)
+    tiled = tile_reader(s, plan, target)
     groups = _groups_of_terms(s, plan) if tiled.is_one else []
     kept = _kept(plan, tiled, groups, target)
     lanes = plan.decision.tile.lanes
@@ -280,7 +285,7 @@ def _groups_of_terms(s: Schedule, plan: GemmPlan) -> list[int]:
     return groups_of_factors(weights) or ([] if depth is None else [whole_part(depth)])
 
 
-def _kept(plan: GemmPlan, tiled: _Tiled, groups: Sequence[int], target: Target) -> Summation:
+def _kept(plan: GemmPlan, tiled: Tiled, groups: Sequence[int], target: Target) -> Summation:
     """How to keep the sums. Those of groups are added to them from registers, which may leave none for them."""
     kept = summation_of(plan.stage, tiled.parts[0].tile[-1])
     if not groups:
@@ -293,7 +298,7 @@ def _kept(plan: GemmPlan, tiled: _Tiled, groups: Sequence[int], target: Target) 
 
 
 @dataclass(frozen=True, eq=False)
-class _Tiled:
+class Tiled:
     """The nest that reads the sums, in tiles: the loops that a panel of columns is read in, those over tiles of rows
     within, the nests on tiles of each size, whether one of these is all rows, and the loop over parts of a panel that
     lies together as a whole, if there is such."""
@@ -305,7 +310,7 @@ class _Tiled:
     parts_of_panel: Sequence[Op] = ()
 
 
-def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
+def tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> Tiled:
     """Split the axes into tiles, and order the loops around these."""
     axes = plan.axes
     tile = plan.decision.tile
@@ -330,7 +335,7 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
         panel, around = lines, [*lines, *rows, *columns]
     around = loop_around(s, around, inner)
     s.reorder(*around, *inner)
-    return _Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one, parts)
+    return Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one, parts)
 
 
 def _fills_tile(axes: GemmAxes, tile: Tile) -> bool:
@@ -357,7 +362,7 @@ def _begin_earlier(s: Schedule, plan: GemmPlan, is_one: bool) -> bool:
 
 def _tiles_of_any_columns(
     s: Schedule, axes: GemmAxes, rows: list[Op], row: list[Op], decision: Decision, target: Target
-) -> _Tiled:
+) -> Tiled:
     """Whole tiles, and the columns that these leave in tiles of one vector. Both are within the same loops, which
     threads share."""
     tile = decision.tile
@@ -375,7 +380,7 @@ def _tiles_of_any_columns(
         within = loop_around(s, within, loops)
         s.reorder(*within, *loops)
         nests.append(Nest([*around, *within], loops))
-    return _Tiled(panel, rows, nests, _is_one_tile(axes, tile))
+    return Tiled(panel, rows, nests, _is_one_tile(axes, tile))
 
 
 def _panel_order(axes: GemmAxes, columns: list[Op], columns_outside: bool, target: Target) -> list[Op]:
@@ -486,7 +491,7 @@ class _Operands:
 def _lay_out(
     s: Schedule,
     plan: GemmPlan,
-    tiled: _Tiled,
+    tiled: Tiled,
     made: list[TileSums],
     step: Op,
     pairs: Sequence[bool],
@@ -503,6 +508,8 @@ def _lay_out(
         dequantize(s, w, around, home, tile.lanes, pairs=paired, groups=groups_of_factors(w))
         for w, paired in zip(plan.weights, pairs, strict=True)
     ]
+    if any(op.name == "bind" for op in s.func.body.walk()):
+        s.choose_before(stay=[o for part in tiled.parts for o in part.outer])
     groups = None if within is None else sum_by_groups(s, made[0], within, tile.lanes)
     read_once = tiled.is_one and all(extent_of(o) == 1 for o in plan.axes.outer)
     read_once = read_once and plan.shape.rows is not None  # kernels for other rows read constants in the same order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
@@ -39,14 +39,14 @@ def canonical_dims(region: Op, same: Mapping[Sym, Sym] | None = None) -> Canonic
     A variable that occurs only in quotients becomes its quotient: in a region over images of (h + 31) // 32 lines that
     number is a dim, and the kernel is the one of all images. Several variables are divided by one number, so that sizes
     keep their proportions: schedules are specialised for sizes of all of them alike. Common dims of several are
-    variables, too.
+    variables, too, and so are numbers that others are divided by, and the quotients.
     """
     occurrences: dict[Sym, list[_Quotient | None]] = {}
     same = same or {}
     expressions = [substitute(e, same) for e in _expressions(region)] if same else [*_expressions(region)]
     joint = _joint_dims(expressions)
     for e in expressions:
-        for v, quotient in _occurrences(_with(e, joint)):
+        for v, quotient in _occurrences(_with(e, joint) if joint else e):
             occurrences.setdefault(v, []).append(quotient)
     found = {v: each for v, each in occurrences.items() if None not in each}
     divided = {v: [q for q in each if q is not None] for v, each in found.items()}
@@ -65,24 +65,37 @@ def canonical_dims(region: Op, same: Mapping[Sym, Sym] | None = None) -> Canonic
     return CanonicalDims(canonical, {named: value.subs(values) for named, value in actual.items()}, joint, same)
 
 
-def _joint_dims(expressions: Iterable[Sym]) -> dict[Sym, Sym]:
-    """A variable for each common dim that the expressions mention."""
+def _joint_dims(expressions: Sequence[Sym]) -> dict[Sym, Sym]:
+    """A variable for each common dim that the expressions mention, each number that they divide by, and each dim that
+    is computed from a quotient by such a number."""
     found = dict.fromkeys(dim for e in expressions for dim in _joint_within(e))
-    return {dim: var(f"joint_{k}", *dim.bounds) for k, dim in enumerate(found)}
+    divisors = dict.fromkeys(n for dim in found for n in _divisors(dim))
+    return {dim: var(f"joint_{k}", *dim.bounds) for k, dim in enumerate({**found, **divisors})}
 
 
 @lru_cache(maxsize=1 << 12)
 def _joint_within(e: Sym) -> tuple[Sym, ...]:
-    return (e,) if is_joint(e) else tuple(dim for arg in e.args for dim in _joint_within(arg))
+    if is_joint(e) or (e.kind not in ("add", "mul") and _divisors(e)):
+        return (e,)
+    return tuple(dim for arg in e.args for dim in _joint_within(arg))
+
+
+@lru_cache(maxsize=1 << 12)
+def _divisors(e: Sym) -> tuple[Sym, ...]:
+    """The numbers that an expression divides by, other than constants."""
+    own = e.args[1:] if e.kind == "floordiv" and not e.args[1].is_const else ()
+    return (*own, *(n for arg in e.args for n in _divisors(arg)))
 
 
 def _with(attr: Any, joint: Mapping[Sym, Sym]) -> Any:
     """An attribute with variables in place of common dims."""
     if isinstance(attr, tuple):
         return tuple([_with(a, joint) for a in attr])
-    if not isinstance(attr, Sym) or not _joint_within(attr):
+    if not isinstance(attr, Sym) or attr.is_const:
         return attr
-    return joint[attr] if attr in joint else rebuild(attr, tuple([_with(a, joint) for a in attr.args]))
+    if attr in joint:
+        return joint[attr]
+    return attr if not attr.args else rebuild(attr, tuple([_with(a, joint) for a in attr.args]))
 
 
 def own_dims(region: Op) -> CanonicalDims:
