@@ -79,8 +79,9 @@ def sampling_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, **bias, "max_tokens": options["max_tokens"], "stop": list(options["stop"])}
 
 
-def opened(path: Path, options: Mapping[str, Any]) -> LanguageModel:
-    """The language model of a file or folder, compiled or from the cache."""
+def opened(path: Path, options: Mapping[str, Any], sequences: int | None = None) -> LanguageModel:
+    """The language model of a file or folder, compiled or from the cache; so many `sequences` go through it
+    together."""
     from tilewright.llm.loading import load
 
     template = options["template"]
@@ -92,6 +93,7 @@ def opened(path: Path, options: Mapping[str, Any]) -> LanguageModel:
             activations=options["activations"],
             threads=options["threads"],
             context=options["context"],
+            sequences=sequences,
             tokenizer=options["tokenizer"],
             template=text,
             cache=not options["no_cache"],
