@@ -32,6 +32,7 @@ from tilewright.loops.machine.barrier import barrier
 from tilewright.loops.machine.pipeline import pipeline
 from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.boustrophedon import boustrophedon
+from tilewright.loops.order.choose_before import choose_before
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.factor_out import factor_out
 from tilewright.loops.order.fission import fission
@@ -234,6 +235,7 @@ class Schedule:
     prefetch = _step(prefetch)
     prefetch_run = _step(prefetch_run)
     nontemporal = _step(nontemporal)
+    choose_before = _step(choose_before)
     clamp = _step(clamp)
     boustrophedon = _step(boustrophedon)
     unroll = _step(unroll)

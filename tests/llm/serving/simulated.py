@@ -13,7 +13,7 @@ from tests.llm.vocabularies import byte_level_metadata
 from tilewright.llm.generation import Draft, Wanted
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sequences import ForkedSequences, Handle, Part
-from tilewright.llm.serving.requests import Failed, Limits, Progress, Request, Ticket
+from tilewright.llm.serving.requests import AnswerPart, AnswerRequest, Failed, Limits, Ticket
 from tilewright.llm.serving.scheduler import Scheduler
 from tilewright.llm.tokens.gguf import gguf_tokenizer
 
@@ -82,7 +82,7 @@ class Client:
 
     name: str = ""
     sequences: Timed | None = None
-    told: list[tuple[float, Progress]] = field(default_factory=list)
+    told: list[tuple[float, AnswerPart]] = field(default_factory=list)
     error: Exception | None = None
     ticket: Ticket | None = None
 
@@ -122,7 +122,7 @@ class Served:
 
     def ask(self, prompt: Sequence[int], *wanted: Wanted, client: str = "") -> Client:
         found = Client(client, self.sequences)
-        request = Request(np.array(prompt, np.int64), wanted or (wanted_of(),), client)
+        request = AnswerRequest(np.array(prompt, np.int64), wanted or (wanted_of(),), client)
         found.ticket = self.scheduler.submit(request, found.tell)
         return found
 

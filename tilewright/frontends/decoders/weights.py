@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -12,6 +12,7 @@ from tilewright.frontends.weights.encode import encoded
 from tilewright.frontends.weights.expression import stored_value
 from tilewright.frontends.weights.forms import Wanted, WeightForm, checked_weights
 from tilewright.frontends.weights.layout import BlockLayout, PlainLayout
+from tilewright.frontends.weights.stacks import stacked
 from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -56,8 +57,17 @@ class CheckpointWeights:
         if stored is None:
             return full(value=0.0, dtype=dt.f32, shape=shape)
         if name not in self._values:
-            self._values[name] = stored_value(self._as_wanted(self._key(name), stored))
+            is_matrix = len(shape) == 2 and shape[0] > 1
+            self._values[name] = stored_value(self._as_wanted(self._key(name), stored) if is_matrix else stored)
         return self._values[name]
+
+    def stack(self, names: Sequence[str], *shape: int) -> Value:
+        """Tensors of one shape as one of f32 [number, ...]."""
+        found = {name: self._find(name, shape) for name in names}
+        stored = [self._as_wanted(self._key(n), tensor) for n, tensor in found.items() if tensor is not None]
+        if len(stored) != len(names):
+            return full(value=0.0, dtype=dt.f32, shape=(len(names), *shape))
+        return stored_value(stacked(stored))
 
     def rows(self, name: str, count: int, width: int, places: Value) -> Value:
         """Rows of a matrix [count, width] of f32 at `places`; an index out of range is an error of the call."""
@@ -75,6 +85,11 @@ class CheckpointWeights:
     def skip(self, *names: str) -> None:
         """Leave tensors out that the file may have, and that mean nothing."""
         self._used.update(self._key(name) for name in names)
+
+    def shared(self, *names: str) -> str:
+        """Of the names of one tensor that under which it is there. Files have it once, or several times."""
+        self.skip(*names)
+        return next((name for name in names if name in self), names[0])
 
     def check(self, ignored: Iterable[str] = ()) -> None:
         """ModelError that names all tensors that are missing, of another shape, or not of this architecture, but for
@@ -103,7 +118,7 @@ class CheckpointWeights:
             )
 
     def _as_wanted(self, name: str, stored: StoredTensor) -> StoredTensor:
-        form = self._form(name, stored) if len(stored.shape) == 2 else None
+        form = self._form(name, stored)
         return stored if form is None else as_form(stored, form)
 
     def _form(self, name: str, matrix: StoredTensor) -> WeightForm | None:

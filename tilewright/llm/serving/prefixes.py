@@ -11,7 +11,7 @@ from tilewright.llm.sequences import Handle
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class KeptPrefix:
     """A sequence that was fed these tokens, in pieces from its begin."""
 
     handle: Handle
@@ -24,7 +24,7 @@ class Prefixes:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: OrderedDict[Handle, Kept] = OrderedDict()
+        self._kept: OrderedDict[Handle, KeptPrefix] = OrderedDict()
 
     @property
     def positions(self) -> int:
@@ -34,16 +34,16 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def longest(self, prompt: np.ndarray) -> tuple[int, Kept | None]:
+    def longest(self, prompt: np.ndarray) -> tuple[int, KeptPrefix | None]:
         """The one that has most of the begin of a prompt, and how many tokens these are."""
         found = [(common(kept.tokens, prompt), kept) for kept in self._kept.values()]
         return max(found, key=lambda pair: pair[0], default=(0, None))
 
-    def used(self, kept: Kept) -> None:
+    def used(self, kept: KeptPrefix) -> None:
         """It is kept longer than those that are not used."""
         self._kept.move_to_end(kept.handle)
 
-    def keep(self, kept: Kept) -> list[Handle]:
+    def keep(self, kept: KeptPrefix) -> list[Handle]:
         """Keep a sequence, in place of those that are begins of it; the sequences to close now, among which may be the
         new one."""
         size = kept.tokens.size

@@ -16,21 +16,29 @@ class BusyError(InputError):
     """There is no room for a request now, and there will be later."""
 
 
+class PromptSizeError(InputError):
+    """A prompt that the context has no room for, or one of no tokens."""
+
+
 class StoppedError(InputError):
     """Nothing is computed any more: the server ends."""
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
-    """Answers to one prompt: one for each of `wanted`. `client` is for whom, among which time is shared evenly."""
+class AnswerRequest:
+    """Answers to one prompt i64[n]: one for each of `wanted`. `client` is for whom, among which time is shared
+    evenly."""
 
     prompt: np.ndarray
     wanted: tuple[Wanted, ...]
     client: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", np.asarray(self.prompt, np.int64))
+
 
 @dataclass(frozen=True)
-class Progress:
+class AnswerPart:
     """What has come of one answer of a request since it was last told: a part of its text, and the tokens that were
     drawn. `reason` is why it is over, "" while it is not; `reused` tokens of the prompt were known before."""
 
@@ -48,7 +56,7 @@ class Failed:
     error: Exception
 
 
-Event = Progress | Failed
+Event = AnswerPart | Failed
 Tell = Callable[[Event], None]
 """Called with what comes of a request, in order: for each answer until one has a reason, or `Failed`, which is the
 last. It returns soon, and raises nothing."""
@@ -59,7 +67,7 @@ class Ticket:
     """A request that was submitted. `open`: so many of its answers are not over."""
 
     number: int
-    request: Request
+    request: AnswerRequest
     tell: Tell
     open: int = field(init=False)
 
@@ -86,13 +94,24 @@ class Limits:
     positions: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("parallel", 1), ("waiting", 0), ("piece", 1), ("kept", 0), ("positions", 1)):
-            value = getattr(self, name)
+        bounds = {"parallel": 1, "waiting": 0, "piece": 1, "kept": 0}
+        if self.positions is not None:
+            bounds["positions"] = 1
+        for limit, least in bounds.items():
+            value = getattr(self, limit)
             whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (whole and least <= value < 2**40) and not (value is None and name == "positions"):
-                raise OptionError(f"{name}={value!r:.40} is not allowed: give an integer from {least} on")
+            if not whole or not least <= value < 2**40:
+                raise OptionError(f"{limit}={value!r:.40} is not allowed: give an integer from {least} on")
 
     @property
     def slots(self) -> int:
         """The sequences that are open at once."""
         return self.parallel + self.kept
+
+
+def wrong_size(tokens: int, context: int, *, least: bool = False) -> PromptSizeError:
+    """The error for a prompt of so many tokens, or of at `least` so many."""
+    return PromptSizeError(
+        f"the prompt has {'at least ' * least}{tokens} tokens, but there is room for 1 to {context}",
+        hint="shorten it, or serve the model with a larger context where it was trained for one",
+    )

@@ -6,11 +6,11 @@ import numpy as np
 
 from tilewright.llm.generation import Draft
 from tilewright.llm.sequences import Handle
-from tilewright.llm.serving.requests import Progress, Ticket
+from tilewright.llm.serving.requests import AnswerPart, Ticket
 from tilewright.llm.tokens.tokenizer import Tokenizer
 
 
-class Run:
+class AnswerRun:
     """An answer of a ticket. `handle` is its sequence, None before it begins; `fed` tokens of the prompt and of what
     was drawn are in it; `turn` is the step in which it was served last.
 
@@ -55,8 +55,8 @@ class Run:
         """How many tokens of the prompt are in the sequence as whole pieces."""
         return min(self.fed, self.prompt.size) // piece * piece
 
-    def progress(self, text: str) -> Progress:
+    def progress(self, text: str) -> AnswerPart:
         """What is told now, with a part of the text."""
         drawn = tuple(self.draft.drawn[self._told :])
         self._told += len(drawn)
-        return Progress(self.index, text, drawn, self.draft.reason, self.reused)
+        return AnswerPart(self.index, text, drawn, self.draft.reason, self.reused)

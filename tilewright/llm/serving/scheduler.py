@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.llm.sequences import Handle, Sequences
-from tilewright.llm.serving.prefixes import Kept, Prefixes, common
-from tilewright.llm.serving.requests import BusyError, Failed, Limits, Request, Tell, Ticket
-from tilewright.llm.serving.runs import Run
+from tilewright.llm.serving.prefixes import KeptPrefix, Prefixes, common
+from tilewright.llm.serving.requests import AnswerRequest, BusyError, Failed, Limits, Tell, Ticket, wrong_size
+from tilewright.llm.serving.runs import AnswerRun
 from tilewright.llm.serving.shares import Shares
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
@@ -26,11 +26,11 @@ from tilewright.runtime.errors import InputError, OptionError
 _WRITTEN = 2.0
 """What a token of an answer counts beside one of a prompt, when time is shared (as Sheng et al. have it)."""
 
-Chosen = tuple[Run, np.ndarray]
+Chosen = tuple[AnswerRun, np.ndarray]
 
 
 @dataclass
-class Counts:
+class ServedCounts:
     """What was done so far."""
 
     steps: int = 0
@@ -54,13 +54,13 @@ class Scheduler:
             )
         self._positions = self.limits.positions or self.limits.parallel * sequences.context
         self.context = min(sequences.context, self._positions)
-        self.counts = Counts()
+        self.counts = ServedCounts()
         self._sequences, self._tokenizer = sequences, tokenizer
         self._piece = self.limits.piece
         self._prefixes = Prefixes(self.limits.kept)
         self._shares = Shares()
-        self._waiting: list[Run] = []
-        self._running: list[Run] = []
+        self._waiting: list[AnswerRun] = []
+        self._running: list[AnswerRun] = []
         self._submitted = 0
         self._crowded = False
         self._rewinds = True
@@ -80,17 +80,14 @@ class Scheduler:
         """Answers that wait for their begin, or to go on."""
         return len(self._waiting)
 
-    def submit(self, request: Request, tell: Tell) -> Ticket:
+    def submit(self, request: AnswerRequest, tell: Tell) -> Ticket:
         """Take a request. InputError where it can never be answered; BusyError where too many wait."""
         size = request.prompt.size
         if not 0 < size <= self.context:
-            raise InputError(
-                f"the prompt has {size} tokens, but there is room for 1 to {self.context}",
-                hint="shorten it, or serve the model with a larger context where it was trained for one",
-            )
+            raise wrong_size(size, self.context)
         ticket = Ticket(self._submitted, request, tell)
         self._submitted += 1
-        runs = [Run(ticket, n, self._tokenizer, self._sequences.vocabulary) for n in range(ticket.open)]
+        runs = [AnswerRun(ticket, n, self._tokenizer, self._sequences.vocabulary) for n in range(ticket.open)]
         self._make_room(runs)
         self._waiting += runs
         for run in runs:
@@ -118,7 +115,7 @@ class Scheduler:
 
     # who is admitted
 
-    def _make_room(self, runs: list[Run]) -> None:
+    def _make_room(self, runs: list[AnswerRun]) -> None:
         """BusyError where there is none in the queue. A client that has most of what waits gives way to others."""
         wait = sum(not run.draft.drawn for run in self._waiting)
         over = wait + len(runs) - (self.limits.waiting + self.limits.parallel - len(self._running))
@@ -149,15 +146,15 @@ class Scheduler:
             self._waiting.remove(run)
             self._running.append(run)
 
-    def _admissible(self) -> list[Run]:
+    def _admissible(self) -> list[AnswerRun]:
         """Those whose prompt nobody of the same request reads: they begin where that one is then."""
         reading = {run.ticket.number for run in self._running if run.reading}
-        first: dict[int, Run] = {}
+        first: dict[int, AnswerRun] = {}
         for run in self._waiting:
             first.setdefault(run.ticket.number, run)
         return [run for number, run in first.items() if number not in reading]
 
-    def _has_room(self, run: Run) -> bool:
+    def _has_room(self, run: AnswerRun) -> bool:
         """For what it has now, and a piece for each of all."""
         all_known = sum(other.known for other in self._running)
         return (
@@ -165,7 +162,7 @@ class Scheduler:
             or all_known + run.known + self._piece * (len(self._running) + 1) <= self._positions
         )
 
-    def _begin(self, run: Run, shared: int, source: Run | Kept | None) -> None:
+    def _begin(self, run: AnswerRun, shared: int, source: AnswerRun | KeptPrefix | None) -> None:
         """A sequence with so many tokens of the prompt, in place of the one that it had."""
         self._close(run)
         run.handle, run.fed = self._opened(None if source is None else source.handle), 0
@@ -181,7 +178,7 @@ class Scheduler:
         run.fed = shared
         run.reused = max(run.reused, shared)
         self.counts.reused += shared
-        if isinstance(source, Kept):
+        if isinstance(source, KeptPrefix):
             self._prefixes.used(source)
 
     def _opened(self, like: Handle | None) -> Handle:
@@ -213,7 +210,7 @@ class Scheduler:
                 self._shares.charge(run.client, tokens.size)
         return [(run, tokens) for run, tokens in chosen.items() if run in self._running]
 
-    def _reader(self, run: Run) -> Run:
+    def _reader(self, run: AnswerRun) -> AnswerRun:
         """Whose piece is fed when it is the turn of this one: where another one reads the same tokens already, that
         one's, and this one goes on from there."""
         shared, source = self._source(run)
@@ -221,12 +218,12 @@ class Scheduler:
             if run.handle is None:
                 self._begin(run, 0, None)
             return run
-        if isinstance(source, Run) and source.whole(self._piece) < shared:
+        if isinstance(source, AnswerRun) and source.whole(self._piece) < shared:
             return self._reader(source)
         self._begin(run, shared, source)
         return run
 
-    def _source(self, run: Run) -> tuple[int, Run | Kept | None]:
+    def _source(self, run: AnswerRun) -> tuple[int, AnswerRun | KeptPrefix | None]:
         """The sequence that has, or will have soon, more of the prompt as whole pieces than this one, and how much. One
         token at least is left to be fed."""
         most = (run.prompt.size - 1) // self._piece * self._piece
@@ -259,7 +256,7 @@ class Scheduler:
             wanted = sum(tokens.size for _, tokens in chosen)
         return chosen
 
-    def _gives_way(self, run: Run) -> None:
+    def _gives_way(self, run: AnswerRun) -> None:
         """It waits, and will be fed again from its begin."""
         self._running.remove(run)
         self._close(run)
@@ -267,7 +264,7 @@ class Scheduler:
         self._waiting.append(run)
         self.counts.given_way += 1
 
-    def _fed(self, chosen: list[Chosen]) -> Iterable[tuple[Run, np.ndarray, np.ndarray]]:
+    def _fed(self, chosen: list[Chosen]) -> Iterable[tuple[AnswerRun, np.ndarray, np.ndarray]]:
         """The logits behind the tokens of each. Who fails, fails alone."""
         if not chosen:
             return []
@@ -284,7 +281,7 @@ class Scheduler:
             return []
         return [(run, tokens, found) for (run, tokens), found in zip(chosen, logits, strict=True)]
 
-    def _intact(self, run: Run) -> bool:
+    def _intact(self, run: AnswerRun) -> bool:
         """Whether its sequence is as it was before a call that failed; if not, it is fed again from its begin."""
         if run not in self._running:  # another answer of its request failed
             return False
@@ -296,7 +293,7 @@ class Scheduler:
 
     # what comes of it
 
-    def _goes_on(self, run: Run, tokens: np.ndarray, logits: np.ndarray) -> None:
+    def _goes_on(self, run: AnswerRun, tokens: np.ndarray, logits: np.ndarray) -> None:
         if run not in self._running:  # another answer of its request failed
             return
         self.counts.read += tokens.size if run.reading else 0
@@ -309,7 +306,7 @@ class Scheduler:
                 self._draw(other, logits.copy())
         self._draw(run, logits)
 
-    def _joining(self, run: Run) -> list[Run]:
+    def _joining(self, run: AnswerRun) -> list[AnswerRun]:
         """The other answers to a prompt that has just been read, which go on from here, as far as there is room."""
         found = []
         for other in [one for one in self._waiting if one.ticket is run.ticket and not one.draft.drawn]:
@@ -325,7 +322,7 @@ class Scheduler:
             found.append(other)
         return found
 
-    def _draw(self, run: Run, logits: np.ndarray) -> None:
+    def _draw(self, run: AnswerRun, logits: np.ndarray) -> None:
         if run not in self._running:
             return
         try:
@@ -339,13 +336,13 @@ class Scheduler:
             self._leave(run, keep=True)
         self._tell(run, text)
 
-    def _tell(self, run: Run, text: str) -> None:
+    def _tell(self, run: AnswerRun, text: str) -> None:
         ticket = run.ticket
         if run.draft.reason:
             ticket.open -= 1
         ticket.tell(run.progress(text))
 
-    def _fail(self, run: Run, error: Exception) -> None:
+    def _fail(self, run: AnswerRun, error: Exception) -> None:
         """The request of an answer fails as a whole."""
         self._end(run.ticket, error)
 
@@ -360,7 +357,7 @@ class Scheduler:
         for run in [run for run in self._running if run.ticket is ticket]:
             self._leave(run, keep=keep)
 
-    def _leave(self, run: Run, *, keep: bool) -> None:
+    def _leave(self, run: AnswerRun, *, keep: bool) -> None:
         """Its sequence is kept as far as it has whole pieces of the prompt, or closed."""
         self._running.remove(run)
         self._crowded = False
@@ -371,7 +368,7 @@ class Scheduler:
         run.handle = None
         try:
             self._sequences.rewind(handle, whole)
-            closed = self._prefixes.keep(Kept(handle, run.prompt[:whole]))
+            closed = self._prefixes.keep(KeptPrefix(handle, run.prompt[:whole]))
         except (InputError, OptionError):
             closed = [handle]
         for one in closed:
@@ -384,7 +381,7 @@ class Scheduler:
             self._closed(handle)
         return bool(dropped)
 
-    def _close(self, run: Run) -> None:
+    def _close(self, run: AnswerRun) -> None:
         handle, run.handle = run.handle, None
         if handle is not None:
             self._closed(handle)
@@ -394,6 +391,6 @@ class Scheduler:
             self._sequences.close(handle)
 
 
-def _handle(run: Run) -> Handle:
+def _handle(run: AnswerRun) -> Handle:
     assert run.handle is not None
     return run.handle

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from tilewright.llm.serving.requests import Failed, Request, StoppedError, Tell, Ticket
+from tilewright.llm.serving.requests import AnswerRequest, Failed, StoppedError, Tell, Ticket
 from tilewright.llm.serving.scheduler import Scheduler
 
 T = TypeVar("T")
 
 
-class Order:
+class Submission:
     """A request that was given to a worker; `cancel` ends it, from any thread and at any time."""
 
     def __init__(self, worker: Worker) -> None:
@@ -46,9 +46,9 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request, tell: Tell) -> Order:
+    def submit(self, request: AnswerRequest, tell: Tell) -> Submission:
         """Answer a request; also that it is refused is told as `Failed`."""
-        order = Order(self)
+        order = Submission(self)
 
         def submitted() -> None:
             try:
@@ -60,13 +60,13 @@ class Worker:
         return order
 
     def call(self, run: Callable[[], T]) -> Future[T]:
-        """Run something else with the model, between two steps; one after the other."""
+        """AnswerRun something else with the model, between two steps; one after the other."""
         future: Future[T] = Future()
         self.post(lambda: self._jobs.append((future, run)), future.cancel)
         return future
 
     def post(self, order: Callable[[], None], otherwise: Callable[[], Any] = lambda: None) -> None:
-        """Run something on the thread before the next step; where it has ended, `otherwise` here."""
+        """AnswerRun something on the thread before the next step; where it has ended, `otherwise` here."""
         with self._ending:
             if not self._ended:
                 self._orders.put(order)
