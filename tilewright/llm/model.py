@@ -22,7 +22,7 @@ from tilewright.llm.reading.decoder import ReadingDecoder
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
-from tilewright.llm.sequences import ForkedSequences, Sequences
+from tilewright.llm.sequences import ForkedSequences, SequenceDecoder, Sequences
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -165,9 +165,12 @@ class LanguageModel:
         return tokens_of(prompt, self.tokenizer, self.template, variables)
 
     def sequences(self, slots: int) -> Sequences:
-        """So many sequences of tokens at once, apart from all that is asked here (for `serving`). OptionError for a
-        model with an encoder."""
+        """So many sequences of tokens at once, apart from all that is asked here (for `serving`). They go through a
+        model together that was loaded for several, and one after the other through others. OptionError for a model
+        with an encoder."""
         self._need_decoder("several sequences at once continue tokens")
+        if isinstance(self._root, SequenceDecoder):
+            return self._root.apart(slots)
         return ForkedSequences(self._root, slots)
 
     def logits(self, prompt: Prompt) -> np.ndarray:

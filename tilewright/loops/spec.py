@@ -317,10 +317,8 @@ def _info_rule(func: Func, info: KernelInfo) -> str | None:
         return f"'packed' are positions of operands, of which there are {len(operands)}, not {list(info.packed)}"
     if any(i not in operands or o not in results for i, o in info.inplace):
         return f"'inplace' are pairs of operand and result, not {info.inplace}"
-    mappings = [("specialized_for", info.specialized_for), *(("not_together", m) for m in info.not_together)]
-    for field, named in mappings:
-        if unknown := sorted(named.keys() - {d.name for d in func.dims}):
-            return f"'{field}' names {unknown[0]}, which is no dim"
+    if unknown := sorted(info.specialized_for.keys() - {d.name for d in func.dims}):
+        return f"'specialized_for' names {unknown[0]}, which is no dim"
     return None
 
 
@@ -372,10 +370,17 @@ def versions_of(body: Block) -> list[Block]:
     branches = [o for o in body.ops if o.name != "return"]
     if len(branches) != 2 or any(o.name != "if" or o.operands for o in branches):
         return [body]
-    first, second = (logical_and(*o.attrs["guard"]) for o in branches)
-    if second != logical_not(first):
+    if not _exclude_each_other(*(o.attrs["guard"] for o in branches)):
         return [body]
     return [b for op in branches for b in versions_of(op.blocks[0])]
+
+
+def _exclude_each_other(first: tuple[Sym, ...], second: tuple[Sym, ...]) -> bool:
+    """Whether just one of two lists of conditions holds. Of a dim that had two values when they were made, they are
+    differences."""
+    if len(first) == len(second) == 1 and first[0] + second[0] == 1:
+        return True
+    return logical_and(*second) == logical_not(logical_and(*first))
 
 
 LOOPS_SPEC = Spec(

@@ -32,6 +32,7 @@ from tilewright.loops.machine.barrier import barrier
 from tilewright.loops.machine.pipeline import pipeline
 from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.boustrophedon import boustrophedon
+from tilewright.loops.order.choose_before import choose_before
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.factor_out import factor_out
 from tilewright.loops.order.fission import fission
@@ -166,7 +167,6 @@ class Schedule:
     may_specialize: bool = False
     steps: list[Step] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)  # what was considered and not done, with the reason
-    few: str = ""  # the name of the first dim of which few get a kernel of their own
 
     def at_least(self, extent: Sym, least: int, *, of_few: bool = False) -> bool:
         """Whether an extent has no value below `least`. Where dims decide that, the kernel is specialised for those
@@ -181,8 +181,6 @@ class Schedule:
         except ScheduleError as e:
             self.missed.append(f"no kernel for {extent} of {least} and more alone: {e}")
             return False
-        if of_few and not self.few and len(extent.vars) == 1:
-            self.few = next(iter(extent.vars)).name
         return True
 
     def apply(
@@ -234,6 +232,7 @@ class Schedule:
     prefetch = _step(prefetch)
     prefetch_run = _step(prefetch_run)
     nontemporal = _step(nontemporal)
+    choose_before = _step(choose_before)
     clamp = _step(clamp)
     boustrophedon = _step(boustrophedon)
     unroll = _step(unroll)

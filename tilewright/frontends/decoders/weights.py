@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -12,6 +12,7 @@ from tilewright.frontends.weights.encode import encoded
 from tilewright.frontends.weights.expression import stored_value
 from tilewright.frontends.weights.forms import Wanted, WeightForm, checked_weights
 from tilewright.frontends.weights.layout import BlockLayout, PlainLayout
+from tilewright.frontends.weights.stacks import stacked
 from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -59,6 +60,14 @@ class CheckpointWeights:
             is_matrix = len(shape) == 2 and shape[0] > 1
             self._values[name] = stored_value(self._as_wanted(self._key(name), stored) if is_matrix else stored)
         return self._values[name]
+
+    def stack(self, names: Sequence[str], *shape: int) -> Value:
+        """Tensors of one shape as one of f32 [number, ...]."""
+        found = {name: self._find(name, shape) for name in names}
+        stored = [self._as_wanted(self._key(n), tensor) for n, tensor in found.items() if tensor is not None]
+        if len(stored) != len(names):
+            return full(value=0.0, dtype=dt.f32, shape=(len(names), *shape))
+        return stored_value(stacked(stored))
 
     def rows(self, name: str, count: int, width: int, places: Value) -> Value:
         """Rows of a matrix [count, width] of f32 at `places`; an index out of range is an error of the call."""

@@ -26,11 +26,15 @@ class StoppedError(InputError):
 
 @dataclass(frozen=True, eq=False)
 class AnswerRequest:
-    """Answers to one prompt: one for each of `wanted`. `client` is for whom, among which time is shared evenly."""
+    """Answers to one prompt i64[n]: one for each of `wanted`. `client` is for whom, among which time is shared
+    evenly."""
 
     prompt: np.ndarray
     wanted: tuple[Wanted, ...]
     client: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", np.asarray(self.prompt, np.int64))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
 from tilewright.graph.fusion.strategy import Join, Match
-from tilewright.graph.match import is_known
+from tilewright.graph.match import is_known, is_picked_of_known, picks_matrices
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import sym, weighted_sum
@@ -61,8 +61,14 @@ from tilewright.schedule.gemm.dequantize import (
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, same_rows
 from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
 from tilewright.schedule.gemm.loop_order import writes_lines
-from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
-from tilewright.schedule.gemm.panels import pack_columns, pack_constants, pack_groups, prefetch_panels
+from tilewright.schedule.gemm.panels import (
+    cut_in_streams,
+    order_of_streams,
+    pack_columns,
+    pack_constants,
+    pack_groups,
+    prefetch_panels,
+)
 from tilewright.schedule.gemm.reduction_nest import ReductionNest, copied, one_reduction, reduction_of
 from tilewright.schedule.gemm.register_tile import (
     Nest,
@@ -128,7 +134,7 @@ def read_through(join: Join) -> Match | NoMatch | None:
     reads_tiles = all(facts.info(o).is_tiled for o in producer.ops)
     if join.info.is_tiled or (reads_tiles and join.info.kind is OpClass.CONTRACTION):
         return None
-    moves = all(facts.info(o).is_index_map for o in producer.ops)
+    moves = all(facts.info(o).is_index_map or _picks_known(o) for o in producer.ops)
     if not is_elementwise(producer) or not (moves or _is_weight(join)):
         return NoMatch("its elements would be computed again for every tile of the contraction")
     if not join.info.reads_through:
@@ -185,10 +191,15 @@ def _leaves_neighbours(op: Op) -> bool:
     return in_memory and (in_line or source.shape[-1] % line == 0)
 
 
+def _picks_known(op: Op) -> bool:
+    """Whether it picks matrices of a constant stack."""
+    return picks_matrices(op) and is_known(op.operands[0])
+
+
 def _is_weight(join: Join) -> bool:
-    """Whether a map gives the right operand of a contraction from constants alone: each element then serves all rows,
-    and may be computed for a panel of columns at a time."""
-    known = all(is_known(v) for o in join.producer.ops for v in o.results)
+    """Whether a map gives the right operand of a contraction from constants alone, or from matrices of them that data
+    pick: each element then serves all rows, and may be computed for a panel of columns at a time."""
+    known = all(map(is_picked_of_known, (v for o in join.producer.ops for v in o.results)))
     return known and join.value is join.op.operands[1] and weights_are_cheap(join.facts.cost(join.producer))
 
 
@@ -503,6 +514,8 @@ def _lay_out(
         dequantize(s, w, around, home, tile.lanes, pairs=paired, groups=groups_of_factors(w))
         for w, paired in zip(plan.weights, pairs, strict=True)
     ]
+    if any(op.name == "bind" for op in s.func.body.walk()):
+        s.choose_before(stay=[o for part in tiled.parts for o in part.outer])
     groups = None if within is None else sum_by_groups(s, made[0], within, tile.lanes)
     read_once = tiled.is_one and all(extent_of(o) == 1 for o in plan.axes.outer)
     read_once = read_once and plan.shape.rows is not None  # kernels for other rows read constants in the same order
