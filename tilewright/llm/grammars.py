@@ -7,6 +7,7 @@ left. White space of JSON is as the model likes it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError, short_name
+
+_LEAST = -9e18
+"""Of numbers in schemas: llguidance 1.9 ends the process where one becomes the least integer of 64 bits."""
+_BELOW_ZERO = re.compile(r"-\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 class Grammars:
@@ -34,18 +39,23 @@ class Grammars:
         """A JSON schema, as an object or a text. InputError for one that is wrong or that nothing can satisfy."""
         try:
             value = json.loads(schema) if isinstance(schema, str) else dict(schema)
-            grammar = LLMatcher.grammar_from_json_schema(json.dumps(value))
+            written = json.dumps(value)
+            _check_numbers(written)
+            grammar = LLMatcher.grammar_from_json_schema(written)
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"the schema is no JSON schema: {short_name(str(error), 300)}") from None
         return self._made(grammar, "the schema")
 
     def of_grammar(self, grammar: str) -> Callable[[], GrammarConstraint]:
         """A grammar in the language of Lark. InputError for one that is wrong."""
+        if "%json" in _text(grammar, "the grammar"):
+            _check_numbers(grammar)
         return self._made(LLMatcher.grammar_from_lark(grammar), "the grammar")
 
     def of_regex(self, expression: str) -> Callable[[], GrammarConstraint]:
         """A regular expression that the whole answer matches. InputError for one that is wrong."""
-        return self._made(LLMatcher.grammar_from_regex(expression), "the regular expression")
+        what = "the regular expression"
+        return self._made(LLMatcher.grammar_from_regex(_text(expression, what)), what)
 
     def _made(self, grammar: str, what: str) -> Callable[[], GrammarConstraint]:
         first = LLMatcher(self._tokenizer, grammar, log_level=0)
@@ -90,3 +100,22 @@ def _check(matcher: LLMatcher, wrong: str) -> None:
     if matcher.is_error():
         (first, *_) = (matcher.get_error() or "it is too complex").splitlines()
         raise InputError(f"{wrong}: {short_name(first, 300)}", hint="change it, or leave it out")
+
+
+def _text(text: str, what: str) -> str:
+    """The text; InputError where it is none in UTF-8."""
+    try:
+        text.encode("utf-8")
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InputError(f"{what} is no text: {short_name(str(error), 200)}") from None
+    return text
+
+
+def _check_numbers(text: str) -> None:
+    """InputError for numbers that no integer of 64 bits comes near."""
+    for found in _BELOW_ZERO.finditer(text):
+        if float(found[0]) < _LEAST:
+            raise InputError(
+                f"the schema has the number {short_name(found[0], 40)}, which is not supported",
+                hint=f"numbers of schemas are at least {_LEAST:g}",
+            )
