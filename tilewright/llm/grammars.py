@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,8 @@ class Grammars:
         """A JSON schema, as an object or a text. InputError for one that is wrong or that nothing can satisfy."""
         try:
             value = json.loads(schema) if isinstance(schema, str) else dict(schema)
-            written = json.dumps(value)
-            _check_numbers(written)
-            grammar = LLMatcher.grammar_from_json_schema(written)
+            _check_numbers(_numbers_in(value))
+            grammar = LLMatcher.grammar_from_json_schema(json.dumps(value))
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"the schema is no JSON schema: {short_name(str(error), 300)}") from None
         return self._made(grammar, "the schema")
@@ -49,7 +48,7 @@ class Grammars:
     def of_grammar(self, grammar: str) -> Callable[[], GrammarConstraint]:
         """A grammar in the language of Lark. InputError for one that is wrong."""
         if "%json" in _text(grammar, "the grammar"):
-            _check_numbers(grammar)
+            _check_numbers(float(found[0]) for found in _BELOW_ZERO.finditer(grammar))
         return self._made(LLMatcher.grammar_from_lark(grammar), "the grammar")
 
     def of_regex(self, expression: str) -> Callable[[], GrammarConstraint]:
@@ -111,11 +110,23 @@ def _text(text: str, what: str) -> str:
     return text
 
 
-def _check_numbers(text: str) -> None:
-    """InputError for numbers that no integer of 64 bits comes near."""
-    for found in _BELOW_ZERO.finditer(text):
-        if float(found[0]) < _LEAST:
-            raise InputError(
-                f"the schema has the number {short_name(found[0], 40)}, which is not supported",
-                hint=f"numbers of schemas are at least {_LEAST:g}",
-            )
+def _numbers_in(value: Any) -> Iterator[float]:
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            left += one.values()
+        elif isinstance(one, list | tuple):
+            left += one
+        elif isinstance(one, int | float):
+            yield one
+
+
+def _check_numbers(numbers: Iterable[float]) -> None:
+    """InputError for those that no integer of 64 bits comes near."""
+    least = min(numbers, default=0)
+    if least < _LEAST:
+        raise InputError(
+            f"the schema has the number {short_name(str(least), 40)}, which is not supported",
+            hint=f"numbers of schemas are at least {_LEAST:g}",
+        )

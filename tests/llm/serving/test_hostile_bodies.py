@@ -1,5 +1,4 @@
-"""Bodies with anything in any place: an answer, or an error that says what is wrong; never a defect, and never more than
-was allowed."""
+"""Bodies with anything in any place: an answer, or an error that says what is wrong; never a defect."""
 
 from __future__ import annotations
 
