@@ -22,7 +22,9 @@ from tilewright.llm.reading.decoder import ReadingDecoder
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
-from tilewright.llm.sequences import ForkedSequences, Sequences
+from tilewright.llm.sequences import ForkedSequences, SequenceDecoder, Sequences
+from tilewright.llm.speculation.gains import Drafted
+from tilewright.llm.speculation.speculating import SpeculatingDecoder
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -164,10 +166,17 @@ class LanguageModel:
             return self.tokenizer.encode_read(prompt)
         return tokens_of(prompt, self.tokenizer, self.template, variables)
 
+    @property
+    def drafted(self) -> Drafted | None:
+        """What was guessed until now, where the model was loaded with a draft."""
+        return self._root.drafted if isinstance(self._root, SpeculatingDecoder) else None
+
     def sequences(self, slots: int) -> Sequences:
         """So many sequences of tokens at once, apart from all that is asked here (for `serving`). OptionError for a
         model with an encoder."""
         self._need_decoder("several sequences at once continue tokens")
+        if isinstance(self._root, SequenceDecoder):
+            return self._root.several(slots)
         return ForkedSequences(self._root, slots)
 
     def logits(self, prompt: Prompt) -> np.ndarray:

@@ -16,6 +16,7 @@ import click
 from tilewright.cli.interrupt import interrupts_held
 from tilewright.cli.language_models.options import model_options, opened, source_argument
 from tilewright.cli.output import say
+from tilewright.frontends.decoders.source import MOST_LANES
 from tilewright.llm.extras import needing_extra
 from tilewright.llm.serving.requests import Limits
 
@@ -82,7 +83,7 @@ def command(
     running = needing_extra(imported)
     limits = Limits(parallel, queue, piece, prefixes, positions)
     listener = running.listening(host, port)
-    model = opened(path, options)
+    model = opened(path, options, sequences=min(parallel, MOST_LANES))
     called = name or path.stem or str(path)
     address = listener.getsockname()
     place = f"[{address[0]}]" if ":" in address[0] else address[0]

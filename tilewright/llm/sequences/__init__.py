@@ -6,3 +6,4 @@ from tilewright.llm.sequences.open import Handle as Handle
 from tilewright.llm.sequences.open import Part as Part
 from tilewright.llm.sequences.open import SequenceError as SequenceError
 from tilewright.llm.sequences.open import Sequences as Sequences
+from tilewright.llm.sequences.single import SequenceDecoder as SequenceDecoder
