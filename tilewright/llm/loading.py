@@ -7,18 +7,25 @@ from typing import Any
 
 from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
+from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.source import DecoderSource
-from tilewright.llm.decoder import CompiledDecoder
+from tilewright.llm.decoder import CompiledDecoder, Decoder
 from tilewright.llm.model import LanguageModel
 from tilewright.llm.reading.decoder import compiled_decoder
 from tilewright.llm.sequences import SequenceDecoder, is_for_several
-from tilewright.llm.vocabulary import Vocabulary, read_vocabulary
+from tilewright.llm.speculation.drafts import DraftModel, Drafts, Lookup
+from tilewright.llm.speculation.speculating import SpeculatingDecoder
+from tilewright.llm.tokens.tokenizer import Tokenizer
+from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.options import OnProgress
 from tilewright.runtime import Model
 from tilewright.runtime import load as load_artefact
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.session import Session
+
+LOOKUP = "lookup"
+"""The draft that needs no model."""
 
 
 def load(
@@ -30,6 +37,7 @@ def load(
     sequences: int | None = None,
     tokenizer: str | Path | None = None,
     template: str | None = None,
+    draft: str | Path | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
     **fields: Any,
@@ -45,14 +53,24 @@ def load(
         after the other). UnsupportedError for architectures that have no form for several.
     tokenizer: where the vocabulary is, if it is not in `path`: a GGUF file, or a folder with a tokenizer.json.
     template: the text of a chat template in place of the model's own.
+    draft: guess what comes next, and look at several tokens in a call: "lookup" from what was there before, or the
+        path of a smaller model with the same vocabulary. The text is what it is without.
     session, progress, fields: as for `tilewright.compile`.
 
     Raises ModelError, UnsupportedError, OptionError.
     """
     place = Path(path)
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
-    how = {"threads": threads, "session": session, "progress": progress, **fields}
-    return _joined(_model(place, weights, context, sequences, **how), words, template)
+    how: dict[str, Any] = {"threads": threads, "session": session, "progress": progress, **fields}
+    if draft is not None and not DecoderFrontEnd().accepts(place):
+        raise OptionError(
+            f"draft= needs a GGUF file or a folder with config.json, which {place} is not",
+            hint="leave draft= out",
+        )
+    # guesses are looked at as rows of a sequence of a model for several
+    model = _model(place, weights, context, sequences if draft is None else sequences or 1, **how)
+    decoder: Decoder = _decoder(model) if draft is None else _guessing(place, model, draft, words.tokenizer, how)
+    return LanguageModel(decoder, words.tokenizer, words.with_template(template))
 
 
 def load_decoder(
@@ -84,6 +102,25 @@ def _model(place: Path, weights: str | None, context: int | None, sequences: int
     return compile_model(place, **{"states": True, **how})
 
 
-def _joined(model: Model, words: Vocabulary, template: str | None) -> LanguageModel:
-    decoder = SequenceDecoder(model) if is_for_several(model) else compiled_decoder(model)
-    return LanguageModel(decoder, words.tokenizer, words.with_template(template))
+def _decoder(model: Model) -> Decoder:
+    return SequenceDecoder(model) if is_for_several(model) else compiled_decoder(model)
+
+
+def _guessing(
+    place: Path, model: Model, draft: str | Path, words: Tokenizer, how: dict[str, Any]
+) -> SpeculatingDecoder:
+    config = read_checkpoint(place).config
+    window = config.count("sliding_window", least=0) if "sliding_window" in config else 0
+    return SpeculatingDecoder(SequenceDecoder(model, window=window or None), _drafts(draft, words, how))
+
+
+def _drafts(draft: str | Path, words: Tokenizer, how: dict[str, Any]) -> Drafts:
+    if draft == LOOKUP:
+        return Lookup()
+    other = read_vocabulary(Path(draft)).tokenizer
+    if other.size != words.size or any(other.name(n) != words.name(n) for n in range(words.size)):
+        raise OptionError(
+            f"{draft} has another vocabulary than the model that it is to guess for",
+            hint=f"give a smaller model of the same family, or '{LOOKUP}'",
+        )
+    return DraftModel(load_decoder(draft, **how), words.size)

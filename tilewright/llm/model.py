@@ -23,6 +23,8 @@ from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
 from tilewright.llm.sequences import ForkedSequences, SequenceDecoder, Sequences
+from tilewright.llm.speculation.gains import Drafted
+from tilewright.llm.speculation.speculating import SpeculatingDecoder
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -163,6 +165,11 @@ class LanguageModel:
         if self._reader is not None and isinstance(prompt, str):
             return self.tokenizer.encode_read(prompt)
         return tokens_of(prompt, self.tokenizer, self.template, variables)
+
+    @property
+    def drafted(self) -> Drafted | None:
+        """What was guessed until now, where the model was loaded with a draft."""
+        return self._root.drafted if isinstance(self._root, SpeculatingDecoder) else None
 
     def sequences(self, slots: int) -> Sequences:
         """So many sequences of tokens at once, apart from all that is asked here (for `serving`). They go through a

@@ -31,6 +31,11 @@ _SETTINGS = (
     ("--seed", click.IntRange(min=0, max=2**64 - 1), "The same text each time.  [default: another one]"),
 )  # fmt: skip
 
+draft_option = click.option(
+    "--draft", metavar="lookup|PATH",
+    help="Guess tokens from what was there before, or with a smaller model of the same vocabulary: the same text, "
+    "sooner where guesses come true. --stats tells how many do.",
+)  # fmt: skip
 source_argument = click.argument("path", type=click.Path(path_type=Path))
 stats_option = click.option("--stats", is_flag=True, help="Tell tokens and times on the error stream.")
 
@@ -96,6 +101,7 @@ def opened(path: Path, options: Mapping[str, Any], sequences: int | None = None)
             sequences=sequences,
             tokenizer=options["tokenizer"],
             template=text,
+            draft=options.get("draft"),
             cache=not options["no_cache"],
             progress=progress,
         )

@@ -13,6 +13,9 @@ IDS, PAST, LAST = "ids", "past", "last"
 """Names of inputs and of a state."""
 MOST_LANES = 8
 """Of sequences in a call: rows of more than so many take products for many rows."""
+KEYS_ALIKE = 64
+"""Rows of a call have the bits that they have one by one only while the number of keys that the last of them sees has
+as many whole multiples of it as that of the first: attention of few rows sums over so many keys at a time."""
 
 
 @dataclass(frozen=True)
