@@ -10,7 +10,8 @@ from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.decoder import CompiledDecoder
 from tilewright.llm.model import LanguageModel
-from tilewright.llm.reader import compiled_decoder
+from tilewright.llm.reading.decoder import compiled_decoder
+from tilewright.llm.sequences import SequenceDecoder, is_for_several
 from tilewright.llm.vocabulary import Vocabulary, read_vocabulary
 from tilewright.options import OnProgress
 from tilewright.runtime import Model
@@ -26,6 +27,7 @@ def load(
     weights: str | None = None,
     threads: int | None = None,
     context: int | None = None,
+    sequences: int | None = None,
     tokenizer: str | Path | None = None,
     template: str | None = None,
     session: Session | None = None,
@@ -39,6 +41,8 @@ def load(
     weights: "float32", "float16", "bfloat16", "int8" or "int4" in place of what the file stores.
     threads: how many run it (None: all that it may use).
     context: the most tokens of prompt and answer together (None: what it was trained for).
+    sequences: how many go through the model together, 1 to 8, for `LanguageModel.sequences` (None: they would go one
+        after the other). UnsupportedError for architectures that have no form for several.
     tokenizer: where the vocabulary is, if it is not in `path`: a GGUF file, or a folder with a tokenizer.json.
     template: the text of a chat template in place of the model's own.
     session, progress, fields: as for `tilewright.compile`.
@@ -47,8 +51,8 @@ def load(
     """
     place = Path(path)
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
-    model = _model(place, weights, context, threads=threads, session=session, progress=progress, **fields)
-    return _joined(model, words, template)
+    how = {"threads": threads, "session": session, "progress": progress, **fields}
+    return _joined(_model(place, weights, context, sequences, **how), words, template)
 
 
 def load_decoder(
@@ -62,16 +66,15 @@ def load_decoder(
     **fields: Any,
 ) -> CompiledDecoder:
     """The model alone, without vocabulary and template; the arguments are those of `load`."""
-    return compiled_decoder(
-        _model(Path(path), weights, context, threads=threads, session=session, progress=progress, **fields)
-    )
+    how = {"threads": threads, "session": session, "progress": progress, **fields}
+    return compiled_decoder(_model(Path(path), weights, context, None, **how))
 
 
-def _model(place: Path, weights: str | None, context: int | None, **how: Any) -> Model:
+def _model(place: Path, weights: str | None, context: int | None, sequences: int | None, **how: Any) -> Model:
     if DecoderFrontEnd().accepts(place):
-        return compile_model(DecoderSource(place, capacity=context, weights=weights), **how)
-    if weights is not None or context is not None:
-        name = "weights" if weights is not None else "context"
+        return compile_model(DecoderSource(place, capacity=context, weights=weights, sequences=sequences), **how)
+    asked = {"weights": weights, "context": context, "sequences": sequences}
+    if name := next((name for name, value in asked.items() if value is not None), ""):
         raise OptionError(
             f"{name}= needs a GGUF file or a folder with config.json: {place} says by itself what it is",
             hint=f"leave {name}= out",
@@ -82,4 +85,5 @@ def _model(place: Path, weights: str | None, context: int | None, **how: Any) ->
 
 
 def _joined(model: Model, words: Vocabulary, template: str | None) -> LanguageModel:
-    return LanguageModel(compiled_decoder(model), words.tokenizer, words.with_template(template))
+    decoder = SequenceDecoder(model) if is_for_several(model) else compiled_decoder(model)
+    return LanguageModel(decoder, words.tokenizer, words.with_template(template))

@@ -18,11 +18,11 @@ from tilewright.llm.decoder import Decoder
 from tilewright.llm.extras import needing_extra
 from tilewright.llm.generation import DEFAULT_TOKENS, Answer, Constraint, Reason, Stream, Wanted, check_prompt
 from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, tokens_of
-from tilewright.llm.reader import Reader
+from tilewright.llm.reading.decoder import ReadingDecoder
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
-from tilewright.llm.sequences import ForkedSequences, Sequences
+from tilewright.llm.sequences import ForkedSequences, SequenceDecoder, Sequences
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -165,9 +165,12 @@ class LanguageModel:
         return tokens_of(prompt, self.tokenizer, self.template, variables)
 
     def sequences(self, slots: int) -> Sequences:
-        """So many sequences of tokens at once, apart from all that is asked here (for `serving`). OptionError for a
-        model with an encoder."""
+        """So many sequences of tokens at once, apart from all that is asked here (for `serving`). They go through a
+        model together that was loaded for several, and one after the other through others. OptionError for a model
+        with an encoder."""
         self._need_decoder("several sequences at once continue tokens")
+        if isinstance(self._root, SequenceDecoder):
+            return self._root.apart(slots)
         return ForkedSequences(self._root, slots)
 
     def logits(self, prompt: Prompt) -> np.ndarray:
@@ -312,9 +315,9 @@ class LanguageModel:
         return np.array(self.tokens(prompt, **variables))
 
     @property
-    def _reader(self) -> Reader | None:
+    def _reader(self) -> ReadingDecoder | None:
         """The decoder, where it stands behind an encoder."""
-        return self._root if isinstance(self._root, Reader) else None
+        return self._root if isinstance(self._root, ReadingDecoder) else None
 
     def _need_decoder(self, why: str) -> None:
         if self._reader is not None:
@@ -327,7 +330,7 @@ class LanguageModel:
             decoder.rewind(0)
         except IndexError:
             decoder = self._root.fork()
-        if isinstance(decoder, Reader):
+        if isinstance(decoder, ReadingDecoder):
             decoder.read(read)
         return decoder
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tilewright.cli.models import unique
+from tilewright.cli.models import activations_option, unique
 from tilewright.cli.progress import compiling
 from tilewright.runtime.errors import InputError
 
@@ -45,6 +45,7 @@ def model_options(command: F) -> F:
                      help="A GGUF file or a folder with the vocabulary, if PATH has none."),
         click.option("--context", type=click.IntRange(min=1), metavar="POSITIONS",
                      help="The most tokens of prompt and answer together  [default: what the model was trained for]"),
+        activations_option,
         click.option("--weights", metavar="TYPE",
                      help="float32, float16, bfloat16, int8 or int4 (also int4:64, int8:row, int4:32:min) for "
                           "weights that are stored in more bits."),
@@ -78,8 +79,9 @@ def sampling_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, **bias, "max_tokens": options["max_tokens"], "stop": list(options["stop"])}
 
 
-def opened(path: Path, options: Mapping[str, Any]) -> LanguageModel:
-    """The language model of a file or folder, compiled or from the cache."""
+def opened(path: Path, options: Mapping[str, Any], sequences: int | None = None) -> LanguageModel:
+    """The language model of a file or folder, compiled or from the cache; so many `sequences` go through it
+    together."""
     from tilewright.llm.loading import load
 
     template = options["template"]
@@ -88,8 +90,10 @@ def opened(path: Path, options: Mapping[str, Any]) -> LanguageModel:
         return load(
             path,
             weights=options["weights"],
+            activations=options["activations"],
             threads=options["threads"],
             context=options["context"],
+            sequences=sequences,
             tokenizer=options["tokenizer"],
             template=text,
             cache=not options["no_cache"],
