@@ -1,10 +1,11 @@
 """What generation needs of a language model: tokens in, logits of the next one out, and a past that can be cut off and
-shared."""
+shared; and what stands for a text as a whole."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Protocol, Self
 
 import numpy as np
@@ -200,3 +201,49 @@ def _what_is_given(model: Model, info: TensorInfo) -> _Given:
         )
     dtype, outer = np.dtype(info.dtype), (1,) * (len(info.shape) - 1)
     return lambda tokens, before: (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))
+
+
+# Embeddings
+
+
+POOLINGS = ("mean", "last", "cls")
+
+
+class Embedder:
+    """A model that gives `hidden` f32[1, s, width] for tokens (`DecoderSource(..., hidden=True)`). Long texts are fed
+    `piece` tokens at a time. Threads wait for each other."""
+
+    def __init__(self, model: Model, *, piece: int = 512) -> None:
+        output = model.outputs[0] if model.outputs else None
+        if output is None or output.name != "hidden" or len(model.inputs) != 1:
+            raise OptionError(
+                f"{model} gives no hidden states of tokens", hint="compile DecoderSource(path, hidden=True)"
+            )
+        self._model, self._piece, self._lock = model, piece, Lock()
+        self.width = int(output.shape[-1])
+
+    def embed(self, tokens: Sequence[int], pooling: str) -> np.ndarray:
+        """f32[width] of at least one token."""
+        with self._lock:
+            self._model.reset()
+            total, first, last = np.zeros(self.width), None, None
+            for begin in range(0, len(tokens), self._piece):
+                ids = np.asarray(tokens[begin : begin + self._piece], np.int64)[None]
+                (hidden,) = self._model(ids)
+                first = hidden[0, 0].copy() if first is None else first
+                last = hidden[0, -1].copy()
+                total += hidden[0].sum(axis=0, dtype=np.float64)
+        assert first is not None and last is not None, "there is a token"
+        return {"mean": (total / len(tokens)).astype(np.float32), "last": last, "cls": first}[pooling]
+
+
+def checked_pooling(pooling: str) -> str:
+    if pooling not in POOLINGS:
+        raise OptionError(f"pooling={pooling!r:.80} is not allowed: one of {', '.join(POOLINGS)}")
+    return pooling
+
+
+def normalised(vectors: np.ndarray) -> np.ndarray:
+    """Rows of length 1; rows of zeros stay."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

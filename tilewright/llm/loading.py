@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.source import DecoderSource
-from tilewright.llm.decoder import CompiledDecoder
+from tilewright.llm.decoder import CompiledDecoder, Embedder
 from tilewright.llm.model import LanguageModel
-from tilewright.llm.vocabulary import Vocabulary, read_vocabulary
+from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.options import OnProgress
 from tilewright.runtime import Model
 from tilewright.runtime import load as load_artefact
@@ -46,8 +47,10 @@ def load(
     """
     place = Path(path)
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
-    model = _model(place, weights, context, threads=threads, session=session, progress=progress, **fields)
-    return _joined(model, words, template)
+    how = {"threads": threads, "session": session, "progress": progress, **fields}
+    model = _model(place, weights, context, **how)
+    embedder = partial(_embedder, place, weights, context, **how) if DecoderFrontEnd().accepts(place) else None
+    return LanguageModel(CompiledDecoder(model), words.tokenizer, words.with_template(template), embedder)
 
 
 def load_decoder(
@@ -80,5 +83,6 @@ def _model(place: Path, weights: str | None, context: int | None, **how: Any) ->
     return compile_model(place, **{"states": True, **how})
 
 
-def _joined(model: Model, words: Vocabulary, template: str | None) -> LanguageModel:
-    return LanguageModel(CompiledDecoder(model), words.tokenizer, words.with_template(template))
+def _embedder(place: Path, weights: str | None, context: int | None, **how: Any) -> Embedder:
+    source = DecoderSource(place, capacity=context, weights=weights, hidden=True)
+    return Embedder(compile_model(source, **how))

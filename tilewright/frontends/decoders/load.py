@@ -45,9 +45,10 @@ def load_decoder(
 ) -> Module:
     """The graph of a checkpoint, a Module with one function `main` as a front end's `load` gives it.
 
-    main(ids: i64[1, s]) -> logits f32[1, vocabulary], or f32[1, s, vocabulary] for those of all positions. What it
-    keeps are inputs and outputs behind these, `variables` of the main function: `past: i64[]`, the number of positions
-    that are filled, and what the architecture keeps. Calls that do not fit into the rest of its capacity are refused.
+    main(ids: i64[1, s]) -> logits f32[1, vocabulary], or f32[1, s, vocabulary] for those of all positions (or hidden
+    f32[1, s, width]). What it keeps are inputs and outputs behind these, `variables` of the main function:
+    `past: i64[]`, the number of positions that are filled, and what the architecture keeps. Calls that do not fit into
+    the rest of its capacity are refused.
 
     Of an encoder-decoder there is an input more behind the tokens, what the encoder reads, which has no rows in calls
     that only continue an answer, and `encoded: i64[]` among what is kept, the number of positions that it made.
@@ -75,7 +76,7 @@ def load_decoder(
 
     def translate(translation: Translation, inputs: dict[str, Value | None]) -> Results:
         values = {name: value for name, value in inputs.items() if value is not None}
-        building = _building(values, config, weights, capacity, encoder, every=wanted.logits == "all")
+        building = _building(values, config, weights, capacity, encoder, every=wanted.logits == "all" or wanted.hidden)
         fits = s.logical_and(s.le(1, building.steps), s.le(building.before + building.steps, capacity))
         with translation.builder.at(Loc(node=found.name, op="decoder")):
             full = f"the cache has {capacity} positions, and the call's tokens must fit behind those that are filled"
@@ -85,13 +86,16 @@ def load_decoder(
             (logits,) = translation.fit((), lambda: [found.write(building)])
         weights.check((*found.ignored, *ROPE_FACTORS))
         assert logits is not None
+        if wanted.hidden:
+            assert building.hidden is not None, f"{found.name} has a head"
+            logits = building.hidden
         rows = logits if building.all_rows else reshape(logits, shape=(1, shape_of(logits)[2]))
         building.updated[PAST] = ew.add(building.past, dim_value(building.steps))
         if (encoding := building.encoding) is not None:
             building.updated[ENCODED] = ew.add(values[ENCODED], dim_value(encoding.rows))
         return [rows, *(building.updated[name] for name in kept)]
 
-    outputs = ["logits", *(f"{NEXT}.{name}" for name in kept)]
+    outputs = ["hidden" if wanted.hidden else "logits", *(f"{NEXT}.{name}" for name in kept)]
     module = translated(declared, outputs, 0, translate, shapes=shapes)
     variables = tuple((name, f"{NEXT}.{name}", "", name) for name in kept)
     nodes = sum(op.name not in ("constant", "return") for op in module.main.body.ops)
