@@ -159,7 +159,7 @@ class LanguageModel:
         "last" token, or that of the first ("cls"), of length 1 if `normalise`. The first call compiles the model anew,
         without its head. OptionError for a model that was not loaded from a file or folder of weights."""
         checked_pooling(pooling)
-        asked = [prompts] if prompt_kind(prompts) != "several" else list(prompts)  # type: ignore[arg-type]
+        asked = [prompts] if prompt_kind(prompts) != "several" else list(prompts)
         tokens = [self._tokens(prompt, {}) for prompt in asked]  # type: ignore[arg-type]
         embedder = self._embedding_model()
         vectors = np.stack([embedder.embed(one, pooling) for one in tokens])
