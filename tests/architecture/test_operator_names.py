@@ -9,6 +9,7 @@ from pathlib import Path
 
 import tilewright
 import tilewright.ops
+from tests.architecture.test_house import parsed
 from tilewright.ops.define import OPERATORS
 
 PACKAGE = Path(tilewright.__file__).parent
@@ -56,7 +57,7 @@ def _operators_in(node: ast.expr) -> set[str]:
 
 def counted_by_room() -> Counter[str]:
     """How many there are in each room."""
-    trees = {p.relative_to(PACKAGE): ast.parse(p.read_text()) for p in sorted(PACKAGE.rglob("*.py"))}
+    trees = {p.relative_to(PACKAGE): parsed(p) for p in sorted(PACKAGE.rglob("*.py"))}
     trees = {path: tree for path, tree in trees.items() if path.parts[0] not in HOME}
     tables = {
         (".".join(("tilewright", *path.with_suffix("").parts)), name)
@@ -88,7 +89,7 @@ def defining_by_room() -> Counter[str]:
     for path in sorted(PACKAGE.rglob("*.py")):
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         if room not in HOME:
-            calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+            calls = (n for n in ast.walk(parsed(path)) if isinstance(n, ast.Call))
             asked = (n for n in calls if isinstance(n.func, ast.Name) and n.func.id == "defining")
             found[room] += sum(any(map(_operators_in, n.args)) for n in asked)
     return +found

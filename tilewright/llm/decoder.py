@@ -13,8 +13,17 @@ import numpy as np
 from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
 
+UNLIMITED = (1 << 31) - 1
+"""The context of models whose states are of a fixed size."""
+
 Tokens = Sequence[int] | np.ndarray
 """Numbers of tokens, in the order of the text."""
+
+ENCODED = "encoded"
+"""The counter of what the encoder of an encoder-decoder has read."""
+
+Given = Callable[[np.ndarray, int], np.ndarray]
+"""What an input is given for tokens behind so many others."""
 
 
 class Decoder(Protocol):
@@ -82,7 +91,8 @@ class CompiledDecoder:
     """A compiled model that keeps its past in states, as a `Decoder`.
 
     The model takes `ids` (or `input_ids`) i64[1, s] and gives the logits of the last of them, or of all, first; its
-    caches are states that grow with one counter. It may ask for `position_ids` of the tokens and an `attention_mask`
+    caches are states that grow with one counter, or states of a fixed size beside one of a single integer, as recurrent
+    models have, whose context has no end. It may ask for `position_ids` of the tokens and an `attention_mask`
     over all positions, too, as exported ones do. Long inputs are fed `piece` tokens at a time, so that memory for
     intermediate results is bounded.
     """
@@ -95,10 +105,11 @@ class CompiledDecoder:
         self._counter = _counter_of(model)
         self._shape = model.state(self._counter).shape
         self.vocabulary = _vocabulary_of(model)
-        self._given = [_what_is_given(model, info) for info in model.inputs]
-        grown = [state for state in model.states if state.counter]
-        self.context = min(int(state.info.shape[state.grows]) for state in grown)
-        self._can_rewind = len(grown) + 1 == len(model.states)
+        self._given = [self._what_is_given(info) for info in model.inputs]
+        grown = [state for state in model.states if state.counter == self._counter]
+        self.context = min((int(state.info.shape[state.grows]) for state in grown), default=UNLIMITED)
+        kept = (state.info.name for state in model.states if not state.counter)
+        self._sums = [name for name in kept if name != self._counter]
         self._length = int(model.state(self._counter).sum())
 
     @property
@@ -107,15 +118,19 @@ class CompiledDecoder:
         return self._length
 
     def feed(self, tokens: Tokens) -> np.ndarray:
-        """See `Decoder`. A call that fails half way leaves the sequence as it was before."""
+        """See `Decoder`. A call that fails half way leaves the sequence as it was before; of a model that keeps sums of
+        its past, where it was given several tokens."""
         ids = check_tokens(self, tokens)
         before = self._length
+        sums = {name: self.model.state(name) for name in self._sums} if len(ids) > 1 else {}
         try:
             for begin in range(0, len(ids), self.piece):
                 part = ids[begin : begin + self.piece]
                 (logits, *_) = self.model(*(given(part, before + begin) for given in self._given))
         except BaseException:
-            if self._can_rewind:
+            if sums.keys() == set(self._sums):
+                for name, value in sums.items():
+                    self.model.set_state(name, value)
                 self._set(before)
             raise
         self._length = before + len(ids)
@@ -132,7 +147,7 @@ class CompiledDecoder:
             self.model.reset()
             self._length = 0
             return
-        if not self._can_rewind:
+        if self._sums:
             raise OptionError(
                 f"cannot rewind to {length} of {self._length} positions: the model keeps sums of its past",
                 hint="rewind(0), and feed the tokens again; or fork() before they are fed",
@@ -147,16 +162,44 @@ class CompiledDecoder:
         """See `Decoder`. Only what is filled is copied."""
         return type(self)(copy.copy(self.model), piece=self.piece)
 
+    def _what_is_given(self, info: TensorInfo) -> Given:
+        role = _ROLES.get(info.name)
+        if role is None or info.dtype not in ("int64", "int32") or len(info.shape) not in (1, 2):
+            raise OptionError(
+                f"{self.model} is no decoder: nothing is known of its input {info}",
+                hint=f"decoders take integers for one sequence, named {', '.join(_ROLES)}",
+            )
+        dtype, outer = np.dtype(info.dtype), (1,) * (len(info.shape) - 1)
+        return lambda tokens, before: (
+            (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))
+        )
+
+
+def rewound(decoder: Decoder, length: int) -> int:
+    """Forget the positions from `length` on, or all where the decoder cannot forget some; how many are left."""
+    try:
+        decoder.rewind(length)
+    except OptionError:
+        decoder.rewind(0)
+    return decoder.length
+
 
 def _counter_of(model: Model) -> str:
-    counters = {state.counter for state in model.states if state.counter}
+    counters = {state.counter for state in model.states if state.counter} - {ENCODED}
+    if not counters:
+        counters = {state.info.name for state in model.states if _is_count(state.info)}
     if len(counters) != 1:
         kept = ", ".join(str(state.info) for state in model.states) or "none"
         raise OptionError(
-            f"{model} is no decoder: it needs states that grow with one counter, and its states are {kept}",
+            f"{model} is no decoder: it needs states that grow with one counter, or one that is a single integer, and its "
+            f"states are {kept}",
             hint="compile a language model with states=True",
         )
     return counters.pop()
+
+
+def _is_count(info: TensorInfo) -> bool:
+    return info.dtype in ("int64", "int32") and all(n == 1 for n in info.shape)
 
 
 def _vocabulary_of(model: Model) -> int:
@@ -167,10 +210,6 @@ def _vocabulary_of(model: Model) -> int:
             hint="export it so that logits come first",
         )
     return size
-
-
-_Given = Callable[[np.ndarray, int], np.ndarray]
-"""What an input is given for tokens behind so many others."""
 
 
 def _tokens(tokens: np.ndarray, before: int) -> np.ndarray:
@@ -185,22 +224,11 @@ def _ones(tokens: np.ndarray, before: int) -> np.ndarray:
     return np.ones(before + len(tokens), np.int64)
 
 
-_ROLES: dict[str, _Given] = {
+_ROLES: dict[str, Given] = {
     "ids": _tokens, "input_ids": _tokens, "tokens": _tokens,
     "position_ids": _positions, "positions": _positions, "cache_position": _positions,
     "attention_mask": _ones,
 }  # fmt: skip
-
-
-def _what_is_given(model: Model, info: TensorInfo) -> _Given:
-    role = _ROLES.get(info.name)
-    if role is None or info.dtype not in ("int64", "int32") or len(info.shape) not in (1, 2):
-        raise OptionError(
-            f"{model} is no decoder: nothing is known of its input {info}",
-            hint=f"decoders take integers for one sequence, named {', '.join(_ROLES)}",
-        )
-    dtype, outer = np.dtype(info.dtype), (1,) * (len(info.shape) - 1)
-    return lambda tokens, before: (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))
 
 
 # Embeddings

@@ -87,8 +87,10 @@ class Draft:
     """An answer while it comes: what the logits behind each token make of it. `reason` says why it is over, "" while it
     is not; tokens that are drawn count, and so do the parts of the text in `parts`."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], wanted: Wanted, rows: int) -> None:
-        """`rows`: how many logits the model gives."""
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], wanted: Wanted, rows: int, *, is_first: bool = False
+    ) -> None:
+        """`rows`: how many logits the model gives; `is_first`: the text has nothing before it."""
         self.drawn: list[Drawn] = []
         self.parts: list[str] = []
         self.reason: Reason = "length" if wanted.max_tokens == 0 else ""
@@ -97,7 +99,7 @@ class Draft:
         self._sampler = Sampler(wanted.sampling, min(tokenizer.size, rows), prompt)
         self._constraint = wanted.constraint() if wanted.constraint else None
         self._stops = StopStrings(wanted.stop)
-        self._written = TextOfTokens(tokenizer, continued=True)
+        self._written = TextOfTokens(tokenizer, continued=not is_first)
 
     @property
     def seed(self) -> int:
@@ -160,16 +162,19 @@ class Stream(Iterator[str]):
         wanted: Wanted,
         *,
         known: int = 0,
+        prompt_tokens: int | None = None,
+        is_first: bool = False,
         done: Callable[[], None] = lambda: None,
     ) -> None:
         """`known`: so many tokens of the prompt the decoder has been fed already; `done` is called once at the end.
-        `fed` is what it has been fed, unless the answer `failed`."""
+        `fed` is what it has been fed, unless the answer `failed`. `prompt_tokens`: of what the answer is to, where that
+        is not what the decoder is fed; `is_first`: its text has nothing before it."""
         self.fed = list(prompt[:known])
         self.failed = False
         self._decoder = decoder
         self._next = [*prompt[known:]]
-        self._prompt_tokens = len(prompt)
-        self._draft = Draft(tokenizer, prompt, wanted, decoder.vocabulary)
+        self._prompt_tokens = len(prompt) if prompt_tokens is None else prompt_tokens
+        self._draft = Draft(tokenizer, prompt, wanted, decoder.vocabulary, is_first=is_first)
         self._done = done
         self._start = time.perf_counter()
         self._first = self._last = self._start

@@ -11,6 +11,7 @@ from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.decoder import CompiledDecoder, Embedder
 from tilewright.llm.model import LanguageModel
+from tilewright.llm.reader import compiled_decoder
 from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.options import OnProgress
 from tilewright.runtime import Model
@@ -50,7 +51,7 @@ def load(
     how = {"threads": threads, "session": session, "progress": progress, **fields}
     model = _model(place, weights, context, **how)
     embedder = partial(_embedder, place, weights, context, **how) if DecoderFrontEnd().accepts(place) else None
-    return LanguageModel(CompiledDecoder(model), words.tokenizer, words.with_template(template), embedder)
+    return LanguageModel(compiled_decoder(model), words.tokenizer, words.with_template(template), embedder)
 
 
 def load_decoder(
@@ -64,7 +65,7 @@ def load_decoder(
     **fields: Any,
 ) -> CompiledDecoder:
     """The model alone, without vocabulary and template; the arguments are those of `load`."""
-    return CompiledDecoder(
+    return compiled_decoder(
         _model(Path(path), weights, context, threads=threads, session=session, progress=progress, **fields)
     )
 
