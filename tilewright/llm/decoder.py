@@ -186,13 +186,13 @@ def rewound(decoder: Decoder, length: int) -> int:
 
 def _counter_of(model: Model) -> str:
     counters = {state.counter for state in model.states if state.counter} - {ENCODED}
-    if not counters:
+    if not counters and len(model.states) > 1:
         counters = {state.info.name for state in model.states if _is_count(state.info)}
     if len(counters) != 1:
         kept = ", ".join(str(state.info) for state in model.states) or "none"
         raise OptionError(
-            f"{model} is no decoder: it needs states that grow with one counter, or one that is a single integer, and its "
-            f"states are {kept}",
+            f"{model} is no decoder: it needs states that grow with one counter, or others beside a single integer; "
+            f"its states are {kept}",
             hint="compile a language model with states=True",
         )
     return counters.pop()

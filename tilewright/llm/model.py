@@ -192,7 +192,8 @@ class LanguageModel:
         without its head. OptionError for a model that was not loaded from a file or folder of weights."""
         checked_pooling(pooling)
         asked = [prompts] if prompt_kind(prompts) != "several" else list(prompts)
-        tokens = [self._tokens(prompt, {}) for prompt in asked]  # type: ignore[arg-type]
+        self._need_decoder("embeddings are those of a decoder's tokens")
+        tokens = [self._asked(prompt, _Said()).tokens for prompt in asked]
         embedder = self._embedding_model()
         vectors = np.stack([embedder.embed(one, pooling) for one in tokens])
         return normalised(vectors) if normalise else vectors

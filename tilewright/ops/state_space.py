@@ -19,11 +19,15 @@ from tilewright.ops.traits.facts import Traits
 STRIP = 64
 """Channels that are computed together: their states stay in L1, and threads share the strips."""
 
+TOGETHER = 4
+"""States of a channel that are added up in a register: totals in memory wait for each other."""
+
 
 def _scan_types(
     x: TensorType, dt: TensorType, a: TensorType, b: TensorType, c: TensorType, state: TensorType
 ) -> tuple[TensorType, ...]:
-    for type, rank, what in ((x, 2, "x"), (dt, 2, "dt"), (a, 2, "a"), (b, 3, "b"), (c, 3, "c"), (state, 2, "the state")):
+    named = ((x, 2, "x"), (dt, 2, "dt"), (a, 2, "a"), (b, 3, "b"), (c, 3, "c"), (state, 2, "the state"))
+    for type, rank, what in named:
         require_rank(type, rank, what)
         if type.dtype is not x.dtype or not type.dtype.is_float:
             raise ValueError(f"{what} is of {type.dtype}: all are floats of the type of x, {x.dtype}")
@@ -97,12 +101,16 @@ class _Strip:
             self.taken.store((lane,), self.dt[step, self.head(lane)] * self.x[step, self.first + lane])
             self.total.store((lane,), 0.0)
         shared = self._fades(step, sym(0), sym(0)) if self.size > 1 and self.a.shape[0] == 1 else None
-        with t.loop(self.states, "n") as n, t.loop(self.width, "l") as lane:
-            fades = self._fades(step, n, lane) if shared is None else shared
-            of_group = step, self.group(lane), n
-            state = fades * self.state[n, lane] + self.taken[lane] * self.b[of_group]
-            self.state.store((n, lane), state)
-            self.total.store((lane,), self.total[lane] + state * self.c[of_group])
+        together = TOGETHER if self.states % TOGETHER == 0 else 1
+        with t.loop(self.states // together, "n") as block, t.loop(self.width, "l") as lane:
+            taken, total = self.taken[lane], self.total[lane]
+            for n in (together * block + k for k in range(together)):
+                fades = self._fades(step, n, lane) if shared is None else shared
+                of_group = step, self.group(lane), n
+                state = fades * self.state[n, lane] + taken * self.b[of_group]
+                self.state.store((n, lane), state)
+                total = total + state * self.c[of_group]
+            self.total.store((lane,), total)
         with t.loop(self.width, "l") as lane:
             self.y.store((step, self.first + lane), self.total[lane])
 

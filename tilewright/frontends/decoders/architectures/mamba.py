@@ -19,7 +19,6 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import silu, softplus
-from tilewright.ops.index import put
 from tilewright.ops.norm import rms_norm
 from tilewright.ops.source import full, number_like
 from tilewright.ops.state_space import state_space_scan
@@ -48,20 +47,29 @@ def _mamba2_states(config: Config, capacity: int) -> dict[str, Declared]:
     return _states(config, _inner(config) + 2 * config.count("n_groups") * config.count("state_size"))
 
 
+def _is_converted(config: Config) -> bool:
+    """Whether it is that of a file for llama.cpp."""
+    return config.flag("computed_decay", False)
+
+
+def _epsilon(config: Config) -> float:
+    return config.positive("rms_norm_eps" if _is_converted(config) else "layer_norm_eps", 1e-5)
+
+
 def _rank(config: Config) -> int:
     """Numbers from which the time steps of all channels are computed."""
     automatic = config.fields.get("time_step_rank") in (None, "auto")
     return -(-config.count("hidden_size") // 16) if automatic else config.count("time_step_rank")
 
 
-_DEFAULTS = {"max_position_embeddings": UNLIMITED, "layer_norm_eps": 1e-5, "state_size": 16}
+_DEFAULTS = {"max_position_embeddings": UNLIMITED, "state_size": 16}
 
 
 @architecture("mamba", "falcon_mamba", states=_mamba_states, base="backbone.", defaults=_DEFAULTS)
 def mamba(m: Building) -> Value:
     config = m.config
     inner, states, rank = _inner(config), config.count("state_size"), _rank(config)
-    falcon = config.text("model_type") == "falcon_mamba"
+    falcon = config.flag("dt_b_c_rms", config.text("model_type") == "falcon_mamba")
     epsilon = config.positive("mixer_rms_eps", 1e-6)
 
     def normed(x: Value) -> Value:
@@ -72,8 +80,8 @@ def mamba(m: Building) -> Value:
         gate = section(both, 2, inner, inner)
         wide = _convolved(m, k, part, section(both, 2, 0, inner))
         found = part.dense(wide, "x_proj", rank + 2 * states)
-        pieces = (section(found, 2, first, size) for first, size in ((0, rank), (rank, states), (rank + states, states)))
-        step, b, c = map(normed, pieces)
+        places = ((0, rank), (rank, states), (rank + states, states))
+        step, b, c = (normed(section(found, 2, first, size)) for first, size in places)
         times = softplus(part.dense(step, "dt_proj", inner, bias=True))
         y = _scanned(m, k, part, (wide, times, b, c), (inner, states), groups=1)
         return part.dense(ew.mul(y, silu(gate)), "out_proj", shape_of(x)[2].value, bias=config.flag("use_bias", False))
@@ -81,15 +89,19 @@ def mamba(m: Building) -> Value:
     return _decoder(m, mixed, tied=True)
 
 
-@architecture("mamba2", states=_mamba2_states, base="backbone.", defaults={**_DEFAULTS, "state_size": 128, "n_groups": 8})
+_DEFAULTS_2 = {**_DEFAULTS, "state_size": 128, "n_groups": 8}
+
+
+@architecture("mamba2", states=_mamba2_states, base="backbone.", defaults=_DEFAULTS_2)
 def mamba2(m: Building) -> Value:
     config = m.config
     inner, states, groups = _inner(config), config.count("state_size"), config.count("n_groups")
-    heads = config.count("num_heads", 128)
+    heads = config.count("num_heads", config.count("time_step_rank") if _is_converted(config) else 128)
     if inner % heads or heads % groups:
-        raise config.error(f"'num_heads' {heads} must divide {inner} channels, and be a multiple of 'n_groups' {groups}")
+        what = f"'num_heads' {heads} must divide {inner} channels, and be a multiple of 'n_groups' {groups}"
+        raise config.error(what)
     limits = config.fields.get("time_step_limit") or (0.0, math.inf)
-    epsilon = config.positive("layer_norm_eps")
+    epsilon = _epsilon(config)
 
     def mixed(k: int, part: WeightGroup, x: Value) -> Value:
         shared, use_bias = groups * states, config.flag("use_bias", False)
@@ -110,7 +122,7 @@ def mamba2(m: Building) -> Value:
 
 
 def _norm_shape(m: Building, inner: int, groups: int) -> tuple[int, ...]:
-    return (groups, inner // groups) if m.config.flag("computed_decay", False) else (inner,)
+    return (groups, inner // groups) if _is_converted(m.config) else (inner,)
 
 
 def _limited(times: Value, limits: object, config: Config) -> Value:
@@ -129,7 +141,7 @@ def _number(x: Any) -> Any:
 
 
 def _decoder(m: Building, mixed: Callable[[int, WeightGroup, Value], Value], *, tied: bool) -> Value:
-    epsilon = m.config.positive("layer_norm_eps")
+    epsilon = _epsilon(m.config)
     x = m.embedded(m.weights.shared("backbone.embeddings.weight", "backbone.embedding.weight").removesuffix(".weight"))
     for k, part in m.layers("backbone.layers"):
         x = ew.add(x, mixed(k, part.inside("mixer"), part.rms(x, "norm", epsilon)))
@@ -144,7 +156,7 @@ def _convolved(m: Building, k: int, part: WeightGroup, x: Value) -> Value:
     name = f"inputs.{k}"
     every = concat(m.states[name], reshape(x, shape=(rows, channels)), axis=0)
     m.updated[name] = section(every, 0, rows, count - 1)
-    shape = (wide, count) if config.flag("computed_decay", False) else (wide, 1, count)
+    shape = (wide, count) if _is_converted(config) else (wide, 1, count)
     weights = transpose(reshape(part.value("conv1d.weight", *shape), shape=(wide, count)), perm=(1, 0))
     total = None
     for n in range(count):
@@ -157,7 +169,12 @@ def _convolved(m: Building, k: int, part: WeightGroup, x: Value) -> Value:
 
 
 def _scanned(
-    m: Building, k: int, part: WeightGroup, given: tuple[Value, Value, Value, Value], paces: tuple[int, int], groups: int
+    m: Building,
+    k: int,
+    part: WeightGroup,
+    given: tuple[Value, Value, Value, Value],
+    paces: tuple[int, int],
+    groups: int,
 ) -> Value:
     """[1, steps, channels]: what the states give, and D times the channels."""
     x, times, b, c = given
@@ -167,14 +184,14 @@ def _scanned(
     wide = reshape(x, shape=(rows, channels))
     flat = [reshape(v, shape=(rows, groups, states)) for v in (b, c)]
     y, m.updated[name] = state_space_scan(wide, reshape(times, shape=(rows, heads)), pace, *flat, m.states[name])
-    own = part.value("D", *((heads, 1) if m.config.flag("computed_decay", False) and not each else (heads,)))
+    own = part.value("D", *((heads, 1) if _is_converted(m.config) and not each else (heads,)))
     kept = ew.mul(reshape(wide, shape=(rows, heads, channels // heads)), reshape(own, shape=(heads, 1)))
     return reshape(ew.add(y, reshape(kept, shape=(rows, channels))), shape=(1, rows, channels))
 
 
 def _pace(m: Building, part: WeightGroup, shape: tuple[int, ...]) -> Value:
     """[1 or states, heads]: -exp(A_log), which files of llama.cpp have already."""
-    stored = m.config.flag("computed_decay", False)
+    stored = _is_converted(m.config)
     found = part.value("A_log", *shape, *([1] if stored and len(shape) == 1 else []))
     found = found if stored else ew.neg(ew.exp(found))
     return transpose(reshape(found, shape=(shape[0], shape[1] if len(shape) > 1 else 1)), perm=(1, 0))
