@@ -18,7 +18,7 @@ from tilewright.cli.app import commands
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.ir.diag import ModelError
 from tilewright.llm.loading import load_decoder
-from tilewright.llm.reader import CompiledReader, Reader
+from tilewright.llm.reading.decoder import CompiledReader, ReadingDecoder
 from tilewright.runtime.errors import InputError, OptionError
 
 TEXT = "the state of a model"
@@ -37,7 +37,7 @@ def model(folder: Path) -> llm.LanguageModel:
 @pytest.fixture(scope="module")
 def decoder(folder: Path) -> CompiledReader:
     found = load_decoder(folder, threads=1, cache=False)
-    assert isinstance(found, CompiledReader) and isinstance(found, Reader)
+    assert isinstance(found, CompiledReader) and isinstance(found, ReadingDecoder)
     return found
 
 

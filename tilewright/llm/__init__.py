@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.llm.model import LanguageModel as LanguageModel
     from tilewright.llm.model import Score as Score
     from tilewright.llm.sampling.settings import Sampling as Sampling
+    from tilewright.llm.sequences import CompiledSequences as CompiledSequences
     from tilewright.llm.sequences import ForkedSequences as ForkedSequences
     from tilewright.llm.sequences import SequenceError as SequenceError
     from tilewright.llm.sequences import Sequences as Sequences
@@ -28,6 +29,7 @@ _HOMES = {
     "Answer": "generation",
     "Beam": "beams",
     "CompiledDecoder": "decoder",
+    "CompiledSequences": "sequences",
     "Conversation": "conversation",
     "Decoder": "decoder",
     "ForkedSequences": "sequences",

@@ -26,11 +26,8 @@ Given = Callable[[np.ndarray, int], np.ndarray]
 """What an input is given for tokens behind so many others."""
 
 
-class Decoder(Protocol):
-    """A model of token sequences with the sequence that it has been fed so far.
-
-    One sequence at a time is fed by one thread; forks are independent of each other, and may be fed at the same time.
-    """
+class Growing(Protocol):
+    """A sequence that tokens are appended to."""
 
     @property
     def vocabulary(self) -> int:
@@ -44,6 +41,13 @@ class Decoder(Protocol):
     def length(self) -> int:
         """The positions that are filled."""
 
+
+class Decoder(Growing, Protocol):
+    """A model of token sequences with the sequence that it has been fed so far.
+
+    One sequence at a time is fed by one thread; forks are independent of each other, and may be fed at the same time.
+    """
+
     def feed(self, tokens: Tokens) -> np.ndarray:
         """Append tokens, at least one; the logits f32[vocabulary] of the token behind the last of them, which belong to
         the caller. InputError for tokens that do not exist or for which the context has no room: nothing has changed
@@ -56,8 +60,8 @@ class Decoder(Protocol):
         """The same sequence, which continues by itself; weights and code are shared."""
 
 
-def check_tokens(decoder: Decoder, tokens: Tokens) -> np.ndarray:
-    """The tokens as i64[n]; InputError for those that cannot be fed to the decoder now."""
+def check_tokens(decoder: Growing, tokens: Tokens) -> np.ndarray:
+    """The tokens as i64[n]; InputError for those that cannot be appended to the sequence now."""
     array = np.asarray(tokens)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         what = "none" if array.size == 0 else f"an array {array.dtype}{list(array.shape)}"
@@ -76,7 +80,7 @@ def check_tokens(decoder: Decoder, tokens: Tokens) -> np.ndarray:
     return array.astype(np.int64, copy=False)
 
 
-def check_length(decoder: Decoder, length: int) -> int:
+def check_length(decoder: Growing, length: int) -> int:
     """InputError unless the sequence has at least so many positions."""
     if (
         isinstance(length, bool)
@@ -104,7 +108,7 @@ class CompiledDecoder:
             raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
         self._counter = _counter_of(model)
         self._shape = model.state(self._counter).shape
-        self.vocabulary = _vocabulary_of(model)
+        self.vocabulary = vocabulary_of(model)
         self._given = [self._what_is_given(info) for info in model.inputs]
         grown = [state for state in model.states if state.counter == self._counter]
         self.context = min((int(state.info.shape[state.grows]) for state in grown), default=UNLIMITED)
@@ -202,7 +206,8 @@ def _is_count(info: TensorInfo) -> bool:
     return info.dtype in ("int64", "int32") and all(n == 1 for n in info.shape)
 
 
-def _vocabulary_of(model: Model) -> int:
+def vocabulary_of(model: Model) -> int:
+    """The tokens of which a model's first output has logits; OptionError where it has none."""
     size = model.outputs[0].shape[-1] if model.outputs and model.outputs[0].shape else None
     if not isinstance(size, int) or model.outputs[0].dtype != "float32":
         raise OptionError(

@@ -11,7 +11,7 @@ from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.decoder import CompiledDecoder, Embedder
 from tilewright.llm.model import LanguageModel
-from tilewright.llm.reader import compiled_decoder
+from tilewright.llm.reading.decoder import compiled_decoder
 from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.options import OnProgress
 from tilewright.runtime import Model

@@ -19,7 +19,7 @@ from tilewright.llm.decoder import Decoder, Embedder, checked_pooling, normalise
 from tilewright.llm.extras import needing_extra
 from tilewright.llm.generation import DEFAULT_TOKENS, Answer, Constraint, Reason, Stream, Wanted, check_prompt
 from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, tokens_of
-from tilewright.llm.reader import Reader
+from tilewright.llm.reading.decoder import ReadingDecoder
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
@@ -346,9 +346,9 @@ class LanguageModel:
         return np.array(self.tokens(prompt, **variables))
 
     @property
-    def _reader(self) -> Reader | None:
+    def _reader(self) -> ReadingDecoder | None:
         """The decoder, where it stands behind an encoder."""
-        return self._root if isinstance(self._root, Reader) else None
+        return self._root if isinstance(self._root, ReadingDecoder) else None
 
     def _need_decoder(self, why: str) -> None:
         if self._reader is not None:
@@ -361,7 +361,7 @@ class LanguageModel:
             decoder.rewind(0)
         except IndexError:
             decoder = self._root.fork()
-        if isinstance(decoder, Reader):
+        if isinstance(decoder, ReadingDecoder):
             decoder.read(read)
         return decoder
 

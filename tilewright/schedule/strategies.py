@@ -21,5 +21,6 @@ from tilewright.schedule.strategy import Strategy
 
 STRATEGIES: Strategies[Strategy] = Strategies((
     Recurrence(), Opaque(), Attention(), WinogradTiles(), FusedWindow(), UnpackOutput(),
-    SlidingWindow(), DotProduct(), ContiguousSum(), RoundedRows(), Contraction(), Reduction(), RowReduction(), Elementwise(),
+    SlidingWindow(), DotProduct(), ContiguousSum(), RoundedRows(), Contraction(), Reduction(), RowReduction(),
+    Elementwise(),
 ))  # fmt: skip

@@ -27,11 +27,11 @@ def test_an_answer_is_what_its_request_gets_alone() -> None:
     assert served.sequences.calls[:3] == [[16], [16], [5]] and len(client.told) == 12
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_texts_do_not_depend_on_what_else_is_computed(seed: int) -> None:
+@pytest.mark.fresh_seeds(12)
+def test_texts_do_not_depend_on_what_else_is_computed(fresh_seed: int) -> None:
     """Requests with and without common begins, in any order and at any time, some of them cancelled, with little memory
     and with much: each text is that of the request alone, and in the end nothing is open but what is kept."""
-    rng = random.Random(seed)
+    rng = random.Random(fresh_seed)
     limits = {"parallel": rng.randint(1, 5), "kept": rng.randint(0, 3), "piece": rng.choice([1, 4, 16]),
               "positions": rng.choice([None, 130, 260]), "waiting": 99}  # fmt: skip
     served = Served(context=120, **limits)
@@ -58,6 +58,40 @@ def test_texts_do_not_depend_on_what_else_is_computed(seed: int) -> None:
             assert cancelled or (client.text(k), client.reason(k)) == (draft.text, draft.reason)
     assert served.sequences.live <= served.limits.kept
     assert served.sequences.most <= (limits["positions"] or 10**9) and served.scheduler.running == 0
+
+
+@pytest.mark.fresh_seeds(6)
+def test_calls_that_fail_change_no_byte_of_what_does_not(fresh_seed: int) -> None:
+    """Calls fail by chance, some half way, and with some sequences always: a request has its text, or an error."""
+    rng = random.Random(fresh_seed)
+    served = Served(context=120, parallel=rng.randint(2, 5), kept=rng.randint(0, 3), waiting=99)
+    cursed = {handle for handle in range(200) if rng.random() < 0.1}
+
+    def fails(parts: Sequence[Part]) -> None:
+        if any(handle in cursed for handle, _ in parts):
+            raise ExecutionError("one of these is too much")
+        if len(parts) > 1 and rng.random() < 0.1:
+            lost = rng.choice(parts)[0]
+            if rng.random() < 0.5:
+                del served.sequences._open[lost]
+            raise rng.choice([ExecutionError("half way"), MemoryError()])
+
+    served.sequences.broken = fails
+    asked = []
+    for n in range(14):
+        prompt = prompt_of(rng.choice([0, 48]), rng.randrange(2)) + prompt_of(rng.randint(1, 30), n)
+        wanted = tuple(wanted_of(rng.randint(1, 40), seed=n + 100 * k) for k in range(rng.choice([1, 1, 3])))
+        asked.append((served.ask(prompt, *wanted), prompt, wanted))
+        served.run(rng.randrange(12))
+    served.run()
+    failed = [client for client, *_ in asked if client.error is not None]
+    assert all(isinstance(client.error, ExecutionError) for client in failed) and len(failed) < len(asked)
+    for client, prompt, wanted in asked:
+        for k, one in enumerate(wanted):
+            draft = alone(Pieces(704, 120), prompt, one)
+            found, expected = client.tokens(k), [drawn.token for drawn in draft.drawn]
+            assert found == (expected if client.error is None else expected[: len(found)])
+    assert served.sequences.live <= served.limits.kept
 
 
 def test_a_long_prompt_delays_nobody_by_more_than_a_piece() -> None:

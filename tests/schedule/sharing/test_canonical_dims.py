@@ -138,6 +138,25 @@ def test_dims_that_are_the_same_are_one_dim() -> None:
     assert {str(named): str(value) for named, value in dims.actual.items()} == {"n0": "a"}
 
 
+def test_a_sum_of_which_nothing_else_occurs_is_one_dim() -> None:
+    a, b, c = var("a", 1), var("b", 2), var("c", 0)
+    dims = canonical_dims(region((a + b + c, sym(4)), (2 * (a + b + c) + 1, 8 * a + 8 * b + 8 * c)))
+    assert [str(d) for d in dims.of((a + b + c, 3 * (a + b + c)))] == ["n0", "3*n0"]
+    assert {str(named): str(value) for named, value in dims.actual.items()} == {"n0": "a + b + c"}
+    assert next(iter(dims.actual)).bounds == (3, None)
+
+
+@pytest.mark.parametrize(
+    "shape", [(h + w, h), (h + w, h * w), (h + w, h + 2 * w), (h + w + 1, ceildiv(h, 2)), (2 * h + w, h + w)]
+)
+def test_sums_of_which_a_part_occurs_stay_sums(shape: tuple[Sym, ...]) -> None:
+    dims = canonical_dims(region(shape))
+    assert len(dims.actual) == 2
+    for model in ({"h": 3, "w": 11}, {"h": 8, "w": 1}):
+        kernel = {v.name: value.evaluate(model) for v, value in dims.actual.items()}
+        assert [d.evaluate(kernel) for d in dims.of(shape)] == [d.evaluate(model) for d in shape]
+
+
 @pytest.mark.parametrize("op", ["Add", "Concat"])
 def test_operands_of_unknown_sizes_lie_in_lines(op: str) -> None:
     """Calls check that their dims are equal, so that loops run over all of them at once."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.frontends.decoders.building import Building, WeightGroup
+from tilewright.frontends.decoders.building import Building, Lane, WeightGroup, joined
 from tilewright.frontends.decoders.config import MAX_PARTS, Config
 from tilewright.frontends.decoders.rotary import Turn
 from tilewright.ir import dtype as dt
@@ -100,43 +100,70 @@ def cached_attention(
 ) -> Value:
     """[1, steps, heads * size]: attention of the new queries [1, heads, steps, size] over all keys up to their own, the
     new ones [1, groups, steps, size] put behind those in the cache. A `bias` [heads, steps, past + steps] is added to
-    the scores, where there is no window.
+    the scores, where there is one sequence and no window.
 
     With a `window` a query sees that many keys at most, its own among them; with a `softcap` scores are
     softcap * tanh(score / softcap).
     """
-    first = sym(0) if window is None else maximum(building.before - (window - 1), 0)
-    keys, values = (kept(building, f"{name}.{layer}", new, first) for name, new in (("keys", k), ("values", v)))
+    found = []
+    for lane in building.lanes:
+        new = (_of_lane(lane, x) for x in (q, k, v))
+        found.append(_attended(lane, layer, *new, scale=scale, window=window, softcap=softcap, bias=bias))
+    return joined(found, 1)
+
+
+def _of_lane(lane: Lane, x: Value) -> Value:
+    """Of heads [1, heads, steps, size] those of the rows of a lane. They are cut where rows are whole, so that nothing
+    is copied, and what is done with them is the same for each lane."""
+    _, heads, steps, _ = shape_of(x)
+    return x if steps == lane.steps else to_heads(lane.rows(from_heads(x), 1), heads.value)
+
+
+def _attended(
+    lane: Lane,
+    layer: int,
+    q: Value,
+    k: Value,
+    v: Value,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    bias: Value | None,
+) -> Value:
+    """[1, steps, heads * size] of one sequence."""
+    first = sym(0) if window is None else maximum(lane.before - (window - 1), 0)
+    keys, values = (kept(lane, f"{name}.{layer}", new, first) for name, new in (("keys", k), ("values", v)))
     _, heads, steps, size = shape_of(q)
     _, groups, total, _ = shape_of(keys)
     wide = reshape(q, shape=(1, groups, heads // groups, steps, size))
     keys, values = (reshape(x, shape=(1, groups, 1, total, shape_of(x)[3])) for x in (keys, values))
-    mask = None if window is None else _in_window(building, window, first)
+    mask = None if window is None else _in_window(lane, window, first)
     if bias is not None:
         mask = reshape(bias, shape=(groups, heads // groups, steps, total))
     if softcap is None:
         operands = [wide, keys, values] if mask is None else [wide, keys, values, mask]
-        found = attention(*operands, scale=scale, causal=True, causal_offset=building.before - first)
+        found = attention(*operands, scale=scale, causal=True, causal_offset=lane.before - first)
     else:
         scores = ew.mul(matmul(wide, keys, transpose_b=True), scale)
         scores = ew.mul(ew.tanh(ew.div(scores, softcap)), softcap)
-        seen = ew.le(_positions_from(first, total), reshape(building.positions, shape=(steps, 1)))
+        seen = ew.le(_positions_from(first, total), reshape(lane.positions, shape=(steps, 1)))
         seen = seen if mask is None else ew.and_(seen, mask)
         scores = ew.select(seen, scores, full(value=-math.inf, dtype=dt.f32, shape=()))
         found = matmul(softmax(scores, axis=-1), values)
     return from_heads(reshape(found, shape=(1, heads, steps, shape_of(values)[4])))
 
 
-def kept(building: Building, name: str, new: Value, first: Sym) -> Value:
+def kept(lane: Lane, name: str, new: Value, first: Sym) -> Value:
     """[1, groups, past + steps - first, size]: a state [1, groups, capacity, size] from the position `first` up to the
     new rows [1, groups, steps, size], which are written behind those that were there."""
-    return kept_behind(building, name, new, building.before, first)
+    return kept_behind(lane, name, new, lane.before, first)
 
 
-def kept_behind(building: Building, name: str, new: Value, before: Sym, first: Sym) -> Value:
+def kept_behind(lane: Lane, name: str, new: Value, before: Sym, first: Sym) -> Value:
     """[1, groups, before + rows - first, size]: a state from the position `first` up to the new rows [1, groups, rows,
     size], which are written behind `before` that were there."""
-    building.updated[name] = filled = put(building.states[name], new, at=(0, 0, before, 0))
+    lane.updated[name] = filled = put(lane.states[name], new, at=(0, 0, before, 0))
     return section(filled, 2, first, before + shape_of(new)[2] - first)
 
 
@@ -146,10 +173,10 @@ def _positions_from(first: Sym, count: Sym) -> Value:
     return positions if first == 0 else ew.add(positions, dim_value(first))
 
 
-def _in_window(building: Building, window: int, first: Sym) -> Value:
+def _in_window(lane: Lane, window: int, first: Sym) -> Value:
     """[steps, past + steps - first] of bool: is a key among the last `window` up to the query?"""
-    own = reshape(building.positions, shape=(building.steps, 1))
-    keys = _positions_from(first, building.before + building.steps - first)
+    own = reshape(lane.positions, shape=(lane.steps, 1))
+    keys = _positions_from(first, lane.before + lane.steps - first)
     return ew.gt(keys, ew.sub(own, window))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.frontends.decoders.config import Config
@@ -12,9 +12,10 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
+from tilewright.ops.index import gather
 from tilewright.ops.norm import layer_norm, rms_norm
 from tilewright.ops.source import iota, number_like
-from tilewright.ops.view import section, shape_of
+from tilewright.ops.view import concat, section, shape_of
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,31 @@ class WeightGroup:
 
 
 @dataclass(frozen=True)
+class Lane:
+    """One of the sequences that a call is about.
+
+    Its tokens are rows `start` to `start` + `steps` of those of the call; `before` positions are filled already: `past`
+    is that number as a value. `states` are what is kept of it, by name, and `updated` is what each becomes.
+    """
+
+    past: Value
+    before: Sym
+    start: Sym
+    steps: Sym
+    states: Mapping[str, Value]
+    updated: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def positions(self) -> Value:
+        """i64[steps]: those of its tokens."""
+        return ew.add(iota(shape=(self.steps,), axis=0), self.past)
+
+    def rows(self, x: Value, axis: int) -> Value:
+        """Of something that has all rows of the call along an axis those of this sequence."""
+        return section(x, axis, self.start, self.steps)
+
+
+@dataclass(frozen=True)
 class Encoding:
     """What the encoder of an encoder-decoder reads in a call: `given`, of which it makes `rows` positions, behind
     `before` that calls before have made. It is read once: rows are 0 in all calls but one."""
@@ -73,28 +99,36 @@ class Encoding:
 class Building:
     """What an architecture writes its graph from.
 
-    `ids` i64[1, steps] are the tokens of the call, `before` positions are filled already: `past` is that number as a
-    value, `capacity` the most of them. `states` are what is kept, by name; an architecture puts into `updated` what
-    each becomes. `encoding` is what the encoder of one that has an encoder reads.
+    `ids` i64[1, steps] are the tokens of the call, those of one of the `lanes` after the other; each has a state for at
+    most `capacity` positions. `last` i64[n] are the rows of which logits are wanted, None those that end a lane, of
+    which there is one then. `encoding` is what the encoder of one that has an encoder reads.
     """
 
     config: Config
     weights: CheckpointWeights
     ids: Value
-    past: Value
-    before: Sym
-    steps: Sym
-    states: Mapping[str, Value]
+    lanes: Sequence[Lane]
     capacity: int
     all_rows: bool = False
+    last: Value | None = None
     encoding: Encoding | None = None
-    updated: dict[str, Value] = field(default_factory=dict)
     hidden: Value | None = None
+
+    @property
+    def steps(self) -> Sym:
+        """The rows of the call."""
+        return shape_of(self.ids)[1]
+
+    @property
+    def lane(self) -> Lane:
+        """The only sequence of what has one."""
+        (found,) = self.lanes
+        return found
 
     @property
     def positions(self) -> Value:
         """i64[steps]: those of the tokens."""
-        return ew.add(iota(shape=(self.steps,), axis=0), self.past)
+        return joined([lane.positions for lane in self.lanes], 0)
 
     def turn(self, size: int, kind: str = "") -> Turn:
         """What turns heads of `size` elements by the positions, in layers of a `kind` where these differ."""
@@ -114,7 +148,9 @@ class Building:
 
     def wanted(self, x: Value) -> Value:
         """Of [1, steps, width] the rows of which logits are wanted: the last, or all."""
-        return x if self.all_rows else section(x, 1, self.steps - 1, 1)
+        if self.all_rows:
+            return x
+        return section(x, 1, self.steps - 1, 1) if self.last is None else gather(x, self.last, axis=1)
 
     def logits(self, x: Value, head: str, embedding: str, *, tied: bool = False, bias: bool = False) -> Value:
         """[1, rows, vocabulary]: rows that are wanted already, times the head; that is the embedding where the config
@@ -125,6 +161,11 @@ class Building:
             self.weights.skip(f"{head}.weight")  # a file may have it a second time
             head = embedding
         return self.part("").dense(x, head, count, bias=bias)
+
+
+def joined(parts: Sequence[Value], axis: int) -> Value:
+    """What lanes have, one after the other."""
+    return parts[0] if len(parts) == 1 else concat(*parts, axis=axis)
 
 
 def _width(x: Value) -> int:

@@ -9,6 +9,10 @@ from tilewright.frontends.weights.forms import Wanted, checked_weights
 from tilewright.runtime.errors import OptionError
 
 LOGITS = ("last", "all")
+IDS, PAST, LAST = "ids", "past", "last"
+"""Names of inputs and of a state."""
+MOST_LANES = 8
+"""Of sequences in a call: rows of more than so many take products for many rows."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class DecoderSource:
         that fits counts, and others stay ({"*.down_proj.weight": "int8", "*": "int4"}). None takes all as they are
         stored.
     hidden: give `hidden` f32[1, s, width], what the last norm gives for all positions of a call, in place of logits.
+    sequences: how many of them a call may be about, each with states of its own (`llm.CompiledSequences` runs them);
+        None is one.
     """
 
     path: str | Path
@@ -32,6 +38,7 @@ class DecoderSource:
     logits: str = "last"
     weights: Wanted = None
     hidden: bool = False
+    sequences: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | Path):
@@ -46,8 +53,22 @@ class DecoderSource:
         if not isinstance(self.hidden, bool):
             raise OptionError(f"hidden={self.hidden!r:.80} is not allowed: True or False")
         object.__setattr__(self, "weights", checked_weights(self.weights))
+        if self.sequences is not None and (
+            not isinstance(self.sequences, int)
+            or isinstance(self.sequences, bool)
+            or not 1 <= self.sequences <= MOST_LANES
+        ):
+            raise OptionError(
+                f"sequences={self.sequences!r:.80} is not allowed: give a number from 1 to {MOST_LANES}",
+                hint="it is how many go through the model together; any number may be open",
+            )
 
     @classmethod
     def of(cls, source: object) -> DecoderSource:
         """A path alone stands for the defaults."""
         return source if isinstance(source, cls) else cls(str(source))
+
+
+def lane_prefix(number: int) -> str:
+    """What names of inputs and states of one of several sequences begin with."""
+    return f"sequence{number}."

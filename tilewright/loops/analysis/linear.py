@@ -16,7 +16,7 @@ def stores_to(loop: Op, buffer: Value) -> list[Op]:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Summand:
     """A summand of a linear expression: what `varies` in the loop (None: 1), times factors that stay, or the negative
     of that."""
 
@@ -34,25 +34,25 @@ class Linear:
     inside: frozenset[Sym]
     places: tuple[Sym, ...]
 
-    def parts(self, value: Value) -> list[Part]:
+    def parts(self, value: Value) -> list[Summand]:
         if self._stays(value):
-            return [Part(None, (value,), False)]
+            return [Summand(None, (value,), False)]
         op = value.op
         assert op is not None, "what does not stay is computed"
         operation = scalar_operation(op)
         if operation.linear == "together" and operation.result == "same":
             found = [
-                Part(p.varies, p.factors, p.negative ^ (_sign(operation, k) < 0))
+                Summand(p.varies, p.factors, p.negative ^ (_sign(operation, k) < 0))
                 for k, v in enumerate(op.operands)
                 for p in self.parts(v)
             ]
-            return found if sum(p.varies is not None for p in found) == 1 else [Part(value, (), False)]
+            return found if sum(p.varies is not None for p in found) == 1 else [Summand(value, (), False)]
         if operation.linear == "each":
             a, b = op.operands
             for varies, factor in ((a, b), (b, a)):
                 if self._stays(factor):
-                    return [Part(p.varies, (*p.factors, factor), p.negative) for p in self.parts(varies)]
-        return [Part(value, (), False)]
+                    return [Summand(p.varies, (*p.factors, factor), p.negative) for p in self.parts(varies)]
+        return [Summand(value, (), False)]
 
     def _stays(self, value: Value) -> bool:
         """Whether it is the same in all iterations of the loop, for each element."""

@@ -10,7 +10,7 @@ from tilewright.ir.scalar import identity, scalar_operation
 from tilewright.ir.sym import ONE, ZERO, Sym
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
-from tilewright.loops.analysis.linear import Linear, Part, stores_to
+from tilewright.loops.analysis.linear import Linear, Summand, stores_to
 from tilewright.loops.analysis.region import new_tile, tile_axes
 from tilewright.loops.conditions.simplify import PURE
 from tilewright.loops.edit import (
@@ -203,7 +203,7 @@ def _sum_alone(
     return Alone(tile, clear, add[: len(sums)], add[len(sums) :])
 
 
-def _add_with_factors(loops: Sequence[Op], copies: _Copies, parts: Sequence[Part], alone: Value | None) -> None:
+def _add_with_factors(loops: Sequence[Op], copies: _Copies, parts: Sequence[Summand], alone: Value | None) -> None:
     """Make the loops that add the tile to the buffer multiply it by its factors first, and add what is left."""
     old, tile, total, store = body_of(loops[-1]).ops[-4:]
     value = old.result

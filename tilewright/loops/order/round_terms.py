@@ -16,7 +16,7 @@ from tilewright.ir.sym import ZERO, Sym, sym
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
-from tilewright.loops.analysis.linear import Linear, Part, stores_to
+from tilewright.loops.analysis.linear import Linear, Summand, stores_to
 from tilewright.loops.edit import (
     block_of,
     body_of,
@@ -319,7 +319,7 @@ def _sum_of_rows(names: set[str], rows: _Rows, group: int) -> None:
 class _Parts:
     """What a second factor is a sum of, as copies of its ops for element `within` of group `g` of column `column`."""
 
-    parts: list[Part]
+    parts: list[Summand]
     ops: list[Op]
     g: Sym
     within: Sym
@@ -355,13 +355,15 @@ def _parts_of(names: set[str], found: _Factors, loop: Op, group: int) -> _Parts:
 
 
 def _integers_alone(found: _Factors, parts: _Parts, digits: int) -> Value:
-    """Let the nest before store integers; the buffer of these."""
+    """Let the nest before store integers; the buffer of these. Bytes have no sign, which instructions want of one of
+    the factors: what is below zero is moved up, and the sums are corrected for that."""
     (varying,) = (p for p in parts.parts if p.varies is not None)
     assert varying.varies is not None
     source = converted_from(varying.varies)
     assert source is not None
-    dtype = dt.i16 if digits > 8 else dt.i8
-    if not dtype.holds(source.scalar.dtype):
+    dtype, given = dt.i16 if digits > 8 else dt.u8, source.scalar.dtype
+    least = -(1 << given.bits - 1) if given.kind == "int" and digits <= 8 else 0
+    if not dtype.holds(given) and not (least and given.bits <= dtype.bits):
         refuse(STEP, found.weight.operands[0], f"its integers are {source.scalar.dtype}, which {dtype} does not hold")
     before = found.weight.operands[0]
     codes = _alloc(dtype, buffer_type(before).shape, before.name)
@@ -370,7 +372,14 @@ def _integers_alone(found: _Factors, parts: _Parts, digits: int) -> Value:
     depth = loop_var(found.filled_in[0])
     for op in _needed(source):
         write.ops.append(op.clone(copies, lambda attr: substitute(attr, {parts.within: depth - parts.group * parts.g})))
-    write.store(write.cast(copies[source], dtype), codes, *found.fill.attrs["idx"])
+    number = copies[source]
+    if least:
+        number = write.cast(number, dt.i16)
+        number = write("sub", number, write.number(least, dt.i16))
+        below = Op("const", [], [ScalarType(dt.f32)], {"value": float(least)})
+        parts.ops.append(below)
+        parts.parts.append(Summand(None, (*varying.factors, below.result), varying.negative))
+    write.store(write.cast(number, dtype), codes, *found.fill.attrs["idx"])
     body = body_of(found.filled_in[-1])
     for op in reversed(body.ops):
         op.drop()

@@ -61,8 +61,14 @@ from tilewright.schedule.gemm.dequantize import (
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, same_rows
 from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
 from tilewright.schedule.gemm.loop_order import writes_lines
-from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
-from tilewright.schedule.gemm.panels import pack_columns, pack_constants, pack_groups, prefetch_panels
+from tilewright.schedule.gemm.panels import (
+    cut_in_streams,
+    order_of_streams,
+    pack_columns,
+    pack_constants,
+    pack_groups,
+    prefetch_panels,
+)
 from tilewright.schedule.gemm.reduction_nest import ReductionNest, copied, one_reduction, reduction_of
 from tilewright.schedule.gemm.register_tile import (
     Nest,

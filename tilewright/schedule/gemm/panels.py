@@ -16,7 +16,9 @@ from tilewright.cost.gemm.panels import (
     panels_of_a_copy,
     prefetch_distance,
     run_between_requests,
+    streams_of,
 )
+from tilewright.cost.gemm.register_tile import Tile
 from tilewright.cost.parallel import ASSUMED_EXTENT
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
@@ -347,3 +349,28 @@ def _is_read_again(load: Op, loop: Op, kind: str) -> bool:
     around = enclosing_loops(load)
     within = [o for o in around[around.index(loop) + 1 :] if kind_of(o) == kind and extent_of(o) != 1]
     return any(stride_in(load, loop_var(o)) == 0 and not takes_half_by(load, loop_var(o)) for o in within)
+
+
+# Constant columns that are read once, in several streams. Memory hands over more when the hardware's prefetchers follow
+# several runs of addresses at a time than when all that a step of the sum reads lies together: the vectors of a tile's
+# columns are cut into groups, each of which is packed as a run of its own, for all steps:
+#
+#    tile, step, vector, lane    ->    tile, group, step, vector in the group, lane
+
+
+def cut_in_streams(s: Schedule, loops: list[Op], tile: Tile, element: int, target: Target) -> Op | None:
+    """Split the loop over the vectors of a tile, of whose `loops` it is the last but one, into streams of constants of
+    so many bytes an element; gives the loop over streams, None where there is only one."""
+    streams = streams_of(tile, element, target)
+    if streams == 1 or extent_of(loops[-2]) != tile.columns:
+        return None
+    parts = s.split(loops[-2], tile.columns // streams)
+    loops[-2:] = [parts.outer, parts.inner, loops[-1]]
+    return parts.outer
+
+
+def order_of_streams(outer: Sequence[Op], tile: Sequence[Op], nontemporal: Op | None) -> list[Op]:
+    """The loops in the order in which their constants are packed: each stream with all its steps."""
+    if nontemporal is None:
+        return [*outer, *tile]
+    return [nontemporal, *outer, *(o for o in tile if o is not nontemporal)]

@@ -27,12 +27,13 @@ from tilewright.cost.narrow_weights import (
 )
 from tilewright.cost.roofline import form_cycles
 from tilewright.graph.fusion.strategy import Match
+from tilewright.graph.match import matrix_product
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.edit import extent_of, kind_of
-from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.edit import buffer_type, extent_of, kind_of
+from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.order.round_terms import Rounded
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
@@ -51,7 +52,7 @@ from tilewright.schedule.gemm.gemm_axes import assign_axes, is_costly
 from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
 from tilewright.schedule.gemm.panels import pack_constants
 from tilewright.schedule.gemm.reduction_nest import one_reduction
-from tilewright.schedule.gemm.register_tile import IN_REGISTERS, Summation, TileSums, mark, tile_sums
+from tilewright.schedule.gemm.register_tile import IN_REGISTERS, Nest, Summation, TileSums, mark, tile_sums
 from tilewright.schedule.steps.access import element_bytes, known, loads_in
 from tilewright.schedule.steps.parallelize import parallelize_each
 from tilewright.schedule.steps.tiling import vectors_of
@@ -91,7 +92,8 @@ class RoundedRows(Strategy):
 def _multiplies_computed(region: Op) -> bool:
     """Whether a product of a region reads a matrix that the region computes."""
     (body,) = region.blocks
-    return any(op.name == "matmul" and op.operands[1].op is not None for op in body.ops)
+    products = [(op, matrix_product(op)) for op in body.ops]
+    return any(p is not None and op.operands[p.weights].op is not None for op, p in products)
 
 
 def _gains(target: Target) -> bool:
@@ -99,8 +101,9 @@ def _gains(target: Target) -> bool:
     return dot is not None and rounding_gains(share_of_rounded(dot, target))
 
 
-def _dot(target: Target) -> Dot | None:
-    return dot_for(dt.i16, dt.i16, dt.i32, target)
+def _dot(target: Target, digits: int = 16) -> Dot | None:
+    rows, codes = (dt.i16, dt.i16) if digits > 8 else (dt.i8, dt.u8)
+    return dot_for(rows, codes, dt.i32, target)
 
 
 def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
@@ -114,7 +117,7 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     (weights,) = stages
     sums = one_reduction(s, others)
     axes = assign_axes(sums)
-    dot = _dot(target)
+    dot = _dot(target, digits)
     reduce = [o for o in sums.stage.reduce if extent_of(o) != 1]
     if axes.row is None or axes.block is not None or axes.line is not None or len(reduce) != 1 or dot is None:
         raise ScheduleError("it is no product of rows and columns")
@@ -130,8 +133,10 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     plan = plan_gemm(s, sums, target, None, [weights], False)
     panel = plan.panel or plan.decision.tile.columns
     tile = tile_of_groups(panel, plan.shape, target)
+    if tile is None:
+        raise ScheduleError("its columns are few")
     plan = replace(plan, decision=replace(plan.decision, tile=tile), panel=panel)
-    made = s.round_terms(sums.sums, reduce[0], group)
+    made = s.round_terms(sums.sums, reduce[0], group, digits)
     _round(s, made, target)
     sums.stage.reduce = split_in_groups(s, [made.groups], [n // group for n in shared if n > group])
     terms = Stage("terms", "reduce", "add", made.sums, made.axes, [made.terms])
@@ -166,6 +171,7 @@ def _sum_groups(
         for nest in sums.nests:
             mark(s, nest)
     for part in tiled.parts:
+        _ask_for_next_rows(s, part)
         mark(s, part, unrolled=not kept.costly)
     mark_weights(s, dequantized)
     _unroll(s, dequantized.loops[:-1])
@@ -185,6 +191,15 @@ def _codes_of_panel(
     s.vectorize(both.inner)
     s.unroll(both.outer)
     return Dequantized(vectors_of(s, loops, lanes), loops[0] if pairs else None)
+
+
+def _ask_for_next_rows(s: Schedule, part: Nest) -> None:
+    """Request what the next tile of rows reads beside its sums: a piece of each row, on a page of its own."""
+    constants = constants_of(s.func)
+    for load in loads_in(part.tile[0]):
+        if buffer_type(load.operands[0]).space == "global" and load.operands[0] not in constants:
+            with s.noting("what the next rows read is not prefetched"):
+                s.prefetch_run(load, part.outer[-1])
 
 
 def _unroll(s: Schedule, loops: Sequence[Op]) -> None:

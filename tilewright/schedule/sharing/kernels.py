@@ -80,11 +80,12 @@ def schedule_regions(
     whose schedule fails unexpectedly, or of which `ready` can make no code, becomes a kernel for each of its operators,
     and such a kernel has a simpler schedule; a remark tells of it.
     Kernels of which `edited` has a trace are made by that; ScheduleError where it cannot be. The names of kernels begin
-    with one of the `numbers`, by default from 0 on. With `strict` each product is rounded as the model says; rows of products by integers may be
-    rounded to so many bits as `rounded_rows` says, 0 for none.
+    with one of the `numbers`, by default from 0 on. With `strict` each product is rounded as the model says;
+    rows of products by integers may be rounded to so many bits as `rounded_rows` says, 0 for none.
     """
     numbers = count() if numbers is None else numbers
-    return _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers, strict, rounded_rows).run(step)
+    kernels = _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers, strict, rounded_rows)
+    return kernels.run(step)
 
 
 class _BetterApart(Exception):

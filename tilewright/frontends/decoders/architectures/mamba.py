@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.frontends.decoders.architectures.registry import architecture
 from tilewright.frontends.decoders.blocks import activation
-from tilewright.frontends.decoders.building import Building, WeightGroup
+from tilewright.frontends.decoders.building import Building, Lane, WeightGroup, joined
 from tilewright.frontends.decoders.config import MAX_COUNT, Config
 from tilewright.frontends.inputs import Declared
 from tilewright.ir import dtype as dt
@@ -151,21 +151,26 @@ def _decoder(m: Building, mixed: Callable[[int, WeightGroup, Value], Value], *, 
 
 def _convolved(m: Building, k: int, part: WeightGroup, x: Value) -> Value:
     """[1, steps, channels]: of each channel the weighted sum of its last inputs, those before the call among them."""
-    config, (_, rows, channels) = m.config, shape_of(x)
+    config, channels = m.config, shape_of(x)[2]
     count, wide = config.count("conv_kernel", 4), channels.value
-    name = f"inputs.{k}"
-    every = concat(m.states[name], reshape(x, shape=(rows, channels)), axis=0)
-    m.updated[name] = section(every, 0, rows, count - 1)
     shape = (wide, count) if _is_converted(config) else (wide, 1, count)
     weights = transpose(reshape(part.value("conv1d.weight", *shape), shape=(wide, count)), perm=(1, 0))
+    total = joined([_of_lane(lane, f"inputs.{k}", lane.rows(x, 1), weights) for lane in m.lanes], 0)
+    if config.flag("use_conv_bias", True):
+        total = ew.add(total, part.value("conv1d.bias", wide))
+    return reshape(activation(config)(total), shape=(1, m.steps, channels))
+
+
+def _of_lane(lane: Lane, name: str, x: Value, weights: Value) -> Value:
+    (_, rows, channels), count = shape_of(x), shape_of(weights)[0].value
+    every = concat(lane.states[name], reshape(x, shape=(rows, channels)), axis=0)
+    lane.updated[name] = section(every, 0, rows, count - 1)
     total = None
     for n in range(count):
         term = ew.mul(section(every, 0, n, rows), section(weights, 0, n, 1))
         total = term if total is None else ew.add(total, term)
     assert total is not None
-    if config.flag("use_conv_bias", True):
-        total = ew.add(total, part.value("conv1d.bias", wide))
-    return reshape(activation(config)(total), shape=(1, rows, channels))
+    return total
 
 
 def _scanned(
@@ -177,16 +182,21 @@ def _scanned(
     groups: int,
 ) -> Value:
     """[1, steps, channels]: what the states give, and D times the channels."""
-    x, times, b, c = given
-    (_, rows, channels), (heads, states), name = shape_of(x), paces, f"state.{k}"
+    x, *others = given
+    (_, rows, channels), (heads, states) = shape_of(x), paces
     each = channels.value == heads  # Mamba: a pace for each state
     pace = _pace(m, part, (heads, states) if each else (heads,))
-    wide = reshape(x, shape=(rows, channels))
-    flat = [reshape(v, shape=(rows, groups, states)) for v in (b, c)]
-    y, m.updated[name] = state_space_scan(wide, reshape(times, shape=(rows, heads)), pace, *flat, m.states[name])
-    own = part.value("D", *((heads, 1) if _is_converted(m.config) and not each else (heads,)))
-    kept = ew.mul(reshape(wide, shape=(rows, heads, channels // heads)), reshape(own, shape=(heads, 1)))
-    return reshape(ew.add(y, reshape(kept, shape=(rows, channels))), shape=(1, rows, channels))
+    wide, found = reshape(x, shape=(rows, channels)), []
+    for lane in m.lanes:
+        own = [lane.rows(v, 1) for v in (x, *others)]
+        shapes = [(lane.steps, channels), (lane.steps, heads), *[(lane.steps, groups, states)] * 2]
+        scanned, times, b, c = (reshape(v, shape=shape) for v, shape in zip(own, shapes, strict=True))
+        name = f"state.{k}"
+        y, lane.updated[name] = state_space_scan(scanned, times, pace, b, c, lane.states[name])
+        found.append(y)
+    skip = part.value("D", *((heads, 1) if _is_converted(m.config) and not each else (heads,)))
+    kept = ew.mul(reshape(wide, shape=(rows, heads, channels // heads)), reshape(skip, shape=(heads, 1)))
+    return reshape(ew.add(joined(found, 0), reshape(kept, shape=(rows, channels))), shape=(1, rows, channels))
 
 
 def _pace(m: Building, part: WeightGroup, shape: tuple[int, ...]) -> Value:

@@ -54,7 +54,7 @@ class Attending:
         q, k, v = self._apart(part, (x, encoded, encoded))
         pairs = ((CROSS_KEYS, k), (CROSS_VALUES, v))
         before = encoding_of(m).before
-        k, v = (kept_behind(m, f"{name}.{layer}", new, before, sym(0)) for name, new in pairs)
+        k, v = (kept_behind(m.lane, f"{name}.{layer}", new, before, sym(0)) for name, new in pairs)
         return self._result(part, self._attended(q, k, v, None), x)
 
     def _apart(self, part: WeightGroup, of: tuple[Value, Value, Value]) -> tuple[Value, Value, Value]:

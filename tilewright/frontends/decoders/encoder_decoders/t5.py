@@ -66,7 +66,7 @@ def t5(m: Building) -> Value:
         own, cross = part.inside("layer.0"), part.inside("layer.1")
         if k == 0 or of_each:
             bias = Buckets.of(config, both=False).bias(
-                own.inside("SelfAttention"), m.positions, m.before + m.steps, heads.count
+                own.inside("SelfAttention"), m.positions, m.lane.before + m.steps, heads.count
             )
         normed = own.rms(x, "layer_norm", epsilon)
         x = ew.add(x, attends.decoding(m, own.inside("SelfAttention"), k, normed, bias))

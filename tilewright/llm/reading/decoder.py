@@ -15,7 +15,7 @@ READ = ("encoder_ids", "features")
 
 
 @runtime_checkable
-class Reader(Decoder, Protocol):
+class ReadingDecoder(Decoder, Protocol):
     """A decoder that reads something before it writes: its sequence is the answer alone."""
 
     @property
@@ -57,7 +57,7 @@ class CompiledReader(CompiledDecoder):
         return bool(self._unread.size or self.model.state(ENCODED))
 
     def read(self, given: Any) -> None:
-        """See `Reader`."""
+        """See `ReadingDecoder`."""
         found = self._checked(given)
         self.model.reset()
         self._length, self._unread = 0, found
