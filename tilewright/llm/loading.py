@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.source import DecoderSource
-from tilewright.llm.decoder import CompiledDecoder, Decoder
+from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder
 from tilewright.llm.model import LanguageModel
 from tilewright.llm.reading.decoder import compiled_decoder
 from tilewright.llm.sequences import SequenceDecoder, is_for_several
@@ -70,7 +71,8 @@ def load(
     # guesses are looked at as rows of a sequence of a model for several
     model = _model(place, weights, context, sequences if draft is None else sequences or 1, **how)
     decoder: Decoder = _decoder(model) if draft is None else _guessing(place, model, draft, words.tokenizer, how)
-    return LanguageModel(decoder, words.tokenizer, words.with_template(template))
+    embedder = partial(_embedder, place, weights, context, **how) if DecoderFrontEnd().accepts(place) else None
+    return LanguageModel(decoder, words.tokenizer, words.with_template(template), embedder)
 
 
 def load_decoder(
@@ -124,3 +126,8 @@ def _drafts(draft: str | Path, words: Tokenizer, how: dict[str, Any]) -> Drafts:
             hint=f"give a smaller model of the same family, or '{LOOKUP}'",
         )
     return DraftModel(load_decoder(draft, **how), words.size)
+
+
+def _embedder(place: Path, weights: str | None, context: int | None, **how: Any) -> Embedder:
+    source = DecoderSource(place, capacity=context, weights=weights, hidden=True)
+    return Embedder(compile_model(source, **how))

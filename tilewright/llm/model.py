@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from tilewright.ir.diag import ModelError
 from tilewright.llm.beams import Beam, beam_search
 from tilewright.llm.conversation import Conversation
-from tilewright.llm.decoder import Decoder
+from tilewright.llm.decoder import Decoder, Embedder, checked_pooling, normalised
 from tilewright.llm.extras import needing_extra
 from tilewright.llm.generation import DEFAULT_TOKENS, Answer, Constraint, Reason, Stream, Wanted, check_prompt
 from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, tokens_of
@@ -82,8 +83,16 @@ class LanguageModel:
     by itself.
     """
 
-    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, template: Template | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        template: Template | None = None,
+        embedder: Callable[[], Embedder] | None = None,
+    ) -> None:
         tokenizer.check(decoder.vocabulary)
+        self._make_embedder, self._embedding = embedder, Lock()
+        self._embedder: Embedder | None = None
         self.tokenizer = tokenizer
         self.template = template
         self._root = decoder
@@ -184,6 +193,31 @@ class LanguageModel:
         """The logits f32[size of the vocabulary] of the token behind a prompt."""
         asked = self._asked(prompt, _Said())
         return self._using(lambda decoder: decoder.feed(asked.tokens)[: self.tokenizer.size], asked.read)
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, pooling: str = "mean", normalise: bool = True
+    ) -> np.ndarray:
+        """f32[n, width] of n prompts, or of one: of what the last norm gives for their tokens the "mean", that of the
+        "last" token, or that of the first ("cls"), of length 1 if `normalise`. The first call compiles the model anew,
+        without its head. OptionError for a model that was not loaded from a file or folder of weights."""
+        checked_pooling(pooling)
+        asked = [prompts] if prompt_kind(prompts) != "several" else list(prompts)
+        self._need_decoder("embeddings are those of a decoder's tokens")
+        tokens = [self._asked(prompt, _Said()).tokens for prompt in asked]
+        embedder = self._embedding_model()
+        vectors = np.stack([embedder.embed(one, pooling) for one in tokens])
+        return normalised(vectors) if normalise else vectors
+
+    def _embedding_model(self) -> Embedder:
+        with self._embedding:
+            if self._embedder is None:
+                if self._make_embedder is None:
+                    raise OptionError(
+                        "this model gives logits alone, and no embeddings",
+                        hint="load it from its GGUF file or folder, and not from an artefact or an export",
+                    )
+                self._embedder = self._make_embedder()
+            return self._embedder
 
     def score(self, text: Prompt, *, after: Prompt | None = None) -> Score:
         """How likely the model finds a text, behind another one where there is one. The first token of all has nothing

@@ -45,9 +45,10 @@ def load_decoder(
 ) -> Module:
     """The graph of a checkpoint, a Module with one function `main` as a front end's `load` gives it.
 
-    main(ids: i64[1, s]) -> logits f32[1, vocabulary], or f32[1, s, vocabulary] for those of all positions. What it
-    keeps are inputs and outputs behind these, `variables` of the main function: `past: i64[]`, the number of positions
-    that are filled, and what the architecture keeps. Calls that do not fit into the rest of its capacity are refused.
+    main(ids: i64[1, s]) -> logits f32[1, vocabulary], or f32[1, s, vocabulary] for those of all positions (or hidden
+    f32[1, s, width]). What it keeps are inputs and outputs behind these, `variables` of the main function:
+    `past: i64[]`, the number of positions that are filled, and what the architecture keeps. Calls that do not fit into
+    the rest of its capacity are refused.
 
     For several sequences each has ids of its own (`sequence0.ids: i64[1, s]`, any number in a call) and states
     (`sequence0.past`...). Rows of all of them go through products together; `last: i64[n]` are the rows of which there
@@ -88,7 +89,7 @@ def load_decoder(
         ends = list(accumulate((shape_of(x)[1] for x in ids), initial=s.sym(0)))
         own = [_lane(values, lane, states, end) for lane, end in zip(lanes, ends, strict=False)]
         encoding = None if encoder is None else _encoding(values, encoder)
-        every = wanted.logits == "all"
+        every = wanted.logits == "all" or wanted.hidden
         building = Building(config, weights, joined(ids, 1), own, capacity, every, values.get(LAST), encoding)
         with translation.builder.at(Loc(node=found.name, op="decoder")):
             for name, lane in zip(lanes, own, strict=True):
@@ -98,13 +99,16 @@ def load_decoder(
             (logits,) = translation.fit((), lambda: [found.write(building)])
         weights.check((*found.ignored, *ROPE_FACTORS))
         assert logits is not None
+        if wanted.hidden:
+            assert building.hidden is not None, f"{found.name} has a head"
+            logits = building.hidden
         shape = shape_of(logits)
         rows = logits if every else reshape(logits, shape=(shape[1], shape[2]))
         if encoding is not None:
             building.lane.updated[ENCODED] = ew.add(values[ENCODED], dim_value(encoding.rows))
         return [rows, *(value for lane in own for value in _becomes(lane, states, found))]
 
-    outputs = ["logits", *(f"{NEXT}.{name}" for name in kept)]
+    outputs = ["hidden" if wanted.hidden else "logits", *(f"{NEXT}.{name}" for name in kept)]
     module = translated(declared, outputs, 0, translate, shapes=shapes)
     variables = tuple((name, f"{NEXT}.{name}", "", name) for name in kept)
     nodes = sum(op.name not in ("constant", "return") for op in module.main.body.ops)

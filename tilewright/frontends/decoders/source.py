@@ -31,6 +31,7 @@ class DecoderSource:
         int4. "float32" is for all of them. A mapping has forms by patterns of the names of tensors, of which the first
         that fits counts, and others stay ({"*.down_proj.weight": "int8", "*": "int4"}). None takes all as they are
         stored.
+    hidden: give `hidden` f32[1, s, width], what the last norm gives for all positions of a call, in place of logits.
     sequences: how many of them a call may be about, each with states of its own (`llm.CompiledSequences` runs them);
         None is one.
     """
@@ -39,6 +40,7 @@ class DecoderSource:
     capacity: int | None = None
     logits: str = "last"
     weights: Wanted = None
+    hidden: bool = False
     sequences: int | None = None
 
     def __post_init__(self) -> None:
@@ -51,6 +53,8 @@ class DecoderSource:
             raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number of positions, from 1 on")
         if self.logits not in LOGITS:
             raise OptionError(f"logits={self.logits!r:.80} is not allowed: one of {', '.join(LOGITS)}")
+        if not isinstance(self.hidden, bool):
+            raise OptionError(f"hidden={self.hidden!r:.80} is not allowed: True or False")
         object.__setattr__(self, "weights", checked_weights(self.weights))
         if self.sequences is not None and (
             not isinstance(self.sequences, int)
