@@ -10,12 +10,15 @@ from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.frontends.onnx import ExportedDecoder, OnnxFrontEnd
+from tilewright.frontends.tflite import TfliteFrontEnd
 from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder
 from tilewright.llm.model import LanguageModel
 from tilewright.llm.reading.decoder import compiled_decoder
 from tilewright.llm.sequences import SequenceDecoder, is_for_several
 from tilewright.llm.speculation.drafts import DraftModel, Drafts, Lookup
 from tilewright.llm.speculation.speculating import SpeculatingDecoder
+from tilewright.llm.tokens.json_files import read_json
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.options import OnProgress
@@ -27,6 +30,8 @@ from tilewright.session import Session
 
 LOOKUP = "lookup"
 """The draft that needs no model."""
+_USUAL_CONTEXT = 4096
+"""Of exported decoders that say nothing of it: their caches take memory as they are filled."""
 
 
 def load(
@@ -49,7 +54,8 @@ def load(
         decoder (.tw) or any other model that is one, with `tokenizer` beside it.
     weights: "float32", "float16", "bfloat16", "int8" or "int4" in place of what the file stores.
     threads: how many run it (None: all that it may use).
-    context: the most tokens of prompt and answer together (None: what it was trained for).
+    context: the most tokens of prompt and answer together (None: what it was trained for; of an exported decoder what
+        a config.json or genai_config.json beside it says, or 4096).
     sequences: how many go through the model together, 1 to 8, for `LanguageModel.sequences` (None: they would go one
         after the other). UnsupportedError for architectures that have no form for several.
     tokenizer: where the vocabulary is, if it is not in `path`: a GGUF file, or a folder with a tokenizer.json.
@@ -93,15 +99,31 @@ def load_decoder(
 def _model(place: Path, weights: str | None, context: int | None, sequences: int | None, **how: Any) -> Model:
     if DecoderFrontEnd().accepts(place):
         return compile_model(DecoderSource(place, capacity=context, weights=weights, sequences=sequences), **how)
-    asked = {"weights": weights, "context": context, "sequences": sequences}
+    is_compiled = is_container_file(place)
+    asked = {"weights": weights, "sequences": sequences, "context": context if is_compiled else None}
     if name := next((name for name, value in asked.items() if value is not None), ""):
         raise OptionError(
             f"{name}= needs a GGUF file or a folder with config.json: {place} says by itself what it is",
             hint=f"leave {name}= out",
         )
-    if is_container_file(place):
+    if is_compiled:
         return load_artefact(place, how["threads"])
-    return compile_model(place, **{"states": True, **how})
+    source = ExportedDecoder(place) if OnnxFrontEnd().accepts(place) else place
+    if context is None and not TfliteFrontEnd().accepts(place):  # whose states are variables, of fixed sizes
+        context = _context_beside(place)
+    room = {} if context is None else {"capacity": context}
+    return compile_model(source, **{"states": True, **room, **how})
+
+
+def _context_beside(place: Path) -> int:
+    """The most positions of an exported decoder, as files beside it say; a model itself says nothing of them."""
+    genai = read_json(place.parent / "genai_config.json").get("model")
+    told = (genai if isinstance(genai, dict) else {}).get("context_length")
+    fields = read_json(place.parent / "config.json")
+    for found in (told, *(fields.get(name) for name in ("max_position_embeddings", "n_positions", "n_ctx"))):
+        if isinstance(found, int) and not isinstance(found, bool) and 0 < found < 1 << 31:
+            return found
+    return _USUAL_CONTEXT
 
 
 def _decoder(model: Model) -> Decoder:
