@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.frontends.weights.forms import Wanted
 from tilewright.llm.decoder import CompiledDecoder
 from tilewright.llm.model import LanguageModel
 from tilewright.llm.reading.decoder import compiled_decoder
@@ -23,7 +25,9 @@ from tilewright.session import Session
 def load(
     path: str | Path,
     *,
-    weights: str | None = None,
+    weights: Wanted = None,
+    max_drop: float | None = None,
+    text: str | Path | None = None,
     threads: int | None = None,
     context: int | None = None,
     tokenizer: str | Path | None = None,
@@ -36,7 +40,10 @@ def load(
 
     path: a GGUF file, a folder of Hugging Face (config.json, weights as .safetensors, tokenizer.json), or a compiled
         decoder (.tw) or any other model that is one, with `tokenizer` beside it.
-    weights: "float32", "float16", "bfloat16", "int8" or "int4" in place of what the file stores.
+    weights: "float32", "float16", "bfloat16", "int8" or "int4" in place of what the file stores, or another form, or
+        forms by patterns of names (see `tilewright.DecoderSource`); "auto": for each matrix the smallest one, such that
+        no more than `max_drop` of all tokens of a text (a file; without one the built-in text) have another most likely
+        token than the file's weights in float64. `certificate` of the model says what was found.
     threads: how many run it (None: all that it may use).
     context: the most tokens of prompt and answer together (None: what it was trained for).
     tokenizer: where the vocabulary is, if it is not in `path`: a GGUF file, or a folder with a tokenizer.json.
@@ -47,14 +54,28 @@ def load(
     """
     place = Path(path)
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
-    model = _model(place, weights, context, threads=threads, session=session, progress=progress, **fields)
-    return _joined(model, words, template)
+    how = {"threads": threads, "session": session, "progress": progress, **fields}
+    chosen = None
+    if weights == "auto":
+        from tilewright.llm.texts.promised import promised_weights
+
+        chosen = promised_weights(
+            place, words.tokenizer, max_drop=max_drop, text=text, context=context, **how
+        )
+        weights = chosen.certificate.forms or None
+    elif max_drop is not None or text is not None:
+        name = "max_drop" if max_drop is not None else "text"
+        raise OptionError(f'{name}= is that of weights="auto"', hint=f"leave {name}= out, or ask for it")
+    importance = None if chosen is None else chosen.importance
+    found = _joined(_model(place, weights, context, importance, **how), words, template)
+    found.certificate = None if chosen is None else chosen.certificate
+    return found
 
 
 def load_decoder(
     path: str | Path,
     *,
-    weights: str | None = None,
+    weights: Wanted = None,
     threads: int | None = None,
     context: int | None = None,
     session: Session | None = None,
@@ -67,9 +88,12 @@ def load_decoder(
     )
 
 
-def _model(place: Path, weights: str | None, context: int | None, **how: Any) -> Model:
+def _model(
+    place: Path, weights: Wanted, context: int | None, importance: Mapping[str, Any] | None = None, **how: Any
+) -> Model:
     if DecoderFrontEnd().accepts(place):
-        return compile_model(DecoderSource(place, capacity=context, weights=weights), **how)
+        source = DecoderSource(place, capacity=context, weights=weights, importance=importance)
+        return compile_model(source, **how)
     if weights is not None or context is not None:
         name = "weights" if weights is not None else "context"
         raise OptionError(
