@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,13 @@ from tilewright.llm.sampling.stops import StopStrings
 from tilewright.llm.sequences import ForkedSequences, SequenceDecoder, Sequences
 from tilewright.llm.speculation.gains import Drafted
 from tilewright.llm.speculation.speculating import SpeculatingDecoder
+from tilewright.llm.texts.score import WINDOW, TextScore, pieces_of, scored_text, text_of
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from tilewright.llm.grammars import Grammars
+    from tilewright.quantization.decoders.certificate import AgreementCertificate
 
 _CONSTRAINTS = ("schema", "grammar", "regex", "constraint")
 _MOST_IDLE = 4
@@ -95,6 +98,8 @@ class LanguageModel:
         self._embedder: Embedder | None = None
         self.tokenizer = tokenizer
         self.template = template
+        self.certificate: AgreementCertificate | None = None
+        """Of weights that `load` has chosen."""
         self._root = decoder
         self._idle: list[Decoder] = []
 
@@ -253,6 +258,30 @@ class LanguageModel:
             return asked.read, asked.tokens
         self._need_decoder("a text is scored as an answer: say to what (after=), as")
         return None, []
+
+    def score_text(
+        self,
+        text: str | Path | None = None,
+        *,
+        of: str | Path | None = None,
+        window: int = WINDOW,
+        confidence: float = 0.95,
+        **how: Any,
+    ) -> TextScore:
+        """How likely the model finds the text of a file (None: a built-in one of many kinds), and how long a token
+        takes. `of`: the checkpoint whose weights, computed in float64, it is compared with. The text is cut into pieces
+        of at most `window` tokens. `how`: threads, session, progress and cache of the reference's compilation."""
+        pieces = pieces_of(text_of(text)[0], self.tokenizer, self.context, window=window)
+        reference = None
+        if of is not None:
+            from tilewright.llm.texts.promised import reference_of
+
+            reference = reference_of(Path(of), max(map(len, pieces)), **how)
+        return self._using(
+            lambda decoder: scored_text(
+                decoder, self.tokenizer, pieces, reference=reference, confidence=confidence
+            )
+        )
 
     def beams(
         self, prompt: Prompt, width: int, *, max_tokens: int = 64, length_penalty: float = 1.0
