@@ -262,7 +262,7 @@ class _Kept:
         state = sum(stored_bytes(v.type).value for n, v in held.items() if n not in grows and n not in counters)
         if len(counters) > 1:
             raise OptionError(
-                f"the model's states grow with {' and '.join(sorted(counters))}: its costs are no formulas of one length",
+                f"the model's states grow with {' and '.join(sorted(counters))}: its costs have no single length",
                 hint="`tilewright check` has its operations and bytes as formulas of both",
             )
         if not counters:

@@ -172,11 +172,12 @@ class LanguageModel:
         return self._root.drafted if isinstance(self._root, SpeculatingDecoder) else None
 
     def sequences(self, slots: int) -> Sequences:
-        """So many sequences of tokens at once, apart from all that is asked here (for `serving`). OptionError for a
-        model with an encoder."""
+        """So many sequences of tokens at once, apart from all that is asked here (for `serving`). They go through a
+        model together that was loaded for several, and one after the other through others. OptionError for a model
+        with an encoder."""
         self._need_decoder("several sequences at once continue tokens")
         if isinstance(self._root, SequenceDecoder):
-            return self._root.several(slots)
+            return self._root.apart(slots)
         return ForkedSequences(self._root, slots)
 
     def logits(self, prompt: Prompt) -> np.ndarray:

@@ -148,6 +148,27 @@ def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: in
         assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
 
 
+@pytest.mark.parametrize("activations", ["int16", "int8"])
+@pytest.mark.parametrize("low", [0, -8])
+def test_halves_of_bytes(activations: str, low: int) -> None:
+    """Weights that lie two in a byte, of which few rows read the same copy."""
+    w = RNG.integers(low, low + 16, (768, 384)).astype(np.int8)
+
+    def body(x: Value) -> Value:
+        return contract.matmul(x, ew.mul(f32(w), spread(scales(24, 384), 768)))
+
+    module = oracle.build([tensor(dt.f32, (N, 768))], body)
+    (wanted,) = oracle.expected(module, [np.eye(768, dtype=np.float32)])
+    model = Model(compile_module(module, Options(activations=activations), parse_target("host,l2=1024,l3=2048")), 1)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert any(packing.halves for packing in kernel_info(kernel).packed.values())
+    for rows in (1, 3, 9, 40):
+        x = RNG.standard_normal((rows, 768)).astype(np.float32)
+        exact = x.astype(np.float64) @ wanted
+        bits = bits_of_rows(Options(activations=activations))
+        assert np.all(np.abs(model(x)[0] - exact) <= bound(x.astype(np.float64), wanted.astype(np.float64), bits))
+
+
 def test_rows_of_heads_and_work_behind_the_sums() -> None:
     """Results in the order of heads, whose panels lie within one, and behind a function that is a loop of its own."""
 

@@ -85,7 +85,8 @@ def sampling_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def opened(path: Path, options: Mapping[str, Any], sequences: int | None = None) -> LanguageModel:
-    """The language model of a file or folder, compiled or from the cache."""
+    """The language model of a file or folder, compiled or from the cache; so many `sequences` go through it
+    together."""
     from tilewright.llm.loading import load
 
     template = options["template"]
@@ -97,9 +98,9 @@ def opened(path: Path, options: Mapping[str, Any], sequences: int | None = None)
             activations=options["activations"],
             threads=options["threads"],
             context=options["context"],
+            sequences=sequences,
             tokenizer=options["tokenizer"],
             template=text,
-            sequences=sequences,
             draft=options.get("draft"),
             cache=not options["no_cache"],
             progress=progress,

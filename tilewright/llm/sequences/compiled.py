@@ -257,6 +257,11 @@ def _lanes_of(model: Model) -> Iterator[tuple[str, ...]]:
         yield tuple(found)
 
 
+def is_for_several(model: Model) -> bool:
+    """Whether a model was compiled for several sequences."""
+    return any(info.name == f"{lane_prefix(0)}{IDS}" for info in model.inputs)
+
+
 def _no_lanes(model: Model, why: str) -> OptionError:
     return OptionError(
         f"{model} is not for several sequences: {why}",
