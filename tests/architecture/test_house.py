@@ -62,7 +62,7 @@ ROOMS |= {
     },
     "comparison": {"api", "compilation", "graph", "ir", "ops", "options", "quantization", "requested", "runtime"},
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
-    "llm": {"api", "frontends", "ir", "options", "runtime", "session"},
+    "llm": {"api", "frontends", "ir", "options", "quantization", "runtime", "session"},
     "cli": ALL | {"llm"},
     "__main__": {"cli"},
     "tilewright": {
@@ -109,6 +109,10 @@ LATE = {
     ("llm/__init__.py", "importlib"),
     ("llm/model.py", "tilewright.llm.grammars"),  # llguidance is an extra
     ("llm/tokens/gguf.py", "tilewright.llm.tokens.library"),  # vocabularies with scores need no package
+    ("llm/loading.py", "tilewright.llm.texts.promised"),  # a model that is not compared needs no compiler
+    ("llm/model.py", "tilewright.llm.texts.promised"),
+    ("cli/language_models/weights.py", "tilewright.llm.texts.promised"),  # help needs no compiler
+    ("cli/language_models/weights.py", "tilewright.llm.vocabulary"),
     ("llm/vocabulary.py", "tilewright.llm.templates"),  # texts alone need no jinja2
     ("llm/vocabulary.py", "tilewright.llm.tokens.folder"),  # tokenizers is an extra, and takes 30 ms
     ("cli/language_models/options.py", "tilewright.llm.loading"),  # help needs no compiler
