@@ -122,16 +122,3 @@ def simplified_layer_normalization(node: Node) -> tuple[Value | None, ...]:
 def rms_normalization(node: Node) -> Value:
     axis = node.axis_attr()
     return norm.rms_norm(node.input(0), node.input(1), axis=axis, epsilon=node.attr("epsilon"))
-
-
-@adapter("SimplifiedLayerNormalization")
-def simplified_layer_normalization(node: Node) -> tuple[Value | None, ...]:
-    """x / sqrt(mean(x^2) + epsilon) * scale; ONNX Runtime writes it into the domain of the standard, too."""
-    axis, epsilon = node.axis(node.attr("axis", -1)), node.attr("epsilon", 1e-5)
-    node.attr("stash_type", 1)  # sums are of f32 at least in any case
-    x, scale = widened(node.input(0)), widened(node.input(1))
-    result = as_dtype(norm.rms_norm(x, scale, axis=axis, epsilon=epsilon), dtype_of(node.input(1)))
-    if not node.wants(1):
-        return (result,)
-    power = reduce_mean(ew.mul(x, x), axes=tuple(range(axis, node.rank(0))), keepdims=True)
-    return result, ew.rsqrt(ew.add(power, epsilon))
