@@ -40,6 +40,7 @@ from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.estimates import Counted
 from tilewright.schedule.gemm.contraction import Contraction, Tiled, is_contraction, tile_reader
 from tilewright.schedule.gemm.dequantize import (
+    PAIR,
     Dequantized,
     are_pairs,
     groups_of_factors,
@@ -55,7 +56,7 @@ from tilewright.schedule.gemm.reduction_nest import one_reduction
 from tilewright.schedule.gemm.register_tile import IN_REGISTERS, Nest, Summation, TileSums, mark, tile_sums
 from tilewright.schedule.steps.access import element_bytes, known, loads_in
 from tilewright.schedule.steps.parallelize import parallelize_each
-from tilewright.schedule.steps.tiling import vectors_of
+from tilewright.schedule.steps.tiling import tile_loop, vectors_of
 from tilewright.schedule.steps.vectorize import vectorize_inner
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
@@ -143,7 +144,7 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     codes = Stage(weights.name, "map", "", made.codes, weights.axes)
     tiled = tile_reader(s, replace(plan, weights=[codes]), target)
     _sum_groups(s, plan, tiled, terms, codes, dot, pairs, target)
-    parallelize_each(s, [o for o in tiled.parts[0].outer[:1] if o.parent is not None], target)
+    parallelize_each(s, [o for o in tiled.parts[0].outer if o.parent is not None][:1], target)
 
 
 def _sum_groups(
@@ -190,7 +191,11 @@ def _codes_of_panel(
     both = s.split(s.collapse(column, within), VECTOR_BYTES // element_bytes(made.buffer))
     s.vectorize(both.inner)
     s.unroll(both.outer)
-    return Dequantized(vectors_of(s, loops, lanes), loops[0] if pairs else None)
+    if not pairs:
+        return Dequantized(vectors_of(s, loops, lanes), None)
+    depth, *others = loops
+    outer, pair = tile_loop(s, depth, PAIR)
+    return Dequantized(vectors_of(s, [*outer, pair, *others], lanes), pair)
 
 
 def _ask_for_next_rows(s: Schedule, part: Nest) -> None:
