@@ -15,6 +15,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import tensor
+from tilewright.loops.edit import is_loop, kind_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
@@ -113,6 +114,17 @@ def test_results_stay_within_half_of_a_step(kind: str, bits: int) -> None:
         x = RNG.standard_normal((rows, depth)).astype(np.float32)
         (y,) = oracle.run(module, [x])
         assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
+
+
+@pytest.mark.parametrize("rows", [(N,), (1, N), (N, 16)], ids=str)
+def test_threads_share_rows_and_columns(rows: tuple[object, ...]) -> None:
+    module = oracle.build([tensor(dt.f32, (*rows, 64))], lambda x: contract.matmul(x, KINDS["4 bits"](64, 384)))
+    kernel = scheduled(module)
+    assert is_rounded(kernel)
+    versions = [op for op in kernel.body.ops if op.name == "if"]
+    ops = versions[0].blocks[0].ops if versions else kernel.body.ops
+    loops = [op for op in ops if is_loop(op)]
+    assert len(loops) == 2 and all(kind_of(o) == "parallel" for o in loops)
 
 
 def test_few_rows_stay_as_they_are() -> None:

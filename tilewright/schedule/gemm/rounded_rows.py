@@ -144,7 +144,7 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     codes = Stage(weights.name, "map", "", made.codes, weights.axes)
     tiled = tile_reader(s, replace(plan, weights=[codes]), target)
     _sum_groups(s, plan, tiled, terms, codes, dot, pairs, target)
-    parallelize_each(s, [o for o in tiled.parts[0].outer[:1] if o.parent is not None], target)
+    parallelize_each(s, [o for o in tiled.parts[0].outer if o.parent is not None][:1], target)
 
 
 def _sum_groups(
