@@ -123,7 +123,8 @@ class CompiledDecoder:
 
     def feed(self, tokens: Tokens) -> np.ndarray:
         """See `Decoder`. A call that fails half way leaves the sequence as it was before; of a model that keeps sums of
-        its past, where it was given several tokens."""
+        its past, where it was given several tokens. Where layers with a window would read rows that are not kept any
+        more, the sequence is empty then."""
         ids = check_tokens(self, tokens)
         before = self._length
         sums = {name: self.model.state(name) for name in self._sums} if len(ids) > 1 else {}
@@ -135,15 +136,15 @@ class CompiledDecoder:
             if sums.keys() == set(self._sums):
                 for name, value in sums.items():
                     self.model.set_state(name, value)
-                self._set(before)
+                self._take_back(before)
             raise
         self._length = before + len(ids)
         last: np.ndarray = logits.reshape(-1, self.vocabulary)[-1]
         return last
 
     def rewind(self, length: int) -> None:
-        """See `Decoder`. OptionError where the model keeps more of its past than rows of positions, unless all is
-        forgotten."""
+        """See `Decoder`. OptionError where the model keeps more of its past than rows of positions, and InputError
+        where layers with a window would read rows that are not kept any more, unless all is forgotten."""
         length = check_length(self, length)
         if length == self._length:
             return
@@ -157,6 +158,13 @@ class CompiledDecoder:
                 hint="rewind(0), and feed the tokens again; or fork() before they are fed",
             )
         self._set(length)
+
+    def _take_back(self, length: int) -> None:
+        try:
+            self._set(length)
+        except InputError:
+            self.model.reset()
+            self._length = 0
 
     def _set(self, length: int) -> None:
         self.model.set_state(self._counter, np.full(self._shape, length))
@@ -183,7 +191,7 @@ def rewound(decoder: Decoder, length: int) -> int:
     """Forget the positions from `length` on, or all where the decoder cannot forget some; how many are left."""
     try:
         decoder.rewind(length)
-    except OptionError:
+    except (OptionError, InputError):
         decoder.rewind(0)
     return decoder.length
 

@@ -25,6 +25,7 @@ from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
 from tilewright.llm.sequences import ForkedSequences, SequenceDecoder, Sequences
+from tilewright.llm.serving.together import answered_together
 from tilewright.llm.speculation.gains import Drafted
 from tilewright.llm.speculation.speculating import SpeculatingDecoder
 from tilewright.llm.texts.score import WINDOW, TextScore, pieces_of, scored_text, text_of
@@ -109,9 +110,9 @@ class LanguageModel:
         return self._root.context
 
     def generate(self, prompt: Prompt | Sequence[Prompt], **how: Any) -> Any:
-        """The text of an answer; of a list of prompts a list of texts. `how` is that of `stream`."""
+        """The text of an answer; of a list of prompts a list of texts (see `answers`). `how` is that of `stream`."""
         if prompt_kind(prompt) == "several":
-            return [self.answer(one, **how).text for one in prompt]  # type: ignore[arg-type]
+            return [answer.text for answer in self.answers(prompt, **how)]  # type: ignore[arg-type]
         return self.answer(prompt, **how).text  # type: ignore[arg-type]
 
     def answer(
@@ -123,6 +124,15 @@ class LanguageModel:
             return self.stream(prompt, **how).rest()
         wanted, said = self._wanted(how)
         return self._beam_answer(self._asked(prompt, said), wanted, beams, length_penalty)
+
+    def answers(self, prompts: Sequence[Prompt], **how: Any) -> list[Answer]:
+        """Of each prompt the answer that it has alone. They are computed together by a model that was loaded for
+        several sequences, and one after the other by others."""
+        if not isinstance(self._root, SequenceDecoder) or "beams" in how or len(prompts) < 2:
+            return [self.answer(prompt, **how) for prompt in prompts]
+        wanted, said = self._wanted(how)
+        asked = [(self._asked(prompt, said).tokens, wanted) for prompt in prompts]
+        return answered_together(self.sequences, self.tokenizer, asked)
 
     def stream(self, prompt: Prompt, **how: Any) -> Stream:
         """The text of an answer in parts, as they come.
