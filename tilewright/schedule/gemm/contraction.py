@@ -40,8 +40,8 @@ from tilewright.ir.types import row_major
 from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.order.compute_at import Fused
-from tilewright.loops.order.factor_out import Factored
 from tilewright.loops.stages import Lowered, Stage
+from tilewright.loops.sums.factor_out import Factored
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.traits.derive import is_view
 from tilewright.schedule.gemm.cache_blocking import tile_in_blocks

@@ -34,9 +34,9 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import buffer_type, extent_of, kind_of
 from tilewright.loops.kernel_info import constants_of, kernel_info
-from tilewright.loops.order.round_terms import Rounded
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
+from tilewright.loops.sums.round_terms import Rounded
 from tilewright.schedule.estimates import Counted
 from tilewright.schedule.gemm.contraction import Contraction, Tiled, is_contraction, tile_reader
 from tilewright.schedule.gemm.dequantize import (
