@@ -3,6 +3,7 @@ read once for all, and each attends to its own past."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ class CompiledSequences:
     """Sequences in the lanes of a model that was compiled for several, `DecoderSource(path, sequences=...)`.
 
     A call of the model is about at most as many sequences as it has lanes, and any number may be open: each has memory
-    of its own, to which a lane is pointed, and nothing is copied. What is fed goes through the model in pieces of
+    of its own, to which a lane is pointed, and nothing is copied. The model that is given stays as it is: its code and
+    weights are shared. What is fed goes through the model in pieces of
     `piece` tokens of each sequence, as many of these together as fit into that number of rows. Pieces of up to `FEW`
     tokens go with others of these, up to that number of rows: the bits of a sequence are those that it has alone.
     """
@@ -65,8 +67,8 @@ class CompiledSequences:
         check_slots(slots)
         if isinstance(piece, bool) or not isinstance(piece, int) or piece < 1:
             raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
-        self.model, self.slots, self.piece = model, slots, piece
         self._lanes = [*_lanes_of(model)]
+        self.model, self.slots, self.piece = copy.copy(model), slots, piece
         self.vocabulary = vocabulary_of(model)
         self.context = _context_of(model, self._lanes[0])
         self._in_lane: list[_Open | None] = [None] * self.lanes
@@ -123,12 +125,28 @@ class CompiledSequences:
                 for row, number in enumerate(piece.number for piece in pieces if piece.ends):
                     results[number] = logits[row]
         except BaseException:
-            for (found, _), length in zip(checked, before, strict=True):
-                self._set(found, length)
-            for names, of in zip(self._lanes, self._in_lane, strict=True):  # all of them count as lost
-                self.model.set_state(names[0], of.length if of is not None else 0)
+            self._take_back([found for found, _ in checked], before)
             raise
         return results
+
+    def feed_rows(self, handle: Handle, tokens: Tokens) -> np.ndarray:
+        """As `feed` of one sequence, with at most `FEW` tokens; the logits f32[n, vocabulary] behind each of them."""
+        found, ids = self._of(handle), self._checked(handle, tokens)
+        if len(ids) > FEW:
+            raise InputError(f"{len(ids)} tokens were given, of which each is to have logits", hint=f"at most {FEW}")
+        before = found.length
+        try:
+            return self._call([_Piece(found, ids, True, 0)], every=True)
+        except BaseException:
+            self._take_back([found], [before])
+            raise
+
+    def _take_back(self, failed: Sequence[_Open], lengths: Sequence[int]) -> None:
+        """What a call was about is as long as it was."""
+        for found, length in zip(failed, lengths, strict=True):
+            self._set(found, length)
+        for names, of in zip(self._lanes, self._in_lane, strict=True):  # all of them count as lost
+            self.model.set_state(names[0], of.length if of is not None else 0)
 
     def trim(self) -> None:
         """Give memory that calls have left behind, and that of positions that were forgotten, back to the operating
@@ -137,8 +155,8 @@ class CompiledSequences:
         for found in self._open.values():
             found.memory.forget_behind()
 
-    def _call(self, pieces: Sequence[_Piece]) -> np.ndarray:
-        """The logits behind those of some pieces that end their parts."""
+    def _call(self, pieces: Sequence[_Piece], *, every: bool = False) -> np.ndarray:
+        """The logits behind those of some pieces that end their parts, or behind every token."""
         self._give_lanes(pieces)
         ids = [self._none] * self.lanes
         for piece in pieces:
@@ -146,6 +164,7 @@ class CompiledSequences:
             ids[piece.of.lane] = piece.tokens[None]
         ends = np.cumsum([x.shape[1] for x in ids]) - 1
         last = np.array([ends[piece.of.lane] for piece in pieces if piece.ends], np.int64)
+        last = np.arange(ends[-1] + 1) if every else last
         (logits,) = self.model(*ids, last)
         for piece in pieces:
             piece.of.length += len(piece.tokens)
