@@ -31,6 +31,7 @@ from tilewright.graph.match import (
     type_of,
 )
 from tilewright.graph.quantised.half_bytes import choose_halves
+from tilewright.graph.quantised.planes import split_into_planes
 from tilewright.graph.quantised.ordered_columns import order_data
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
@@ -110,10 +111,10 @@ def _is_shared(cast: Op, weights: Set[Value]) -> bool:
 
 
 def _widens(op: Op) -> bool:
-    """Whether a large constant of whole bytes gets more of them."""
+    """Whether a large constant of whole bytes, or of flags, gets more of them."""
     (x,) = op.operands
     before, after = type_of(x), type_of(op.result)
-    is_number = all(t.dtype.kind in ("int", "uint", "float") for t in (before, after))
+    is_number = before.dtype.kind != "string" and after.dtype.kind in ("int", "uint", "float")
     if not is_constant(x) or not is_number or not before.is_static:
         return False
     return before.dtype.bits < after.dtype.bits and _bytes(after) > LEAST_BYTES
@@ -174,6 +175,8 @@ class WeightOnly:
         choose_halves(module, ctx, self.name)
         turn_picked(module)
         rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name, within=ctx)
+        drop_dead(module)
+        split_into_planes(module, ctx, self.name)
         drop_dead(module)
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from tilewright.codegen.cpu.kernel.functions import absolute
+from tilewright.codegen.cpu.kernel.functions import absolute, intrinsic
 from tilewright.codegen.cpu.kernel.indices import Indices
 from tilewright.codegen.cpu.kernel.lanes import literal, register_type, vector
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
-from tilewright.loops.analysis.halves import HALF_BITS, half_of
+from tilewright.ir.sym import Sym
+from tilewright.loops.analysis.fields import TakenField, field_of
 from tilewright.target.target import Target
 
 
@@ -269,6 +270,8 @@ def _encoded(x: Reg, to: _SmallFloat) -> Reg:
 
 # Halves of bytes
 
+HALF_BITS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Half:
@@ -282,8 +285,8 @@ class Half:
 def half_operand(op: Op, values: Mapping[Value, Reg]) -> Half | None:
     """What a cast to float32 converts, where that is a half of a byte; None for other casts."""
     (source,) = op.operands
-    taken = half_of(source) if op.result.scalar.dtype is dt.f32 and source.scalar.dtype.is_int else None
-    if taken is None:
+    taken = field_of(source) if op.result.scalar.dtype is dt.f32 else None
+    if taken is None or not taken.is_half:
         return None
     amount = values[taken.shift]
     shift = int(amount.name) if amount.is_literal and amount.lanes == 1 else -1
@@ -329,3 +332,131 @@ def _in_mantissa(byte: Reg, dtype: DType) -> Reg:
     if dtype is dt.u4:
         return ((byte & 0xF0) | bits).as_float - float(start)
     return ((byte & 0xF0) ^ (bits | 0x80)).as_float - float(start + 8)
+
+
+# Fields of words
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A float whose lower bits are a field of a word, and whose upper ones, if there are such, are one of another:
+    `high * 2**bits of low + low`."""
+
+    low: TakenField
+    high: TakenField | None = None
+
+    @property
+    def parts(self) -> tuple[TakenField, ...]:
+        return (self.low,) if self.high is None else (self.low, self.high)
+
+    @property
+    def bits(self) -> int:
+        return sum(part.bits for part in self.parts)
+
+    @property
+    def is_signed(self) -> bool:
+        return self.parts[-1].dtype.kind == "int"
+
+
+def fields_operand(op: Op) -> Fields | None:
+    """The fields of words that an op makes a float of, by a cast or by a sum of two; None for others."""
+    if op.result.scalar.dtype is not dt.f32:
+        return None
+    if op.name == "cast":
+        taken = field_of(op.operands[0])
+        return None if taken is None or taken.is_half else Fields(taken)
+    for upper, lower in (op.operands, op.operands[::-1]) if op.name == "add" else ():
+        low, high = _cast_field(lower), _multiplied_field(upper)
+        if low is not None and high is not None and high[1] == 1 << low.bits and low.dtype.kind != "int":
+            return Fields(low, high[0])
+    return None
+
+
+def _cast_field(value: Value) -> TakenField | None:
+    fields = fields_operand(value.op) if value.op is not None and value.op.name == "cast" else None
+    return None if fields is None else fields.low
+
+
+def _multiplied_field(value: Value) -> tuple[TakenField, float] | None:
+    if value.op is None or value.op.name != "mul":
+        return None
+    for x, by in (value.op.operands, value.op.operands[::-1]):
+        field = _cast_field(x)
+        if field is not None and by.op is not None and by.op.name == "const":
+            return field, by.op.attrs["value"]
+    return None
+
+
+def fields_as_float(fields: Fields, values: Mapping[Value, Reg], indices: Indices, target: Target) -> Reg | None:
+    """The elements as float32; None where it is not known which byte of the words they are in.
+
+    The fields of all four bytes are brought together by a few instructions on words, which neighbours share; each is
+    taken from there by two: one puts it in the mantissa of a float of which it is the units, and one subtracts what is
+    too much.
+    """
+    places = [_place_of(part, indices) for part in fields.parts]
+    if any(place is None for place in places):
+        return None
+    found = [place for place in places if place is not None]
+    byte = found[0][0]
+    if any(other != byte for other, _ in found):
+        return None
+    words = [values[part.load.result] for part in fields.parts]
+    key = ("fields", *(word.name for word in words), *(at for _, at in found))
+    together = indices.once(key, lambda: _brought_together(fields, words, [at for _, at in found], indices, target))
+    return _taken_as_float(together, 8 * byte, fields.bits, signed=fields.is_signed)
+
+
+def _place_of(field: TakenField, indices: Indices) -> tuple[int, Sym] | None:
+    """Which byte of its word a field is in, and its lowest bit there."""
+    if field.shift.op is None or field.shift.op.name != "index":
+        return None
+    known, rest = indices.known_part(field.shift.op.attrs["expr"])
+    low, high = rest.interval
+    at = known % 8 + rest
+    if indices.lanes_of(rest) > 1 or low < 0 or known % 8 + high + field.bits > 8 or not 0 <= known < 32:
+        return None
+    return known // 8, at
+
+
+def _brought_together(
+    fields: Fields, words: Sequence[Reg], places: Sequence[Sym], indices: Indices, target: Target
+) -> Reg:
+    """Words whose bytes each have the fields of one element at their low end, with other bits above."""
+    low = _moved_down(words[0], places[0], 0, indices, target)
+    if fields.high is None:
+        return low
+    mask = 0x01010101 * ((1 << fields.low.bits) - 1)
+    high = _moved_down(words[1], places[1], fields.low.bits, indices, target)
+    return (low & mask) | (high & (0xFFFFFFFF ^ mask))
+
+
+def _moved_down(word: Reg, at: Sym, to: int, indices: Indices, target: Target) -> Reg:
+    """A word whose bits from `at` of each byte on are those from `to` on; what comes from other bytes is elsewhere."""
+    number = indices.number(at)
+    if isinstance(number, int):
+        return word >> number - to if number > to else word << to - number if number < to else word
+    by = indices.once(("shift", at, word.lanes), lambda: number.to(dt.u32).splat(word.lanes))
+    if not to:
+        return word >> by
+    if not target.has_mask_registers:  # no instruction rotates words there
+        return (word >> by) << to
+    return intrinsic("fshr", word, word, by - to)
+
+
+def _taken_as_float(word: Reg, at: int, bits: int, *, signed: bool) -> Reg:
+    """The element in so many bits of words from `at` on."""
+    if at + bits > _MANTISSA_BITS:
+        top = word << 32 - at - bits if at + bits < 32 else word
+        low = top.arithmetic_shift(32 - bits) if signed else top >> 32 - bits
+        return word.text.named(low.name, dt.i32, low.lanes).to(dt.f32)
+    start = 1 << _MANTISSA_BITS - at
+    pattern = int(np.float32(start).view(np.int32))
+    taken = word & ((1 << bits) - 1 << at)
+    if not signed:
+        return (taken | pattern).as_float - float(start)
+    sign = 1 << bits - 1
+    return (taken ^ (pattern | sign << at)).as_float - float(start + sign)
+
+
+_MANTISSA_BITS = 23
