@@ -79,9 +79,8 @@ def _is_element(load: Op, v: Sym) -> bool:
 
 
 def steps_widened(s: Schedule, weights: Sequence[Stage]) -> int:
-    """Steps of the sums whose weights are in registers together while they are widened: of a word, its bytes and one
-    element."""
-    return min(max((taken_together(s, w) for w in weights), default=1), PAIR)
+    """Steps of the sums whose weights are widened together."""
+    return max((taken_together(s, w) for w in weights), default=1)
 
 
 def groups_of_factors(weights: Stage) -> list[int]:
