@@ -57,20 +57,20 @@ def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, targe
     it reads half of the bytes, and takes them apart. `all_weights` are those that products of the network read in
     turns."""
     halves = target.half_bytes
-    stored = Stored(BYTES_CONVERTED, weights), Stored(halves.signed if signed else halves.unsigned, weights / 2)
+    stored = StoredForm(BYTES_CONVERTED, weights), StoredForm(halves.signed if signed else halves.unsigned, weights / 2)
     whole, half = (_cycles(rows, weights, all_weights, each, target) for each in stored)
     return half <= _worth(all_weights, target) * whole
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredForm:
     """A form of weights: instructions that make a vector of floats of it, and bytes of all."""
 
     converting: float
     size: float
 
 
-def _cycles(rows: int, weights: int, all_weights: int, stored: Stored, target: Target) -> float:
+def _cycles(rows: int, weights: int, all_weights: int, stored: StoredForm, target: Target) -> float:
     """Of a product by so many rows."""
     vectors = weights / target.f32_lanes
     multiplying = vectors * (1 + rows)  # by scales, and of each row
@@ -84,7 +84,7 @@ def _worth(all_weights: int, target: Target) -> float:
 
 
 WORDS_CONVERTED = 2.25
-"""Instructions that take a vector of floats from the bytes of words: two, and one more for the highest of four bytes."""
+"""Instructions that take a vector of floats from bytes of words: two, and one more for the highest of four."""
 PLANES_JOINED = 0.75
 """And those that bring the fields of two planes together, of which four vectors are taken: shifts, and a selection."""
 
@@ -92,12 +92,12 @@ PLANES_JOINED = 0.75
 def lie_in_planes(
     rows: int, weights: int, all_weights: int, bits: int, dtype: DType, target: Target
 ) -> bool:
-    """Whether so many weights of fewer bits than those of their `dtype` are stored in planes of words, as `lie_in_halves`
-    decides for halves of bytes."""
+    """Whether so many weights of fewer bits than those of their `dtype` are stored in planes of words, as
+    `lie_in_halves` decides for halves of bytes."""
     halves = target.half_bytes
     of_half = halves.signed if dtype.kind == "int" else halves.unsigned
     before = BYTES_CONVERTED if dtype.bits == 8 else of_half
     joined = PLANES_JOINED if bits & bits - 1 else PLANES_JOINED / 2
-    stored = Stored(before, weights * dtype.bits / 8), Stored(WORDS_CONVERTED + joined, weights * bits / 8)
+    stored = StoredForm(before, weights * dtype.bits / 8), StoredForm(WORDS_CONVERTED + joined, weights * bits / 8)
     whole, planes = (_cycles(rows, weights, all_weights, each, target) for each in stored)
     return planes <= _worth(all_weights, target) * whole

@@ -17,8 +17,7 @@ from tilewright.cost.narrow_weights import lie_in_planes
 from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.quantised.half_bytes import products_of, weights_of_products
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Builder, Module, Op, Value, insert_before
-from tilewright.ir.core import Block
+from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
@@ -28,7 +27,6 @@ from tilewright.target.target import Target
 
 _PLANES = {1: (1,), 2: (2,), 3: (2, 1), 5: (4, 1), 6: (4, 2)}
 """Bits of the planes of elements of so many bits, the upper ones first."""
-_WORD_BITS = 32
 
 
 def split_into_planes(module: Module, ctx: PassContext, stage: str) -> None:
@@ -39,30 +37,39 @@ def split_into_planes(module: Module, ctx: PassContext, stage: str) -> None:
     weights = weights_of_products(module)
     size = sum(type_of(ops[0].result).size.value for ops in weights.values())
     for name, ops in weights.items():
-        array, dtype = module.constants[name], dtype_of(ops[0].result)
-        bits, signed = _bits(array)
+        dtype = dtype_of(ops[0].result)
+        numbers = _numbers(module.constants[name], dtype)
+        bits, signed = _bits(numbers)
         if bits not in _PLANES or bits >= dtype.bits:
             continue
         reason = _why_not(ops, bits, size, ctx.target)
         message = reason or f"they take {bits} bits each"
         ctx.remark(stage, f"{dtype} {ops[0].loc}", message, applied=not reason)
         if not reason:
-            _split(module, ops, _planes(array, bits, signed=signed))
+            _split(module, ops, _planes(numbers, bits, signed=signed))
 
 
-def _bits(array: np.ndarray) -> tuple[int, bool]:
-    """How many bits hold all elements, and whether some are negative."""
-    numbers = array.view(np.uint8 if array.dtype in (dt.u4.storage, dt.u8.storage) else np.int8)
-    low, high = (int(numbers.min()), int(numbers.max())) if array.size else (0, 0)
+def _bits(numbers: np.ndarray) -> tuple[int, bool]:
+    """How many bits hold all elements, and whether some are negative: then two at least."""
+    low, high = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, 0)
     if low >= 0:
         return max(high.bit_length(), 1), False
-    return max((-low - 1).bit_length(), high.bit_length()) + 1, True
+    return max((-low - 1).bit_length(), high.bit_length(), 1) + 1, True
+
+
+def _numbers(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """The elements as whole bytes."""
+    found = array.view(np.int8 if dtype.kind == "int" else np.uint8)
+    if dtype is dt.i4:  # whose bytes have no sign in their upper bits
+        found = found << np.int8(4)
+        found >>= np.int8(4)
+    return found
 
 
 def _why_not(constants: Sequence[Op], bits: int, all_weights: int, target: Target) -> str:
     """Why weights are not split; "" where they should be."""
     size = type_of(constants[0].result).size.value
-    multiple = _WORD_BITS // min(_PLANES[bits])
+    multiple = dt.u32.bits // min(_PLANES[bits])
     for op in products_of(constants):
         product = known_product(op)
         *_, rows, depth = shape_of(op.operands[product.data])
@@ -76,13 +83,15 @@ def _why_not(constants: Sequence[Op], bits: int, all_weights: int, target: Targe
     return ""
 
 
-def _planes(array: np.ndarray, bits: int, *, signed: bool) -> list[tuple[np.ndarray, int]]:
-    """The planes of an array, the upper one first, each with the number of bits below it."""
-    numbers = array.view(np.int8 if signed else np.uint8)
-    upper, *lower = _PLANES[bits]
-    found = [((numbers >> (bits - upper)).view(_storage(upper, signed).storage), bits - upper)]
-    for each in lower:
-        found.append(((numbers & np.array((1 << each) - 1, numbers.dtype)).view(_storage(each, False).storage), 0))
+def _planes(numbers: np.ndarray, bits: int, *, signed: bool) -> list[tuple[np.ndarray, int]]:
+    """The planes of numbers, the upper one first, each with the number of bits below it."""
+    found: list[tuple[np.ndarray, int]] = []
+    below = bits
+    for each in _PLANES[bits]:
+        below -= each
+        plane = (numbers >> below).view(np.uint8)
+        plane &= np.uint8((1 << each) - 1)
+        found.append((plane.view(_storage(each, signed and not found).storage), below))
     return found
 
 

@@ -31,8 +31,8 @@ from tilewright.graph.match import (
     type_of,
 )
 from tilewright.graph.quantised.half_bytes import choose_halves
-from tilewright.graph.quantised.planes import split_into_planes
 from tilewright.graph.quantised.ordered_columns import order_data
+from tilewright.graph.quantised.planes import split_into_planes
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before, replace_in_block

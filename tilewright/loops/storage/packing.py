@@ -1,5 +1,5 @@
-"""Layouts of packed operands: axes split into pieces, the pieces put in a new order, and short integers in the halves of
-bytes or in fields of words."""
+"""Layouts of packed operands: axes split into pieces, the pieces put in a new order, and short integers in the halves
+of bytes or in fields of words."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ class Packing:
         for n in numbered:
             if size_of[runs[n][0]] > 0:
                 factors[axis_of[runs[n][0]]].append(prod(size_of[piece] for piece in runs[n]))
-        return Packing(tuple(map(tuple, factors)), tuple(map(numbered.index, range(len(runs)))), self.halves, self.fields)
+        order = tuple(map(numbered.index, range(len(runs))))
+        return Packing(tuple(map(tuple, factors)), order, self.halves, self.fields)
 
     @property
     def rank(self) -> int:

@@ -37,14 +37,12 @@ MOST_UNROLLED = 16
 
 PAIR = 2
 """Elements of a byte."""
-QUAD = 4
-"""Neighbours in the bytes of a word."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dequantized:
-    """The loops that compute weights, the vector last, and the one of them over the elements that are taken together from
-    bytes or words, if there are such."""
+    """The loops that compute weights, the vector last, and the one of them over the elements that are taken together
+    from bytes or words, if there are such."""
 
     loops: list[Op]
     together: Op | None
@@ -64,18 +62,13 @@ def taken_together(s: Schedule, weights: Stage) -> int:
     depth, constants = weights.axes[-2], constants_of(s.func)
     v, extent = loop_var(depth), extent_of(depth)
     loads = [load for load in loads_in(weights.axes[0]) if v in variables(load.attrs["idx"])]
-    bits = {n: load for load in loads if (n := field_bits(buffer_type(load.operands[0]).dtype)) and _is_element(load, v)}
-    if not bits or not all(load.operands[0] in constants for load in bits.values()):
+    short = [load for load in loads if field_bits(buffer_type(load.operands[0]).dtype) and v in load.attrs["idx"]]
+    if not short or not all(load.operands[0] in constants for load in short):
         return 1
-    least = min(bits)
+    least = min(field_bits(buffer_type(load.operands[0]).dtype) for load in short)
     if least >= FIELD_BITS[-1]:
         return PAIR if extent % PAIR == 0 else 1
-    return QUAD if extent % (WORD_BYTES * 8 // least) == 0 else 1
-
-
-def _is_element(load: Op, v: Sym) -> bool:
-    """Whether a load reads another element for each v."""
-    return v in load.attrs["idx"]
+    return WORD_BYTES if extent % (WORD_BYTES * 8 // least) == 0 else 1
 
 
 def steps_widened(s: Schedule, weights: Sequence[Stage]) -> int:
@@ -195,7 +188,7 @@ def widen_by_columns(
 ) -> tuple[TileSums, Dequantized]:
     """Where elements of words are `taken` together, widen and multiply one vector of columns after the other: those of
     a whole step would be more than registers hold."""
-    if weights.together is None or taken.parent is None or extent_of(taken) != QUAD:
+    if weights.together is None or taken.parent is None or extent_of(taken) != WORD_BYTES:
         return sums, weights
     within = weights.loops.index(weights.together) + 1
     filled = [o for o in weights.loops[within:-1] if o.parent is not None]

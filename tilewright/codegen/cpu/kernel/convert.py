@@ -15,8 +15,9 @@ from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
+from tilewright.ir.scalar import converted_from
 from tilewright.ir.sym import Sym
-from tilewright.loops.analysis.fields import TakenField, field_of
+from tilewright.loops.analysis.fields import Fields, TakenField, field_of, fields_operand
 from tilewright.target.target import Target
 
 
@@ -268,6 +269,21 @@ def _encoded(x: Reg, to: _SmallFloat) -> Reg:
     return signed.convert("trunc", to.dtype)
 
 
+# Elements of less than a byte
+
+
+def packed_as_float(op: Op, values: Mapping[Value, Reg], indices: Indices, target: Target) -> Reg | None:
+    """What an op makes a float of, where that is a half of a byte, or fields of words; None for other ops, and where
+    the machine does that best by the letter."""
+    if op.result.scalar.dtype is not dt.f32:
+        return None
+    half = _half_operand(op, values)
+    if half is not None:
+        return _half_as_float(half, indices, target)
+    fields = fields_operand(op)
+    return None if fields is None else _fields_as_float(fields, values, indices, target)
+
+
 # Halves of bytes
 
 HALF_BITS = 4
@@ -282,18 +298,18 @@ class Half:
     dtype: DType
 
 
-def half_operand(op: Op, values: Mapping[Value, Reg]) -> Half | None:
+def _half_operand(op: Op, values: Mapping[Value, Reg]) -> Half | None:
     """What a cast to float32 converts, where that is a half of a byte; None for other casts."""
-    (source,) = op.operands
-    taken = field_of(source) if op.result.scalar.dtype is dt.f32 else None
+    source = converted_from(op.result)
+    taken = None if source is None else field_of(source)
     if taken is None or not taken.is_half:
         return None
     amount = values[taken.shift]
     shift = int(amount.name) if amount.is_literal and amount.lanes == 1 else -1
-    return Half(values[taken.load.result], shift, source.scalar.dtype) if shift in (0, HALF_BITS) else None
+    return Half(values[taken.load.result], shift, taken.dtype) if shift in (0, HALF_BITS) else None
 
 
-def half_as_float(half: Half, indices: Indices, target: Target) -> Reg | None:
+def _half_as_float(half: Half, indices: Indices, target: Target) -> Reg | None:
     """The elements as float32; None where the machine does that best by the letter.
 
     By the letter a byte is shifted and its upper bits are made those of an element, and x86 has no shifts of bytes. So
@@ -337,57 +353,7 @@ def _in_mantissa(byte: Reg, dtype: DType) -> Reg:
 # Fields of words
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """A float whose lower bits are a field of a word, and whose upper ones, if there are such, are one of another:
-    `high * 2**bits of low + low`."""
-
-    low: TakenField
-    high: TakenField | None = None
-
-    @property
-    def parts(self) -> tuple[TakenField, ...]:
-        return (self.low,) if self.high is None else (self.low, self.high)
-
-    @property
-    def bits(self) -> int:
-        return sum(part.bits for part in self.parts)
-
-    @property
-    def is_signed(self) -> bool:
-        return self.parts[-1].dtype.kind == "int"
-
-
-def fields_operand(op: Op) -> Fields | None:
-    """The fields of words that an op makes a float of, by a cast or by a sum of two; None for others."""
-    if op.result.scalar.dtype is not dt.f32:
-        return None
-    if op.name == "cast":
-        taken = field_of(op.operands[0])
-        return None if taken is None or taken.is_half else Fields(taken)
-    for upper, lower in (op.operands, op.operands[::-1]) if op.name == "add" else ():
-        low, high = _cast_field(lower), _multiplied_field(upper)
-        if low is not None and high is not None and high[1] == 1 << low.bits and low.dtype.kind != "int":
-            return Fields(low, high[0])
-    return None
-
-
-def _cast_field(value: Value) -> TakenField | None:
-    fields = fields_operand(value.op) if value.op is not None and value.op.name == "cast" else None
-    return None if fields is None else fields.low
-
-
-def _multiplied_field(value: Value) -> tuple[TakenField, float] | None:
-    if value.op is None or value.op.name != "mul":
-        return None
-    for x, by in (value.op.operands, value.op.operands[::-1]):
-        field = _cast_field(x)
-        if field is not None and by.op is not None and by.op.name == "const":
-            return field, by.op.attrs["value"]
-    return None
-
-
-def fields_as_float(fields: Fields, values: Mapping[Value, Reg], indices: Indices, target: Target) -> Reg | None:
+def _fields_as_float(fields: Fields, values: Mapping[Value, Reg], indices: Indices, target: Target) -> Reg | None:
     """The elements as float32; None where it is not known which byte of the words they are in.
 
     The fields of all four bytes are brought together by a few instructions on words, which neighbours share; each is

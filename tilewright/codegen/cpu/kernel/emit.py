@@ -10,15 +10,7 @@ from dataclasses import replace
 from tilewright.codegen.cpu.families import Families, Shared, parameter
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.choices import ChosenLoads
-from tilewright.codegen.cpu.kernel.convert import (
-    clamped,
-    convert,
-    fields_as_float,
-    fields_operand,
-    half_as_float,
-    half_operand,
-    reinterpret,
-)
+from tilewright.codegen.cpu.kernel.convert import clamped, convert, packed_as_float, reinterpret
 from tilewright.codegen.cpu.kernel.dots import groups_of, instruction_for, joined, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
@@ -500,19 +492,8 @@ class _Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
-        half = half_operand(op, self.values)
-        if half is not None and (found := half_as_float(half, self.indices, self.target)) is not None:
-            self.values[op.result] = found
-        elif not self._takes_fields(op):
-            self.values[op.result] = convert(self.values[op.operands[0]], op.result.scalar.dtype)
-
-    def _takes_fields(self, op: Op) -> bool:
-        """Whether an op is one that makes floats of fields of words, whose value is known now."""
-        fields = fields_operand(op)
-        found = None if fields is None else fields_as_float(fields, self.values, self.indices, self.target)
-        if found is not None:
-            self.values[op.result] = found
-        return found is not None
+        found = packed_as_float(op, self.values, self.indices, self.target)
+        self.values[op.result] = found or convert(self.values[op.operands[0]], op.result.scalar.dtype)
 
     def _limited(self, op: Op, limited: Limited) -> None:
         x = self.values[limited.value]
@@ -533,7 +514,8 @@ class _Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
-        if op.name == "add" and self._takes_fields(op):
+        if (found := packed_as_float(op, self.values, self.indices, self.target)) is not None:
+            self.values[op.result] = found
             return
         operands = [self.values[v] for v in op.operands]
         lanes = max([x.lanes for x in operands])
@@ -552,8 +534,8 @@ class _Kernel:
         zero = operands[1].equals(0)
         operands[1] = safe_divisor(operands[1], zero)
         self._fail_where(zero, Check("ExecutionError", DIVISION_BY_ZERO))
-        found = apply_scalar(op.name, operands, dtype)
-        self.values[op.result] = zero.select(found.like(0), found)
+        divided = apply_scalar(op.name, operands, dtype)
+        self.values[op.result] = zero.select(divided.like(0), divided)
 
     def _is_kept_in_registers(self, add: Op) -> bool:
         """Whether a sum is one of an array in registers, to which more is added."""
