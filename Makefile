@@ -1,7 +1,8 @@
 # Needs Python 3.11 or newer with pip. Each target has a virtual environment of its own, `.venv-TARGET`, in this
 # folder; no target touches `.venv`, which is for whoever works here.
 PYTHON ?= python3
-PIP = -m pip install --quiet --disable-pip-version-check
+# Modules are compiled when they are imported: PyTorch alone has thousands that never are.
+PIP = -m pip install --quiet --disable-pip-version-check --no-compile
 .PHONY: demo demo-llm test nightly lint docs dist clean
 
 demo: .venv-demo/installed

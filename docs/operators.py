@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter, 
 from tilewright.frontends.torch import adapters as torch_adapters
 from tilewright.frontends.torch import registry as torch_registry
 from tilewright.ir.diag import UnsupportedError
+from tilewright.ops.composites.listed import COMPOSITES, FAMILIES
 from tilewright.ops.define import OPERATORS, Operator
 
 PAGE = Path(__file__).parent / "operators.md"
@@ -35,9 +36,17 @@ A *primitive* says one element of its result by elements of its operands, and ge
 kernel may claim it); an *irregular* operator brings its own loops. Parameters after `*` are attributes.
 Elementwise operators broadcast as NumPy does. ONNX operators that are this operator under another name are
 listed with it, and so are those of PyTorch (ATen); the others are translated by `tilewright/frontends/onnx` and
-`tilewright/frontends/torch`. All ONNX operators, with what becomes of them, stand in a table
-[at the end of this page](#onnx-operators), and the operators of PyTorch that are translated
-[after it](#pytorch-operators).
+`tilewright/frontends/torch`, which share [functions of several operators](#functions-of-several-operators). All ONNX
+operators, with what becomes of them, stand in a table [below](#onnx-operators), and the operators of PyTorch that are
+translated [after it](#pytorch-operators).
+"""
+
+FUNCTIONS_INTRODUCTION = """\
+## Functions of several operators
+
+What formats have one operator for and this compiler has several: functions in `tilewright/ops/composites` that write
+operators where they are called, so that no pass knows them. Front ends share them, and those of plugins may call them.
+Complex numbers are pairs of real tensors to them.
 """
 
 TORCH_INTRODUCTION = """\
@@ -96,7 +105,21 @@ def page() -> str:
     for family in sorted(families):
         parts.append(f"## {family}\n")
         parts += [entry(operator) for operator in sorted(families[family], key=lambda o: o.name)]
-    return "\n".join([*parts, onnx_section(), torch_section()])
+    return "\n".join([*parts, functions_section(), onnx_section(), torch_section()])
+
+
+def functions_section() -> str:
+    """The functions over operators that are declared, by their files."""
+    parts = [FUNCTIONS_INTRODUCTION]
+    for family in FAMILIES:
+        name = family.__name__.rpartition(".")[2]
+        parts += [f"### {name}\n", f"{inspect.getdoc(family)}\n"]
+        for full, function in COMPOSITES.items():
+            if full.startswith(f"{name}."):
+                text = " ".join((inspect.getdoc(function) or "").split())
+                parts.append(f"- `{function.__name__}{signature(function)}`{f': {text}' if text else ''}")
+        parts.append("")
+    return "\n".join(parts)
 
 
 def entry(operator: Operator) -> str:
@@ -105,7 +128,7 @@ def entry(operator: Operator) -> str:
     names = ", ".join(sorted({f"{b.domain}.{b.name}".lstrip(".") for b in operator.onnx_bindings}))
     aten = ", ".join(sorted(binding.name for binding in operator.torch_bindings))
     lines = [
-        f"### `{operator.name}{signature(operator)}`",
+        f"### `{operator.name}{signature(operator.fn)}`",
         "",
         f"*{kind}*{f' · ONNX: {names}' if names else ''}{f' · ATen: {aten}' if aten else ''}",
         "",
@@ -115,11 +138,11 @@ def entry(operator: Operator) -> str:
     return "\n".join(lines)
 
 
-def signature(operator: Operator) -> str:
-    """Parameters with defaults and without types: all positional ones are tensors."""
+def signature(function: Callable[..., Any]) -> str:
+    """Parameters with defaults and without types: all positional ones of an operator are tensors."""
     parameters = [
         p.replace(annotation=inspect.Parameter.empty)
-        for p in inspect.signature(operator.fn).parameters.values()
+        for p in inspect.signature(function).parameters.values()
     ]
     return str(inspect.Signature(parameters))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from tests.sweeps import without_what_is_left_to_the_night
 from tests.zones.turned_on import findings_are_errors, guard_zones
+from tilewright.codegen.cpu import assemble
+from tilewright.codegen.cpu.assemble import Effort, compile_ir
 from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
@@ -35,6 +38,13 @@ SEEDS_BY_NIGHT = 5
 COLLECTIONS = (20_000, 20, 20)
 """Thresholds of Python's collector of cyclic garbage: by its own it runs for each 700 objects, and takes a sixth of the
 processor time of the suite, whose tests make programs and drop them."""
+
+KEPT_OBJECTS = 1000
+"""How many object files of LLVM's a process of the suite remembers."""
+
+LONG = 20.0
+"""Seconds of a test that the summary names: what takes so long by itself belongs to the nightly run. It is no error, as
+a busy machine may be the reason."""
 
 # Fresh seeds: a test marked `fresh_seeds(count)` runs for `count` seeds that are new in every run.
 
@@ -105,6 +115,45 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         names = {item.nodeid for item in kept}
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
         items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name the tests that took long."""
+    reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
+    slow = sorted((r for r in reports if r.when == "call" and r.duration > LONG), key=lambda r: -r.duration)
+    if slow:
+        terminalreporter.section(f"tests of more than {LONG:.0f} seconds, too long for the ordinary suite")
+    for report in slow:
+        terminalreporter.write_line(f"{report.duration:6.1f} s  {report.nodeid}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def machine_code_is_made_once() -> Iterator[None]:
+    """A text that LLVM has compiled for a machine is not compiled again for the next test: a fifth of those of a run
+    are texts that were there before (the same model with another number of threads, once more without the cache)."""
+    made: dict[tuple[bytes, Target, Effort], bytes] = {}
+
+    def once(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
+        key = hashlib.sha256(text.encode()).digest(), target, effort
+        found = made.get(key)
+        if found is None:
+            found = made[key] = compile_ir(text, target, effort)
+            if len(made) > KEPT_OBJECTS:
+                made.pop(next(iter(made)), None)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assemble, "compile_ir", once)
+        yield
+
+
+@pytest.fixture
+def own_garbage() -> Iterator[None]:
+    """`gc.collect()` looks at what the test makes alone: at all that a process of the suite holds, PyTorch and jaxlib
+    included, it takes one to two seconds."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -32,7 +32,7 @@ from tilewright.ir.verify import Spec, verify_func
 from tilewright.loops.kernel_info import KernelInfo, kernel_info
 from tilewright.loops.storage.packing import Packing
 from tilewright.ops.define.spec import graph_spec
-from tilewright.options import OnProgress, Options, Progress
+from tilewright.options import OnProgress, Options, Progress, bits_of_rows
 from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.memory.budget import over_budget
@@ -336,6 +336,7 @@ class Compilation:
             self._emit if self.output is not None else None, setting.step("kernels"),
             optional=setting.optional, edited=setting.edited, numbers=setting.numbers,
             strict=setting.options.numerics == "strict",
+            rounded_rows=bits_of_rows(setting.options, self.module.main.attrs.get("activations")),
         )  # fmt: skip
         self.module.main.level = LEVEL
         introduce_states(self.module.main)

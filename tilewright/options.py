@@ -19,6 +19,7 @@ from tilewright.runtime.sizes_seen import MAX_FREQUENT, SizesSeen
 from tilewright.runtime.threads import check_threads
 
 NUMERICS = ("default", "strict", "fast")
+ACTIVATIONS = ("float32", "int16", "int8")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,12 @@ class Options:
         range of float32) where the target has instructions for these and an estimate says that they gain; sums and all
         else stay in float32. Each operand is then off by up to 2^-8 of its size, and denormal operands and sums count
         as zero. On other targets "fast" is the default.
+    activations: what rows of products by constant integers (weights of 2 to 8 bits that are dequantised in their
+        product's kernel) are rounded to, where rows are many and the machine adds up groups of products of integers:
+        "float32" (they are not rounded), "int16" or "int8". The elements of a row are rounded in groups of at most 32,
+        by the largest of each: by 2^-16 of it at most, or with "int8" by 2^-8. Sums of a group are then exact, and all
+        else stays in float32. None is "int16" for language models and with numerics="fast", and "float32" for all
+        others; with numerics="strict" nothing is rounded.
     cache: keep and reuse compiled artefacts on disk.
     compile_threads: threads that run LLVM and pack weights; None takes what the process may use.
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each
@@ -139,6 +146,7 @@ class Options:
     threads: int | None = None
     target: str | None = None
     numerics: str = "default"
+    activations: str | None = None
     cache: bool = True
     compile_threads: int | None = None
     profile: bool = False
@@ -156,6 +164,16 @@ class Options:
         check_threads(self.compile_threads, "compile_threads")
         if not isinstance(self.numerics, str) or self.numerics not in NUMERICS:
             raise OptionError(f"numerics={self.numerics!r:.80} is not allowed: one of {', '.join(NUMERICS)}")
+        if self.activations is not None and self.activations not in ACTIVATIONS:
+            raise OptionError(
+                f"activations={self.activations!r:.80} is not allowed: one of {', '.join(ACTIVATIONS)}, or None",
+                hint="None chooses by the model and numerics=",
+            )
+        if self.activations not in (None, "float32") and self.numerics == "strict":
+            raise OptionError(
+                f"activations='{self.activations}' rounds, and numerics='strict' does not",
+                hint="leave one of the two out",
+            )
         if self.target is not None and not isinstance(self.target, str):
             raise OptionError(
                 f"target={self.target!r} is not allowed: give a name, such as 'zen3', or None for this machine"
@@ -197,8 +215,18 @@ class Options:
         frequent = f";frequent={[sorted(sizes.items()) for sizes in self.frequent]}" if self.frequent else ""
         integers = ";integer_only" if self.integer_only else ""
         states = f";states={self.states!r}" if self.states else ""
+        states += f";activations={self.activations}" if self.activations else ""
         states += f";capacity={self.capacity}" if self.capacity else ""
         return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}{states}"
+
+
+def bits_of_rows(options: Options, by_model: str | None = None) -> int:
+    """To integers of so many bits rows of products by integers may be rounded, 0 for none, where the model asks for
+    `by_model`."""
+    if options.numerics == "strict" or options.integer_only:
+        return 0
+    by_default = "int16" if options.numerics == "fast" else by_model
+    return {"int16": 16, "int8": 8}.get(options.activations or by_default or "", 0)
 
 
 def _states(given: object) -> tuple[tuple[str, str], ...] | bool:

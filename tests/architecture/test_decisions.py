@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tilewright
+from tests.architecture.test_house import parsed
 
 PACKAGE = Path(tilewright.__file__).parent
 
@@ -73,7 +74,7 @@ LIMITS = {
 def trees() -> Iterator[tuple[str, ast.Module]]:
     for room in ASKING:
         for path in sorted((PACKAGE / room).rglob("*.py")):
-            yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
+            yield path.relative_to(PACKAGE).as_posix(), parsed(path)
 
 
 def read_in(tree: ast.Module, facts: set[str]) -> set[str]:
@@ -90,7 +91,7 @@ def _is_target(node: ast.expr) -> bool:
 
 
 def test_facts_of_machines_are_read_by_the_rooms_that_may_know_of_time() -> None:
-    files = ((p.relative_to(PACKAGE), ast.parse(p.read_text())) for p in sorted(PACKAGE.rglob("*.py")))
+    files = ((p.relative_to(PACKAGE), parsed(p)) for p in sorted(PACKAGE.rglob("*.py")))
     others = ((path, tree) for path, tree in files if path.parts[0] not in KNOWING)
     found = {path.as_posix(): read for path, tree in others if (read := read_in(tree, FACTS))}
     assert found == {file: {*facts} for file, facts in READ_ELSEWHERE.items()}
@@ -98,7 +99,7 @@ def test_facts_of_machines_are_read_by_the_rooms_that_may_know_of_time() -> None
 
 def test_rates_are_read_in_one_place() -> None:
     files = ((p.relative_to(PACKAGE / "cost"), p) for p in sorted((PACKAGE / "cost").rglob("*.py")))
-    found = {path.as_posix(): read_in(ast.parse(p.read_text()), {*RATES, "arch"}) for path, p in files}
+    found = {path.as_posix(): read_in(parsed(p), {*RATES, "arch"}) for path, p in files}
     assert {file: read for file, read in found.items() if read} == {
         "core.py": {"caches", "bandwidth", "pipes", "calibration"},
         "parallel.py": {"cores", "calibration"},

@@ -80,6 +80,10 @@ FOREIGN: dict[str, set[str]] = {
     "tokenizers": {"llm"},
     "jinja2": {"llm"},
     "llguidance": {"llm"},
+    "fastapi": {"llm"},
+    "starlette": {"llm"},
+    "pydantic": {"llm"},
+    "uvicorn": {"llm"},
     "click": {"cli"},
     "rich": {"cli"},
     "onnxruntime": {"cli"},
@@ -108,6 +112,7 @@ LATE = {
     ("llm/vocabulary.py", "tilewright.llm.templates"),  # texts alone need no jinja2
     ("llm/vocabulary.py", "tilewright.llm.tokens.folder"),  # tokenizers is an extra, and takes 30 ms
     ("cli/language_models/options.py", "tilewright.llm.loading"),  # help needs no compiler
+    ("cli/language_models/serve.py", "tilewright.llm.serving.http.running"),  # an extra
     ("cli/language_models/chat.py", "readline"),  # pipes need none, and it may write to the standard output
     ("torch/__init__.py", "importlib"),
     ("torch/backend.py", "tilewright.torch.traced"),  # a graph that the cache has needs no adapters

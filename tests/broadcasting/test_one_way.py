@@ -25,6 +25,7 @@ NODES = {
 }
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("name", NODES)
 def test_data_are_not_stretched(name: str) -> None:
     text = HEAD + NODES[name]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from onnx import parser
 
+from tests.frontends.decoders import encoded
+from tests.frontends.decoders.checkpoints import write_folder
 from tests.llm.small_decoder import Small
 from tests.llm.test_compiled_decoder import exported
 from tests.program.test_caches import decoder
@@ -204,3 +207,11 @@ def test_polynomials_are_exact() -> None:
         assert all(sums(k) == sum(values[:k]) for k in range(found.since, 200))
     assert Polynomial.of([]).text("n") == "0" and Polynomial.of([0, -1]).text("n") == "-n"
     assert Polynomial.of([Fraction(1, 2), 0, 1]).text("n") == "n^2 + 1/2"
+
+
+def test_a_model_of_two_lengths_is_refused(tmp_path: Path) -> None:
+    """What is read and what is written have a length each."""
+    case = encoded.cases()["bart"]
+    write_folder(tmp_path, case["config"], case["tensors"])
+    with pytest.raises(OptionError, match="the model's states grow with encoded and past: its costs are no formulas"):
+        sequence_costs(tmp_path)

@@ -81,6 +81,7 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "convert", path, "-o", str(source.with_name("\x1bc.onnx"))
     yield "generate", path, "--prompt", "\x1b"
     yield "chat", path
+    yield "serve", path, "--port", "0"
     yield "cost", path
     yield ("cache",)
     yield ("info",)

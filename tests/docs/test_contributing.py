@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
+import tilewright
 from tests import models
 from tests.architecture.test_house import ROOMS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "CONTRIBUTING.md"
 BLOCK = re.compile(r"```(python|diff)\n# (\S+)\n(.*?)```", re.DOTALL)
-COPIED = ("tilewright", "tests", "docs")
+PACKAGE = Path(tilewright.__file__).parent  # with the compiled modules that this run has made, installed or not
+COPIED = (PACKAGE, ROOT / "tests", ROOT / "docs")
 
 
 def blocks(kind: str) -> Iterator[tuple[str, str]]:
@@ -42,8 +44,9 @@ def changed(text: str, change: str, file: str) -> str:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The copy, after all examples of the page were followed."""
     copy = tmp_path_factory.mktemp("contributor") / "tree"
-    for name in COPIED:
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in COPIED:
+        writing = shutil.ignore_patterns("*.pyc.*")  # compiled modules that other processes are about to rename
+        shutil.copytree(folder, copy / folder.name, ignore=writing)
     shutil.copy(ROOT / "pyproject.toml", copy)
     for path, content in blocks("python"):
         assert not (copy / path).exists(), f"{path} exists already: the example needs another name"

@@ -136,6 +136,7 @@ def save(case: Case, lengths: np.ndarray, w: dict[str, np.ndarray], path: Path) 
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_network_gives_what_its_definition_gives(case: Case, tmp_path: Path) -> None:
     rng = np.random.default_rng(7)
@@ -163,6 +164,7 @@ SHARED = [
 """Networks in which two threads share every step."""
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("case", SHARED, ids=str)
 def test_the_number_of_threads_changes_no_bit(case: Case, tmp_path: Path) -> None:
     rng = np.random.default_rng(8)

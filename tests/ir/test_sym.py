@@ -465,6 +465,7 @@ def test_interning_survives_copy_and_pickle() -> None:
         assert copy.deepcopy(e) is e and copy.copy(e) is e
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_unused_expressions_are_forgotten() -> None:
     gc.collect()
     before = len(_INTERNED)
@@ -475,6 +476,7 @@ def test_unused_expressions_are_forgotten() -> None:
     assert len(_INTERNED) <= before + 3 * REMEMBERED
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_long_expressions_are_not_remembered() -> None:
     long = sum((var(f"long{k}") for k in range(SHORT)), N)
     gc.collect()

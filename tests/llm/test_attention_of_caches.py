@@ -42,6 +42,7 @@ def fed(model: Model, caches: Caches, steps: list[int], seed: int = 0) -> tuple[
     return found, wanted
 
 
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 @pytest.mark.parametrize("dtype", [dt.f32, dt.f16])
 @pytest.mark.parametrize("sharing", SHARING.values(), ids=SHARING.keys())

@@ -46,6 +46,7 @@ def decoder(piece: int = 512, **others: Any) -> CompiledDecoder:
     return CompiledDecoder(model(**others), piece=piece)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("first", [1, 2, 7, 8, 9, 17, SMALL.capacity])
 def test_logits_are_those_of_the_whole_sequence(first: int, threads: int) -> None:

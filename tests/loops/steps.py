@@ -112,6 +112,10 @@ def boustrophedon(c: Chance) -> None:
     c.s.boustrophedon(loop, c.loop(*enclosing_loops(loop)))
 
 
+def choose_before(c: Chance) -> None:
+    c.s.choose_before(stay=[o for o in loops_in(c.func.body) if c.r.random() < 0.3])
+
+
 def clamp(c: Chance) -> None:
     guarded = [op for op in c.ops("load") if "guard" in op.attrs]
     c.s.clamp(c.loop(*{o: None for op in guarded for o in enclosing_loops(op)}))
@@ -300,6 +304,7 @@ STEPS: dict[str, Step] = {
     "peel": peel,
     "split_range": split_range,
     "boustrophedon": boustrophedon,
+    "choose_before": choose_before,
     "clamp": clamp,
     "unroll": lambda c: c.s.unroll(c.loop(*few_iterations(c))),
     "compute_at": compute_at,

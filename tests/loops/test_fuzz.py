@@ -19,6 +19,7 @@ MOST_TRIES = 40
 """Seeds after which a step must have been accepted if half of the steps tried are this one."""
 
 
+@pytest.mark.sweep(60)
 @pytest.mark.parametrize("seed", range(FIXED))
 def test_any_accepted_schedule_keeps_the_meaning(seed: int) -> None:
     run_seed("loops", seed)
@@ -32,7 +33,8 @@ def test_fresh_seeds(fresh_seed: int) -> None:
 def test_every_primitive_is_tried() -> None:
     for module in pkgutil.walk_packages(loops.__path__, f"{loops.__name__}."):
         importlib.import_module(module.name)
-    assert PRIMITIVES.keys() - STEPS.keys() == {"specialize"}, "add these to STEPS in tests/loops/steps.py"
+    others = {"specialize", "round_terms"}  # the second gives other results (tests/loops/order/test_round_terms.py)
+    assert PRIMITIVES.keys() - STEPS.keys() == others, "add these to STEPS in tests/loops/steps.py"
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -67,6 +67,7 @@ def test_models_that_are_compiled_for_a_feed_are_profiled(tmp_path: Path) -> Non
     assert [e["name"] for e in events(opened.end_profiling())].count("model_run") == 2
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_a_session_that_is_gone_has_written_its_profile(tmp_path: Path) -> None:
     ours.InferenceSession(MODEL, profiling(ours, tmp_path)).run(None, {"x": X})
     gc.collect()

@@ -62,6 +62,7 @@ RECIPES = [
 ]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("recipe", [*RECIPES, Recipe("w4"), Recipe("w4", reconstruct=True)], ids=str)
 def test_all_forms_of_matrices_agree_with_onnxruntime(recipe: Recipe) -> None:
     """The probe, our code and ONNX Runtime, within one step of the output: where a float lies between two integers,
@@ -70,6 +71,7 @@ def test_all_forms_of_matrices_agree_with_onnxruntime(recipe: Recipe) -> None:
     compare_engines(classifier(hidden=64), feed, recipe)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if not r.smooth], ids=str)
 def test_all_forms_of_convolutions_agree_with_onnxruntime(recipe: Recipe) -> None:
     feed = {"x": np.random.default_rng(3).standard_normal((2, 3, 12, 12)).astype(np.float32)}

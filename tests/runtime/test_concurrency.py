@@ -57,6 +57,7 @@ def test_any_thread_count_gives_the_same(threads: int) -> None:
         np.testing.assert_array_equal(model(x, y)[0], x + y)
 
 
+@pytest.mark.usefixtures("own_garbage")
 @linux_only
 def test_pool_starts_at_the_first_call_and_ends_with_the_model() -> None:
     before = native_threads()
@@ -110,6 +111,7 @@ def test_both_sides_of_a_fork() -> None:
     work()
 
 
+@pytest.mark.usefixtures("own_garbage")
 @fork_only
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_child_may_drop_its_parents_model() -> None:

@@ -119,6 +119,7 @@ def test_trim_while_calls_run_takes_their_memory_when_they_end() -> None:
         np.testing.assert_array_equal(result, x + x)
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_close_while_calls_run() -> None:
     model = Model(dynamic_artifact(), threads=2)
     code, pool = weakref.ref(model._loaded.programs[0].code), weakref.ref(model._loaded.programs[0].pool)

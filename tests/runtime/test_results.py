@@ -79,6 +79,7 @@ HOLDERS: dict[str, Callable[[np.ndarray], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_memory_that_somebody_can_see_is_left_alone(holder: str) -> None:
     made = Outputs(5000)

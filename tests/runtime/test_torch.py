@@ -119,6 +119,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("name", VIEWS)
 def test_memory_of_an_output_serves_again_when_tensor_and_views_are_gone(name: str) -> None:
     net = Model(dynamic_artifact(), threads=1).with_outputs(torch)

@@ -10,7 +10,7 @@ from tilewright.ir.core import Module, Op, substitute
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import sym
 from tilewright.loops.counts import cost
-from tilewright.loops.kernel_info import constants_of
+from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.program.memory.places import UNSHARED, arena_of
 from tilewright.program.memory.views import bytes_of
 from tilewright.runtime.report.records import (
@@ -26,6 +26,8 @@ _DENORMALS = {
     "strict": "denormal numbers as the calling thread's modes say",
     "fast": "denormal numbers count as zero, products of float32 may be of bfloat16",
 }
+_ROUNDED = "round_terms("
+_ROUNDED_ROWS = "rows are rounded"
 
 
 def program_report(
@@ -44,7 +46,7 @@ def program_report(
     records = [_call(op, module) for op in calls]
     return ProgramReport(
         nodes=nodes,
-        numerics=_numerics(numerics),
+        numerics=_numerics(numerics) + _rounding(module),
         kernels=len(calls),
         distinct_kernels=sum(f.level == "loops" for f in module.funcs.values()),
         arena=str(arena_of(module.main)),
@@ -61,6 +63,15 @@ def program_report(
 
 def _numerics(numerics: str) -> str:
     return f"{numerics}: {_DENORMALS[numerics]}"
+
+
+def _rounding(module: Module) -> str:
+    """What is said of rows that some kernels round."""
+    kernels = [kernel_info(f) for f in module.funcs.values() if f.level == "loops"]
+    bits = [info.rounded_rows for info in kernels if any(_ROUNDED in step for step in info.schedule)]
+    if not bits:
+        return ""
+    return f"; {_ROUNDED_ROWS} to {max(bits)} bits, in groups, in {len(bits)} kernels where there are many of them"
 
 
 def _milliseconds(seconds: float) -> float:
@@ -103,7 +114,7 @@ def report_of_parts(reports: Sequence[ProgramReport], nodes: int, numerics: str)
     """That of a program in parts, of the reports of these."""
     return ProgramReport(
         nodes=nodes,
-        numerics=_numerics(numerics),
+        numerics=next((r.numerics for r in reports if _ROUNDED_ROWS in r.numerics), _numerics(numerics)),
         parts=len(reports),
         kernels=sum(r.kernels for r in reports),
         distinct_kernels=sum(r.distinct_kernels for r in reports),

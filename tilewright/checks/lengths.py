@@ -260,7 +260,12 @@ class _Kept:
         grows = {name: (axis, counter) for name, axis, counter in main.attrs.get(GROWING, ())}
         counters = {counter for _, counter in grows.values()}
         state = sum(stored_bytes(v.type).value for n, v in held.items() if n not in grows and n not in counters)
-        if len(counters) != 1:
+        if len(counters) > 1:
+            raise OptionError(
+                f"the model's states grow with {' and '.join(sorted(counters))}: its costs have no single length",
+                hint="`tilewright check` has its operations and bytes as formulas of both",
+            )
+        if not counters:
             return cls(state=state, continues=True)
         rows = cache = context = 0
         steps: Sym | None = None

@@ -33,9 +33,9 @@ _JSON = "tilewright.json"
 
 COMMANDS = (
     "check", "compile", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "verify", "diff",
-    "info", "cache", "generate", "chat", "cost",
+    "info", "cache", "generate", "chat", "serve", "cost",
 )  # fmt: skip
-OF_LANGUAGE_MODELS = {"generate", "chat", "cost"}
+OF_LANGUAGE_MODELS = {"generate", "chat", "serve", "cost"}
 
 HELP = """Compile trained models to native code, run them, and look inside (`info` lists the formats).
 
@@ -53,6 +53,7 @@ Examples:
   tilewright --plugin my_operators.py run model.onnx --input random
   tilewright generate model.gguf --prompt "Once upon a time"
   tilewright chat model.gguf
+  tilewright serve model.gguf --port 8000
   tilewright cost model.gguf --prompt 512 --new 128
 
 \b

@@ -59,6 +59,13 @@ def compile_options(command: F) -> F:
     return command
 
 
+activations_option = click.option(
+    "--activations", type=click.Choice(["float32", "int16", "int8"]),
+    help="What rows are rounded to, in groups, for products of many of them by weights of integers  "
+    "[default: int16 for language models and with fast numerics, float32 otherwise]",
+)  # fmt: skip
+
+
 def model_options(command: F) -> F:
     """The options that say what becomes of the graph."""
     for decorate in (
@@ -76,6 +83,7 @@ def model_options(command: F) -> F:
                      show_default=True,
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals; fast may round "
                      "operands of products to bfloat16."),
+        activations_option,
         click.option("--integer-only", is_flag=True,
                      help="Compute a quantised model without floating-point instructions; floats that go in or out "
                      "become integers."),
@@ -100,6 +108,7 @@ def compile_fields(
     integer_only: bool = False,
     strict: bool = False,
     capacity: int | None = None,
+    activations: str | None = None,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
@@ -111,6 +120,7 @@ def compile_fields(
         "frequent": read_frequent(frequent),
         "states": _states(states),
         "capacity": capacity,
+        "activations": activations,
         "cache": not no_cache,
         **named_inputs(shapes, constants),
     }
@@ -159,7 +169,8 @@ def warn_of_failures(remarks: Iterable[Remark]) -> None:
         say(f"warning: {remark.subject}: {remark.message}", err=True)
 
 
-_HOW = ("target", "shapes", "constants", "schedule", "frequent", "states", "capacity", "integer_only", "strict")
+_HOW = ("target", "shapes", "constants", "schedule", "frequent", "states", "capacity", "integer_only", "strict",
+        "activations")  # fmt: skip
 
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
@@ -167,8 +178,8 @@ def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
     changed = any(fields.get(name) for name in _HOW)
     if changed or fields["numerics"] != "default":
         raise click.UsageError(
-            f"{path} is compiled already: --target, --numerics, --integer-only, --shape, --constant, --frequent, "
-            "--state, --strict and --schedule need the model it came from"
+            f"{path} is compiled already: --target, --numerics, --activations, --integer-only, --shape, --constant, "
+            "--frequent, --state, --strict and --schedule need the model it came from"
         )
 
 

@@ -3,9 +3,10 @@ stored so, and widened each time that they are read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.cost.core import begin_cycles, read_cycles, source_of
+from tilewright.cost.core import begin_cycles, products_per_float, read_cycles, source_of
 from tilewright.ir.dtype import DType
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -47,6 +48,33 @@ def shares_factors(group: int) -> bool:
     return group >= LEAST_GROUP
 
 
+LEAST_ROUNDED_ROWS = 9
+"""Rows from which on they are rounded to integers, for products of integers."""
+
+ROUNDED_GROUP = 32
+"""Neighbours of a row that share a scale when they are rounded: each group costs a conversion and two multiply-adds for
+each of its sums, and longer ones are rounded by larger numbers."""
+
+
+ADDING_A_GROUP = 3
+"""Instructions that add the integer sum of a group to a sum of floats: a conversion, and two factors."""
+
+
+def share_of_rounded(dot: Dot, target: Target, group: int = ROUNDED_GROUP) -> float:
+    """The time of sums of groups of integers, in that of the same sums of floats."""
+    return 1 / products_per_float(dot, target) + ADDING_A_GROUP / group
+
+
+def group_of_rounding(groups: Sequence[int], depth: int | None, together: int) -> int | None:
+    """How many neighbours of a row are rounded alike, where the weights share factors in `groups` (the shortest last):
+    a divisor of these and of the depth, of whole groups `together` in an instruction. None where there is none."""
+    if depth is None:
+        return None
+    most = min([ROUNDED_GROUP, *groups])
+    found = (n for n in range(most, LEAST_GROUP - 1, -1) if n % together == 0)
+    return next((n for n in found if depth % n == 0 and all(g % n == 0 for g in groups)), None)
+
+
 LONGEST_OF_HALVES = 1.15
 """How much longer a core that is alone may take for weights from memory in halves of bytes: all cores share what these
 save, and they take half of the memory and of files."""
@@ -57,20 +85,20 @@ def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, targe
     it reads half of the bytes, and takes them apart. `all_weights` are those that products of the network read in
     turns."""
     halves = target.half_bytes
-    stored = StoredForm(BYTES_CONVERTED, weights), StoredForm(halves.signed if signed else halves.unsigned, weights / 2)
+    stored = MemoryForm(BYTES_CONVERTED, weights), MemoryForm(halves.signed if signed else halves.unsigned, weights / 2)
     whole, half = (_cycles(rows, weights, all_weights, each, target) for each in stored)
     return half <= _worth(all_weights, target) * whole
 
 
 @dataclass(frozen=True, slots=True)
-class StoredForm:
+class MemoryForm:
     """A form of weights: instructions that make a vector of floats of it, and bytes of all."""
 
     converting: float
     size: float
 
 
-def _cycles(rows: int, weights: int, all_weights: int, stored: StoredForm, target: Target) -> float:
+def _cycles(rows: int, weights: int, all_weights: int, stored: MemoryForm, target: Target) -> float:
     """Of a product by so many rows."""
     vectors = weights / target.f32_lanes
     multiplying = vectors * (1 + rows)  # by scales, and of each row
@@ -98,6 +126,6 @@ def lie_in_planes(
     of_half = halves.signed if dtype.kind == "int" else halves.unsigned
     before = BYTES_CONVERTED if dtype.bits == 8 else of_half
     joined = PLANES_JOINED if bits & bits - 1 else PLANES_JOINED / 2
-    stored = StoredForm(before, weights * dtype.bits / 8), StoredForm(WORDS_CONVERTED + joined, weights * bits / 8)
+    stored = MemoryForm(before, weights * dtype.bits / 8), MemoryForm(WORDS_CONVERTED + joined, weights * bits / 8)
     whole, planes = (_cycles(rows, weights, all_weights, each, target) for each in stored)
     return planes <= _worth(all_weights, target) * whole

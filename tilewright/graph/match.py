@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import constant_array
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
+from tilewright.ops.define import OPERATORS
 from tilewright.ops.traits.derive import is_view, product_of, traits_of
 from tilewright.ops.traits.facts import Product
 from tilewright.ops.traits.pairing import is_elementwise
@@ -70,18 +72,48 @@ def picks_by_data(op: Op) -> bool:
     return traits_of(op).moves_one and not is_view(op)
 
 
+def picks_matrices(op: Op) -> bool:
+    """Whether it picks matrices, each as a whole, of a stack of them."""
+    if not picks_by_data(op) or type_of(op.operands[0]).rank < 3 or type_of(op.result).rank < 3:
+        return False
+    compute = OPERATORS[op.name].compute([type_of(v) for v in op.operands], op.attrs)
+    loads = [o for o in compute.body.ops if o.name == "load" and o.operands[0] is compute.body.args[0]]
+    kept = tuple(v for v, _ in compute.axes[-2:])
+    whole = shape_of(op.operands[0])[-2:] == shape_of(op.result)[-2:]
+    return whole and all(o.attrs["idx"][-2:] == kept and kept_apart(o.attrs["idx"][:-2], kept) for o in loads)
+
+
+def kept_apart(indices: Iterable[Sym], others: Iterable[Sym]) -> bool:
+    """Whether these indices do not depend on the others."""
+    return all(i.vars.isdisjoint(others) for i in indices)
+
+
 def is_known(value: Value) -> bool:
     """Whether all elements follow from constants by elementwise operators and views."""
+    return _follows_from_constants(value, picked=False)
+
+
+def is_picked_of_known(value: Value) -> bool:
+    """Whether all elements follow from constants so, or from matrices that data pick of them."""
+    return _follows_from_constants(value, picked=True)
+
+
+def _follows_from_constants(value: Value, *, picked: bool) -> bool:
     pending, seen = deque([value]), {value}
     while pending:  # breadth first: what is not known is mostly near
         current = pending.popleft()
         if is_constant(current):
             continue
-        if not keeps_known(current.op):
+        op = current.op
+        if keeps_known(op):
+            assert op is not None
+            sources: tuple[Value, ...] = tuple(op.operands)
+        elif picked and op is not None and picks_matrices(op):
+            sources = (op.operands[0],)
+        else:
             return False
-        assert current.op is not None
-        pending += [v for v in current.op.operands if v not in seen]
-        seen.update(current.op.operands)
+        pending += [v for v in sources if v not in seen]
+        seen.update(sources)
     return True
 
 

@@ -19,16 +19,24 @@ if TYPE_CHECKING:
     from tilewright.llm.model import LanguageModel as LanguageModel
     from tilewright.llm.model import Score as Score
     from tilewright.llm.sampling.settings import Sampling as Sampling
+    from tilewright.llm.sequences import CompiledSequences as CompiledSequences
+    from tilewright.llm.sequences import ForkedSequences as ForkedSequences
+    from tilewright.llm.sequences import SequenceError as SequenceError
+    from tilewright.llm.sequences import Sequences as Sequences
     from tilewright.llm.tokens.tokenizer import Tokenizer as Tokenizer
 
 _HOMES = {
     "Answer": "generation",
     "Beam": "beams",
     "CompiledDecoder": "decoder",
+    "CompiledSequences": "sequences",
     "Conversation": "conversation",
     "Decoder": "decoder",
+    "ForkedSequences": "sequences",
     "Sampling": "sampling.settings",
     "Score": "model",
+    "SequenceError": "sequences",
+    "Sequences": "sequences",
     "Stream": "generation",
     "LanguageModel": "model",
     "Tokenizer": "tokens.tokenizer",

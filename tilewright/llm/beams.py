@@ -44,9 +44,11 @@ def beam_search(
     ends: frozenset[int],
     size: int,
     length_penalty: float = 1.0,
+    never: frozenset[int] = frozenset(),
 ) -> list[Beam]:
     """The best `width` continuations of the prompt, the best first; each branch is a fork of the decoder. `size`: rows
-    of logits beyond it are no tokens. A search ends when none of the open begins can become better than what is found.
+    of logits beyond it are no tokens, and those of `never` are in none. A search ends when none of the open begins can
+    become better than what is found.
     """
     if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= 1000:
         raise OptionError(f"beams={width!r:.40} is not allowed: give an integer from 1 to 1000")
@@ -55,7 +57,7 @@ def beam_search(
     most = min(max_tokens, decoder.context - decoder.length + 1)
     for length in range(most):
         next_ones: list[tuple[_Live, int, float]] = []
-        for parent, token, log_probability in _continued(live, 2 * width, size):
+        for parent, token, log_probability in _continued(live, 2 * width, size, never):
             if token in ends:
                 found.append(Beam(parent.tokens, log_probability, True))
             elif len(next_ones) < width:
@@ -70,7 +72,9 @@ def beam_search(
     return sorted(found, key=lambda beam: -beam.score(length_penalty))[:width]
 
 
-def _continued(live: list[_Live], count: int, size: int) -> list[tuple[_Live, int, float]]:
+def _continued(
+    live: list[_Live], count: int, size: int, never: frozenset[int]
+) -> list[tuple[_Live, int, float]]:
     """The most likely `count` of all begins with one token more."""
     found: list[tuple[_Live, int, float]] = []
     for beam in live:
@@ -78,7 +82,8 @@ def _continued(live: list[_Live], count: int, size: int) -> list[tuple[_Live, in
         total = log_sum_exp(logits)
         found += [
             (beam, int(token), beam.log_probability + float(logits[token]) - total)
-            for token in largest(logits, count)
+            for token in largest(logits, count + len(never))
+            if int(token) not in never
         ]
     return sorted(found, key=lambda one: -one[2])[:count]
 

@@ -15,12 +15,15 @@ from tilewright.runtime.errors import InputError, OptionError
 Tokens = Sequence[int] | np.ndarray
 """Numbers of tokens, in the order of the text."""
 
+ENCODED = "encoded"
+"""The counter of what the encoder of an encoder-decoder has read."""
 
-class Decoder(Protocol):
-    """A model of token sequences with the sequence that it has been fed so far.
+Given = Callable[[np.ndarray, int], np.ndarray]
+"""What an input is given for tokens behind so many others."""
 
-    One sequence at a time is fed by one thread; forks are independent of each other, and may be fed at the same time.
-    """
+
+class Growing(Protocol):
+    """A sequence that tokens are appended to."""
 
     @property
     def vocabulary(self) -> int:
@@ -34,6 +37,13 @@ class Decoder(Protocol):
     def length(self) -> int:
         """The positions that are filled."""
 
+
+class Decoder(Growing, Protocol):
+    """A model of token sequences with the sequence that it has been fed so far.
+
+    One sequence at a time is fed by one thread; forks are independent of each other, and may be fed at the same time.
+    """
+
     def feed(self, tokens: Tokens) -> np.ndarray:
         """Append tokens, at least one; the logits f32[vocabulary] of the token behind the last of them, which belong to
         the caller. InputError for tokens that do not exist or for which the context has no room: nothing has changed
@@ -46,8 +56,8 @@ class Decoder(Protocol):
         """The same sequence, which continues by itself; weights and code are shared."""
 
 
-def check_tokens(decoder: Decoder, tokens: Tokens) -> np.ndarray:
-    """The tokens as i64[n]; InputError for those that cannot be fed to the decoder now."""
+def check_tokens(decoder: Growing, tokens: Tokens) -> np.ndarray:
+    """The tokens as i64[n]; InputError for those that cannot be appended to the sequence now."""
     array = np.asarray(tokens)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         what = "none" if array.size == 0 else f"an array {array.dtype}{list(array.shape)}"
@@ -66,7 +76,7 @@ def check_tokens(decoder: Decoder, tokens: Tokens) -> np.ndarray:
     return array.astype(np.int64, copy=False)
 
 
-def check_length(decoder: Decoder, length: int) -> int:
+def check_length(decoder: Growing, length: int) -> int:
     """InputError unless the sequence has at least so many positions."""
     if (
         isinstance(length, bool)
@@ -93,9 +103,9 @@ class CompiledDecoder:
             raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
         self._counter = _counter_of(model)
         self._shape = model.state(self._counter).shape
-        self.vocabulary = _vocabulary_of(model)
-        self._given = [_what_is_given(model, info) for info in model.inputs]
-        grown = [state for state in model.states if state.counter]
+        self.vocabulary = vocabulary_of(model)
+        self._given = [self._what_is_given(info) for info in model.inputs]
+        grown = [state for state in model.states if state.counter == self._counter]
         self.context = min(int(state.info.shape[state.grows]) for state in grown)
         self._can_rewind = len(grown) + 1 == len(model.states)
         self._length = int(model.state(self._counter).sum())
@@ -146,9 +156,21 @@ class CompiledDecoder:
         """See `Decoder`. Only what is filled is copied."""
         return type(self)(copy.copy(self.model), piece=self.piece)
 
+    def _what_is_given(self, info: TensorInfo) -> Given:
+        role = _ROLES.get(info.name)
+        if role is None or info.dtype not in ("int64", "int32") or len(info.shape) not in (1, 2):
+            raise OptionError(
+                f"{self.model} is no decoder: nothing is known of its input {info}",
+                hint=f"decoders take integers for one sequence, named {', '.join(_ROLES)}",
+            )
+        dtype, outer = np.dtype(info.dtype), (1,) * (len(info.shape) - 1)
+        return lambda tokens, before: (
+            (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))
+        )
+
 
 def _counter_of(model: Model) -> str:
-    counters = {state.counter for state in model.states if state.counter}
+    counters = {state.counter for state in model.states if state.counter} - {ENCODED}
     if len(counters) != 1:
         kept = ", ".join(str(state.info) for state in model.states) or "none"
         raise OptionError(
@@ -158,7 +180,8 @@ def _counter_of(model: Model) -> str:
     return counters.pop()
 
 
-def _vocabulary_of(model: Model) -> int:
+def vocabulary_of(model: Model) -> int:
+    """The tokens of which a model's first output has logits; OptionError where it has none."""
     size = model.outputs[0].shape[-1] if model.outputs and model.outputs[0].shape else None
     if not isinstance(size, int) or model.outputs[0].dtype != "float32":
         raise OptionError(
@@ -166,10 +189,6 @@ def _vocabulary_of(model: Model) -> int:
             hint="export it so that logits come first",
         )
     return size
-
-
-_Given = Callable[[np.ndarray, int], np.ndarray]
-"""What an input is given for tokens behind so many others."""
 
 
 def _tokens(tokens: np.ndarray, before: int) -> np.ndarray:
@@ -184,19 +203,8 @@ def _ones(tokens: np.ndarray, before: int) -> np.ndarray:
     return np.ones(before + len(tokens), np.int64)
 
 
-_ROLES: dict[str, _Given] = {
+_ROLES: dict[str, Given] = {
     "ids": _tokens, "input_ids": _tokens, "tokens": _tokens,
     "position_ids": _positions, "positions": _positions, "cache_position": _positions,
     "attention_mask": _ones,
 }  # fmt: skip
-
-
-def _what_is_given(model: Model, info: TensorInfo) -> _Given:
-    role = _ROLES.get(info.name)
-    if role is None or info.dtype not in ("int64", "int32") or len(info.shape) not in (1, 2):
-        raise OptionError(
-            f"{model} is no decoder: nothing is known of its input {info}",
-            hint=f"decoders take integers for one sequence, named {', '.join(_ROLES)}",
-        )
-    dtype, outer = np.dtype(info.dtype), (1,) * (len(info.shape) - 1)
-    return lambda tokens, before: (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))

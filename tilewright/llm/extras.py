@@ -1,4 +1,4 @@
-"""Packages that only parts of the room need: the extras `llm` and `grammars`."""
+"""Packages that only parts of the room need: the extras `llm`, `grammars` and `serve`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tilewright.ir.diag import UnsupportedError
 
 T = TypeVar("T")
 
-_EXTRA = {"tokenizers": "llm", "jinja2": "llm", "llguidance": "grammars"}
+_EXTRA = {"tokenizers": "llm", "jinja2": "llm", "llguidance": "grammars",
+          "fastapi": "serve", "pydantic": "serve", "starlette": "serve", "uvicorn": "serve"}  # fmt: skip
 
 
 def needing_extra(run: Callable[[], T]) -> T:

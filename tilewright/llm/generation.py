@@ -83,6 +83,73 @@ class Answer:
         return (len(self.drawn) - 1) / later if later > 0 and len(self.drawn) > 1 else 0.0
 
 
+class Draft:
+    """An answer while it comes: what the logits behind each token make of it. `reason` says why it is over, "" while it
+    is not; tokens that are drawn count, and so do the parts of the text in `parts`."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], wanted: Wanted, rows: int, *, is_first: bool = False
+    ) -> None:
+        """`rows`: how many logits the model gives; `is_first`: the text has nothing before it."""
+        self.drawn: list[Drawn] = []
+        self.parts: list[str] = []
+        self.reason: Reason = "length" if wanted.max_tokens == 0 else ""
+        self._ends = tokenizer.special.ends if wanted.ends else frozenset()
+        self._wanted = wanted
+        self._sampler = Sampler(wanted.sampling, min(tokenizer.size, rows), prompt)
+        self._constraint = wanted.constraint() if wanted.constraint else None
+        self._stops = StopStrings(wanted.stop)
+        self._written = TextOfTokens(tokenizer, continued=not is_first)
+
+    @property
+    def seed(self) -> int:
+        """That of the draws."""
+        return self._sampler.seed
+
+    @property
+    def text(self) -> str:
+        """All that came so far."""
+        return "".join(self.parts)
+
+    def add(self, logits: np.ndarray, *, room: bool) -> str:
+        """The next part of the text, which may be empty; a token is drawn from `logits`, which are written to. `room`:
+        the token can be fed to the model."""
+        drawn = self._draw(logits)
+        part = self._ended_by(drawn, room)
+        if part:
+            self.parts.append(part)
+        return part
+
+    def _ended_by(self, drawn: Drawn, room: bool) -> str:
+        if drawn.token in self._ends:
+            self.reason = "end"
+            return self._over()
+        self.drawn.append(drawn)
+        part = self._stops.push(self._written.push(drawn.token))
+        if self._stops.found is not None:
+            self.reason = "stop"
+        elif len(self.drawn) == self._wanted.max_tokens:
+            self.reason = "length"
+            part += self._over()
+        elif not room:
+            self.reason = "context"
+            part += self._over()
+        return part
+
+    def _draw(self, logits: np.ndarray) -> Drawn:
+        told = self._wanted.log_probabilities
+        if self._constraint is None:
+            return self._sampler.draw(logits, told)
+        drawn = self._sampler.draw(logits, told, self._constraint.allowed())
+        self._constraint.accept(drawn.token)
+        return drawn
+
+    def _over(self) -> str:
+        """What of the text was held back."""
+        last = self._stops.push(self._written.end())
+        return last if self._stops.found is not None else last + self._stops.end()
+
+
 class Stream(Iterator[str]):
     """The parts of an answer's text as they come, none of them empty and none with half a character; `answer` is the
     record of what came so far. `close()` ends it, and so does the end of the iteration or of a `with` block."""
@@ -95,34 +162,32 @@ class Stream(Iterator[str]):
         wanted: Wanted,
         *,
         known: int = 0,
+        prompt_tokens: int | None = None,
+        is_first: bool = False,
         done: Callable[[], None] = lambda: None,
     ) -> None:
         """`known`: so many tokens of the prompt the decoder has been fed already; `done` is called once at the end.
-        `fed` is what it has been fed, unless the answer `failed`."""
+        `fed` is what it has been fed, unless the answer `failed`. `prompt_tokens`: of what the answer is to, where that
+        is not what the decoder is fed; `is_first`: its text has nothing before it."""
         self.fed = list(prompt[:known])
         self.failed = False
-        self._decoder, self._tokenizer, self._wanted = decoder, tokenizer, wanted
+        self._decoder = decoder
         self._next = [*prompt[known:]]
-        self._prompt_tokens = len(prompt)
-        self._sampler = Sampler(wanted.sampling, min(tokenizer.size, decoder.vocabulary), prompt)
-        self._constraint = wanted.constraint() if wanted.constraint else None
-        self._stops = StopStrings(wanted.stop)
-        self._written = TextOfTokens(tokenizer, continued=True)
-        self._drawn: list[Drawn] = []
-        self._parts: list[str] = []
-        self._reason: Reason = "length" if wanted.max_tokens == 0 else ""
+        self._prompt_tokens = len(prompt) if prompt_tokens is None else prompt_tokens
+        self._draft = Draft(tokenizer, prompt, wanted, decoder.vocabulary, is_first=is_first)
         self._done = done
         self._start = time.perf_counter()
         self._first = self._last = self._start
 
     @property
     def answer(self) -> Answer:
+        draft = self._draft
         return Answer(
-            "".join(self._parts),
-            tuple(self._drawn),
-            self._reason,
+            draft.text,
+            tuple(draft.drawn),
+            draft.reason,
             self._prompt_tokens,
-            self._sampler.seed,
+            draft.seed,
             self._first - self._start,
             self._last - self._start,
         )
@@ -132,10 +197,9 @@ class Stream(Iterator[str]):
 
     def __next__(self) -> str:
         try:
-            while not self._reason:
+            while not self._draft.reason:
                 part = self._step()
                 if part:
-                    self._parts.append(part)
                     return part
         except BaseException:
             self.failed = True
@@ -154,7 +218,7 @@ class Stream(Iterator[str]):
         """Ends the answer here: what comes behind is not computed."""
         done, self._done = self._done, lambda: None
         self._next = []
-        self._reason = self._reason or "closed"
+        self._draft.reason = self._draft.reason or "closed"
         done()
 
     def __enter__(self) -> Stream:
@@ -164,40 +228,15 @@ class Stream(Iterator[str]):
         self.close()
 
     def _step(self) -> str:
-        logits = self._decoder.feed(self._next)
+        draft, decoder = self._draft, self._decoder
+        logits = decoder.feed(self._next)
         self.fed += self._next
-        drawn = self._draw(logits)
+        part = draft.add(logits, room=decoder.length < decoder.context)
         self._last = time.perf_counter()
-        if not self._drawn:
+        if self._first == self._start:
             self._first = self._last
-        if self._wanted.ends and drawn.token in self._tokenizer.special.ends:
-            self._reason = "end"
-            return self._over()
-        self._drawn.append(drawn)
-        self._next = [drawn.token]
-        part = self._stops.push(self._written.push(drawn.token))
-        if self._stops.found is not None:
-            self._reason = "stop"
-        elif len(self._drawn) == self._wanted.max_tokens:
-            self._reason = "length"
-            part += self._over()
-        elif self._decoder.length >= self._decoder.context:
-            self._reason = "context"
-            part += self._over()
+        self._next = [drawn.token for drawn in draft.drawn[-1:]]
         return part
-
-    def _draw(self, logits: np.ndarray) -> Drawn:
-        told = self._wanted.log_probabilities
-        if self._constraint is None:
-            return self._sampler.draw(logits, told)
-        drawn = self._sampler.draw(logits, told, self._constraint.allowed())
-        self._constraint.accept(drawn.token)
-        return drawn
-
-    def _over(self) -> str:
-        """What of the text was held back."""
-        last = self._stops.push(self._written.end())
-        return last if self._stops.found is not None else last + self._stops.end()
 
 
 def check_prompt(tokens: Sequence[int], decoder: Decoder) -> None:

@@ -10,6 +10,7 @@ from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.decoder import CompiledDecoder
 from tilewright.llm.model import LanguageModel
+from tilewright.llm.reading.decoder import compiled_decoder
 from tilewright.llm.vocabulary import Vocabulary, read_vocabulary
 from tilewright.options import OnProgress
 from tilewright.runtime import Model
@@ -61,7 +62,7 @@ def load_decoder(
     **fields: Any,
 ) -> CompiledDecoder:
     """The model alone, without vocabulary and template; the arguments are those of `load`."""
-    return CompiledDecoder(
+    return compiled_decoder(
         _model(Path(path), weights, context, threads=threads, session=session, progress=progress, **fields)
     )
 
@@ -81,4 +82,4 @@ def _model(place: Path, weights: str | None, context: int | None, **how: Any) ->
 
 
 def _joined(model: Model, words: Vocabulary, template: str | None) -> LanguageModel:
-    return LanguageModel(CompiledDecoder(model), words.tokenizer, words.with_template(template))
+    return LanguageModel(compiled_decoder(model), words.tokenizer, words.with_template(template))

@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.ir.diag import ModelError
 from tilewright.llm.beams import Beam, beam_search
 from tilewright.llm.conversation import Conversation
 from tilewright.llm.decoder import Decoder
 from tilewright.llm.extras import needing_extra
 from tilewright.llm.generation import DEFAULT_TOKENS, Answer, Constraint, Reason, Stream, Wanted, check_prompt
 from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, tokens_of
+from tilewright.llm.reading.decoder import ReadingDecoder
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
+from tilewright.llm.sequences import ForkedSequences, Sequences
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -49,12 +52,32 @@ class Score:
         return math.exp(-self.log_likelihood / len(self.log_probabilities))
 
 
+@dataclass(frozen=True)
+class _Said:
+    """What goes with a prompt: variables of the template, and what the answer begins with."""
+
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    begins: str | None = None
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A prompt for the decoder: what its encoder reads, None where it has none; tokens that it is fed; how many tokens
+    the prompt has; and whether the answer has nothing before it."""
+
+    read: np.ndarray | None
+    tokens: list[int]
+    count: int
+    is_first: bool = False
+
+
 class LanguageModel:
     """A decoder with its vocabulary and chat template, as `tilewright.llm.load` gives it.
 
     A prompt is a text, a list of tokens, or a list of messages ({"role": "user", "content": "..."}), of which the
-    model's template makes a text. Answers depend on the prompt, the settings and the seed alone: calls from several
-    threads, and prompts in one list, give what each gives by itself.
+    model's template makes a text. Of a model with an encoder it is what the encoder reads. Answers depend on the
+    prompt, the settings and the seed alone: calls from several threads, and prompts in one list, give what each gives
+    by itself.
     """
 
     def __init__(self, decoder: Decoder, tokenizer: Tokenizer, template: Template | None = None) -> None:
@@ -82,8 +105,8 @@ class LanguageModel:
         (see `beams`), in place of a drawn one."""
         if beams is None:
             return self.stream(prompt, **how).rest()
-        wanted, variables = self._wanted(how)
-        return self._beam_answer(self._tokens(prompt, variables), wanted, beams, length_penalty)
+        wanted, said = self._wanted(how)
+        return self._beam_answer(self._asked(prompt, said), wanted, beams, length_penalty)
 
     def stream(self, prompt: Prompt, **how: Any) -> Stream:
         """The text of an answer in parts, as they come.
@@ -97,17 +120,21 @@ class LanguageModel:
             the answer matches (with the package llguidance). An answer of max_tokens may be cut off before its end.
         constraint: in place of these a function that makes a `Constraint`.
         template: variables for the chat template, such as {"tools": [...], "enable_thinking": False}.
+        begins: what the answer begins with, of which it goes on; names of control tokens in it are these.
         """
-        wanted, variables = self._wanted(how)
-        tokens = self._tokens(prompt, variables)
-        decoder = self._borrowed()
+        wanted, said = self._wanted(how)
+        asked = self._asked(prompt, said)
+        decoder = self._borrowed(asked.read)
         stream: Stream
 
         def over() -> None:
             if not stream.failed and len(self._idle) < _MOST_IDLE:
                 self._idle.append(decoder)
 
-        stream = Stream(decoder, self.tokenizer, tokens, wanted, done=over)
+        stream = Stream(
+            decoder, self.tokenizer, asked.tokens, self._without_never(wanted), prompt_tokens=asked.count,
+            is_first=asked.is_first, done=over,
+        )  # fmt: skip
         return stream
 
     def chat(self, messages: str | Sequence[Message], **how: Any) -> str:
@@ -122,7 +149,9 @@ class LanguageModel:
     def conversation(
         self, messages: Sequence[Message] = (), *, template: Mapping[str, Any] | None = None
     ) -> Conversation:
-        """A chat that goes on, in which only what is new is computed for each answer."""
+        """A chat that goes on, in which only what is new is computed for each answer. OptionError for a model with an
+        encoder, which reads a chat anew each time."""
+        self._need_decoder("a conversation goes on behind what was said")
         return Conversation(self._root.fork, self.tokenizer, self.template, messages, template)
 
     def wanted(self, **how: Any) -> Wanted:
@@ -130,22 +159,30 @@ class LanguageModel:
         return self._wanted(how)[0]
 
     def tokens(self, prompt: Prompt, **variables: Any) -> list[int]:
-        """The tokens of a prompt, as the model is fed them."""
+        """The tokens of a prompt, as the model is fed them, or as its encoder reads them."""
+        if self._reader is not None and isinstance(prompt, str):
+            return self.tokenizer.encode_read(prompt)
         return tokens_of(prompt, self.tokenizer, self.template, variables)
+
+    def sequences(self, slots: int) -> Sequences:
+        """So many sequences of tokens at once, apart from all that is asked here (for `serving`). OptionError for a
+        model with an encoder."""
+        self._need_decoder("several sequences at once continue tokens")
+        return ForkedSequences(self._root, slots)
 
     def logits(self, prompt: Prompt) -> np.ndarray:
         """The logits f32[size of the vocabulary] of the token behind a prompt."""
-        tokens = self._tokens(prompt, {})
-        return self._using(lambda decoder: decoder.feed(tokens)[: self.tokenizer.size])
+        asked = self._asked(prompt, _Said())
+        return self._using(lambda decoder: decoder.feed(asked.tokens)[: self.tokenizer.size], asked.read)
 
     def score(self, text: Prompt, *, after: Prompt | None = None) -> Score:
         """How likely the model finds a text, behind another one where there is one. The first token of all has nothing
         before it, and no probability. InputError where no token is left."""
-        before = [] if after is None else self._tokens(after, {})
+        read, before = self._before(after)
         if isinstance(text, str) and before:
             tokens = [*before, *self.tokenizer.encode(text, begin=False)]
         else:
-            tokens = [*before, *self._tokens(text, {})]
+            tokens = [*before, *tokens_of(text, self.tokenizer, self.template, {})]
         first = max(len(before), 1)
         if len(tokens) <= first:
             raise InputError("there is no token to score: the text has none behind its begin")
@@ -163,14 +200,24 @@ class LanguageModel:
         wrong = next((token for token in tokens if not 0 <= token < self.tokenizer.size), None)
         if wrong is not None:
             raise InputError(f"there is no token {wrong}: the vocabulary has {self.tokenizer.size}")
-        return Score(tuple(tokens[first:]), tuple(self._using(run)))
+        return Score(tuple(tokens[first:]), tuple(self._using(run, read)))
+
+    def _before(self, after: Prompt | None) -> tuple[Any, list[int]]:
+        """What is read, and what tokens that are scored follow."""
+        if after is not None:
+            asked = self._asked(after, _Said())
+            return asked.read, asked.tokens
+        self._need_decoder("a text is scored as an answer: say to what (after=), as")
+        return None, []
 
     def beams(
         self, prompt: Prompt, width: int, *, max_tokens: int = 64, length_penalty: float = 1.0
     ) -> list[Beam]:
         """The most likely continuations of a prompt as wholes, the best first (see `beam_search`)."""
-        tokens = self._tokens(prompt, {})
-        return self._using(lambda decoder: self._searched(decoder, tokens, width, max_tokens, length_penalty))
+        asked = self._asked(prompt, _Said())
+        return self._using(
+            lambda decoder: self._searched(decoder, asked.tokens, width, max_tokens, length_penalty), asked.read
+        )
 
     def _searched(
         self, decoder: Decoder, tokens: list[int], width: int, max_tokens: int, length_penalty: float
@@ -183,30 +230,41 @@ class LanguageModel:
             ends=self.tokenizer.special.ends,
             size=self.tokenizer.size,
             length_penalty=length_penalty,
+            never=self.tokenizer.special.never if self._reader is not None else frozenset(),
         )
 
-    def _beam_answer(self, tokens: list[int], wanted: Wanted, width: int, length_penalty: float) -> Answer:
+    def _beam_answer(self, asked: _Asked, wanted: Wanted, width: int, length_penalty: float) -> Answer:
         if wanted.sampling != Sampling() or wanted.constraint or wanted.log_probabilities is not None:
             raise OptionError("beams= takes the most likely text: it goes with max_tokens= and stop= alone")
         most = self.context if wanted.max_tokens is None else wanted.max_tokens
         start = time.perf_counter()
-        best = self._using(lambda decoder: self._searched(decoder, tokens, width, most, length_penalty))[0]
+        best = self._using(
+            lambda decoder: self._searched(decoder, asked.tokens, width, most, length_penalty), asked.read
+        )[0]
         seconds = time.perf_counter() - start
         stops = StopStrings(wanted.stop)
         text = stops.push(self.tokenizer.decode(best.tokens)) + stops.end()
         reason: Reason = "stop" if stops.found else "end" if best.ended else "length"
-        return Answer(text, tuple(map(Drawn, best.tokens)), reason, len(tokens), 0, seconds, seconds)
+        return Answer(text, tuple(map(Drawn, best.tokens)), reason, asked.count, 0, seconds, seconds)
 
-    def _wanted(self, how: Mapping[str, Any]) -> tuple[Wanted, dict[str, Any]]:
+    def _wanted(self, how: Mapping[str, Any]) -> tuple[Wanted, _Said]:
         rest = dict(how)
-        variables = dict(rest.pop("template", None) or {})
+        said = _Said(dict(rest.pop("template", None) or {}), rest.pop("begins", None))
         max_tokens = rest.pop("max_tokens", DEFAULT_TOKENS)
         stop = rest.pop("stop", None)
         told = rest.pop("log_probabilities", None)
         ends = rest.pop("ends", True)
         constraint = self._constraint(rest)
         sampling = Sampling.of(rest.pop("sampling", None), **rest)
-        return Wanted(sampling, max_tokens, stop, told, ends, constraint), variables
+        return Wanted(sampling, max_tokens, stop, told, ends, constraint), said
+
+    def _without_never(self, wanted: Wanted) -> Wanted:
+        """The same, in which tokens that are in no answer of an encoder-decoder do not come."""
+        never = self.tokenizer.special.never
+        if self._reader is None or not never:
+            return wanted
+        bias = {**dict.fromkeys(never, -math.inf), **wanted.sampling.logit_bias}
+        return replace(wanted, sampling=replace(wanted.sampling, logit_bias=bias))
 
     def _constraint(self, rest: dict[str, Any]) -> Callable[[], Constraint] | None:
         """That of the settings, which are taken out of them."""
@@ -226,22 +284,55 @@ class LanguageModel:
 
         return Grammars(self.tokenizer)
 
-    def _tokens(self, prompt: Prompt, variables: Mapping[str, Any]) -> list[int]:
-        tokens = tokens_of(prompt, self.tokenizer, self.template, variables)
+    def _asked(self, prompt: Any, said: _Said) -> _Asked:
+        """What is read and fed for a prompt. InputError for what has no room."""
+        if said.begins is not None and not isinstance(said.begins, str):
+            raise InputError(f"begins={said.begins!r:.80} is not allowed: give a text")
+        more = self.tokenizer.encode(said.begins, begin=False) if said.begins else []
+        if self._reader is None:
+            tokens = [*self.tokens(prompt, **said.variables), *more]
+            check_prompt(tokens, self._root)
+            return _Asked(None, tokens, len(tokens))
+        read = self._read_of(prompt, said.variables)
+        special = self.tokenizer.special
+        if not special.start:
+            raise ModelError(
+                "no configuration says what answers begin with (decoder_start_token_id)",
+                where=self.tokenizer.source,
+                hint="config.json or generation_config.json must be beside the vocabulary",
+            )
+        tokens = [*special.start, *(more or special.forced)]
         check_prompt(tokens, self._root)
-        return tokens
+        return _Asked(read, tokens, read.shape[-1], not more)
 
-    def _borrowed(self) -> Decoder:
-        """A decoder that has been fed nothing, and that nobody else uses."""
+    def _read_of(self, prompt: Any, variables: Mapping[str, Any]) -> np.ndarray:
+        """What an encoder is given for a prompt: tokens, or features as they are."""
+        if isinstance(prompt, np.ndarray) and prompt.ndim > 1:
+            return prompt
+        return np.array(self.tokens(prompt, **variables))
+
+    @property
+    def _reader(self) -> ReadingDecoder | None:
+        """The decoder, where it stands behind an encoder."""
+        return self._root if isinstance(self._root, ReadingDecoder) else None
+
+    def _need_decoder(self, why: str) -> None:
+        if self._reader is not None:
+            raise OptionError(f"{why}, and this model reads them with an encoder", hint="use generate or stream")
+
+    def _borrowed(self, read: Any = None) -> Decoder:
+        """A decoder that has been fed nothing, and that nobody else uses; one with an encoder is to read."""
         try:
             decoder = self._idle.pop()
+            decoder.rewind(0)
         except IndexError:
-            return self._root.fork()
-        decoder.rewind(0)
+            decoder = self._root.fork()
+        if isinstance(decoder, ReadingDecoder):
+            decoder.read(read)
         return decoder
 
-    def _using(self, run: Callable[[Decoder], Any]) -> Any:
-        decoder = self._borrowed()
+    def _using(self, run: Callable[[Decoder], Any], read: Any = None) -> Any:
+        decoder = self._borrowed(read)
         found = run(decoder)
         if len(self._idle) < _MOST_IDLE:
             self._idle.append(decoder)

@@ -38,6 +38,8 @@ class KernelInfo:
     """How many elements the kernel computes, reduction steps counted singly; None where nobody counted."""
     rounds_as_written: bool = False
     """Whether each product is rounded as the model says: no factor moves from the terms of a sum to the sum."""
+    rounded_rows: int = 0
+    """Bits of the integers to which rows of products by integers may be rounded; 0 where they may not."""
     little: bool = False
     """Whether it takes so little of its program's time that its code is to be made quickly."""
     inplace: tuple[tuple[int, int], ...] = ()

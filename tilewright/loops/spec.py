@@ -372,10 +372,17 @@ def versions_of(body: Block) -> list[Block]:
     branches = [o for o in body.ops if o.name != "return"]
     if len(branches) != 2 or any(o.name != "if" or o.operands for o in branches):
         return [body]
-    first, second = (logical_and(*o.attrs["guard"]) for o in branches)
-    if second != logical_not(first):
+    if not _exclude_each_other(*(o.attrs["guard"] for o in branches)):
         return [body]
     return [b for op in branches for b in versions_of(op.blocks[0])]
+
+
+def _exclude_each_other(first: tuple[Sym, ...], second: tuple[Sym, ...]) -> bool:
+    """Whether just one of two lists of conditions holds. Of a dim that had two values when they were made, they are
+    differences."""
+    if len(first) == len(second) == 1 and first[0] + second[0] == 1:
+        return True
+    return logical_and(*second) == logical_not(logical_and(*first))
 
 
 LOOPS_SPEC = Spec(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
-from tilewright.ir.core import Value
+from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym, ge, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import Compute, compute, op, primitive
@@ -329,6 +329,16 @@ def section(x: Value, axis: int, start: Dim, size: Dim, step: int = 1) -> Value:
     steps = tuple(step if k == a else 1 for k in range(len(shape)))
     found: Value = slice_(x, starts=starts, sizes=(*shape[:a], size, *shape[a + 1 :]), steps=steps)
     return found
+
+
+def is_consecutive_slice(op: Op) -> bool:
+    """Whether the elements of a slice follow each other in its operand: all axes before the first longer than one
+    have length one there, all axes after it are whole."""
+    source, part = op.operands[0].tensor.shape, op.result.tensor.shape
+    if any(step != 1 for step in op.attrs["steps"]):
+        return False
+    cut = next((k for k, d in enumerate(part) if d != 1), len(part))
+    return part[cut + 1 :] == source[cut + 1 :]
 
 
 @op

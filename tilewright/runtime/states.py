@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.runtime.arena import address_of, aligned_bytes
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError
-from tilewright.runtime.reserved import Reserved
+from tilewright.runtime.kept.state_memory import MemoryOfState, StateMemory, filled, first_value, shape_of
 from tilewright.runtime.storage.files import check_replaced, replacing
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import as_array
@@ -32,8 +32,10 @@ class States:
 
     def __init__(self, infos: Sequence[StateInfo], constants: bytes | bytearray | memoryview) -> None:
         self.infos = tuple(infos)
-        self._first = [_first(info, constants) for info in infos]
-        self._memory = [_Memory(state) for state in infos]
+        self._first = [first_value(info, constants) for info in infos]
+        self._memory = [MemoryOfState(state) for state in infos]
+        self._used: dict[int, tuple[StateMemory, int]] = {}  # of states that lie apart, and which they are there
+        self._own: dict[int, np.ndarray] = {}  # of these: what the model holds itself
         self.hand_on([memory.array for memory in self._memory])
         self._beside: list[np.ndarray | None] = [None] * len(self.infos)
         self._counters = [self._counter(state) for state in self.infos]
@@ -66,13 +68,10 @@ class States:
 
     def filled(self, number: int) -> np.ndarray:
         """What a state holds, up to where it is filled; not a copy."""
-        array, counter = self.current[number], self._counters[number]
-        if counter < 0:
-            return array
-        axis = self.infos[number].grows
-        size = min(max(int(self.current[counter].reshape(-1)[0]), 0), array.shape[axis])
-        found: np.ndarray = array[(slice(None),) * axis + (slice(size),)]
-        return found
+        counter = self._counters[number]
+        return filled(
+            self.current[number], self.infos[number].grows, None if counter < 0 else self.current[counter]
+        )
 
     def copies(self, names: Container[str] | None = None) -> dict[str, np.ndarray]:
         """What they hold (some of them), by name, between two calls; of those that grow what is filled."""
@@ -190,6 +189,7 @@ class States:
                 for number, array in zip(swapped, following, strict=True):
                     self._beside[number], self.current[number] = self.current[number], array
                     self._addresses[number] = address_of(array)
+                self._note_moves(swapped)
             return code
 
         return keeping
@@ -206,43 +206,39 @@ class States:
         """These are what they hold from now on; nobody else has the arrays."""
         self.current = list(results)
         self._addresses = [address_of(array) for array in self.current]
+        self._note_moves(self._used)
 
+    def _note_moves(self, numbers: Iterable[int]) -> None:
+        """Of states that lie apart: where they are now."""
+        for number in numbers if self._used else ():
+            if number in self._used:
+                memory, place = self._used[number]
+                memory.arrays[place] = self.current[number]
 
-class _Memory:
-    """Where a state that is not swapped or handed on lies from call to call."""
+    # Memory apart
 
-    def __init__(self, state: StateInfo) -> None:
-        dtype, shape = numpy_dtype(state.info.dtype), _shape(state.info)
-        self._row = math.prod(shape[state.grows + 1 :]) * dtype.itemsize
-        self._whole = math.prod(shape[max(state.grows, 0) :]) * dtype.itemsize
-        self._reserved = Reserved(math.prod(shape) * dtype.itemsize, f"state '{state.info.name}'")
-        self.array: np.ndarray = self._reserved.array.view(dtype).reshape(shape)
+    def memory_for(self, numbers: Sequence[int]) -> StateMemory:
+        """Memory for some states, as these are before the first call."""
+        return StateMemory([self.infos[number] for number in numbers], [self._first[number] for number in numbers])
 
-    def forget_behind(self, filled: int) -> None:
-        """Give back what lies behind so many rows of the axis along which it grows."""
-        for begin in range(0, self.array.nbytes, self._whole) if self._whole else ():
-            self._reserved.forget(begin + filled * self._row, begin + self._whole)
-
-
-def _shape(info: TensorInfo) -> tuple[int, ...]:
-    return tuple(int(d) for d in info.shape)
+    def use(self, numbers: Sequence[int], memory: StateMemory | None) -> None:
+        """Keep these states in some memory from now on, or in the model's own, between two calls."""
+        with self._lock:
+            for place, number in enumerate(numbers):
+                if number not in self._used:
+                    self._own[number] = self.current[number]
+                if memory is None:
+                    self._used.pop(number, None)
+                    array = self._own[number]
+                else:
+                    self._used[number] = memory, place
+                    array = memory.arrays[place]
+                self.current[number], self._addresses[number] = array, address_of(array)
 
 
 def _empty(info: TensorInfo) -> np.ndarray:
-    dtype, shape = numpy_dtype(info.dtype), _shape(info)
+    dtype, shape = numpy_dtype(info.dtype), shape_of(info)
     return aligned_bytes(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
-
-
-def _first(state: StateInfo, constants: bytes | bytearray | memoryview) -> np.ndarray | None:
-    """What it holds at first; None for zeros."""
-    if state.initial < 0:
-        return None
-    dtype, shape = numpy_dtype(state.info.dtype), _shape(state.info)
-    found = memoryview(constants)[state.initial : state.initial + math.prod(shape) * dtype.itemsize]
-    if found.nbytes != math.prod(shape) * dtype.itemsize:
-        what = f"the first value of state '{state.info.name}' is not in the artefact"
-        raise ArtifactError(what, hint="compile the model again")
-    return np.frombuffer(found, dtype).reshape(shape)
 
 
 class KeepsStates:
@@ -262,7 +258,7 @@ class KeepsStates:
         found = self._states.copies((name,))[name]
         if found.shape == info.shape:
             return found
-        whole = np.zeros(_shape(info), found.dtype)
+        whole = np.zeros(shape_of(info), found.dtype)
         whole[tuple(map(slice, found.shape))] = found
         return whole
 
@@ -278,6 +274,31 @@ class KeepsStates:
     def reset(self) -> None:
         """Set all states to what they are before the first call."""
         self._states.reset()
+
+    def new_state_memory(self, names: Sequence[str]) -> StateMemory:
+        """Memory for some states, in which they are as before the first call. OptionError for an unknown name, and for
+        states that grow without their counters."""
+        numbers = [self._states.number(name) for name in names]
+        for state in (self.states[number] for number in numbers):
+            if state.counter and state.counter not in names:
+                raise OptionError(f"state '{state.info.name}' grows with '{state.counter}', which is not among them")
+        return self._states.memory_for(numbers)
+
+    def use_state_memory(self, names: Sequence[str], memory: StateMemory | None) -> None:
+        """Let the next calls read and write some states in `memory`, which is for as many of the same types, or (None)
+        in the model's own, where they are as they were left. Nothing is copied. OptionError for an unknown name, and
+        for memory of other states."""
+        numbers = [self._states.number(name) for name in names]
+        if memory is not None:
+            own = [(self.states[n].info.dtype, self.states[n].info.shape) for n in numbers]
+            given = [(info.info.dtype, info.info.shape) for info in memory.infos]
+            if own != given:
+                raise OptionError(
+                    f"the memory is for {', '.join(str(info.info) for info in memory.infos)}, and not for "
+                    f"{', '.join(str(self.states[n].info) for n in numbers)}",
+                    hint="new_state_memory() of these states makes some",
+                )
+        self._states.use(numbers, memory)
 
     def save_states(self, path: str | Path, *, force: bool = False) -> None:
         """Write what all states hold to a NumPy file (.npz), whole or not at all. A file of another kind is replaced
@@ -311,7 +332,7 @@ class KeepsStates:
 
 def _fits(shape: tuple[int, ...], state: StateInfo) -> bool:
     """Whether an array is a whole state, or of one that grows what is filled."""
-    whole = _shape(state.info)
+    whole = shape_of(state.info)
     filled = state.grows >= 0 and len(shape) == len(whole) and shape[state.grows] <= whole[state.grows]
     return shape == (*whole[: state.grows], shape[state.grows], *whole[state.grows + 1 :]) if filled else shape == whole
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from tilewright.cost.recompute import may_be_repeated
+from tilewright.graph.match import picks_matrices
 from tilewright.ir.core import Op, Value
 from tilewright.ir.scalar import COSTLY, converted_from
 from tilewright.ir.sym import Sym
@@ -96,14 +97,17 @@ class _Inlining:
         (reader,) = node.op.result.users if len(node.op.result.users) == 1 else (None,)
         while reader is not None and reader.name != "yield" and is_view(self.nodes[reader.result].compute):
             (reader,) = reader.result.users if len(reader.result.users) == 1 else (None,)
-        if reader is None or reader.name == "yield" or is_view(node.compute) or not node.op.operands:
+        if reader is None or reader.name == "yield" or is_view(node.compute) or picks_matrices(node.op):
+            return False
+        if not node.op.operands:
             return False
         multiplies = len(reader.operands) == 2 and bool(self.nodes[reader.result].compute.combine)
         return multiplies and self._is_known(node)
 
     def _is_known(self, node: RegionNode) -> bool:
-        """Whether all of its elements follow from constants."""
-        producers = (self.nodes.get(v) for v in node.op.operands if v not in self.constants)
+        """Whether all of its elements follow from constants, or from matrices that data pick of them."""
+        read = node.op.operands[:1] if picks_matrices(node.op) else node.op.operands
+        producers = (self.nodes.get(v) for v in read if v not in self.constants)
         return all(p is not None and self._is_known(p) for p in producers)
 
     def _is_read_in_windows(self, value: Value) -> bool:

@@ -32,6 +32,7 @@ from tilewright.loops.machine.barrier import barrier
 from tilewright.loops.machine.pipeline import pipeline
 from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.boustrophedon import boustrophedon
+from tilewright.loops.order.choose_before import choose_before
 from tilewright.loops.order.compute_at import compute_at
 from tilewright.loops.order.factor_out import factor_out
 from tilewright.loops.order.fission import fission
@@ -39,6 +40,7 @@ from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.peel import peel
 from tilewright.loops.order.reorder import reorder
+from tilewright.loops.order.round_terms import round_terms
 from tilewright.loops.order.split import split
 from tilewright.loops.order.split_evenly import split_evenly
 from tilewright.loops.order.split_range import split_range
@@ -227,11 +229,13 @@ class Schedule:
     pack_argument = _step(pack_argument)
     rfactor = _step(rfactor)
     factor_out = _step(factor_out)
+    round_terms = _step(round_terms)
     vectorize = _step(vectorize)
     vectorize_reduction = _step(vectorize_reduction)
     prefetch = _step(prefetch)
     prefetch_run = _step(prefetch_run)
     nontemporal = _step(nontemporal)
+    choose_before = _step(choose_before)
     clamp = _step(clamp)
     boustrophedon = _step(boustrophedon)
     unroll = _step(unroll)

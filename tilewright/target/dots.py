@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
@@ -18,7 +18,7 @@ class Dot:
     first. An intrinsic with `accumulates` takes the sums and both operands; else it takes the operands and gives the
     groups' products added up, which a separate instruction adds to the sums. One that `rounds_as_fma` adds each product
     to the sum by a fused multiply-add of its own, rounded to the nearest, as float32 code does; all of them take
-    denormal numbers as zero. `name` is the machine's.
+    denormal numbers as zero. One that is `turned` is given the right operand first. `name` is the machine's.
     """
 
     left: DType
@@ -28,6 +28,7 @@ class Dot:
     accumulates: bool = True
     sums: DType = dt.i32
     rounds_as_fma: bool = False
+    turned: bool = False
     name: str = ""
 
     def takes(self, left: DType, right: DType) -> bool:
@@ -39,7 +40,12 @@ _VNNI_CALLS = ((8, "llvm.x86.avx512.vpdpbusd.256"), (4, "llvm.x86.avx512.vpdpbus
 VPDPBUSD = Dot(dt.u8, dt.i8, 4, ((16, "llvm.x86.avx512.vpdpbusd.512"), *_VNNI_CALLS), name="vpdpbusd")
 """The sums of four products are not saturated (those of `vpdpbusds` would be)."""
 
+VPDPBUSD_TURNED = replace(VPDPBUSD, left=dt.i8, right=dt.u8, turned=True)
+"""Of signed bytes and those without a sign, such as rows, which may be broadcast from memory, and weights."""
+
 AVX_VNNI = Dot(dt.u8, dt.i8, 4, _VNNI_CALLS, name="vpdpbusd")
+
+AVX_VNNI_TURNED = replace(AVX_VNNI, left=dt.i8, right=dt.u8, turned=True)
 
 _WORD_CALLS = ((8, "llvm.x86.avx512.vpdpwssd.256"), (4, "llvm.x86.avx512.vpdpwssd.128"))
 VPDPWSSD = Dot(dt.i16, dt.i16, 2, ((16, "llvm.x86.avx512.vpdpwssd.512"), *_WORD_CALLS), name="vpdpwssd")
@@ -72,7 +78,8 @@ def dots_of(arch: str, features: Collection[str]) -> tuple[Dot, ...]:
     by_feature = {
         "x86_64": (
             ("avx512vnni", VPDPBUSD), ("avxvnni", AVX_VNNI), ("avx512vnni", VPDPWSSD), ("avxvnni", AVX_VNNI_WORDS),
-            ("avx512bw", PMADDWD_512), ("avx2", PMADDWD), ("avx512bf16", VDPBF16PS),
+            ("avx512bw", PMADDWD_512), ("avx2", PMADDWD), ("avx512vnni", VPDPBUSD_TURNED),
+            ("avxvnni", AVX_VNNI_TURNED), ("avx512bf16", VDPBF16PS),
         ),
         "aarch64": (("dotprod", SDOT), ("bf16", BFDOT)),
     }  # fmt: skip

@@ -82,7 +82,8 @@ def test_activations_of_gemma_are_those_that_were_meant(tmp_path: Path) -> None:
 
 
 def test_all_architectures_are_recorded() -> None:
-    assert {case["config"]["model_type"] for case in CASES.values()} == set(ARCHITECTURES)
+    plain = {name for name, architecture in ARCHITECTURES.items() if architecture.encoder is None}
+    assert {case["config"]["model_type"] for case in CASES.values()} == plain
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep(3)) for name in CASES])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +25,13 @@ from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.decoders.load import load_decoder
 from tilewright.frontends.decoders.rotary import Rotary
 from tilewright.frontends.weights.encode import encoded
+from tilewright.frontends.weights.forms import WeightForm
 from tilewright.ir.core import Block, Builder, Func, Module
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.source import iota
+from tilewright.runtime.errors import OptionError
 
 CASES = cases()
 GGUF = {
@@ -115,15 +119,18 @@ def test_who_wants_to_hand_caches_on_names_no_states(tmp_path: Path) -> None:
     assert [info.name for info in model.inputs][:2] == ["ids", "keys.0"]
 
 
-@pytest.mark.parametrize("weights", ["float32", "float16", "bfloat16", "int8", "int4"])
+@pytest.mark.parametrize(
+    "weights", ["float32", "float16", "bfloat16", "int8", "int4", "int8:row", "int4:64", "int4:min", "int4:row:min"]
+)
 def test_weights_of_fewer_bits(tmp_path: Path, weights: str) -> None:
     """As if the file had had what they stand for, in float32: matrices alone, and of the vocabulary 8 bits at least."""
     path, case = folder(tmp_path), CASES["llama"]
     wanted = {}
     for name, shape in case["tensors"].items():
         array = tensor(name, shape)
-        kind = "int8" if weights == "int4" and shape[0] == 61 else weights
-        wanted[name] = encoded(array, kind).decoded() if array.ndim == 2 else array
+        form = WeightForm.of(weights)
+        kind = "int8" if form.type == "int4" and shape[0] == 61 else form.type
+        wanted[name] = encoded(array, kind, form.group, form.minimum).decoded() if array.ndim == 2 else array
     write_folder(tmp_path / "rounded", case["config"], case["tensors"], wanted)
     module = load_decoder(DecoderSource(path, capacity=16, logits="all", weights=weights))
     again = load_decoder(DecoderSource(tmp_path / "rounded", capacity=16, logits="all"))
@@ -131,8 +138,45 @@ def test_weights_of_fewer_bits(tmp_path: Path, weights: str) -> None:
     kinds = {np.dtype(array.dtype).name for array in module.constants.values()}
     assert kinds & {"float16", "bfloat16", "int8", "int4"} == {
         "float32": set(), "float16": {"float16"}, "bfloat16": {"bfloat16"}, "int8": {"int8", "float16"},
-        "int4": {"int8", "int4", "float16"},
-    }[weights]  # fmt: skip
+        "int8:row": {"int8", "float16"}, "int4": {"int8", "int4", "float16"}, "int4:64": {"int8", "int4", "float16"},
+    }.get(weights, {"float16"})  # fmt: skip
+
+
+def test_weights_of_forms_by_names(tmp_path: Path) -> None:
+    """The first pattern that fits a name counts; what none fits stays."""
+    path, case = folder(tmp_path), CASES["llama"]
+    forms = {"*.down_proj.weight": "int8", "model.layers.1.*": "bfloat16", "*.mlp.*": "int4:64"}
+    wanted = {}
+    for name, shape in case["tensors"].items():
+        array = tensor(name, shape)
+        form = next((form for pattern, form in forms.items() if fnmatchcase(name, pattern)), None)
+        if array.ndim == 2 and form is not None:
+            kind, _, group = form.partition(":")
+            array = encoded(array, kind, int(group or 32)).decoded()
+        wanted[name] = array
+    write_folder(tmp_path / "rounded", case["config"], case["tensors"], wanted)
+    source = DecoderSource(path, capacity=16, logits="all", weights=forms)
+    assert source.weights == tuple(forms.items()) and hash(source)
+    again = load_decoder(DecoderSource(tmp_path / "rounded", capacity=16, logits="all"))
+    np.testing.assert_allclose(stepped(load_decoder(source), (11,)), stepped(again, (11,)), rtol=1e-4, atol=1e-4)
+    with pytest.raises(OptionError, match=r"patterns that no tensor has: \*\.nothing(.*\n)+.*names are such as"):
+        load_decoder(DecoderSource(path, weights={"*.nothing": "int8"}))
+
+
+@pytest.mark.parametrize(
+    ("weights", "form"),
+    [("int4", WeightForm("int4")), ("int4:32", WeightForm("int4")), ("int8:row", WeightForm("int8", 0)),
+     ("int4:128:min", WeightForm("int4", 128, True)), ("int4:min", WeightForm("int4", 32, True)),
+     ("bfloat16", WeightForm("bfloat16"))],
+)  # fmt: skip
+def test_texts_of_forms(weights: str, form: WeightForm) -> None:
+    assert WeightForm.of(weights) == form == WeightForm.of(str(form))
+
+
+@pytest.mark.parametrize("weights", ["int5", "int4:48", "float32:32", "int4:min:32", "", 4, {"*": "int5"}, {1: "int4"}])
+def test_forms_that_there_are_not(weights: Any) -> None:
+    with pytest.raises(OptionError, match=r"weights=.* is not allowed(.*\n)*.*int4"):
+        DecoderSource("model.gguf", weights=weights)
 
 
 def test_weights_of_fewer_bits_stay_as_they_are(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -108,3 +110,12 @@ def test_the_sum_with_a_skip_is_normalised_and_given() -> None:
 
     arrays = [f32(2, 3, 3, 4), f32(4), f32(4), f32(2, 4), f32(4)]
     agree(Case("SkipGroupNorm", arrays, attrs, (), (True, True)), reference=reference)
+
+
+def test_what_onnx_runtime_writes_into_the_standard_s_domain_is_known_without_its_own() -> None:
+    """A model may begin with it, before anything of its domain is asked for."""
+    code = (
+        "from tilewright.frontends.onnx.registry import find_adapter; import tilewright.frontends.onnx.importer; "
+        "assert find_adapter('', 'SimplifiedLayerNormalization', 21) is not None"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -89,6 +89,7 @@ def _within(expected: Any) -> dict[str, float]:
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_special_values_of_single_elements(dtype: Any) -> None:
     x = torch.tensor(SPECIAL, dtype=dtype)
@@ -97,6 +98,7 @@ def test_special_values_of_single_elements(dtype: Any) -> None:
     _agree({name: function for name, function in UNARY.items() if name not in left_out}, x)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_the_ends_of_floats(dtype: Any) -> None:
     """Where nothing overflows on the way."""
@@ -109,6 +111,7 @@ def test_the_ends_of_floats(dtype: Any) -> None:
     _agree({name: UNARY[name] for name in (*names, "floor_divide 2.0", "floor_divide -1.5")}, x)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_special_values_of_pairs(dtype: Any) -> None:
     x = torch.tensor(SPECIAL, dtype=dtype)
@@ -123,6 +126,7 @@ def test_special_values_of_rows(dtype: Any) -> None:
     _agree(ROWS, torch.tensor(rows, dtype=dtype))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64])
 def test_the_ends_of_integers(dtype: Any) -> None:
     ends = torch.iinfo(dtype)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.frontends.weights.test_expression import evaluated
-from tilewright.frontends.weights.encode import GROUPS, encoded, encoded_as, grouped
+from tilewright.frontends.weights.encode import encoded, encoded_as, grouped
+from tilewright.frontends.weights.forms import GROUPS
 from tilewright.frontends.weights.kinds import KINDS
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import ModelError, UnsupportedError
@@ -30,8 +31,9 @@ def test_no_element_is_further_away_than_half_a_step(
     assert found.shape == tensor.shape == shape and tensor.name == "w"
     assert tensor.data.nbytes == tensor.kind.tensor_bytes(shape)
     span = 0.4 if minimum else 0.6
-    # the smallest of the scales that are tried cuts off a sixth of the largest; 16 bits round scales and minimums
-    room = span / STEPS[weights] / 2 * 1.1 + 0.0005 if weights == "int8" or minimum else 0.15 * 0.3 + 0.0005
+    room = span / STEPS[weights] / 2 * 1.1 + 0.0005  # 16 bits round scales and minimums
+    if weights == "int4":  # the smallest of the scales that are tried cut off ends
+        room = 1.5 * span / STEPS["int4"] + 0.0005 if minimum else 0.3 * 0.3
     assert (np.abs(found - values) <= room).all()
     np.testing.assert_array_equal(evaluated(tensor), found)
 
@@ -53,6 +55,33 @@ def test_symmetric_codes_of_4_bits_lose_less_than_with_the_largest_as_their_end(
     simple = (np.clip(np.rint(blocks / scale), -8, 7) * scale).reshape(values.shape)
     found = encoded(values, "int4", group).decoded()
     assert np.square(found - values).mean() < 0.97 * np.square(simple - values).mean()
+
+
+@pytest.mark.fresh_seeds(1)
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_minimums_of_4_bits_lose_less_than_with_the_least_and_the_greatest_as_ends(group: int, fresh_seed: int) -> None:
+    values = np.random.default_rng(fresh_seed).standard_normal((64, 512)).astype(np.float32)
+    blocks = values.reshape(-1, group)
+    least = blocks.min(1, keepdims=True)
+    scale = (blocks.max(1, keepdims=True) - least) / 15
+    simple = (np.rint((blocks - least) / scale) * scale + least).reshape(values.shape)
+    found = encoded(values, "int4", group, minimum=True).decoded()
+    assert np.square(found - values).mean() < 0.9 * np.square(simple - values).mean()
+
+
+@pytest.mark.fresh_seeds(1)
+@pytest.mark.parametrize("minimum", [False, True])
+def test_columns_that_count_more_lose_less(minimum: bool, fresh_seed: int) -> None:
+    rng = np.random.default_rng(fresh_seed)
+    values = rng.standard_normal((64, 500)).astype(np.float32)
+    importance = rng.choice([0.01, 1.0, 30.0], 500).astype(np.float32)
+    plain, weighed = (
+        np.square(encoded(values, "int4", 64, minimum, importance=given).decoded() - values)
+        for given in (None, importance)
+    )
+    assert (weighed * importance).sum() < 0.95 * (plain * importance).sum()
+    of_none = encoded(values, "int4", 64, minimum, importance=np.zeros(500, np.float32)).decoded()
+    assert np.isfinite(of_none).all()
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])

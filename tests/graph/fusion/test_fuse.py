@@ -160,3 +160,27 @@ def test_passes_have_a_text_form():
     names = ",".join(step.name for step in default_passes(Options()))
     passes = [*default_passes(Options()), Fuse(STRATEGIES, max_ops=20)]
     assert parse_passes(f"{names},fuse{{max_ops=20}}", passes_by_name(STRATEGIES)) == passes
+
+
+def test_parts_that_a_call_alone_knows_are_read_where_they_lie():
+    """So kernels for parts at other places, of other sizes, are the same kernel."""
+    a, b = var("a", 0), var("b", 0)
+
+    def body(x, y):
+        both = ew.exp(vw.concat(x, y, axis=0))
+        parts = [vw.section(both, 0, start, size) for start, size in ((0, a), (a, b))]
+        return vw.concat(*(vw.transpose(ew.mul(part, part), perm=(1, 0)) for part in parts), axis=1)
+
+    module = program(body, (a, 8), (b, 8))
+    run(module, Fuse(STRATEGIES))
+    assert ops(module).count("slice") == 2
+    assert all("slice" not in kernel for kernel in kernels(module))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_other_parts_are_cut_in_kernels(apart):
+    """At a known place, or of elements that lie apart."""
+    part = (lambda x: vw.section(x, 1, 0, N - 1)) if apart else (lambda x: vw.section(x, 0, 1, 2))
+    module = program(lambda x: ew.exp(part(ew.mul(x, x))), (4, N))
+    run(module, Fuse(STRATEGIES))
+    assert "slice" not in ops(module)

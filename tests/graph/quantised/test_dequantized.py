@@ -126,6 +126,7 @@ def test_kernels_of_other_machines_give_the_exact_sums(shape: str, machine: str)
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("zero", (0, 131))
 @pytest.mark.parametrize("signed", (False, True), ids=("u8", "i8"))
 @pytest.mark.parametrize("shape", SHAPES)
@@ -161,6 +162,7 @@ def test_weights_of_other_zero_points_are_multiplied_as_words(shape: str, machin
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("machine", (*MACHINES, "host"))
 @pytest.mark.parametrize("signed", (False, True), ids=("u8", "i8"))
 @pytest.mark.parametrize("shape", ["3x3", "of an image", "depthwise", "one axis"])

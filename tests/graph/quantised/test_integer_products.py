@@ -98,6 +98,7 @@ def test_products_that_stay_say_why(machine, depth, known, reason):
     assert "matmul_integer" in [op.name for op in module.main.body.ops]
 
 
+@pytest.mark.sweep
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("machine", MACHINES[:-1])
 @pytest.mark.parametrize(("rows", "narrow"), [(1, True), (2, True), (64, False), (None, False)])

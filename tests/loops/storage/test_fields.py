@@ -63,7 +63,7 @@ kernel @k(h: &{high}[{ROWS}, {columns}], l: &{low}[{ROWS}, {columns}], y: &f32[{
     dims() with {{outputs=1, constants=(0, 1)}} {{
   for i in 0..{ROWS} {{
     for j in 0..{columns} {{
-      y[i, j] = f32(h[i, j]) * {1 << BITS[low]}.0 + f32(l[i, j])
+      y[i, j] = f32(i8(h[i, j]) * {1 << BITS[low]} + i8(l[i, j]))
     }}
   }}
   return

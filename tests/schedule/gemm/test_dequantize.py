@@ -138,6 +138,7 @@ def test_no_condition_is_left_where_bytes_are_read(target: str) -> None:
             assert not any(o.attrs.get("guard") for o in loads)
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("form", FORMS)
 def test_machine_code_for_every_number_of_rows(form: str) -> None:
     module = oracle.build([tensor(dt.f32, (2, N, DEPTH))], layer(FORMS[form], 200))
@@ -210,6 +211,7 @@ def test_strict_numerics_round_each_product(form: str, numerics: str) -> None:
     assert any(step.startswith("factor_out") for step in steps) == (numerics == "default")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("depth", "columns"), [(64, 384), (80, 300), (1072, 16), (96, 1000)])
 @pytest.mark.parametrize("form", GROUPED)
 def test_one_copy_serves_every_number_of_rows(form: str, depth: int, columns: int) -> None:
@@ -259,7 +261,7 @@ OF_HEADS: dict[str, Callable[[int, int], Value]] = {
 SIZES = [(3, 32), (1, 64), (12, 64), (3, 80), (4, 96), (2, 128), (3, 256)]
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize(("heads", "size"), SIZES)
 @pytest.mark.parametrize("form", OF_HEADS)

@@ -55,7 +55,7 @@ def summing_loops(kernel: Func) -> list[Op]:
     return found
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("batch", "hidden"), [(1, 35), (4, 35), (6, 16), (7, 16), (5, 80)])
 def test_sums_stay_in_registers_and_read_packed_weights(batch: int, hidden: int, target: str) -> None:
@@ -109,6 +109,7 @@ def test_weights_that_are_computed_are_not_packed() -> None:
     assert any("no product with constant weights" in str(r) for r in ctx.remarks)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("batch", [1, 4])
 def test_both_products_of_a_gated_unit_read_whole_vectors_of_weights(batch: int, target: str) -> None:
@@ -230,6 +231,7 @@ def test_weights_beyond_the_second_level_cache_are_read_there_and_back(name: str
     assert not turns(64)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_shared_steps_compute_what_their_definition_says(steps: int) -> None:
     hidden = 64

@@ -77,6 +77,7 @@ def test_a_few_of_each_column_are_kept_in_lanes():
     assert found.count("vector") >= 4 and "unroll" not in found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("axis", (0, 1))
 @pytest.mark.parametrize("k", (3, 12))
 def test_orders_along_an_axis_of_unknown_size(k: int, axis: int) -> None:

@@ -151,6 +151,7 @@ def test_a_column_that_is_shorter_than_a_vector() -> None:
         np.testing.assert_allclose(model(a, b)[0], a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, -0.0, 1e-40])
 def test_special_values_reach_their_sums_alone(special: float, numerics: str) -> None:

@@ -133,7 +133,7 @@ def interleaved(kernel: Func) -> list[int]:
     return [int(step.partition("factor=")[2].partition(",")[0]) for step in splits]
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("target", ["x86-64-v3", "cascadelake"])
 @pytest.mark.parametrize(
     ("rows", "width", "together"),

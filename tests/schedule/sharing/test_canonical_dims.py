@@ -10,7 +10,7 @@ import tilewright
 from tests.schedule.scheduling import build, run, scheduled
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Op, Value
-from tilewright.ir.sym import Sym, ceildiv, sym, var
+from tilewright.ir.sym import Sym, ceildiv, maximum, minimum, sym, var
 from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.edit import buffer_type
 from tilewright.loops.kernel_info import parse_kernel
@@ -31,8 +31,7 @@ def region(*shapes: tuple[Sym, ...]) -> Op:
 
 
 def names(shape: tuple[Sym, ...]) -> list[str]:
-    found = canonical_dims(region(shape)).canonical
-    return [str(d.subs(found)) for d in shape]
+    return [str(d) for d in canonical_dims(region(shape)).of(shape)]
 
 
 def test_quotient_of_a_dim_is_a_dim() -> None:
@@ -47,6 +46,13 @@ def test_quotients_of_quotients_keep_one_divisor_less() -> None:
     assert names((ceildiv(h, 4), ceildiv(ceildiv(h, 4), 2))) == ["n0", "(n0 + 1) // 2"]
 
 
+def test_quotients_by_dims_and_what_divides_are_dims() -> None:
+    tall = minimum(maximum(ceildiv(h, 4), 1), 8)
+    assert names((ceildiv(h, w),)) == ["n0 + 1"]
+    assert names((h // tall, tall)) == ["n0", "n1"]
+    assert names((maximum(h // tall - 3, 1), tall, maximum(h // tall - 3, 1) * tall)) == ["n0", "n1", "n0*n1"]
+
+
 def test_dims_keep_their_proportions() -> None:
     assert names((ceildiv(h, 16), ceildiv(w, 2))) == ["(n0 + 7) // 8", "n1"]
 
@@ -58,7 +64,6 @@ def test_dims_keep_their_proportions() -> None:
         (ceildiv(h, 2), h // 2),  # two that are not functions of one quotient
         (ceildiv(h, 2), ceildiv(h, 3)),
         ((3 * h + 1) // 2,),
-        (ceildiv(h, w),),
         (h % 4,),
     ],
 )
@@ -131,6 +136,25 @@ def test_dims_that_are_the_same_are_one_dim() -> None:
     dims = canonical_dims(region((a, c), (b, 2 * b)), {b: a, c: sym(45)})
     assert [str(d) for d in dims.of((a, c, b, 2 * b))] == ["n0", "45", "n0", "2*n0"]
     assert {str(named): str(value) for named, value in dims.actual.items()} == {"n0": "a"}
+
+
+def test_a_sum_of_which_nothing_else_occurs_is_one_dim() -> None:
+    a, b, c = var("a", 1), var("b", 2), var("c", 0)
+    dims = canonical_dims(region((a + b + c, sym(4)), (2 * (a + b + c) + 1, 8 * a + 8 * b + 8 * c)))
+    assert [str(d) for d in dims.of((a + b + c, 3 * (a + b + c)))] == ["n0", "3*n0"]
+    assert {str(named): str(value) for named, value in dims.actual.items()} == {"n0": "a + b + c"}
+    assert next(iter(dims.actual)).bounds == (3, None)
+
+
+@pytest.mark.parametrize(
+    "shape", [(h + w, h), (h + w, h * w), (h + w, h + 2 * w), (h + w + 1, ceildiv(h, 2)), (2 * h + w, h + w)]
+)
+def test_sums_of_which_a_part_occurs_stay_sums(shape: tuple[Sym, ...]) -> None:
+    dims = canonical_dims(region(shape))
+    assert len(dims.actual) == 2
+    for model in ({"h": 3, "w": 11}, {"h": 8, "w": 1}):
+        kernel = {v.name: value.evaluate(model) for v, value in dims.actual.items()}
+        assert [d.evaluate(kernel) for d in dims.of(shape)] == [d.evaluate(model) for d in shape]
 
 
 @pytest.mark.parametrize("op", ["Add", "Concat"])

@@ -48,7 +48,8 @@ Examples:
 @click.option("--context", type=click.IntRange(min=1), metavar="POSITIONS",
               help="Room of the caches  [default: what the model was trained for]")
 @click.option("--weights", metavar="TYPE",
-              help="float32, float16, bfloat16, int8 or int4 for weights that are stored in more bits.")
+              help="float32, float16, bfloat16, int8 or int4 (also int4:64, int8:row, int4:32:min) for weights that "
+                   "are stored in more bits.")
 @click.option("--length", metavar="DIM", help="The symbolic dim that is the length, of a model without caches.")
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Size of another symbolic dim  [default: 1]")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads that run the model  [default: all it may use]")

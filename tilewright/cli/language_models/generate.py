@@ -25,6 +25,8 @@ from tilewright.cli.output import json_option, print_json
 HELP = """Continue a text with the language model at PATH: a GGUF file, or a folder with config.json, weights as
 .safetensors and tokenizer.json.
 
+A model with an encoder (T5, BART) reads the text, and answers to it.
+
 The text goes to the standard output as it comes, and nothing else does. A model that was trained for chats answers
 with --chat, or in `tilewright chat`.
 
@@ -51,6 +53,7 @@ Examples:
     "--chat", is_flag=True, help="The text is a message, of which the model's chat template makes a prompt."
 )
 @click.option("--system", metavar="TEXT", help="With --chat: the message of the system before it.")
+@click.option("--begins", metavar="TEXT", help="What the answer begins with, such as the token of a language.")
 @sampling_options
 @click.option(
     "--beams", type=click.IntRange(min=1), help="The most likely text as a whole, among so many begins."
@@ -78,6 +81,7 @@ def command(
     prompt_file: Path | None,
     chat: bool,
     system: str | None,
+    begins: str | None,
     beams: int | None,
     log_probabilities: int | None,
     schema: Path | None,
@@ -95,6 +99,8 @@ def command(
     how = sampling_fields(options)
     if log_probabilities is not None:
         how["log_probabilities"] = log_probabilities
+    if begins is not None:
+        how["begins"] = begins
     if schema is not None and grammar is not None:
         raise click.UsageError("--schema and --grammar: give one of them")
     how |= {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tilewright.cli.models import unique
+from tilewright.cli.models import activations_option, unique
 from tilewright.cli.progress import compiling
 from tilewright.runtime.errors import InputError
 
@@ -45,8 +45,10 @@ def model_options(command: F) -> F:
                      help="A GGUF file or a folder with the vocabulary, if PATH has none."),
         click.option("--context", type=click.IntRange(min=1), metavar="POSITIONS",
                      help="The most tokens of prompt and answer together  [default: what the model was trained for]"),
+        activations_option,
         click.option("--weights", metavar="TYPE",
-                     help="float32, float16, bfloat16, int8 or int4 for weights that are stored in more bits."),
+                     help="float32, float16, bfloat16, int8 or int4 (also int4:64, int8:row, int4:32:min) for "
+                          "weights that are stored in more bits."),
         click.option("--threads", type=click.IntRange(min=1),
                      help="Threads that run the model  [default: all it may use]"),
     ):  # fmt: skip
@@ -87,6 +89,7 @@ def opened(path: Path, options: Mapping[str, Any]) -> LanguageModel:
         return load(
             path,
             weights=options["weights"],
+            activations=options["activations"],
             threads=options["threads"],
             context=options["context"],
             tokenizer=options["tokenizer"],

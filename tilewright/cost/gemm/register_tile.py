@@ -182,6 +182,21 @@ def tile_of_few(rows: int, panel: int, shape: GemmShape, target: Target) -> Tile
     return next((t for t in found if _fits(t, shape, target)), Tile(rows, 1, shape.lanes))
 
 
+def tile_of_groups(panel: int, shape: GemmShape, target: Target) -> Tile | None:
+    """The tile with columns that divide a panel's in which both the sums of a group and those of all groups are in
+    registers, and columns that are widened already. None where a tile would be all columns, which rows were to share
+    a copy of."""
+    per_vector = registers_per_vector(shape.lanes, shape.element, target)
+    found = []
+    for columns in (n for n in range(1, panel + 1) if panel % n == 0 and n != shape.columns):
+        row = 2 * columns * per_vector
+        rows = min((target.vector_registers - columns * per_vector - 1) // row, shape.rows or MOST_ROWS)
+        if rows > 0:
+            cycles = cycles_per_step(rows, columns * per_vector, target)
+            found.append((cycles / (rows * columns), -rows * columns, Tile(rows, columns, shape.lanes)))
+    return min(found, key=lambda f: f[:2])[2] if found else None
+
+
 def least_rows_of_few(tile: Tile) -> int:
     """From how many rows on a tile of few is for these: more than half of it is in use, and a single row is alone."""
     return tile.rows // 2 + 1

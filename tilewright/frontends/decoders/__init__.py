@@ -44,7 +44,8 @@ class DecoderFrontEnd:
         path = Path(wanted.path)
         files = files_of_folder(path) if path.is_dir() or path.name == CONFIG else parts_of_file(path)
         found = b"".join(remember(file, digest_of_file) for file in files)
-        return found + f"{[file.name for file in files]}{wanted.capacity};{wanted.logits};{wanted.weights}".encode()
+        asked = f"{wanted.capacity};{wanted.logits};{wanted.weights};{wanted.sequences}"
+        return found + f"{[file.name for file in files]}{asked}".encode()
 
     def load(
         self,

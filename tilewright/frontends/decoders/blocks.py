@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from tilewright.frontends.decoders.building import Building, WeightGroup
+from tilewright.frontends.decoders.building import Building, Lane, WeightGroup, joined
 from tilewright.frontends.decoders.config import MAX_PARTS, Config
 from tilewright.frontends.decoders.rotary import Turn
 from tilewright.ir import dtype as dt
@@ -18,8 +18,9 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import gelu, relu, silu
 from tilewright.ops.attention import attention
 from tilewright.ops.composites.attention import from_heads, to_heads
+from tilewright.ops.composites.experts import mixed_experts
 from tilewright.ops.contract import matmul
-from tilewright.ops.index import put, scatter_elements
+from tilewright.ops.index import gather, put
 from tilewright.ops.norm import softmax
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.sort import topk
@@ -66,6 +67,14 @@ class Heads:
             raise config.error(f"'hidden_size' {width} is no multiple of 'num_attention_heads' {count}")
         return cls(count, groups, config.count("head_dim", width // count, most=MAX_PARTS))
 
+    @classmethod
+    def counted(cls, config: Config, name: str) -> Heads:
+        """Heads of their own keys and values, as many as a field says, which are the whole width."""
+        count, width = config.count(name, most=MAX_PARTS), config.count("hidden_size")
+        if width % count:
+            raise config.error(f"{config.named('hidden_size')} {width} is no multiple of {config.named(name)} {count}")
+        return cls(count, count, width // count)
+
     def projected(self, part: WeightGroup, x: Value, *, bias: bool = False) -> tuple[Value, Value, Value]:
         """Queries, keys and values of x by three matrices: [1, steps, heads * size] each."""
         rows = (self.count * self.size, self.groups * self.size, self.groups * self.size)
@@ -87,38 +96,75 @@ def cached_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    bias: Value | None = None,
 ) -> Value:
     """[1, steps, heads * size]: attention of the new queries [1, heads, steps, size] over all keys up to their own, the
-    new ones [1, groups, steps, size] put behind those in the cache.
+    new ones [1, groups, steps, size] put behind those in the cache. A `bias` [heads, steps, past + steps] is added to
+    the scores, where there is one sequence and no window.
 
     With a `window` a query sees that many keys at most, its own among them; with a `softcap` scores are
     softcap * tanh(score / softcap).
     """
-    first = sym(0) if window is None else maximum(building.before - (window - 1), 0)
-    keys, values = (kept(building, f"{name}.{layer}", new, first) for name, new in (("keys", k), ("values", v)))
+    found = []
+    for lane in building.lanes:
+        new = (_of_lane(lane, x) for x in (q, k, v))
+        found.append(_attended(lane, layer, *new, scale=scale, window=window, softcap=softcap, bias=bias))
+    return joined(found, 1)
+
+
+def _of_lane(lane: Lane, x: Value) -> Value:
+    """Of heads [1, heads, steps, size] those of the rows of a lane. They are cut where rows are whole, so that nothing
+    is copied, and what is done with them is the same for each lane."""
+    _, heads, steps, _ = shape_of(x)
+    return x if steps == lane.steps else to_heads(lane.rows(from_heads(x), 1), heads.value)
+
+
+def _attended(
+    lane: Lane,
+    layer: int,
+    q: Value,
+    k: Value,
+    v: Value,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    bias: Value | None,
+) -> Value:
+    """[1, steps, heads * size] of one sequence."""
+    first = sym(0) if window is None else maximum(lane.before - (window - 1), 0)
+    keys, values = (kept(lane, f"{name}.{layer}", new, first) for name, new in (("keys", k), ("values", v)))
     _, heads, steps, size = shape_of(q)
     _, groups, total, _ = shape_of(keys)
     wide = reshape(q, shape=(1, groups, heads // groups, steps, size))
     keys, values = (reshape(x, shape=(1, groups, 1, total, shape_of(x)[3])) for x in (keys, values))
-    mask = None if window is None else _in_window(building, window, first)
+    mask = None if window is None else _in_window(lane, window, first)
+    if bias is not None:
+        mask = reshape(bias, shape=(groups, heads // groups, steps, total))
     if softcap is None:
         operands = [wide, keys, values] if mask is None else [wide, keys, values, mask]
-        found = attention(*operands, scale=scale, causal=True, causal_offset=building.before - first)
+        found = attention(*operands, scale=scale, causal=True, causal_offset=lane.before - first)
     else:
         scores = ew.mul(matmul(wide, keys, transpose_b=True), scale)
         scores = ew.mul(ew.tanh(ew.div(scores, softcap)), softcap)
-        seen = ew.le(_positions_from(first, total), reshape(building.positions, shape=(steps, 1)))
+        seen = ew.le(_positions_from(first, total), reshape(lane.positions, shape=(steps, 1)))
         seen = seen if mask is None else ew.and_(seen, mask)
         scores = ew.select(seen, scores, full(value=-math.inf, dtype=dt.f32, shape=()))
         found = matmul(softmax(scores, axis=-1), values)
     return from_heads(reshape(found, shape=(1, heads, steps, shape_of(values)[4])))
 
 
-def kept(building: Building, name: str, new: Value, first: Sym) -> Value:
+def kept(lane: Lane, name: str, new: Value, first: Sym) -> Value:
     """[1, groups, past + steps - first, size]: a state [1, groups, capacity, size] from the position `first` up to the
     new rows [1, groups, steps, size], which are written behind those that were there."""
-    building.updated[name] = filled = put(building.states[name], new, at=(0, 0, building.before, 0))
-    return section(filled, 2, first, building.before + building.steps - first)
+    return kept_behind(lane, name, new, lane.before, first)
+
+
+def kept_behind(lane: Lane, name: str, new: Value, before: Sym, first: Sym) -> Value:
+    """[1, groups, before + rows - first, size]: a state from the position `first` up to the new rows [1, groups, rows,
+    size], which are written behind `before` that were there."""
+    lane.updated[name] = filled = put(lane.states[name], new, at=(0, 0, before, 0))
+    return section(filled, 2, first, before + shape_of(new)[2] - first)
 
 
 def _positions_from(first: Sym, count: Sym) -> Value:
@@ -127,10 +173,10 @@ def _positions_from(first: Sym, count: Sym) -> Value:
     return positions if first == 0 else ew.add(positions, dim_value(first))
 
 
-def _in_window(building: Building, window: int, first: Sym) -> Value:
+def _in_window(lane: Lane, window: int, first: Sym) -> Value:
     """[steps, past + steps - first] of bool: is a key among the last `window` up to the query?"""
-    own = reshape(building.positions, shape=(building.steps, 1))
-    keys = _positions_from(first, building.before + building.steps - first)
+    own = reshape(lane.positions, shape=(lane.steps, 1))
+    keys = _positions_from(first, lane.before + lane.steps - first)
     return ew.gt(keys, ew.sub(own, window))
 
 
@@ -217,29 +263,40 @@ def but_every(pattern: int) -> Callable[[int], bool]:
     return lambda layer: (layer + 1) % pattern != 0
 
 
-def routed(scores: Value, count: int, *, normalised: bool) -> Value:
-    """f32[..., experts]: the weight of each expert for each token, 0 for all but the `count` with the best scores.
-    Weights are softmax of all scores; `normalised` ones are divided by the sum of those that are taken."""
-    weights = softmax(scores, axis=-1)
-    best, places = topk(weights, k=count, axis=len(shape_of(scores)) - 1)
+@dataclass(frozen=True)
+class Routes:
+    """The experts that each token takes, i64[tokens, each], and what these weigh, f32[tokens, each]."""
+
+    chosen: Value
+    weights: Value
+    experts: int
+
+
+def routed(scores: Value, count: int, *, normalised: bool) -> Routes:
+    """The `count` experts with the best scores [1, tokens, experts]. Weights are softmax of all scores; `normalised`
+    ones are divided by the sum of those that are taken."""
+    _, tokens, experts = shape_of(scores)
+    best, places = topk(softmax(reshape(scores, shape=(tokens, experts)), axis=-1), k=count, axis=1)
     if normalised:
         best = ew.div(best, reduce_sum(best, axes=(-1,), keepdims=True))
-    none = full(value=0.0, dtype=dt.f32, shape=shape_of(weights))
-    return scatter_elements(none, places, best, axis=len(shape_of(scores)) - 1)
+    return Routes(places, best, experts.value)
 
 
 def experts(
-    part: WeightGroup, x: Value, weights: Value, inner: int, act: Activation, names: tuple[str, str, str]
+    part: WeightGroup, x: Value, routes: Routes, inner: int, act: Activation, names: tuple[str, str, str]
 ) -> Value:
-    """The sum of what experts give, each times its weight. `names` are those of their matrices: for gates, for values,
-    and back."""
+    """The sum of what the experts that a token takes give, each times its weight. `names` are those of their matrices:
+    for gates, for values, and back."""
     gate, up, down = names
-    width, count = shape_of(x)[-1].value, shape_of(weights)[-1].value
-    total: Value | None = None
-    for k in range(count):
-        own = part.inside(str(k))
-        hidden = ew.mul(act(own.dense(x, gate, inner)), own.dense(x, up, inner))
-        term = ew.mul(own.dense(hidden, down, width), section(weights, -1, k, 1))
-        total = term if total is None else ew.add(total, term)
-    assert total is not None
-    return total
+    _, tokens, width = shape_of(x)
+
+    def layers(rows: Value, at: Value) -> Value:
+        def dense(x: Value, name: str, out: int) -> Value:
+            stack = part.stack(routes.experts, f"{name}.weight", out, shape_of(x)[-1].value)
+            return matmul(x, gather(stack, at, axis=0, in_range=True), transpose_b=True)
+
+        return dense(ew.mul(act(dense(rows, gate, inner)), dense(rows, up, inner)), down, width.value)
+
+    flat = reshape(x, shape=(tokens, width))
+    found = mixed_experts(flat, routes.chosen, routes.weights, routes.experts, layers)
+    return reshape(found, shape=(1, tokens, width))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.frontends.decoders.config import Config
@@ -12,9 +12,10 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
+from tilewright.ops.index import gather
 from tilewright.ops.norm import layer_norm, rms_norm
 from tilewright.ops.source import iota, number_like
-from tilewright.ops.view import section, shape_of
+from tilewright.ops.view import concat, section, shape_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class WeightGroup:
     def value(self, name: str, *shape: int) -> Value:
         return self.weights.value(self.prefix + name, *shape)
 
+    def stack(self, count: int, name: str, *shape: int) -> Value:
+        """[count, ...]: tensors of that name in the parts that are numbered from 0 on."""
+        return self.weights.stack([f"{self.prefix}{k}.{name}" for k in range(count)], *shape)
+
     def dense(self, x: Value, name: str, rows: int, *, bias: bool = False, transposed: bool = False) -> Value:
         """x [..., columns] times the matrix [rows, columns], plus a bias [rows] where there is one. A `transposed`
         matrix is stored as [columns, rows]."""
@@ -50,30 +55,79 @@ class WeightGroup:
         return layer_norm(x, self.value(f"{name}.weight", _width(x)), shift, epsilon=epsilon)
 
 
+@dataclass(frozen=True)
+class Lane:
+    """One of the sequences that a call is about.
+
+    Its tokens are rows `start` to `start` + `steps` of those of the call; `before` positions are filled already: `past`
+    is that number as a value. `states` are what is kept of it, by name, and `updated` is what each becomes.
+    """
+
+    past: Value
+    before: Sym
+    start: Sym
+    steps: Sym
+    states: Mapping[str, Value]
+    updated: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def positions(self) -> Value:
+        """i64[steps]: those of its tokens."""
+        return ew.add(iota(shape=(self.steps,), axis=0), self.past)
+
+    def rows(self, x: Value, axis: int) -> Value:
+        """Of something that has all rows of the call along an axis those of this sequence."""
+        return section(x, axis, self.start, self.steps)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What the encoder of an encoder-decoder reads in a call: `given`, of which it makes `rows` positions, behind
+    `before` that calls before have made. It is read once: rows are 0 in all calls but one."""
+
+    given: Value
+    rows: Sym
+    before: Sym
+
+    @property
+    def positions(self) -> Value:
+        """i64[rows]."""
+        return iota(shape=(self.rows,), axis=0)
+
+
 @dataclass
 class Building:
     """What an architecture writes its graph from.
 
-    `ids` i64[1, steps] are the tokens of the call, `before` positions are filled already: `past` is that number as a
-    value, `capacity` the most of them. `states` are what is kept, by name; an architecture puts into `updated` what
-    each becomes.
+    `ids` i64[1, steps] are the tokens of the call, those of one of the `lanes` after the other; each has a state for at
+    most `capacity` positions. `last` i64[n] are the rows of which logits are wanted, None those that end a lane, of
+    which there is one then. `encoding` is what the encoder of one that has an encoder reads.
     """
 
     config: Config
     weights: CheckpointWeights
     ids: Value
-    past: Value
-    before: Sym
-    steps: Sym
-    states: Mapping[str, Value]
+    lanes: Sequence[Lane]
     capacity: int
     all_rows: bool = False
-    updated: dict[str, Value] = field(default_factory=dict)
+    last: Value | None = None
+    encoding: Encoding | None = None
+
+    @property
+    def steps(self) -> Sym:
+        """The rows of the call."""
+        return shape_of(self.ids)[1]
+
+    @property
+    def lane(self) -> Lane:
+        """The only sequence of what has one."""
+        (found,) = self.lanes
+        return found
 
     @property
     def positions(self) -> Value:
         """i64[steps]: those of the tokens."""
-        return ew.add(iota(shape=(self.steps,), axis=0), self.past)
+        return joined([lane.positions for lane in self.lanes], 0)
 
     def turn(self, size: int, kind: str = "") -> Turn:
         """What turns heads of `size` elements by the positions, in layers of a `kind` where these differ."""
@@ -82,18 +136,20 @@ class Building:
     def part(self, prefix: str) -> WeightGroup:
         return WeightGroup(self.weights, f"{prefix}." if prefix else "")
 
-    def layers(self, prefix: str) -> Iterator[tuple[int, WeightGroup]]:
-        for k in range(self.config.count("num_hidden_layers")):
+    def layers(self, prefix: str, field: str = "num_hidden_layers") -> Iterator[tuple[int, WeightGroup]]:
+        for k in range(self.config.count(field)):
             yield k, self.part(f"{prefix}.{k}")
 
-    def embedded(self, name: str) -> Value:
-        """[1, steps, hidden size]: rows of the tokens."""
+    def embedded(self, name: str, ids: Value | None = None) -> Value:
+        """[1, steps, hidden size]: rows of the tokens, or of others."""
         count, width = self.config.count("vocab_size"), self.config.count("hidden_size")
-        return self.weights.rows(f"{name}.weight", count, width, self.ids)
+        return self.weights.rows(f"{name}.weight", count, width, self.ids if ids is None else ids)
 
     def wanted(self, x: Value) -> Value:
         """Of [1, steps, width] the rows of which logits are wanted: the last, or all."""
-        return x if self.all_rows else section(x, 1, self.steps - 1, 1)
+        if self.all_rows:
+            return x
+        return section(x, 1, self.steps - 1, 1) if self.last is None else gather(x, self.last, axis=1)
 
     def logits(self, x: Value, head: str, embedding: str, *, tied: bool = False, bias: bool = False) -> Value:
         """[1, rows, vocabulary]: rows that are wanted already, times the head; that is the embedding where the config
@@ -103,6 +159,11 @@ class Building:
             self.weights.skip(f"{head}.weight")  # a file may have it a second time
             head = embedding
         return self.part("").dense(x, head, count, bias=bias)
+
+
+def joined(parts: Sequence[Value], axis: int) -> Value:
+    """What lanes have, one after the other."""
+    return parts[0] if len(parts) == 1 else concat(*parts, axis=axis)
 
 
 def _width(x: Value) -> int:

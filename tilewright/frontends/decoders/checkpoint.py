@@ -29,6 +29,11 @@ ALIASES = {
     "layer_norm_epsilon": "layer_norm_eps",
     "rotary_pct": "partial_rotary_factor",
     "rotary_emb_base": "rope_theta",
+    "d_model": "hidden_size",
+    "d_kv": "head_dim",
+    "d_ff": "intermediate_size",
+    "num_heads": "num_attention_heads",
+    "num_layers": "num_hidden_layers",
 }
 """Fields that some architectures call otherwise."""
 MAX_JSON_BYTES = 100_000_000

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
 from tilewright.frontends.decoders import architectures as architectures
-from tilewright.frontends.decoders.architectures.registry import find_architecture
-from tilewright.frontends.decoders.building import Building
+from tilewright.frontends.decoders import encoder_decoders as encoder_decoders
+from tilewright.frontends.decoders.architectures.registry import Architecture, Encoder, find_architecture
+from tilewright.frontends.decoders.building import Building, Encoding, Lane, joined
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
-from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.decoders.gguf_names import ROPE_FACTORS
-from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.frontends.decoders.source import IDS, LAST, PAST, DecoderSource, lane_prefix
 from tilewright.frontends.decoders.weights import CheckpointWeights
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Module, Value
-from tilewright.ir.diag import Loc
+from tilewright.ir.diag import Loc, UnsupportedError
+from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.source import dim_value
@@ -29,7 +31,10 @@ from tilewright.runtime.errors import OptionError
 
 NEXT = "next"
 """What names of outputs begin with that states become."""
-PAST = "past"
+ENCODED = "encoded"
+"""The positions that an encoder has made of what it has read, a counter beside that of the answer."""
+ACTIVATIONS = "int16"
+"""What rows are rounded to, for prompts, where nothing else is wanted (`Options.activations`)."""
 
 
 def load_decoder(
@@ -43,50 +48,118 @@ def load_decoder(
     main(ids: i64[1, s]) -> logits f32[1, vocabulary], or f32[1, s, vocabulary] for those of all positions. What it
     keeps are inputs and outputs behind these, `variables` of the main function: `past: i64[]`, the number of positions
     that are filled, and what the architecture keeps. Calls that do not fit into the rest of its capacity are refused.
+
+    For several sequences each has ids of its own (`sequence0.ids: i64[1, s]`, any number in a call) and states
+    (`sequence0.past`...). Rows of all of them go through products together; `last: i64[n]` are the rows of which there
+    are logits f32[n, vocabulary].
+
+    Of an encoder-decoder there is an input more behind the tokens, what the encoder reads, which has no rows in calls
+    that only continue an answer, and `encoded: i64[]` among what is kept, the number of positions that it made.
     """
     wanted = DecoderSource.of(source)
     checkpoint = read_checkpoint(Path(wanted.path))
     if constants:
         raise OptionError("constants= were given for a language model, whose inputs are tokens", hint="leave them out")
     found = find_architecture(checkpoint.config)
-    config = checkpoint.config.over(found.defaults)
+    config = found.completed(checkpoint.config)
     context = config.count("max_position_embeddings")
     capacity = wanted.capacity or context
     weights = CheckpointWeights(
         checkpoint.tensors, str(checkpoint.path), found.base, wanted.weights, config.count("vocab_size")
     )
-    weights.parts(config, "num_hidden_layers")
-    states = found.states(config, capacity)
-    declared = {"ids": Declared(dt.i64, (1, "s")), PAST: Declared(dt.i64, ()), **states}
-    kept = (PAST, *states)
+    for layers in found.layers:
+        weights.parts(config, layers)
+    encoder = found.encoder
+    if encoder is not None and wanted.sequences is not None:
+        raise _of_one_sequence(found)
+    read = {} if encoder is None else {encoder.name: encoder.declared(config)}
+    counters = (PAST,) if encoder is None else (PAST, ENCODED)
+    states = {**{name: Declared(dt.i64, ()) for name in counters}, **found.states(config, capacity)}
+    lanes = ("",) if wanted.sequences is None else tuple(map(lane_prefix, range(wanted.sequences)))
+    declared = {f"{lane}{IDS}": Declared(dt.i64, (1, f"s{k or ''}")) for k, lane in enumerate(lanes)} | read
+    if wanted.sequences is not None and wanted.logits == "last":
+        declared[LAST] = Declared(dt.i64, ("n",))
+    kept = [f"{lane}{name}" for lane in lanes for name in states]
+    declared |= {f"{lane}{name}": state for lane in lanes for name, state in states.items()}
 
     def translate(translation: Translation, inputs: dict[str, Value | None]) -> Results:
         values = {name: value for name, value in inputs.items() if value is not None}
-        building = _building(values, config, weights, capacity, every=wanted.logits == "all")
-        fits = s.logical_and(s.le(1, building.steps), s.le(building.before + building.steps, capacity))
+        ids = [values[f"{lane}{IDS}"] for lane in lanes]
+        ends = list(accumulate((shape_of(x)[1] for x in ids), initial=s.sym(0)))
+        own = [_lane(values, lane, states, end) for lane, end in zip(lanes, ends, strict=False)]
+        encoding = None if encoder is None else _encoding(values, encoder)
+        every = wanted.logits == "all"
+        building = Building(config, weights, joined(ids, 1), own, capacity, every, values.get(LAST), encoding)
         with translation.builder.at(Loc(node=found.name, op="decoder")):
-            full = f"the cache has {capacity} positions, and the call's tokens must fit behind those that are filled"
-            translation.require(s.logical_and(fits, s.le(0, building.before)), f"{full}: start anew, or ask for more")
+            for name, lane in zip(lanes, own, strict=True):
+                _require_room(translation, lane, name, capacity)
+            if encoder is not None and encoding is not None:
+                _require_one_reading(translation, encoding, encoder, encoder.room(config, capacity))
             (logits,) = translation.fit((), lambda: [found.write(building)])
         weights.check((*found.ignored, *ROPE_FACTORS))
         assert logits is not None
-        rows = logits if building.all_rows else reshape(logits, shape=(1, shape_of(logits)[2]))
-        building.updated[PAST] = ew.add(building.past, dim_value(building.steps))
-        return [rows, *(building.updated[name] for name in kept)]
+        shape = shape_of(logits)
+        rows = logits if every else reshape(logits, shape=(shape[1], shape[2]))
+        if encoding is not None:
+            building.lane.updated[ENCODED] = ew.add(values[ENCODED], dim_value(encoding.rows))
+        return [rows, *(value for lane in own for value in _becomes(lane, states, found))]
 
     outputs = ["logits", *(f"{NEXT}.{name}" for name in kept)]
     module = translated(declared, outputs, 0, translate, shapes=shapes)
     variables = tuple((name, f"{NEXT}.{name}", "", name) for name in kept)
     nodes = sum(op.name not in ("constant", "return") for op in module.main.body.ops)
-    module.main.attrs |= {"variables": variables, "keeps": True, "nodes": nodes}
+    module.main.attrs |= {"variables": variables, "keeps": True, "nodes": nodes, "activations": ACTIVATIONS}
     return module
 
 
-def _building(
-    values: Mapping[str, Value], config: Config, weights: CheckpointWeights, capacity: int, *, every: bool
-) -> Building:
-    ids, past = values["ids"], values[PAST]
-    symbols = input_variables(past)
+def _lane(values: Mapping[str, Value], prefix: str, states: Iterable[str], start: Sym) -> Lane:
+    past, ids = values[f"{prefix}{PAST}"], values[f"{prefix}{IDS}"]
+    own = {name: values[f"{prefix}{name}"] for name in states}
+    return Lane(past, _number(past), start, shape_of(ids)[1], own)
+
+
+def _require_room(translation: Translation, lane: Lane, prefix: str, capacity: int) -> None:
+    """Whether the tokens of a lane fit behind what is filled. A call that is about one sequence has tokens."""
+    fits = s.logical_and(s.le(0, lane.before), s.le(lane.before + lane.steps, capacity))
+    fits = fits if prefix else s.logical_and(s.le(1, lane.steps), fits)
+    whose = f"of {prefix[:-1]} " if prefix else ""
+    full = f"the cache {whose}has {capacity} positions, and the call's tokens must fit behind those that are filled"
+    translation.require(fits, f"{full}: start anew, or ask for more")
+
+
+def _becomes(lane: Lane, states: Iterable[str], architecture: Architecture) -> Iterator[Value]:
+    """What the states of a lane become, in their order."""
+    lane.updated[PAST] = ew.add(lane.past, dim_value(lane.steps))
+    for name in states:
+        if name not in lane.updated:
+            raise _of_one_sequence(architecture)
+        yield lane.updated[name]
+
+
+def _require_one_reading(translation: Translation, encoding: Encoding, encoder: Encoder, room: int) -> None:
+    """Refuse calls before the encoder has read something, those that let it read again, and too much to read."""
+    before, rows = encoding.before, encoding.rows
+    once = s.logical_or(s.eq(rows, 0), s.eq(before, 0))
+    text = f"'{encoder.name}' is read once, in the first call: give nothing of it ([.., 0]) in others, or start anew"
+    translation.require(s.logical_and(once, s.le(1, before + rows)), text)
+    fits = s.logical_and(s.le(0, before), s.le(before + rows, room))
+    translation.require(fits, f"the encoder has {room} positions, and '{encoder.name}' must fit: shorten it")
+
+
+def _encoding(values: Mapping[str, Value], encoder: Encoder) -> Encoding:
+    given = values[encoder.name]
+    return Encoding(given, encoder.rows(shape_of(given)[-1]), _number(values[ENCODED]))
+
+
+def _of_one_sequence(architecture: Architecture) -> UnsupportedError:
+    return UnsupportedError(
+        f"the architecture '{architecture.name}' has no form for several sequences in a call",
+        hint="leave sequences= out; forks of one decoder are fed one after the other",
+    )
+
+
+def _number(counter: Value) -> Sym:
+    symbols = input_variables(counter)
     assert symbols is not None
-    states = {name: value for name, value in values.items() if name not in ("ids", PAST)}
-    return Building(config, weights, ids, past, symbols.item(), shape_of(ids)[1], states, capacity, every)
+    found: Sym = symbols.item()
+    return found

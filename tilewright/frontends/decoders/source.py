@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright.frontends.weights.forms import Wanted, checked_weights
 from tilewright.runtime.errors import OptionError
 
 LOGITS = ("last", "all")
-WEIGHTS = ("float32", "float16", "bfloat16", "int8", "int4")
+IDS, PAST, LAST = "ids", "past", "last"
+"""Names of inputs and of a state."""
+MOST_LANES = 8
+"""Of sequences in a call: rows of more than so many take products for many rows."""
 
 
 @dataclass(frozen=True)
@@ -18,15 +22,21 @@ class DecoderSource:
     path: a .gguf file, or a folder of Hugging Face (config.json and .safetensors).
     capacity: positions that its states have room for; None is the context that it was trained for.
     logits: of the "last" position of a call, or of "all" of them.
-    weights: "float32", "float16", "bfloat16", "int8" or "int4" for matrices that are stored in more bits (integers in
-        groups of 32; the embedding and the head are int8 where others are int4); None takes all as they are stored.
-        "float32" is for all of them.
+    weights: "float32", "float16", "bfloat16", "int8" or "int4" for matrices that are stored in more bits; of integers
+        how many elements of a row share a scale, and whether codes begin at a minimum, may follow ("int4:128",
+        "int8:row", "int4:32:min"; 32 and symmetric by default). The embedding and the head are int8 where others are
+        int4. "float32" is for all of them. A mapping has forms by patterns of the names of tensors, of which the first
+        that fits counts, and others stay ({"*.down_proj.weight": "int8", "*": "int4"}). None takes all as they are
+        stored.
+    sequences: how many of them a call may be about, each with states of its own (`llm.CompiledSequences` runs them);
+        None is one.
     """
 
     path: str | Path
     capacity: int | None = None
     logits: str = "last"
-    weights: str | None = None
+    weights: Wanted = None
+    sequences: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | Path):
@@ -38,13 +48,23 @@ class DecoderSource:
             raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number of positions, from 1 on")
         if self.logits not in LOGITS:
             raise OptionError(f"logits={self.logits!r:.80} is not allowed: one of {', '.join(LOGITS)}")
-        if self.weights is not None and self.weights not in WEIGHTS:
+        object.__setattr__(self, "weights", checked_weights(self.weights))
+        if self.sequences is not None and (
+            not isinstance(self.sequences, int)
+            or isinstance(self.sequences, bool)
+            or not 1 <= self.sequences <= MOST_LANES
+        ):
             raise OptionError(
-                f"weights={self.weights!r:.80} is not allowed: one of {', '.join(WEIGHTS)}, or None",
-                hint="None takes the weights as they are stored",
+                f"sequences={self.sequences!r:.80} is not allowed: give a number from 1 to {MOST_LANES}",
+                hint="it is how many go through the model together; any number may be open",
             )
 
     @classmethod
     def of(cls, source: object) -> DecoderSource:
         """A path alone stands for the defaults."""
         return source if isinstance(source, cls) else cls(str(source))
+
+
+def lane_prefix(number: int) -> str:
+    """What names of inputs and states of one of several sequences begin with."""
+    return f"sequence{number}."

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.problems import shown
 from tilewright.frontends.weights.encode import encoded
 from tilewright.frontends.weights.expression import stored_value
+from tilewright.frontends.weights.forms import Wanted, WeightForm, checked_weights
 from tilewright.frontends.weights.layout import BlockLayout, PlainLayout
+from tilewright.frontends.weights.stacks import stacked
 from tilewright.frontends.weights.stored import StoredTensor
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ops.index import gather
 from tilewright.ops.source import full
+from tilewright.runtime.errors import OptionError
 
 _LISTED = 20
 _HINT = "config and weights must belong together, and all files of a sharded model must be there"
-_BITS = {"float16": 16, "bfloat16": 16, "int8": 8, "int4": 4}
 _DTYPES = {"float32": dt.f32, "float16": dt.f16, "bfloat16": dt.bf16}
 
 
 class CheckpointWeights:
     """The tensors of a checkpoint in `where`. What is missing or of another shape is noted, and stands for zeros until
-    `check` tells all of it at once. Names may lack the `base` of those of an architecture. Matrices are made of the
-    kind `wanted` where that has fewer bits; those with a row for each token of a `vocabulary` have 8 bits at least.
+    `check` tells all of it at once. Names may lack the `base` of those of an architecture. Matrices become
+    what is `wanted` where that has fewer bits; of one form for all, those with a row for each token of a `vocabulary`
+    have 8 bits at least.
     """
 
     def __init__(
@@ -33,11 +38,11 @@ class CheckpointWeights:
         tensors: Mapping[str, StoredTensor],
         where: str,
         base: str = "",
-        wanted: str | None = None,
+        wanted: Wanted = None,
         vocabulary: int = 0,
     ) -> None:
         self.tensors, self.where, self._base = tensors, where, base
-        self._wanted, self._vocabulary = wanted, vocabulary
+        self._wanted, self._vocabulary = checked_weights(wanted), vocabulary
         self._values: dict[str, Value] = {}
         self._used: set[str] = set()
         self._missing: dict[str, tuple[int, ...]] = {}
@@ -52,8 +57,17 @@ class CheckpointWeights:
         if stored is None:
             return full(value=0.0, dtype=dt.f32, shape=shape)
         if name not in self._values:
-            self._values[name] = stored_value(self._as_wanted(stored) if len(shape) == 2 else stored)
+            is_matrix = len(shape) == 2 and shape[0] > 1
+            self._values[name] = stored_value(self._as_wanted(self._key(name), stored) if is_matrix else stored)
         return self._values[name]
+
+    def stack(self, names: Sequence[str], *shape: int) -> Value:
+        """Tensors of one shape as one of f32 [number, ...]."""
+        found = {name: self._find(name, shape) for name in names}
+        stored = [self._as_wanted(self._key(n), tensor) for n, tensor in found.items() if tensor is not None]
+        if len(stored) != len(names):
+            return full(value=0.0, dtype=dt.f32, shape=(len(names), *shape))
+        return stored_value(stacked(stored))
 
     def rows(self, name: str, count: int, width: int, places: Value) -> Value:
         """Rows of a matrix [count, width] of f32 at `places`; an index out of range is an error of the call."""
@@ -72,6 +86,11 @@ class CheckpointWeights:
         """Leave tensors out that the file may have, and that mean nothing."""
         self._used.update(self._key(name) for name in names)
 
+    def shared(self, *names: str) -> str:
+        """Of the names of one tensor that under which it is there. Files have it once, or several times."""
+        self.skip(*names)
+        return next((name for name in names if name in self), names[0])
+
     def check(self, ignored: Iterable[str] = ()) -> None:
         """ModelError that names all tensors that are missing, of another shape, or not of this architecture, but for
         those whose names end in one of `ignored`."""
@@ -84,6 +103,13 @@ class CheckpointWeights:
             lines.append(_list("of another shape", self._wrong.values()))
         if extra:
             lines.append(_list("not of this architecture", extra))
+        patterns = [pattern for pattern, _ in self._wanted] if isinstance(self._wanted, tuple) else []
+        unmatched = [p for p in patterns if not any(fnmatchcase(name, p) for name in self.tensors)]
+        if unmatched:
+            raise OptionError(
+                f"weights= has patterns that no tensor has: {', '.join(map(shown, unmatched[:_LISTED]))}",
+                hint=f"names are such as {next(iter(self.tensors), '')}",
+            )
         if lines:
             raise ModelError(
                 "the tensors are not those that the config describes:\n" + "\n".join(f"  {line}" for line in lines),
@@ -91,15 +117,18 @@ class CheckpointWeights:
                 hint=_HINT,
             )
 
-    def _as_wanted(self, matrix: StoredTensor) -> StoredTensor:
-        wanted, stored = self._wanted, matrix.kind.layout
-        if wanted == "int4" and matrix.shape[0] == self._vocabulary:
-            wanted = "int8"
-        if wanted is None or (isinstance(stored, PlainLayout) and stored.dtype is _DTYPES.get(wanted)):
-            return matrix
-        if isinstance(stored, BlockLayout) and wanted != "float32" and stored.codes.bits <= _BITS[wanted]:
-            return matrix
-        return encoded(matrix.decoded(), wanted, name=matrix.name)
+    def _as_wanted(self, name: str, stored: StoredTensor) -> StoredTensor:
+        form = self._form(name, stored)
+        return stored if form is None else as_form(stored, form)
+
+    def _form(self, name: str, matrix: StoredTensor) -> WeightForm | None:
+        if isinstance(self._wanted, tuple):
+            found = next((text for pattern, text in self._wanted if fnmatchcase(name, pattern)), None)
+            return None if found is None else WeightForm.of(found)
+        if self._wanted is None:
+            return None
+        form = WeightForm.of(self._wanted)
+        return replace(form, type="int8") if form.bits < 8 and matrix.shape[0] == self._vocabulary else form
 
     def _key(self, name: str) -> str:
         """Files of a model without its head have its tensors without the name of the body."""
@@ -124,3 +153,13 @@ def _list(what: str, names: Iterable[str]) -> str:
     more = f", and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     return f"{what}: {', '.join(found[:_LISTED])}{more}"
 
+
+
+def as_form(matrix: StoredTensor, form: WeightForm) -> StoredTensor:
+    """The matrix in this form, or as it is if it has no more bits; "float32" is for all."""
+    stored = matrix.kind.layout
+    if isinstance(stored, PlainLayout) and stored.dtype is _DTYPES.get(form.type):
+        return matrix
+    if isinstance(stored, BlockLayout) and form.type != "float32" and stored.codes.bits <= form.bits:
+        return matrix
+    return encoded(matrix.decoded(), form.type, form.group, form.minimum, matrix.name)

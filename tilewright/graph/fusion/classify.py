@@ -112,6 +112,7 @@ def _elementwise(operator: Operator, compute: Compute, known: tuple[bool, ...]) 
     others = [
         o for o in compute.body.ops if o.name not in ("load", "yield", "const", "index", "bind", "check")
     ]
+    once = _of_matrices(compute) if _positions_are_data(compute) else ()
     size = product(compute.shape)
     axes = tuple(v for v, _ in compute.axes)
     guarded = any(o.attrs.get("guard") for o in loads)
@@ -132,8 +133,21 @@ def _elementwise(operator: Operator, compute: Compute, known: tuple[bool, ...]) 
         unblocks_channels=copies and _unblocks_channels(loads[0].attrs["idx"]),
         reads_once=plain and not guarded and all(covers),
         selects_by_position=guarded,
-        cost=weighted_operations([o.name for o in others]) + COSTLY_OPERATIONS * _picked(compute, loads),
+        cost=weighted_operations([o.name for o in others if o not in once])
+        + COSTLY_OPERATIONS * _picked(compute, loads),
     )
+
+
+def _of_matrices(compute: Compute) -> set[Op]:
+    """What finds positions for whole matrices of the result: once for all of their elements."""
+    within = {v for v, _ in compute.axes[-2:]}
+    found: set[Op] = set()
+    for op in reversed(compute.body.ops):
+        users = [user for result in op.results for user in result.users]
+        if op.name in ("bind", "check") or (users and found.issuperset(users)):
+            found.add(op)
+    moved = any(not within.isdisjoint(i.vars) for o in found for i in o.attrs.get("idx", ()))
+    return set() if moved or len(compute.axes) < 3 else found
 
 
 def _picked(compute: Compute, loads: Sequence[Op]) -> int:

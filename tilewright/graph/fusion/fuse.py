@@ -25,6 +25,8 @@ from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import failure
 from tilewright.ir.optional_steps import Part
 from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.sym import sym
+from tilewright.ops.view import is_consecutive_slice
 from tilewright.passes import PassContext
 
 
@@ -245,14 +247,11 @@ class _Fusion:
         return [*before, self._fused(region), *after]
 
     def _leading_aliases(self, region: Region) -> list[Op]:
-        """Reshapes of values from outside: they need no kernel."""
+        """Reshapes of values from outside, and parts of them: they need no kernel."""
         found: list[Op] = []
         for op in list(region.ops):
-            if (
-                not self.facts.info(op).is_alias
-                or self._is_loose(op.operands[0])
-                or op.operands[0].op in region.ops
-            ):
+            is_alias = self.facts.info(op).is_alias or _is_part(op)
+            if not is_alias or self._is_loose(op.operands[0]) or op.operands[0].op in region.ops:
                 continue
             region.ops.remove(op)
             found.append(op)
@@ -320,6 +319,19 @@ class _Fusion:
 
     def _claims(self, region: Region, op: Op) -> bool:
         return self.strategies.ask(region.strategy, lambda s: s.claims(op, self.facts.info(op)), False)
+
+
+def _is_part(op: Op) -> bool:
+    """Whether an op gives a part of a tensor whose elements follow each other, and which a call alone knows. A kernel
+    that is given the part has neither its place nor the size of the whole among its dims, and is that of other parts,
+    too."""
+    if not op.attrs.keys() >= {"starts", "sizes", "steps"} or not is_consecutive_slice(op):
+        return False
+    if any(not is_operator(u) for u in op.result.users):
+        return False
+    whole, part = op.operands[0].tensor.shape, op.result.tensor.shape
+    cut = zip(op.attrs["starts"], part, whole, strict=True)
+    return any(n != d and not (sym(start).is_const and n.is_const) for start, n, d in cut)
 
 
 def _label(region: Region, anchor: Op) -> str:

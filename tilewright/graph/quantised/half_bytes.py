@@ -19,6 +19,7 @@ from tilewright.graph.match import (
     keeps_each_element,
     multiplies_known,
     picks_by_data,
+    picks_matrices,
     shape_of,
     type_of,
 )
@@ -75,8 +76,8 @@ def products_of(constants: Sequence[Op]) -> list[Op]:
 
 
 def _products(cast: Op) -> list[Op]:
-    """The products of matrices whose right operand a cast to float32 ends up in, by elementwise work and transposes;
-    none where anything else reads it, but for what picks elements."""
+    """The products of matrices whose right operand a cast to float32 ends up in, by elementwise work, transposes
+    and the picking of whole matrices; none where anything else reads it, but for what picks elements."""
     if cast.name != "cast" or dtype_of(cast.result) is not dt.f32:
         return []
     found: list[Op] = []
@@ -86,6 +87,10 @@ def _products(cast: Op) -> list[Op]:
         for user in op.result.users:
             if multiplies_known(user, op.result):
                 found.append(user)
+            elif picks_matrices(user) and user.operands[0] is op.result:
+                if user not in seen:
+                    seen.add(user)
+                    pending.append(user)
             elif picks_by_data(user) and user.operands[0] is op.result:
                 continue
             elif not keeps_each_element(user):

@@ -1,7 +1,7 @@
 """Quantised weights of 1, 2, 3, 5 or 6 bits take as many in memory: each is split into planes, whose bits are powers of
 two.
 
-    cast(q)      q: i8 of elements from -32 to 31      becomes      cast(high) * 4 + cast(low)      high: i4, low: u2
+    cast(q)      q: i8 of elements from -32 to 31      becomes      cast(i8(high) * 4 + i8(low))      high: i4, low: u2
 
 A plane of one bit is one of flags. Which elements share a word is for the schedule of the product to say; other
 readers, as a lookup of tokens, take them from there as well. All steps are exact, so that no result changes.
@@ -110,10 +110,11 @@ def _split(module: Module, ops: Sequence[Op], planes: Sequence[tuple[np.ndarray,
 
 
 def _joined(planes: Sequence[tuple[Value, int]]) -> Value:
+    """f32: the sum of the planes, which are joined as bytes."""
     (upper, below), *lower = planes
-    found = ew.cast(upper, dtype=dt.f32)
-    if below:
-        found = ew.mul(found, float(1 << below))
+    if not lower:
+        return ew.cast(upper, dtype=dt.f32)
+    found = ew.mul(ew.cast(upper, dtype=dt.i8), 1 << below)
     for plane, _ in lower:
-        found = ew.add(found, ew.cast(plane, dtype=dt.f32))
-    return found
+        found = ew.add(found, ew.cast(plane, dtype=dt.i8))
+    return ew.cast(found, dtype=dt.f32)

@@ -27,6 +27,7 @@ from tilewright.graph.match import (
     matrix_product,
     multiplies_known,
     picks_by_data,
+    picks_matrices,
     shape_of,
     type_of,
 )
@@ -117,7 +118,8 @@ def _widens(op: Op) -> bool:
     is_number = before.dtype.kind != "string" and after.dtype.kind in ("int", "uint", "float")
     if not is_constant(x) or not is_number or not before.is_static:
         return False
-    return before.dtype.bits < after.dtype.bits and _bytes(after) > LEAST_BYTES
+    bits = 1 if before.dtype is dt.bool_ else before.dtype.bits
+    return bits < after.dtype.bits and _bytes(after) > LEAST_BYTES
 
 
 def _why_folded(cast: Op, target: Target | None) -> str:
@@ -133,6 +135,9 @@ def _why_folded(cast: Op, target: Target | None) -> str:
                 if target is not None and is_float and not reads_weights_once(_rows(user), target):
                     return f"{_rows(user)} rows read each of its elements, which are no shorter than half"
                 is_multiplied = True
+            elif picks_matrices(user) and user.operands[0] is op.result and user not in seen:
+                seen.add(user)
+                pending.append(user)
             elif (picks_by_data(user) and user.operands[0] is op.result) or user in seen:
                 continue
             elif not keeps_each_element(user):
@@ -174,7 +179,8 @@ class WeightOnly:
         rewrite(module.main, [order_data], module, ctx.remarks, stage=self.name, within=ctx)
         choose_halves(module, ctx, self.name)
         turn_picked(module)
-        rewrite(module.main, [centre_weights, untranspose_weights], module, ctx.remarks, stage=self.name, within=ctx)
+        rules = [centre_weights, untranspose_weights, pick_constants]
+        rewrite(module.main, rules, module, ctx.remarks, stage=self.name, within=ctx)
         drop_dead(module)
         split_into_planes(module, ctx, self.name)
         drop_dead(module)
@@ -284,6 +290,51 @@ def untranspose_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     return None if transposed is None else matmul(x, transposed, transpose_a=product.turns_data)
 
 
+@rule()
+def pick_constants(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """x @ pick(f(q), at) -> x @ f(pick(q, at)) for constants q, which are transposed when compiling where the product
+    reads them so: elements of the matrices that are picked are dequantised in the product, and no others."""
+    product = matrix_product(op)
+    if product is None:
+        return None
+    x, w = op.operands[product.data], op.operands[product.weights]
+    if w.op is None or not picks_matrices(w.op) or is_constant(w.op.operands[0]) or not is_known(w.op.operands[0]):
+        return None
+    stack, turns = w.op.operands[0], product.turns_weights
+    if turns and (turned := _transposed(stack, ctx.module)) is not None:
+        stack, turns = turned, False
+    found = _picked(stack, w.op)
+    if found is None:
+        return None
+    return matmul(x, found, transpose_a=product.turns_data, transpose_b=turns)
+
+
+def _picked(value: Value, pick: Op) -> Value | None:
+    """What an op that picks along the first axis makes of a value, computed from what it picks of constants; None where
+    the value follows from these in ways that this does not know."""
+    op, count = value.op, shape_of(pick.operands[0])[0]
+    if op is None or not shape_of(value) or shape_of(value)[0] != count or count == 1:
+        return None
+    if is_constant(value):
+        return OPERATORS[pick.name](value, *pick.operands[1:], **pick.attrs)
+    if is_elementwise(op):
+        rank = len(shape_of(value))
+        found = [v if len(shape_of(v)) < rank or shape_of(v)[0] != count else _picked(v, pick) for v in op.operands]
+        known = [v for v in found if v is not None]
+        return OPERATORS[op.name](*known, **op.attrs) if len(known) == len(found) else None
+    if not _keeps_axis(op, 0):
+        return None
+    inner = _picked(op.operands[0], pick)
+    if inner is None:
+        return None
+    places = shape_of(pick.result)[: type_of(pick.result).rank - type_of(pick.operands[0]).rank + 1]
+    attrs = {
+        name: (*(places if each[0] == count else (each[0],) * len(places)), *each[1:])
+        for name, each in op.attrs.items()
+    }
+    return OPERATORS[op.name](inner, **attrs)
+
+
 def _swaps_last(op: Op) -> bool:
     rank = type_of(op.result).rank
     return op.name == "transpose" and tuple(op.attrs["perm"]) == (*range(rank - 2), rank - 1, rank - 2)
@@ -296,7 +347,7 @@ def _transposed(value: Value, module: Module) -> Value | None:
     rank = type_of(value).rank
     if op.name == "full" or rank == 0:
         return value
-    if rank == 2 and (found := _columns_last(value, module)) is not None:
+    if rank in (2, 3) and (found := _columns_last(value, module, rank - 2)) is not None:
         return found
     if op.name == "constant":
         array = constant_array(value, module)
@@ -313,50 +364,56 @@ def _transposed(value: Value, module: Module) -> Value | None:
     return OPERATORS[op.name](*known, **op.attrs) if len(known) == len(operands) else None
 
 
-def _columns_last(value: Value, module: Module) -> Value | None:
-    """A value [n, ...] as [..., n], so that what belongs to neighbouring rows lies together, computed from constants
-    that are; None where it follows from them in ways that this does not know. Numbers of groups are spread over these
-    by an expand and reshapes, which leave the first axis as it is."""
+def _columns_last(value: Value, module: Module, axis: int) -> Value | None:
+    """A value [.., n, ...], n its axis of this number, as [.., ..., n], so that what belongs to neighbouring rows lies
+    together, computed from constants that are; None where it follows from them in ways that this does not know. Numbers
+    of groups are spread over these by an expand and reshapes, which leave this axis and those before it as they are."""
     op, shape = value.op, shape_of(value)
-    if op is None or not shape:
+    if op is None or len(shape) <= axis:
         return None if shape else value
     if is_constant(value):
         array = constant_array(value, module)
         if array is None:
             return None
-        return constant(np.ascontiguousarray(np.moveaxis(array, 0, -1)), value.name or "w")
-    if len(shape) == 2 and _swaps_last(op):
+        return constant(np.ascontiguousarray(np.moveaxis(array, axis, -1)), value.name or "w")
+    if len(shape) == axis + 2 and _swaps_last(op):
         return op.operands[0]
     if is_elementwise(op):
-        found = [_columns_last_of(v, len(shape), module) for v in op.operands]
+        found = [_columns_last_of(v, len(shape), module, axis) for v in op.operands]
         known = [v for v in found if v is not None]
         return OPERATORS[op.name](*known, **op.attrs) if len(known) == len(found) else None
-    if not _keeps_first_axis(op):
+    if not all(_keeps_axis(op, k) for k in range(axis + 1)):
         return None
-    inner = _columns_last(op.operands[0], module)
-    turned = {name: (*each[1:], each[0]) for name, each in op.attrs.items()}
+    inner = _columns_last(op.operands[0], module, axis)
+    turned = {name: (*each[:axis], *each[axis + 1 :], each[axis]) for name, each in op.attrs.items()}
     return None if inner is None else OPERATORS[op.name](inner, **turned)
 
 
-def _keeps_first_axis(op: Op) -> bool:
-    """Whether it is a view that shows the rows of its operand, changed but in order, and says so by one attribute or
-    several that have an item for each axis."""
+def _keeps_axis(op: Op, axis: int) -> bool:
+    """Whether it is a view that shows what its operand has at each index of an axis, changed but in order, and says so
+    by one attribute or several that have an item for each axis."""
     if not is_view(op) or "perm" in op.attrs:
         return False
     rank, types = type_of(op.result).rank, [type_of(op.operands[0])]
-    if not types[0].rank or not all(isinstance(each, tuple) and len(each) == rank for each in op.attrs.values()):
+    if types[0].rank <= axis or not all(isinstance(each, tuple) and len(each) == rank for each in op.attrs.values()):
         return False
     compute = OPERATORS[op.name].compute(types, op.attrs)
-    first, *others = next(o.attrs["idx"] for o in compute.body.ops if o.name == "load")
-    v = compute.axes[0][0]
-    return first is v and shape_of(op.operands[0])[0] == shape_of(op.result)[0] and not any(v in i.vars for i in others)
+    idx = next(o.attrs["idx"] for o in compute.body.ops if o.name == "load")
+    v, others = compute.axes[axis][0], (*idx[:axis], *idx[axis + 1 :])
+    return (
+        idx[axis] is v
+        and shape_of(op.operands[0])[axis] == shape_of(op.result)[axis]
+        and not any(v in i.vars for i in others)
+    )
 
 
-def _columns_last_of(operand: Value, rank: int, module: Module) -> Value | None:
+def _columns_last_of(operand: Value, rank: int, module: Module, axis: int) -> Value | None:
     """An operand of an elementwise operator of so many axes, of which it may have fewer, as `_columns_last`."""
     shape = shape_of(operand)
     if not shape or len(shape) == rank:
-        return _columns_last(operand, module)
+        return _columns_last(operand, module, axis)
+    if axis:
+        return None
     array = constant_array(operand, module)
     if array is not None:
         return constant(array.reshape(*array.shape, 1), operand.name or "w")

@@ -17,8 +17,10 @@ _BINS = 65536
 
 def largest(values: np.ndarray, count: int) -> np.ndarray:
     """The places of the `count` greatest of f32[n], the greatest first, the first of equal ones first."""
-    if not 0 < count < values.size:
-        return np.argsort(-values, kind="stable")[:count]
+    if count == 0:  # nothing is ordered for nothing
+        return np.empty(0, np.intp)
+    if count >= values.size:
+        return np.argsort(-values, kind="stable")
     width = values.size // _BLOCKS
     bounds = values
     if 2 * count <= width:

@@ -34,8 +34,8 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     control = {token for token, added in library.added.items() if added.special}
     named = {key: library.names[name] for key, name in special_names(folder).items() if name in library.names}
     control |= set(named.values())
-    begin = library.around[0] if library.around else named.get("bos_token")
-    asked = config.get("add_bos_token") is True or bool(library.around)
+    begin = library.lead[0] if library.lead else named.get("bos_token")
+    asked = config.get("add_bos_token") is True or bool(library.lead)
     ends = _ends(folder, library, control)
     ends |= {named[key] for key in ("eos_token",) if key in named}
     size = max(library.names.values(), default=-1) + 1
@@ -45,6 +45,9 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
         begin,
         frozenset(ends),
         begins=asked and begin is not None,
+        lead=tuple(library.lead),
+        trail=tuple(library.trail),
+        **_of_answers(folder, library),
     )
     return Tokenizer(size, library.name, spelling, library, special, leading_space, str(path))
 
@@ -58,6 +61,26 @@ def _ends(folder: Path, library: LibraryText, control: set[int]) -> set[int]:
             if isinstance(token, int) and not isinstance(token, bool) and library.name(token) is not None:
                 found.add(token)
     return found
+
+
+def _of_answers(folder: Path, library: LibraryText) -> dict[str, Any]:
+    """What answers of an encoder-decoder begin with, and what is in none of them."""
+    told = read_json(folder / "config.json") | {
+        name: value for name, value in read_json(folder / "generation_config.json").items() if value is not None
+    }
+    if not told.get("is_encoder_decoder", "decoder_start_token_id" in told):
+        return {}
+    start = _known(library, told.get("decoder_start_token_id", told.get("bos_token_id")))
+    bad = told.get("bad_words_ids")
+    words = [word for word in bad if isinstance(word, list) and len(word) == 1] if isinstance(bad, list) else []
+    never = [token for word in words for token in _known(library, word[0])]
+    return {"start": start, "forced": _known(library, told.get("forced_bos_token_id")), "never": frozenset(never)}
+
+
+def _known(library: LibraryText, token: Any) -> tuple[int, ...]:
+    """A token that a configuration names, where it is one."""
+    is_number = isinstance(token, int) and not isinstance(token, bool)
+    return (token,) if is_number and library.name(token) is not None else ()
 
 
 def _content(token: Any) -> str:

@@ -37,7 +37,7 @@ def byte_pairs(
 
 
 class LibraryText:
-    """A segmenter that a tokenizer.json describes. `lead` and `trail` are what it puts around a text."""
+    """A segmenter that a tokenizer.json describes. `lead` and `trail` are the tokens that it puts around a text."""
 
     def __init__(self, path: Path) -> None:
         self.source = str(path)
@@ -47,7 +47,7 @@ class LibraryText:
         self._lock = threading.Lock()
         self.names: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         self.added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
-        self.around: list[int] = self._tokenizer.encode("", add_special_tokens=True).ids
+        self.lead, self.trail = self._around()
 
     def encode(self, text: str, *, control: bool, first: bool) -> list[int]:
         with self._lock:  # whether special tokens are text is a property of the whole object
@@ -56,6 +56,13 @@ class LibraryText:
 
     def name(self, token: int) -> str | None:
         return self._tokenizer.id_to_token(token)
+
+    def _around(self) -> tuple[list[int], list[int]]:
+        """Found around a text of one letter, as nothing says which of both stands around none."""
+        whole, alone = (self._tokenizer.encode("a", add_special_tokens=special).ids for special in (True, False))
+        last = len(whole) - len(alone)
+        places = [k for k in range(last + 1) if whole[k : k + len(alone)] == alone]
+        return (whole[: places[0]], whole[places[0] + len(alone) :]) if places and alone else ([], [])
 
     def spelling(self) -> tuple[Spelling, bool]:
         """How it spells tokens, and whether a space before the first word is its own; UnsupportedError where that is

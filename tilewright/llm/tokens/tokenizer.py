@@ -27,7 +27,9 @@ class Segmenter(Protocol):
 @dataclass(frozen=True)
 class Special:
     """What of a vocabulary is no ordinary text. `control` tokens have no text of their own; `literal` ones are their
-    names; a sequence begins with `begin` where `begins` (a chat, where `chat_begins`), and `ends` end an answer."""
+    names; a sequence begins with `begin` where `begins` (a chat, where `chat_begins`), and `ends` end an answer. What
+    an encoder reads stands between `lead` and `trail`; an answer to it begins with `start`, and with `forced` tokens
+    behind it unless somebody wants others; `never` are in none of them."""
 
     control: frozenset[int] = frozenset()
     literal: frozenset[int] = frozenset()
@@ -35,6 +37,11 @@ class Special:
     ends: frozenset[int] = frozenset()
     begins: bool = False
     chat_begins: bool = False
+    lead: tuple[int, ...] = ()
+    trail: tuple[int, ...] = ()
+    start: tuple[int, ...] = ()
+    forced: tuple[int, ...] = ()
+    never: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,10 @@ class Tokenizer:
         `control`: names of control tokens in the text, such as <|im_end|>, become these."""
         found = self.segmenter.encode(_text(text), control=control, first=True)
         return self._begun(found) if begin and self.special.begins else found
+
+    def encode_read(self, text: str) -> list[int]:
+        """The tokens of a text for an encoder, with those that stand around it."""
+        return [*self.special.lead, *self.encode(text, begin=False), *self.special.trail]
 
     def encode_chat(self, text: str) -> list[int]:
         """The tokens of what a template made: its control tokens count, those between `MARKED` characters do not."""

@@ -8,6 +8,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import converted_from, scalar_operation
+from tilewright.ir.types import ScalarType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,22 +38,30 @@ def field_bits(dtype: DType) -> int:
 
 def field_of(value: Value) -> TakenField | None:
     """Where an element of less than a byte is taken from a byte or a word; None of other values."""
-    moved = converted_from(value)
-    if moved is None:
+    moved, dtype = converted_from(value), value.type
+    if moved is None or not isinstance(dtype, ScalarType) or not field_bits(dtype.dtype):
         return None
-    dtype = value.scalar.dtype
-    if dtype is dt.bool_ and moved.op is not None and moved.op.name == "and":
-        moved = moved.op.operands[0]
-    if not field_bits(dtype) or moved.op is None or moved.op.name != "shr":
+    shift = _operands(moved, ("and", "shr") if dtype.dtype is dt.bool_ else ("shr",))
+    whole = shift[0].op if shift else None
+    if whole is None or whole.name != "load" or whole.result.scalar.dtype not in (dt.u8, dt.u32):
         return None
-    whole, shift = moved.op.operands
-    is_shared = whole.scalar.dtype in (dt.u8, dt.u32) and whole.op is not None and whole.op.name == "load"
-    return TakenField(whole.op, shift, dtype) if is_shared and whole.op is not None else None
+    return TakenField(whole, shift[1], dtype.dtype)
+
+
+def _operands(value: Value, names: tuple[str, ...]) -> list[Value]:
+    """The operands of the last of ops of these names, of which each computes the first operand of the one before it,
+    and the first one the value; none where there are others."""
+    found = [value]
+    for name in names:
+        if found[0].op is None or found[0].op.name != name:
+            return []
+        found = list(found[0].op.operands)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fields:
-    """A float whose lower bits are a field of a word, and whose upper ones, if there are such, are one of another:
+class JoinedFields:
+    """A number whose lower bits are a field of a word, and whose upper ones, if there are such, are one of another:
     `high * 2**bits of low + low`."""
 
     low: TakenField
@@ -71,25 +80,33 @@ class Fields:
         return self.parts[-1].dtype.kind == "int"
 
 
-def fields_operand(op: Op) -> Fields | None:
-    """The fields of words that an op makes a float32 of, by a cast or by a sum of two; None for others."""
-    alone = _field_in_words(op.result)
-    if alone is not None:
-        return Fields(alone)
-    operation = scalar_operation(op)
-    if operation.linear != "together" or not operation.commutative:
+def fields_operand(op: Op) -> JoinedFields | None:
+    """The fields of words that an op converts to another dtype: one, or the sum of two as a byte; None for others."""
+    source = converted_from(op.result)
+    if source is None:
         return None
-    for upper, lower in (op.operands, op.operands[::-1]):
-        low, high = _field_in_words(lower), _multiplied(upper)
-        if low is not None and high is not None and high[1] == 1 << low.bits and low.dtype.kind != "int":
-            return Fields(low, high[0])
+    taken = field_of(source)
+    if taken is not None:
+        return None if taken.is_half else JoinedFields(taken)
+    operation = scalar_operation(source.op)
+    if source.op is None or operation.linear != "together" or not operation.commutative:
+        return None
+    for upper, lower in (source.op.operands, source.op.operands[::-1]):
+        low, high = _field_as(lower, source), _multiplied(upper)
+        if low is None or high is None or high[1] != 1 << low.bits or low.dtype.kind == "int":
+            continue
+        found = JoinedFields(low, high[0])
+        if found.bits + (not found.is_signed) <= source.scalar.dtype.bits:
+            return found
     return None
 
 
-def _field_in_words(value: Value) -> TakenField | None:
+def _field_as(value: Value, whole: Value) -> TakenField | None:
+    """The field of a word that a value is, in the dtype of another."""
     source = converted_from(value)
     taken = None if source is None else field_of(source)
-    return None if taken is None or taken.is_half or value.scalar.dtype is not dt.f32 else taken
+    is_whole = taken is not None and not taken.is_half and value.scalar.dtype is whole.scalar.dtype is dt.i8
+    return taken if is_whole else None
 
 
 def _multiplied(value: Value) -> tuple[TakenField, float] | None:
@@ -97,7 +114,7 @@ def _multiplied(value: Value) -> tuple[TakenField, float] | None:
     if value.op is None or scalar_operation(value.op).linear != "each":
         return None
     for x, by in (value.op.operands, value.op.operands[::-1]):
-        field = _field_in_words(x)
+        field = _field_as(x, value)
         if field is not None and by.op is not None and by.op.name == "const":
             return field, by.op.attrs["value"]
     return None

@@ -17,6 +17,7 @@ from tilewright.loops.edit import (
     base_name,
     block_of,
     body_of,
+    bound_in,
     buffer_type,
     describe,
     enclosing_loops,
@@ -37,6 +38,7 @@ from tilewright.loops.edit import (
     refuse,
     substitute_in,
     take_ops,
+    vars_read,
 )
 from tilewright.loops.primitive import primitive
 
@@ -304,7 +306,15 @@ class _Fusion:
             self._put_conditions(restricted, copy, conditions)
             return
         ranges = self.around | {loop_var(op): loop_range(op) for op in copy.walk() if is_loop(op)}
+        limited = {v for v, listed in conditions.items() if listed}
+        moved = set[Op]()  # what is computed from positions that may be outside
         for op in copy.walk():
+            if op.blocks:
+                continue
+            if limited.isdisjoint(vars_read([op])) and not any(v.op in moved for v in op.operands):
+                continue
+            moved.add(op)
+            limited |= bound_in([op])
             if op.name in ("check", "bind") or (scalar_operation(op).divides and op.result.scalar.dtype.is_int):
                 refuse(STEP, self.old, f"guard='loads' is not possible, as its producer has a '{op.name}'")
             if op.name == "load" and op.operands[0] is not self.new:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.core import Func, Op, Value, erase_dead, insert_before
-from tilewright.ir.scalar import ScalarOp, converted_from, identity, scalar_operation
+from tilewright.ir.scalar import identity, scalar_operation
 from tilewright.ir.sym import ONE, ZERO, Sym
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
+from tilewright.loops.analysis.linear import Linear, Summand, stores_to
 from tilewright.loops.analysis.region import new_tile, tile_axes
 from tilewright.loops.conditions.simplify import PURE
 from tilewright.loops.edit import (
@@ -83,10 +84,10 @@ def factor_out(func: Func, buffer: Value, loop: Op) -> Factored:
     around = _around(term.store, loop)
     filled = _filled(term, loop)
     if filled is None:
-        linear = _Linear(loop, frozenset(map(loop_var, around)), term.idx)
+        linear = Linear(loop, frozenset(map(loop_var, around)), term.idx)
         parts = linear.parts(term.value)
     else:
-        linear = _Linear(loop, filled.inside, (filled.column,))
+        linear = Linear(loop, filled.inside, (filled.column,))
         parts = linear.parts(filled.store.operands[0])
     varying = [p for p in parts if p.varies is not None]
     if len(varying) != 1 or not (varying[0].factors or len(parts) > 1) or (filled is None and len(parts) > 1):
@@ -113,7 +114,7 @@ def factor_out(func: Func, buffer: Value, loop: Op) -> Factored:
 
 def _only_term(buffer: Value, loop: Op) -> Accumulation:
     """The one statement of the loop that adds to the buffer, in loops alone."""
-    terms = [accumulation_of(op) for op in _stores(loop, buffer)]
+    terms = [accumulation_of(op) for op in stores_to(loop, buffer)]
     (term,) = terms if len(terms) == 1 else (None,)
     if term is None or not term.is_sum or not term.idx or "guard" in term.store.attrs:
         refuse(STEP, buffer, f"{describe(loop)} does more with it than to add up one term")
@@ -128,10 +129,6 @@ def _around(op: Op, loop: Op) -> list[Op]:
     """The loops around it from `loop` on."""
     around = enclosing(op)
     return around[around.index(loop) :]
-
-
-def _stores(loop: Op, buffer: Value) -> list[Op]:
-    return [op for op in loop.walk() if op.name == "store" and op.operands[1] is buffer]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,12 +157,12 @@ def _filled(term: Accumulation, loop: Op) -> _Filled | None:
         return None
     other = next((o for o in found if o is not read), read)
     inside = frozenset(map(loop_var, _around(term.store, loop)))
-    (store,) = _stores(loop, read.operands[0])
+    (store,) = stores_to(loop, read.operands[0])
     column = read.attrs["idx"][-1]
     is_column = not (term.idx[-1] - column).vars & inside
     is_other = not any(i.vars & column.vars & inside for i in other.attrs["idx"])
     moves = any(loop_var(loop) in i.vars for i in other.attrs["idx"]) and "guard" not in read.attrs
-    if not (is_column and is_other and moves) or _stores(loop, other.operands[0]):
+    if not (is_column and is_other and moves) or stores_to(loop, other.operands[0]):
         return None
     if not all(d.is_const for d in buffer_type(term.buffer).shape[:-1]):
         return None
@@ -174,92 +171,10 @@ def _filled(term: Accumulation, loop: Op) -> _Filled | None:
 
 def _is_computed(buffer: Value, loop: Op) -> bool:
     """Whether it is in registers, filled by one store in the loop and read by one load."""
-    stores = _stores(loop, buffer)
+    stores = stores_to(loop, buffer)
     if len(stores) != 1 or len(places_of(buffer)) != 2 or buffer_type(buffer).space != "reg":
         return False
     return bool(stores[0].attrs["idx"]) and all(map(is_loop, _around(stores[0], loop)))
-
-
-# What stays of it
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A summand of a linear expression: what `varies` in the loop (None: 1), times factors that stay, or the negative
-    of that."""
-
-    varies: Value | None
-    factors: tuple[Value, ...]
-    negative: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Linear:
-    """Takes expressions apart that are computed in `loop`, in loops of the variables `inside`, for elements at
-    `places`."""
-
-    loop: Op
-    inside: frozenset[Sym]
-    places: tuple[Sym, ...]
-
-    def parts(self, value: Value) -> list[_Part]:
-        if self._stays(value):
-            return [_Part(None, (value,), False)]
-        op = value.op
-        assert op is not None, "what does not stay is computed"
-        operation = scalar_operation(op)
-        if operation.linear == "together" and operation.result == "same":
-            found = [
-                _Part(p.varies, p.factors, p.negative ^ (_sign(operation, k) < 0))
-                for k, v in enumerate(op.operands)
-                for p in self.parts(v)
-            ]
-            return found if sum(p.varies is not None for p in found) == 1 else [_Part(value, (), False)]
-        if operation.linear == "each":
-            a, b = op.operands
-            for varies, factor in ((a, b), (b, a)):
-                if self._stays(factor):
-                    return [_Part(p.varies, (*p.factors, factor), p.negative) for p in self.parts(varies)]
-        return [_Part(value, (), False)]
-
-    def _stays(self, value: Value) -> bool:
-        """Whether it is the same in all iterations of the loop, for each element."""
-        return all(self._is_same(op) for op in _tree(value))
-
-    def _is_same(self, op: Op) -> bool:
-        if op.name == "const":
-            return True
-        if op.name != "load":
-            is_function = scalar_operation(op).is_pure and scalar_operation(op).arity > 0
-            return is_function or converted_from(op.result) is not None
-        read = (*op.attrs["idx"], *op.attrs.get("guard", ()))
-        moved = self.moved(read, (ZERO,) * len(self.places))
-        return not _stores(self.loop, op.operands[0]) and not any(i.vars & self.inside for i in moved)
-
-    def moved(self, read: Sequence[Sym], places: Sequence[Sym]) -> tuple[Sym, ...]:
-        """Expressions of the places of elements at other ones: a variable that moves a place by one makes all the
-        difference."""
-        found = tuple(read)
-        for before, after in zip(self.places, places, strict=True):
-            v = next((v for v in sorted(before.vars & self.inside, key=str) if v not in (before - v).vars), None)
-            if v is not None:
-                found = tuple(i.subs({v: after - (before - v)}) for i in found)
-        return found
-
-
-def _sign(operation: ScalarOp, k: int) -> int:
-    """Whether a sum adds its operand of this number (1) or takes it off (-1)."""
-    return int(operation.evaluate(*(int(n == k) for n in range(operation.arity))))
-
-
-def _tree(value: Value) -> Iterator[Op]:
-    """The ops that compute a scalar, from loads on."""
-    op = value.op
-    assert op is not None
-    yield op
-    if op.name != "load":
-        for v in op.operands:
-            yield from _tree(v)
 
 
 # What becomes of it
@@ -288,7 +203,7 @@ def _sum_alone(
     return Alone(tile, clear, add[: len(sums)], add[len(sums) :])
 
 
-def _add_with_factors(loops: Sequence[Op], copies: _Copies, parts: Sequence[_Part], alone: Value | None) -> None:
+def _add_with_factors(loops: Sequence[Op], copies: _Copies, parts: Sequence[Summand], alone: Value | None) -> None:
     """Make the loops that add the tile to the buffer multiply it by its factors first, and add what is left."""
     old, tile, total, store = body_of(loops[-1]).ops[-4:]
     value = old.result
@@ -311,7 +226,7 @@ def _add_with_factors(loops: Sequence[Op], copies: _Copies, parts: Sequence[_Par
 class _Copies:
     """Copies of what stays, for elements at other `places`, and operations on them."""
 
-    linear: _Linear
+    linear: Linear
     places: tuple[Sym, ...]
     ops: list[Op] = field(default_factory=list)
     made: dict[Value, Value] = field(default_factory=dict)

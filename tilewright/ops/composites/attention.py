@@ -5,11 +5,13 @@ from __future__ import annotations
 from tilewright.ir.core import Value
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.declared import composite
 from tilewright.ops.index import gather
 from tilewright.ops.shape import UndecidedDimsError
 from tilewright.ops.view import concat, reshape, section, shape_of, transpose
 
 
+@composite
 def to_heads(x: Value, count: int) -> Value:
     """[batch, steps, count * size] -> [batch, count, steps, size]; ValueError where the width is not so divided,
     UndecidedDimsError where it is unknown."""
@@ -22,12 +24,14 @@ def to_heads(x: Value, count: int) -> Value:
     return transpose(apart, perm=(0, 2, 1, 3))
 
 
+@composite
 def from_heads(x: Value) -> Value:
     """[batch, heads, steps, size] -> [batch, steps, heads * size]."""
     batch, heads, steps, size = shape_of(x)
     return reshape(transpose(x, perm=(0, 2, 1, 3)), shape=(batch, steps, heads * size))
 
 
+@composite
 def rotated(x: Value, cos: Value, sin: Value, positions: Value, *, interleaved: bool) -> Value:
     """Heads [batch, heads, steps, size] rotated by the angles of their positions (Su et al., 2021).
 
@@ -60,6 +64,7 @@ def _at(table: Value, positions: Value, interleaved: bool) -> Value:
     return reshape(found, shape=(batch, sym(1), steps, width))
 
 
+@composite
 def quarter_turned(x: Value, interleaved: bool) -> Value:
     """The elements of each pair (a, b) as (-b, a), of heads [batch, heads, steps, an even size]."""
     *outer, width = shape_of(x)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tilewright.ir.core import Value
 from tilewright.ir.dtype import DType
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.declared import composite
 from tilewright.ops.reduce import dtype_of
 from tilewright.ops.source import full
 from tilewright.ops.view import concat, expand, reshape, section, shape_of
@@ -30,15 +31,18 @@ Number = Value | ComplexPair
 """Real or complex numbers."""
 
 
+@composite
 def zeros_like(x: Value) -> Value:
     return full(value=0.0, dtype=dtype_of(x), shape=shape_of(x))
 
 
+@composite
 def as_pair(x: Number) -> ComplexPair:
     """Real numbers with zeros as their imaginary parts."""
     return x if isinstance(x, ComplexPair) else ComplexPair(x, zeros_like(x))
 
 
+@composite
 def pair_of(real: Value, imaginary: Value) -> ComplexPair:
     """Of parts that are broadcast against each other."""
     if shape_of(real) != shape_of(imaginary):
@@ -47,6 +51,7 @@ def pair_of(real: Value, imaginary: Value) -> ComplexPair:
     return ComplexPair(real, imaginary)
 
 
+@composite
 def real_of(x: Number) -> Value:
     return x.real if isinstance(x, ComplexPair) else x
 
@@ -56,6 +61,7 @@ def each(x: ComplexPair, apply: Callable[[Value], Value]) -> ComplexPair:
     return ComplexPair(apply(x.real), apply(x.imaginary))
 
 
+@composite
 def cast(x: Number, dtype: DType) -> ComplexPair:
     """With parts of a dtype."""
     return each(as_pair(x), lambda v: v if dtype_of(v) is dtype else ew.cast(v, dtype=dtype))
@@ -64,12 +70,14 @@ def cast(x: Number, dtype: DType) -> ComplexPair:
 # Parts along a last axis, as they lie in memory
 
 
+@composite
 def as_real(x: ComplexPair) -> Value:
     """Real and imaginary parts along a new last axis."""
     shape = (*shape_of(x.real), 1)
     return concat(reshape(x.real, shape=shape), reshape(x.imaginary, shape=shape), axis=len(shape) - 1)
 
 
+@composite
 def as_complex(x: Value) -> ComplexPair:
     """Of a tensor whose last axis holds real and imaginary parts."""
     return ComplexPair(_part(x, 0), _part(x, 1))
@@ -82,22 +90,27 @@ def _part(x: Value, k: int) -> Value:
 # Arithmetic
 
 
+@composite
 def conj(x: ComplexPair) -> ComplexPair:
     return ComplexPair(x.real, ew.neg(x.imaginary))
 
 
+@composite
 def neg(x: ComplexPair) -> ComplexPair:
     return each(x, ew.neg)
 
 
+@composite
 def times_i(x: ComplexPair) -> ComplexPair:
     return ComplexPair(ew.neg(x.imaginary), x.real)
 
 
+@composite
 def over_i(x: ComplexPair) -> ComplexPair:
     return ComplexPair(x.imaginary, ew.neg(x.real))
 
 
+@composite
 def add(a: Number, b: Number) -> ComplexPair:
     if not isinstance(b, ComplexPair):
         a, b = b, a
@@ -107,6 +120,7 @@ def add(a: Number, b: Number) -> ComplexPair:
     return pair_of(ew.add(a, b.real), b.imaginary)
 
 
+@composite
 def sub(a: Number, b: Number) -> ComplexPair:
     if isinstance(a, ComplexPair) and isinstance(b, ComplexPair):
         return ComplexPair(ew.sub(a.real, b.real), ew.sub(a.imaginary, b.imaginary))
@@ -129,10 +143,12 @@ def product(a: Number, b: Number, times: Callable[[Value, Value], Value]) -> Com
     return ComplexPair(real, ew.add(times(a.real, b.imaginary), times(a.imaginary, b.real)))
 
 
+@composite
 def mul(a: Number, b: Number) -> ComplexPair:
     return product(a, b, ew.mul)
 
 
+@composite
 def reciprocal(x: ComplexPair) -> ComplexPair:
     """Without overflow: the greater part is divided out first."""
     scale = ew.max_(ew.abs_(x.real), ew.abs_(x.imaginary))
@@ -141,6 +157,7 @@ def reciprocal(x: ComplexPair) -> ComplexPair:
     return ComplexPair(ew.div(a, size), ew.div(ew.neg(b), size))
 
 
+@composite
 def div(a: Number, b: Number) -> ComplexPair:
     if not isinstance(b, ComplexPair):
         divisor = b
@@ -151,6 +168,7 @@ def div(a: Number, b: Number) -> ComplexPair:
     return each(mul(a, ComplexPair(c, ew.neg(d))), lambda v: ew.div(v, size))
 
 
+@composite
 def power(x: ComplexPair, exponent: int) -> ComplexPair:
     """By squaring."""
     if exponent < 0:
@@ -169,6 +187,7 @@ def power(x: ComplexPair, exponent: int) -> ComplexPair:
         x = mul(x, x)
 
 
+@composite
 def pow_(a: Number, b: Number) -> ComplexPair:
     """exp(b log a), where 0 to the power of 0 is 1, and of others 0."""
     base, exponent = as_pair(a), as_pair(b)
@@ -193,6 +212,7 @@ def _is_zero(x: Value) -> Value:
 # Polar coordinates
 
 
+@composite
 def abs_(x: ComplexPair) -> Value:
     """Without overflow: the greater part is taken out of the root. Infinite where a part is."""
     dtype = dtype_of(x.real)
@@ -204,14 +224,17 @@ def abs_(x: ComplexPair) -> Value:
     return ew.select(ew.or_(ew.is_inf(a), ew.is_inf(b)), _number(math.inf, dtype), found)
 
 
+@composite
 def angle(x: ComplexPair) -> Value:
     return ew.atan2(x.imaginary, x.real)
 
 
+@composite
 def polar(size: Value, angle: Value) -> ComplexPair:
     return ComplexPair(ew.mul(size, ew.cos(angle)), ew.mul(size, ew.sin(angle)))
 
 
+@composite
 def sign(x: ComplexPair) -> ComplexPair:
     """Of length 1 in the same direction; 0 of 0."""
     size = abs_(x)
@@ -222,14 +245,17 @@ def sign(x: ComplexPair) -> ComplexPair:
 # Elementary functions
 
 
+@composite
 def exp(x: ComplexPair) -> ComplexPair:
     return polar(ew.exp(x.real), x.imaginary)
 
 
+@composite
 def log(x: ComplexPair) -> ComplexPair:
     return ComplexPair(ew.log(abs_(x)), angle(x))
 
 
+@composite
 def sqrt(x: ComplexPair) -> ComplexPair:
     """The root of which the real part is not negative; the sign of a zero says on which side of the branch it is."""
     dtype = dtype_of(x.real)
@@ -244,26 +270,31 @@ def sqrt(x: ComplexPair) -> ComplexPair:
     return ComplexPair(real, ew.select(below, ew.neg(imaginary), imaginary))
 
 
+@composite
 def cos(x: ComplexPair) -> ComplexPair:
     return ComplexPair(
         ew.mul(ew.cos(x.real), ew.cosh(x.imaginary)), ew.neg(ew.mul(ew.sin(x.real), ew.sinh(x.imaginary)))
     )
 
 
+@composite
 def sin(x: ComplexPair) -> ComplexPair:
     return ComplexPair(
         ew.mul(ew.sin(x.real), ew.cosh(x.imaginary)), ew.mul(ew.cos(x.real), ew.sinh(x.imaginary))
     )
 
 
+@composite
 def cosh(x: ComplexPair) -> ComplexPair:
     return cos(times_i(x))
 
 
+@composite
 def sinh(x: ComplexPair) -> ComplexPair:
     return over_i(sin(times_i(x)))
 
 
+@composite
 def tanh(x: ComplexPair) -> ComplexPair:
     """By tanh and tan of the parts, the squares of which stay in range."""
     dtype = dtype_of(x.real)
@@ -276,10 +307,12 @@ def tanh(x: ComplexPair) -> ComplexPair:
     return ComplexPair(ew.div(t, size), ew.div(ew.mul(ew.mul(s, c), rest), size))
 
 
+@composite
 def tan(x: ComplexPair) -> ComplexPair:
     return over_i(tanh(times_i(x)))
 
 
+@composite
 def expm1(x: ComplexPair) -> ComplexPair:
     """exp(a) cos b - 1 as (exp(a) - 1) cos b - (1 - cos b), of which the last is 2 sin(b / 2)^2."""
     dtype = dtype_of(x.real)
@@ -289,6 +322,7 @@ def expm1(x: ComplexPair) -> ComplexPair:
     return ComplexPair(real, ew.mul(ew.exp(x.real), ew.sin(x.imaginary)))
 
 
+@composite
 def log1p(x: ComplexPair) -> ComplexPair:
     dtype = dtype_of(x.real)
     one = _number(1.0, dtype)
@@ -299,6 +333,7 @@ def log1p(x: ComplexPair) -> ComplexPair:
     return ComplexPair(ew.select(is_near, near, ew.log(abs_(more))), angle(more))
 
 
+@composite
 def sigmoid(x: ComplexPair) -> ComplexPair:
     one = _number(1.0, dtype_of(x.real))
     return reciprocal(add(one, exp(neg(x))))
@@ -310,6 +345,7 @@ def _one_less_and_more(x: ComplexPair) -> tuple[ComplexPair, ComplexPair]:
     return sqrt(sub(one, x)), sqrt(add(one, x))
 
 
+@composite
 def acos(x: ComplexPair) -> ComplexPair:
     """As Kahan's "Branch cuts for complex elementary functions" (1987), and those that follow."""
     less, more = _one_less_and_more(x)
@@ -317,11 +353,13 @@ def acos(x: ComplexPair) -> ComplexPair:
     return ComplexPair(real, ew.asinh(mul(conj(more), less).imaginary))
 
 
+@composite
 def asin(x: ComplexPair) -> ComplexPair:
     less, more = _one_less_and_more(x)
     return ComplexPair(ew.atan2(x.real, mul(less, more).real), ew.asinh(mul(conj(less), more).imaginary))
 
 
+@composite
 def acosh(x: ComplexPair) -> ComplexPair:
     one = _number(1.0, dtype_of(x.real))
     less, more = sqrt(sub(x, one)), sqrt(add(x, one))
@@ -329,10 +367,12 @@ def acosh(x: ComplexPair) -> ComplexPair:
     return ComplexPair(ew.asinh(mul(conj(less), more).real), angle)
 
 
+@composite
 def asinh(x: ComplexPair) -> ComplexPair:
     return over_i(asin(times_i(x)))
 
 
+@composite
 def atanh(x: ComplexPair) -> ComplexPair:
     dtype = dtype_of(x.real)
     one = _number(1.0, dtype)
@@ -344,6 +384,7 @@ def atanh(x: ComplexPair) -> ComplexPair:
     return ComplexPair(real, ew.mul(ew.atan2(ew.mul(b, _number(2.0, dtype)), level), _number(0.5, dtype)))
 
 
+@composite
 def atan(x: ComplexPair) -> ComplexPair:
     return over_i(atanh(times_i(x)))
 
@@ -351,15 +392,18 @@ def atan(x: ComplexPair) -> ComplexPair:
 # Comparisons and choices
 
 
+@composite
 def eq(a: Number, b: Number) -> Value:
     a, b = as_pair(a), as_pair(b)
     return ew.and_(ew.eq(a.real, b.real), ew.eq(a.imaginary, b.imaginary))
 
 
+@composite
 def ne(a: Number, b: Number) -> Value:
     return ew.not_(eq(a, b))
 
 
+@composite
 def select(condition: Value, a: Number, b: Number) -> ComplexPair:
     a, b = as_pair(a), as_pair(b)
     return ComplexPair(
@@ -370,6 +414,7 @@ def select(condition: Value, a: Number, b: Number) -> ComplexPair:
 # Reductions
 
 
+@composite
 def reduce_prod(x: ComplexPair, axes: Sequence[int]) -> ComplexPair:
     """Over axes of known sizes, which stay as axes of 1: halves are multiplied, in as many steps as the size has
     bits."""
@@ -389,6 +434,7 @@ def reduce_prod(x: ComplexPair, axes: Sequence[int]) -> ComplexPair:
     return x
 
 
+@composite
 def step_of_scan(x: ComplexPair, axis: int, step: int) -> ComplexPair:
     """Each element times the one `step` places before it."""
     rest = shape_of(x.real)[axis].value - step

@@ -30,6 +30,7 @@ from tilewright.ops.composites.complex import (
     each,
     real_of,
 )
+from tilewright.ops.composites.declared import composite
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.image import size_scalar
@@ -62,6 +63,7 @@ STEP = 12
 Zen 4: 512 elements by 8, 8 and 8 take three quarters of the time of 16 and 32)."""
 
 
+@composite
 def fft(
     x: Number, axis: int, *, inverse: bool = False, bins: Sym | None = None, scale: float | None = None
 ) -> ComplexPair:
@@ -80,6 +82,7 @@ def fft(
     return each(_apart(found), form.restored)
 
 
+@composite
 def irfft(x: ComplexPair, axis: int, n: Sym, *, scale: float | None = None) -> Value:
     """The n real numbers whose transform begins with x, of n // 2 + 1 elements along the axis; the others mirror these.
     """
@@ -346,6 +349,7 @@ def _mirrored_pair(x: ComplexPair, axis: int, n: Sym) -> ComplexPair:
 # Of numbers whose parts are along the last axis
 
 
+@composite
 def transformed(x: Value, *, inverse: bool = False, bins: Sym | None = None) -> Value:
     """The transform of x [..., n, 1 or 2] of f32 or f64 as [..., n, 2], or the first `bins` of n; inverse ones are
     divided by n."""
@@ -354,12 +358,14 @@ def transformed(x: Value, *, inverse: bool = False, bins: Sym | None = None) -> 
     return as_real(fft(given, len(outer) - 1, inverse=inverse, bins=bins))
 
 
+@composite
 def real_inverse(x: Value, n: Sym) -> Value:
     """The n real numbers [..., n, 1] whose transform begins with x [..., n // 2 + 1, 2]; the others mirror these."""
     found = irfft(as_complex(x), len(shape_of(x)) - 2, n)
     return reshape(found, shape=(*shape_of(found), 1))
 
 
+@composite
 def resized(x: Value, axis: int, size: Sym) -> Value:
     """x with so many elements along an axis: the first ones, or zeros behind them."""
     own = shape_of(x)[axis]

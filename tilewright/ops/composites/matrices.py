@@ -6,6 +6,7 @@ from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, le, minimum, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import linalg as la
+from tilewright.ops.composites.declared import composite
 from tilewright.ops.contract import matmul
 from tilewright.ops.eigen import orthogonal_columns, symmetric_eigen
 from tilewright.ops.index import gather, triangle
@@ -15,12 +16,14 @@ from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import concat, expand, reshape, section, shape_of, slice_, transpose, unsqueeze
 
 
+@composite
 def matrix_transpose(x: Value) -> Value:
     """Each matrix with its rows as columns."""
     rank = len(shape_of(x))
     return transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
 
 
+@composite
 def cut(x: Value, rows: Sym, columns: Sym) -> Value:
     """The first rows and columns of each matrix."""
     *outer, m, n = shape_of(x)
@@ -30,12 +33,14 @@ def cut(x: Value, rows: Sym, columns: Sym) -> Value:
     return slice_(x, starts=(0,) * rank, sizes=(*outer, rows, columns), steps=(1,) * rank)
 
 
+@composite
 def identity(like: Value, rows: Sym, columns: Sym) -> Value:
     """One matrix of the dtype of another value."""
     same = ew.eq(iota(shape=(rows, 1), axis=0), iota(shape=(1, columns), axis=1))
     return ew.cast(same, dtype=dtype_of(like))
 
 
+@composite
 def diagonal(x: Value) -> Value:
     """The diagonals of square matrices."""
     *outer, n, columns = shape_of(x)
@@ -47,6 +52,7 @@ def diagonal(x: Value) -> Value:
     return gather(flat, ew.mul(iota(shape=(n,), axis=0), step), axis=len(outer))
 
 
+@composite
 def as_rows(x: Value) -> Value:
     """Vectors as matrices of one row."""
     return unsqueeze(x, axes=(len(shape_of(x)) - 1,))
@@ -56,12 +62,14 @@ def least(a: Sym, b: Sym) -> Sym:
     return a if a == b else minimum(a, b)
 
 
+@composite
 def mirrored(x: Value, lower: bool) -> Value:
     """The symmetric matrices of which one half is given."""
     half = triangle(x, diagonal=-1 if lower else 1, upper=not lower)
     return ew.add(triangle(x, diagonal=0, upper=not lower), matrix_transpose(half))
 
 
+@composite
 def solved_triangle(a: Value, b: Value, upper: bool, left: bool = True, unit: bool = False) -> Value:
     """x of a x = b, or x a = b, for triangular matrices a; batches are broadcast. With `unit` the diagonal counts as
     1."""
@@ -72,6 +80,7 @@ def solved_triangle(a: Value, b: Value, upper: bool, left: bool = True, unit: bo
     return la.solve_triangular(a, b, upper=upper, unit=unit)
 
 
+@composite
 def eigen(x: Value, lower: bool = True) -> tuple[Value, Value]:
     """Eigenvalues, least first, and eigenvectors as columns, of symmetric matrices of which one half is read."""
     values, vectors = symmetric_eigen(mirrored(x, lower))
@@ -92,12 +101,14 @@ def _first(x: Value, count: Sym) -> Value:
     return x if shape_of(x)[-1] == count else section(x, -1, 0, count)
 
 
+@composite
 def singular_values(x: Value) -> Value:
     """Greatest first."""
     *_, m, n = shape_of(x)
     return _first(_rotated(x)[0], least(m, n))
 
 
+@composite
 def singular(x: Value, full_matrices: bool) -> tuple[Value, Value, Value]:
     """u, s and v^T, where x = u diag(s) v^T. Columns of u that belong to no singular value, or to 0, are those which
     reflections complete the others by."""
@@ -117,6 +128,7 @@ def singular(x: Value, full_matrices: bool) -> tuple[Value, Value, Value]:
     return u, _first(lengths, k), matrix_transpose(v)
 
 
+@composite
 def pseudo_inverse(x: Value, absolute: Value, relative: Value) -> Value:
     """Moore's and Penrose's, of singular values above the greater of `absolute` and `relative` times the greatest;
     these are of the batch's shape, or scalars."""
@@ -128,6 +140,7 @@ def pseudo_inverse(x: Value, absolute: Value, relative: Value) -> Value:
     return matrix_transpose(found) if is_turned else found
 
 
+@composite
 def symmetric_inverse(x: Value, lower: bool, absolute: Value, relative: Value) -> Value:
     """The pseudo-inverse of symmetric matrices."""
     values, vectors = eigen(x, lower)
@@ -138,6 +151,7 @@ def symmetric_inverse(x: Value, lower: bool, absolute: Value, relative: Value) -
     return matmul(ew.mul(vectors, as_rows(inverse)), vectors, transpose_b=True)
 
 
+@composite
 def inverted(values: Value, greatest: Value, absolute: Value, relative: Value) -> Value:
     """1 over each value whose size is above the limits, 0 for others."""
     limit = ew.max_(_column(absolute), ew.mul(_column(relative), greatest))

@@ -11,6 +11,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.declared import composite
 from tilewright.ops.composites.matrices import diagonal
 from tilewright.ops.define.broadcasting import is_stretched
 from tilewright.ops.reduce import reduce_sum
@@ -18,6 +19,7 @@ from tilewright.ops.shape import common_dim, require_equal_dim, surely_different
 from tilewright.ops.view import reshape, shape_of, squeeze, transpose
 
 
+@composite
 def matrix_product(a: Value, b: Value) -> Value:
     """NumPy's matmul: vectors become a row or a column for the time of the product."""
     shape_a, shape_b = shape_of(a), shape_of(b)
@@ -30,6 +32,7 @@ def matrix_product(a: Value, b: Value) -> Value:
     return squeeze(product, axes=added) if added else product
 
 
+@composite
 def with_bias(x: Value, bias: Value | None) -> Value:
     """x plus one number for each channel (axis 1)."""
     if bias is None:
@@ -46,6 +49,7 @@ def with_bias(x: Value, bias: Value | None) -> Value:
 Labels = tuple[str, ...]
 
 
+@composite
 def einsum_of(equation: str, operands: Sequence[Value]) -> Value:
     """The Einstein sum `equation` of `operands`; operands are multiplied from left to right."""
     inputs, output = _parse(equation, [len(shape_of(x)) for x in operands])

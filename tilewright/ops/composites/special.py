@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
+from tilewright.ops.composites.declared import composite
 from tilewright.ops.iterated import incomplete_gamma_series
 
 BERNOULLI = (
@@ -36,6 +37,7 @@ SHIFT = 10
 """Asymptotic series are taken of an argument that is so much greater."""
 
 
+@composite
 def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
     """Horner's rule; the constant term comes first."""
     found: Value = ew.mul(x, 0.0) if len(coefficients) == 1 else ew.mul(x, float(coefficients[-1]))
@@ -44,6 +46,7 @@ def polynomial(x: Value, coefficients: Sequence[float]) -> Value:
     return ew.add(found, float(coefficients[0]))
 
 
+@composite
 def chebyshev(t: Value, coefficients: Sequence[float]) -> Value:
     """The sum of Chebyshev polynomials of t in -1..1 (Clenshaw's rule)."""
     twice = ew.add(t, t)
@@ -64,6 +67,7 @@ def fitted(function: Callable[[np.ndarray], np.ndarray], count: int = 48) -> tup
     return tuple(found[:kept].tolist())
 
 
+@composite
 def where(condition: Value, a: Value | float, b: Value | float) -> Value:
     """A choice among values of f64, of which one may be a number."""
     return ew.select(condition, _f64(a), _f64(b))
@@ -104,6 +108,7 @@ def _square_rest(x: float) -> float:
     return float(Fraction(x) * Fraction(x) - Fraction(x * x))
 
 
+@composite
 def erfcx(x: Value) -> Value:
     """exp(x^2) erfc(x)."""
     size = ew.abs_(x)
@@ -113,6 +118,7 @@ def erfcx(x: Value) -> Value:
     return where(ew.lt(x, 0.0), mirrored, positive)
 
 
+@composite
 def erfc(x: Value) -> Value:
     """1 - erf(x), to the last digits where it is small, too."""
     size = ew.abs_(x)
@@ -120,6 +126,7 @@ def erfc(x: Value) -> Value:
     return where(ew.lt(x, 0.0), ew.sub(2.0, positive), positive)
 
 
+@composite
 def log_ndtr(x: Value) -> Value:
     """The logarithm of the normal distribution's cumulative function."""
     t = ew.mul(x, math.sqrt(0.5))
@@ -128,6 +135,7 @@ def log_ndtr(x: Value) -> Value:
     return where(ew.lt(x, -1.0), low, high)
 
 
+@composite
 def ndtri(p: Value) -> Value:
     """The number below which a normally distributed one is with probability p. Of the lower tail q, Halley's steps
     from an estimate (Winitzki, 2008)."""
@@ -153,6 +161,7 @@ def _erfinv_estimate(log: Value) -> Value:
     return ew.sqrt(ew.max_(ew.sub(root, half), 0.0))
 
 
+@composite
 def erfinv(y: Value) -> Value:
     """The number whose error function is y."""
     size = ew.abs_(y)
@@ -175,6 +184,7 @@ def _reflected_angle(x: Value) -> Value:
     return ew.mul(math.pi, ew.sub(x, ew.round_(x)))
 
 
+@composite
 def lgamma(x: Value) -> Value:
     """log |gamma(x)|: Stirling's series of x + 10, and the product of the ten factors between."""
     is_low = ew.lt(x, 0.5)
@@ -195,6 +205,7 @@ def lgamma(x: Value) -> Value:
     return where(is_low, where(ew.is_inf(x), math.inf, low), found)
 
 
+@composite
 def digamma(x: Value) -> Value:
     """The derivative of lgamma. At 0 it is infinite with the other sign, at negative integers NaN."""
     is_low = ew.lt(x, 0.0)
@@ -212,6 +223,7 @@ def digamma(x: Value) -> Value:
     return where(is_low, low, found)
 
 
+@composite
 def zeta(s: Value, q: Value) -> Value:
     """The sum of (q + k)^-s for k from 0 on (Hurwitz), of q > 0 by Euler and Maclaurin. Of q < 0, and whole s, by the
     sums on both sides of 0."""
@@ -244,6 +256,7 @@ def _zeta_positive(s: Value, q: Value) -> Value:
     return found
 
 
+@composite
 def polygamma(n: int, x: Value) -> Value:
     """The n-th derivative of digamma."""
     if n == 0:
@@ -291,6 +304,7 @@ def _i_fits(n: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return near, fitted(lambda t: np.sqrt(_beyond(8, t)) * scaled(_beyond(8, t)))
 
 
+@composite
 def bessel_i(n: int, x: Value, *, scaled: bool = False) -> Value:
     """The modified Bessel function of the first kind, or exp(-|x|) times it."""
     near_fit, far_fit = _i_fits(n)
@@ -319,6 +333,7 @@ def _series(n: int, sign: float, harmonic: bool) -> list[float]:
     ]
 
 
+@composite
 def bessel_k(n: int, x: Value, *, scaled: bool = False) -> Value:
     """The modified Bessel function of the second kind, or exp(x) times it."""
     near_at = ew.min_(x, 2.0)
@@ -406,6 +421,7 @@ def _far_waves(n: int, x: Value) -> tuple[Value, Value]:
     )
 
 
+@composite
 def bessel_j(n: int, x: Value) -> Value:
     """The Bessel function of the first kind."""
     size = ew.abs_(x)
@@ -418,6 +434,7 @@ def bessel_j(n: int, x: Value) -> Value:
     return where(ew.lt(x, 0.0), ew.neg(found), found) if n else found
 
 
+@composite
 def bessel_y(n: int, x: Value) -> Value:
     """The Bessel function of the second kind, of x > 0."""
     near_at = ew.min_(x, NEAR)
@@ -436,6 +453,7 @@ def bessel_y(n: int, x: Value) -> Value:
 # Incomplete gamma functions
 
 
+@composite
 def incomplete_gamma(a: Value, x: Value, upper: bool) -> Value:
     """The regularised incomplete gamma function, of a and x of one shape, that are not negative. Where one of them
     decides alone (a or x is 0 or infinite), the other may be NaN, as in PyTorch."""
@@ -492,6 +510,7 @@ def _airy_fits() -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...
     return low, middle, fitted(scaled)
 
 
+@composite
 def airy(x: Value) -> Value:
     """Airy's function Ai."""
     low_fit, middle_fit, high_fit = _airy_fits()

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
+from tilewright.ops.view import is_consecutive_slice
 from tilewright.passes import PassContext
 from tilewright.program.memory.storage import planned_bytes
 from tilewright.program.memory.views import (
     Location,
     bytes_of,
-    is_consecutive_slice,
     joins_consecutive_parts,
     locate,
     part_offsets,

@@ -71,16 +71,6 @@ def part_offsets(op: Op) -> list[Sym]:
     return offsets
 
 
-def is_consecutive_slice(op: Op) -> bool:
-    """Whether the elements of a slice follow each other in its operand: all axes before the first longer than one
-    have length one there, all axes after it are whole."""
-    source, part = op.operands[0].tensor.shape, op.result.tensor.shape
-    if any(step != 1 for step in op.attrs["steps"]):
-        return False
-    cut = next((k for k, d in enumerate(part) if d != 1), len(part))
-    return part[cut + 1 :] == source[cut + 1 :]
-
-
 def joins_consecutive_parts(op: Op) -> bool:
     """Whether the operands of a concat follow each other in its result."""
     shape = op.result.tensor.shape

@@ -14,10 +14,8 @@ import numpy as np
 
 from tilewright.graph.match import sole_user, uniform_number
 from tilewright.ir.core import Module, Op
+from tilewright.ops.traits.scaling import axis_of_factors
 from tilewright.quantization.network import Layer, Network
-
-HOMOGENEOUS = frozenset({"relu", "leaky_relu", "max_pool", "average_pool", "sum_pool", "reduce_mean", "reduce_max"})
-"""Operators that a positive factor of each channel passes through, where each channel stays by itself."""
 
 MOST_BETWEEN = 8
 """Ops between two layers."""
@@ -46,27 +44,23 @@ def pairs(network: Network) -> tuple[Pair, ...]:
 
 
 def _second(module: Module, layer: Layer, layers: Mapping[Op, Layer]) -> Layer | None:
-    value = layer.result
+    """The layer that reads the channels of another one through ops that leave factors of these as they are."""
+    value, axis = layer.result, layer.data_axis % layer.result.tensor.rank
     for _ in range(MOST_BETWEEN):
         reader = sole_user(value)
         if reader is None or not reader.results:
             return None
         found = layers.get(reader)
         if found is not None:
-            return found if (found.windows is None) == (layer.windows is None) else None
-        if not _is_homogeneous(reader, layer.data_axis, module):
+            is_read_there = found.data_axis % value.tensor.rank == axis
+            return found if is_read_there and (found.windows is None) == (layer.windows is None) else None
+        if reader.operands[0] is not value:
             return None
-        value = reader.result
+        into = axis_of_factors(reader, axis, lambda v: uniform_number(v, module))
+        if into is None:
+            return None
+        value, axis = reader.result, into
     return None
-
-
-def _is_homogeneous(op: Op, axis: int, module: Module) -> bool:
-    """Whether f(s x) is s f(x) for a positive number s for each place along an axis."""
-    first, second = (*op.operands, *op.operands)[:2]
-    rank = first.tensor.rank
-    if op.name in HOMOGENEOUS:
-        return axis % rank not in [a % rank for a in op.attrs.get("axes", ())] and op.result.tensor.rank == rank
-    return op.name == "max" and uniform_number(second, module) == 0
 
 
 def _is_alone(layer: Layer) -> bool:

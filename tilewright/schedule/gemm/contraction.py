@@ -32,7 +32,7 @@ from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
 from tilewright.graph.fusion.strategy import Join, Match
-from tilewright.graph.match import is_known
+from tilewright.graph.match import is_known, is_picked_of_known, picks_matrices
 from tilewright.ir.core import Op, Value
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import sym, weighted_sum
@@ -62,8 +62,14 @@ from tilewright.schedule.gemm.dequantize import (
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, same_rows
 from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
 from tilewright.schedule.gemm.loop_order import writes_lines
-from tilewright.schedule.gemm.multi_stream_panels import cut_in_streams, order_of_streams
-from tilewright.schedule.gemm.panels import pack_columns, pack_constants, pack_groups, prefetch_panels
+from tilewright.schedule.gemm.panels import (
+    cut_in_streams,
+    order_of_streams,
+    pack_columns,
+    pack_constants,
+    pack_groups,
+    prefetch_panels,
+)
 from tilewright.schedule.gemm.reduction_nest import ReductionNest, copied, one_reduction, reduction_of
 from tilewright.schedule.gemm.register_tile import (
     Nest,
@@ -129,7 +135,7 @@ def read_through(join: Join) -> Match | NoMatch | None:
     reads_tiles = all(facts.info(o).is_tiled for o in producer.ops)
     if join.info.is_tiled or (reads_tiles and join.info.kind is OpClass.CONTRACTION):
         return None
-    moves = all(facts.info(o).is_index_map for o in producer.ops)
+    moves = all(facts.info(o).is_index_map or _picks_known(o) for o in producer.ops)
     if not is_elementwise(producer) or not (moves or _is_weight(join)):
         return NoMatch("its elements would be computed again for every tile of the contraction")
     if not join.info.reads_through:
@@ -186,10 +192,15 @@ def _leaves_neighbours(op: Op) -> bool:
     return in_memory and (in_line or source.shape[-1] % line == 0)
 
 
+def _picks_known(op: Op) -> bool:
+    """Whether it picks matrices of a constant stack."""
+    return picks_matrices(op) and is_known(op.operands[0])
+
+
 def _is_weight(join: Join) -> bool:
-    """Whether a map gives the right operand of a contraction from constants alone: each element then serves all rows,
-    and may be computed for a panel of columns at a time."""
-    known = all(is_known(v) for o in join.producer.ops for v in o.results)
+    """Whether a map gives the right operand of a contraction from constants alone, or from matrices of them that data
+    pick: each element then serves all rows, and may be computed for a panel of columns at a time."""
+    known = all(map(is_picked_of_known, (v for o in join.producer.ops for v in o.results)))
     return known and join.value is join.op.operands[1] and weights_are_cheap(join.facts.cost(join.producer))
 
 
@@ -234,7 +245,7 @@ def tile_fused(
 
 def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
     """Keep the sums of a tile in registers for the whole depth."""
-    tiled = _tile_reader(s, plan, target)
+    tiled = tile_reader(s, plan, target)
     groups = _groups_of_terms(s, plan) if tiled.is_one else []
     kept = _kept(plan, tiled, groups, target)
     lanes = plan.decision.tile.lanes
@@ -284,7 +295,7 @@ def _groups_of_terms(s: Schedule, plan: GemmPlan) -> list[int]:
     return groups_of_factors(weights) or ([] if depth is None else [whole_part(depth)])
 
 
-def _kept(plan: GemmPlan, tiled: _Tiled, groups: Sequence[int], target: Target) -> Summation:
+def _kept(plan: GemmPlan, tiled: Tiled, groups: Sequence[int], target: Target) -> Summation:
     """How to keep the sums. Those of groups are added to them from registers, which may leave none for them."""
     kept = summation_of(plan.stage, tiled.parts[0].tile[-1])
     if not groups:
@@ -297,7 +308,7 @@ def _kept(plan: GemmPlan, tiled: _Tiled, groups: Sequence[int], target: Target) 
 
 
 @dataclass(frozen=True, eq=False)
-class _Tiled:
+class Tiled:
     """The nest that reads the sums, in tiles: the loops that a panel of columns is read in, those over tiles of rows
     within, the nests on tiles of each size, whether one of these is all rows, and the loop over parts of a panel that
     lies together as a whole, if there is such."""
@@ -309,7 +320,7 @@ class _Tiled:
     parts_of_panel: Sequence[Op] = ()
 
 
-def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
+def tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> Tiled:
     """Split the axes into tiles, and order the loops around these."""
     axes = plan.axes
     tile = plan.decision.tile
@@ -334,7 +345,7 @@ def _tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> _Tiled:
         panel, around = lines, [*lines, *rows, *columns]
     around = loop_around(s, around, inner)
     s.reorder(*around, *inner)
-    return _Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one, parts)
+    return Tiled(panel, rows, _sizes_of_tiles(s, Nest(around, inner), tile, remainder), is_one, parts)
 
 
 def _fills_tile(axes: GemmAxes, tile: Tile) -> bool:
@@ -361,7 +372,7 @@ def _begin_earlier(s: Schedule, plan: GemmPlan, is_one: bool) -> bool:
 
 def _tiles_of_any_columns(
     s: Schedule, axes: GemmAxes, rows: list[Op], row: list[Op], decision: Decision, target: Target
-) -> _Tiled:
+) -> Tiled:
     """Whole tiles, and the columns that these leave in tiles of one vector. Both are within the same loops, which
     threads share."""
     tile = decision.tile
@@ -379,7 +390,7 @@ def _tiles_of_any_columns(
         within = loop_around(s, within, loops)
         s.reorder(*within, *loops)
         nests.append(Nest([*around, *within], loops))
-    return _Tiled(panel, rows, nests, _is_one_tile(axes, tile))
+    return Tiled(panel, rows, nests, _is_one_tile(axes, tile))
 
 
 def _panel_order(axes: GemmAxes, columns: list[Op], columns_outside: bool, target: Target) -> list[Op]:
@@ -490,7 +501,7 @@ class _Operands:
 def _lay_out(
     s: Schedule,
     plan: GemmPlan,
-    tiled: _Tiled,
+    tiled: Tiled,
     made: list[TileSums],
     step: Op,
     together: Sequence[int],
@@ -507,6 +518,8 @@ def _lay_out(
         dequantize(s, w, around, home, tile.lanes, together=count, groups=groups_of_factors(w))
         for w, count in zip(plan.weights, together, strict=True)
     ]
+    if any(op.name == "bind" for op in s.func.body.walk()):
+        s.choose_before(stay=[o for part in tiled.parts for o in part.outer])
     groups = None if within is None else sum_by_groups(s, made[0], within, tile.lanes)
     read_once = tiled.is_one and all(extent_of(o) == 1 for o in plan.axes.outer)
     read_once = read_once and plan.shape.rows is not None  # kernels for other rows read constants in the same order
@@ -517,8 +530,7 @@ def _lay_out(
     orders += [w.loops for w in weights]
     if groups is not None:
         orders.append(groups.add)
-    loops_of = [w.together for w in weights if w.together is not None]
-    pack_constants(s, orders, loops_of, tiled.parts_of_panel, merged=bool(weights))
+    pack_constants(s, orders, weights, tiled.parts_of_panel, merged=bool(weights))
     if plan.group is None:
         depth = [o for o in add.outer if o not in around and extent_of(o) != 1]
         pack_columns(s, [o.add for o in made], depth, tiled.panel, target)

@@ -41,11 +41,12 @@ PAIR = 2
 
 @dataclass(frozen=True, eq=False)
 class Dequantized:
-    """The loops that compute weights, the vector last, and the one of them over the elements that are taken together
-    from bytes or words, if there are such."""
+    """The loops that compute weights, the vector last, and the one of them over elements of which so many (`count`) are
+    taken together, from bytes or words, if there are such."""
 
     loops: list[Op]
     together: Op | None
+    count: int = 1
 
 
 def split_weights(lowered: Lowered) -> tuple[list[Stage], Lowered]:
@@ -180,7 +181,7 @@ def dequantize(
     if extent_of(depth) != together:
         parts = s.split(depth, together)
         within = [parts.outer, parts.inner]
-    return Dequantized(vectors_of(s, [*others, *within, vector], lanes), within[-1])
+    return Dequantized(vectors_of(s, [*others, *within, vector], lanes), within[-1], together)
 
 
 def widen_by_columns(
@@ -188,7 +189,7 @@ def widen_by_columns(
 ) -> tuple[TileSums, Dequantized]:
     """Where elements of words are `taken` together, widen and multiply one vector of columns after the other: those of
     a whole step would be more than registers hold."""
-    if weights.together is None or taken.parent is None or extent_of(taken) != WORD_BYTES:
+    if weights.together is None or taken.parent is None or weights.count != WORD_BYTES:
         return sums, weights
     within = weights.loops.index(weights.together) + 1
     filled = [o for o in weights.loops[within:-1] if o.parent is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,7 +16,9 @@ from tilewright.cost.gemm.panels import (
     panels_of_a_copy,
     prefetch_distance,
     run_between_requests,
+    streams_of,
 )
+from tilewright.cost.gemm.register_tile import Tile
 from tilewright.cost.parallel import ASSUMED_EXTENT
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
@@ -25,6 +27,7 @@ from tilewright.loops.analysis.fields import field_bits
 from tilewright.loops.edit import buffer_type, enclosing, enclosing_loops, extent_of, kind_of, loop_var
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.storage.packing import WORD_BYTES, Packing, identity_packing
+from tilewright.schedule.gemm.dequantize import PAIR, Dequantized
 from tilewright.schedule.gemm.register_tile import Nest
 from tilewright.schedule.steps.access import (
     bytes_of,
@@ -49,15 +52,15 @@ LONGEST_STRIDE = 16
 def pack_constants(
     s: Schedule,
     nests: Sequence[Sequence[Op]],
-    together: Sequence[Op] = (),
+    weights: Sequence[Dequantized] = (),
     parts: Sequence[Op] = (),
     *,
     merged: bool = False,
 ) -> None:
     """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last. A nest
-    may lie in one before it. Elements of less than a byte that loops read `together` are two of a byte or four of each
-    word; loops over `parts` of panels leave these whole, and layouts that are `merged` say nothing of how the loops are
-    split. What reads them rarely takes them as they lie."""
+    may lie in one before it. Elements of less than a byte that `weights` are computed of are two of a byte or four of
+    each word; loops over `parts` of panels leave these whole, and layouts that are `merged` say nothing of how loops
+    are split. What reads them rarely takes them as they lie."""
     for operand in constants_of(s.func):
         loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
         if len(loads) != sum(not _runs_rarely(user) for user in operand.users):
@@ -67,13 +70,12 @@ def pack_constants(
         if packing is None:
             continue
         type, bits = buffer_type(operand), field_bits(buffer_type(operand).dtype)
-        axes = {loop: {_axis_of(load, loop) for load in loads} for loop in together} if bits else {}
-        found = {extent_of(loop): axis.pop() for loop, axis in axes.items() if len(axis) == 1}
-        words = found.pop(sym(WORD_BYTES), None)
-        for axis in found.values():
-            packing = packing if axis is None or words is not None else packing.in_halves(axis)
+        axes = {w.count: axis for w in weights if bits and (axis := _axis_taken(loads, w)) is not None}
+        if axes.get(PAIR) is not None and WORD_BYTES not in axes:
+            packing = packing.in_halves(axes[PAIR])
         if merged:
             packing = packing.merged(type.shape)
+        words = axes.get(WORD_BYTES)
         if words is not None and type.shape[words] % (WORD_BYTES * 8 // bits) == 0:
             packing = packing.in_words(words, bits) or packing
         s.pack_argument(operand, packing)
@@ -81,6 +83,12 @@ def pack_constants(
 
 def _runs_rarely(op: Op) -> bool:
     return any(o.attrs.get("rarely") for o in enclosing(op))
+
+
+def _axis_taken(loads: Iterable[Op], weights: Dequantized) -> int | None:
+    """The axis of an operand along which elements are taken together; None where there is none for all loads."""
+    axes = set() if weights.together is None else {_axis_of(load, weights.together) for load in loads}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _axis_of(load: Op, loop: Op) -> int | None:
@@ -359,3 +367,28 @@ def _is_read_again(load: Op, loop: Op, kind: str) -> bool:
     around = enclosing_loops(load)
     within = [o for o in around[around.index(loop) + 1 :] if kind_of(o) == kind and extent_of(o) != 1]
     return any(stride_in(load, loop_var(o)) == 0 and not takes_field_by(load, loop_var(o)) for o in within)
+
+
+# Constant columns that are read once, in several streams. Memory hands over more when the hardware's prefetchers follow
+# several runs of addresses at a time than when all that a step of the sum reads lies together: the vectors of a tile's
+# columns are cut into groups, each of which is packed as a run of its own, for all steps:
+#
+#    tile, step, vector, lane    ->    tile, group, step, vector in the group, lane
+
+
+def cut_in_streams(s: Schedule, loops: list[Op], tile: Tile, element: int, target: Target) -> Op | None:
+    """Split the loop over the vectors of a tile, of whose `loops` it is the last but one, into streams of constants of
+    so many bytes an element; gives the loop over streams, None where there is only one."""
+    streams = streams_of(tile, element, target)
+    if streams == 1 or extent_of(loops[-2]) != tile.columns:
+        return None
+    parts = s.split(loops[-2], tile.columns // streams)
+    loops[-2:] = [parts.outer, parts.inner, loops[-1]]
+    return parts.outer
+
+
+def order_of_streams(outer: Sequence[Op], tile: Sequence[Op], nontemporal: Op | None) -> list[Op]:
+    """The loops in the order in which their constants are packed: each stream with all its steps."""
+    if nontemporal is None:
+        return [*outer, *tile]
+    return [nontemporal, *outer, *(o for o in tile if o is not nontemporal)]

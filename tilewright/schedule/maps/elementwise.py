@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.cost.elementwise import chunk_of_line, lanes_of_turns
-from tilewright.cost.recompute import is_cheap
+from tilewright.cost.recompute import is_cheap, weights_are_cheap
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.strategy import Join, Match
-from tilewright.graph.match import is_known, picks_by_data
+from tilewright.graph.match import is_picked_of_known
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
@@ -74,10 +74,9 @@ def _why_apart(join: Join) -> str:
     only_reader, cheap = join.is_only_reader(), is_cheap(join.facts.cost(join.producer))
     if join.info.selects_by_position:
         return "" if only_reader and cheap else f"every branch of {join.op.name} would compute it"
+    cheap = cheap or (is_picked_of_known(join.value) and weights_are_cheap(join.facts.cost(join.producer)))
     if only_reader and (join.info.reads_once or cheap or _is_no_larger(join.consumer.domain, join.producer.domain)):
         return ""
-    if only_reader and picks_by_data(join.op) and join.op.operands[0] is join.value and is_known(join.value):
-        return ""  # else all elements of a table of constants would be computed in each call
     return "its elements would be computed several times"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
@@ -18,17 +18,19 @@ from tilewright.ops.define.broadcasting import is_joint
 @dataclass(frozen=True)
 class CanonicalDims:
     """`canonical`: what stands for each variable of the model in the region's kernel; `actual`: the value of each
-    canonical variable, over variables of the model. `joint` are variables that stand for common dims, and `same` has
-    what stands for dims that are equal to others."""
+    canonical variable, over variables of the model. `joint` are variables that stand for common dims, `same` has what
+    stands for dims that are equal to others, and `sums` what makes one variable of a sum of several."""
 
     canonical: Mapping[Sym, Sym] = field(default_factory=dict)
     actual: Mapping[Sym, Sym] = field(default_factory=dict)
     joint: Mapping[Sym, Sym] = field(default_factory=dict)
     same: Mapping[Sym, Sym] = field(default_factory=dict)
+    sums: Mapping[Sym, Sym] = field(default_factory=dict)
 
     def of(self, attr: Any) -> Any:
         """An attribute or a shape over canonical variables."""
         attr = substitute(attr, self.same) if self.same else attr
+        attr = substitute(attr, self.sums) if self.sums else attr
         return substitute(_with(attr, self.joint) if self.joint else attr, self.canonical)
 
 
@@ -39,14 +41,18 @@ def canonical_dims(region: Op, same: Mapping[Sym, Sym] | None = None) -> Canonic
     A variable that occurs only in quotients becomes its quotient: in a region over images of (h + 31) // 32 lines that
     number is a dim, and the kernel is the one of all images. Several variables are divided by one number, so that sizes
     keep their proportions: schedules are specialised for sizes of all of them alike. Common dims of several are
-    variables, too.
+    variables, too, and so are numbers that others are divided by, the quotients, and sums of several of which nothing
+    else occurs.
     """
     occurrences: dict[Sym, list[_Quotient | None]] = {}
     same = same or {}
     expressions = [substitute(e, same) for e in _expressions(region)] if same else [*_expressions(region)]
+    whole = _sums(expressions)
+    sums = {v: part for total, named in whole.items() for v, part in _as_part_of(total, named).items()}
+    expressions = [e.subs(sums) for e in expressions] if sums else expressions
     joint = _joint_dims(expressions)
     for e in expressions:
-        for v, quotient in _occurrences(_with(e, joint)):
+        for v, quotient in _occurrences(_with(e, joint) if joint else e):
             occurrences.setdefault(v, []).append(quotient)
     found = {v: each for v, each in occurrences.items() if None not in each}
     divided = {v: [q for q in each if q is not None] for v, each in found.items()}
@@ -61,28 +67,65 @@ def canonical_dims(region: Op, same: Mapping[Sym, Sym] | None = None) -> Canonic
         named = var(f"n{k}", *value.bounds)
         canonical[v] = named if value is v else common * named - shift
         actual[named] = value
-    values = {v: dim for dim, v in joint.items()}
-    return CanonicalDims(canonical, {named: value.subs(values) for named, value in actual.items()}, joint, same)
+    values = {v: dim for dim, v in (*joint.items(), *whole.items())}
+    actual = {named: value.subs(values).subs(values) for named, value in actual.items()}  # common dims may have sums
+    return CanonicalDims(canonical, actual, joint, same, sums)
 
 
-def _joint_dims(expressions: Iterable[Sym]) -> dict[Sym, Sym]:
-    """A variable for each common dim that the expressions mention."""
+def _sums(expressions: Sequence[Sym]) -> dict[Sym, Sym]:
+    """A variable for each sum of variables that is a dim, where these occur in that sum alone."""
+    found: dict[Sym, Sym] = {}
+    for total in dict.fromkeys(e for e in expressions if _is_sum(e)):
+        named = var(f"sum_{len(found)}", *total.bounds)
+        parts = _as_part_of(total, named)
+        about = [e.subs(parts) for e in expressions if not e.vars.isdisjoint(total.vars)]
+        if all(e.vars.isdisjoint(total.vars) for e in about):
+            found[total] = named
+    return found
+
+
+def _is_sum(e: Sym) -> bool:
+    """Whether it is a sum of several variables."""
+    return len(e.terms) > 1 and all(mono.kind == "var" and scale == 1 for mono, scale in e.terms)
+
+
+def _as_part_of(total: Sym, named: Sym) -> dict[Sym, Sym]:
+    """What stands for one of the variables of a sum, so that the others are gone wherever all of them are added up."""
+    first = min(total.vars, key=str)
+    return {first: named - (total - first)}
+
+
+def _joint_dims(expressions: Sequence[Sym]) -> dict[Sym, Sym]:
+    """A variable for each common dim that the expressions mention, each number that they divide by, and each dim that
+    is computed from a quotient by such a number."""
     found = dict.fromkeys(dim for e in expressions for dim in _joint_within(e))
-    return {dim: var(f"joint_{k}", *dim.bounds) for k, dim in enumerate(found)}
+    divisors = dict.fromkeys(n for dim in found for n in _divisors(dim))
+    return {dim: var(f"joint_{k}", *dim.bounds) for k, dim in enumerate({**found, **divisors})}
 
 
 @lru_cache(maxsize=1 << 12)
 def _joint_within(e: Sym) -> tuple[Sym, ...]:
-    return (e,) if is_joint(e) else tuple(dim for arg in e.args for dim in _joint_within(arg))
+    if is_joint(e) or (e.kind not in ("add", "mul") and _divisors(e)):
+        return (e,)
+    return tuple(dim for arg in e.args for dim in _joint_within(arg))
+
+
+@lru_cache(maxsize=1 << 12)
+def _divisors(e: Sym) -> tuple[Sym, ...]:
+    """The numbers that an expression divides by, other than constants."""
+    own = e.args[1:] if e.kind == "floordiv" and not e.args[1].is_const else ()
+    return (*own, *(n for arg in e.args for n in _divisors(arg)))
 
 
 def _with(attr: Any, joint: Mapping[Sym, Sym]) -> Any:
     """An attribute with variables in place of common dims."""
     if isinstance(attr, tuple):
         return tuple([_with(a, joint) for a in attr])
-    if not isinstance(attr, Sym) or not _joint_within(attr):
+    if not isinstance(attr, Sym) or attr.is_const:
         return attr
-    return joint[attr] if attr in joint else rebuild(attr, tuple([_with(a, joint) for a in attr.args]))
+    if attr in joint:
+        return joint[attr]
+    return attr if not attr.args else rebuild(attr, tuple([_with(a, joint) for a in attr.args]))
 
 
 def own_dims(region: Op) -> CanonicalDims:

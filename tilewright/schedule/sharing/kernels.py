@@ -70,6 +70,7 @@ def schedule_regions(
     edited: EditedSchedules | None = None,
     numbers: Iterator[int] | None = None,
     strict: bool = False,
+    rounded_rows: int = 0,
 ) -> list[int]:
     """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place; gives how
     many calls each became.
@@ -79,10 +80,12 @@ def schedule_regions(
     whose schedule fails unexpectedly, or of which `ready` can make no code, becomes a kernel for each of its operators,
     and such a kernel has a simpler schedule; a remark tells of it.
     Kernels of which `edited` has a trace are made by that; ScheduleError where it cannot be. The names of kernels begin
-    with one of the `numbers`, by default from 0 on. With `strict` each product is rounded as the model says.
+    with one of the `numbers`, by default from 0 on. With `strict` each product is rounded as the model says;
+    rows of products by integers may be rounded to so many bits as `rounded_rows` says, 0 for none.
     """
     numbers = count() if numbers is None else numbers
-    return _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers, strict).run(step)
+    kernels = _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers, strict, rounded_rows)
+    return kernels.run(step)
 
 
 class _BetterApart(Exception):
@@ -103,6 +106,7 @@ class _Kernels:
         edited: EditedSchedules | None,
         numbers: Iterator[int],
         strict: bool,
+        rounded_rows: int,
     ) -> None:
         self.module = module
         self.target = target
@@ -113,6 +117,7 @@ class _Kernels:
         self.edited = edited
         self.numbers = numbers
         self.strict = strict
+        self.rounded_rows = rounded_rows
         self.by_key: dict[Any, Func] = {}
         self.slow: set[Any] = set()
         self.little: set[Any] = set()
@@ -329,8 +334,8 @@ class _Kernels:
         keeps_layout = any(c.strategy.keeps_layout for c in candidates)
         plan = plan_of(region, constants, keeps_layout=keeps_layout)
         lowered = lower_region(region, name, plan, constants)
-        if self.strict:
-            lowered.func.info = replace(kernel_info(lowered.func), rounds_as_written=True)
+        info = kernel_info(lowered.func)
+        lowered.func.info = replace(info, rounds_as_written=self.strict, rounded_rows=self.rounded_rows)
         if self.edited is not None and (func := self.edited.scheduled(lowered.func, self.target)) is not None:
             return self._from_trace(func, lowered, self.edited)
         expect_packed(lowered.func, layouts, self.remarks)

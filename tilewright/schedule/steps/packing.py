@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Op
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, loop_var
 from tilewright.loops.storage.packing import Packing
+from tilewright.schedule.steps.access import variables
 
 
 def packing_for(load: Op, loops: Sequence[Op], parts: Sequence[Op] = ()) -> Packing | None:
     """Packing for the operand of `load`, which `loops` (outermost first, with those around them) run over. Those of
     `parts` are laid out as if they were around the next loop along their axis.
 
-    Each index must be a mixed-radix number of loop variables, like `16*co + ci`; None when one is not.
+    Each index must be a mixed-radix number of loop variables, like `16*co + ci`; None when one is not. What data choose
+    is outside of all loops: the matrices of a stack stay apart.
     """
     around = [*enclosing_loops(loops[0]), *loops]
     order: dict[Sym, float] = {loop_var(o): n for n, o in enumerate(around)}
     extents = {loop_var(o): extent_of(o) for o in around}
-    for part in map(loop_var, parts):
+    for chosen in variables(load.attrs["idx"]) - order.keys():
+        most = chosen.bounds[1]
+        order[chosen], extents[chosen] = -0.5, sym(0) if most is None else sym(most + 1)
+    for part in (v for v in map(loop_var, parts) if v in order):
         along = {v for i in load.attrs["idx"] if part in i.vars for v in i.vars if extents.get(v, 1) != 1}
         order[part] = min((order[v] for v in along if order[v] > order[part]), default=order[part] + 0.5) - 0.5
     factors: list[tuple[int, ...]] = []

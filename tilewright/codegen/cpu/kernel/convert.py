@@ -17,7 +17,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import converted_from
 from tilewright.ir.sym import Sym
-from tilewright.loops.analysis.fields import Fields, TakenField, field_of, fields_operand
+from tilewright.loops.analysis.fields import JoinedFields, TakenField, field_of, fields_operand
 from tilewright.target.target import Target
 
 
@@ -272,16 +272,15 @@ def _encoded(x: Reg, to: _SmallFloat) -> Reg:
 # Elements of less than a byte
 
 
-def packed_as_float(op: Op, values: Mapping[Value, Reg], indices: Indices, target: Target) -> Reg | None:
-    """What an op makes a float of, where that is a half of a byte, or fields of words; None for other ops, and where
-    the machine does that best by the letter."""
-    if op.result.scalar.dtype is not dt.f32:
-        return None
-    half = _half_operand(op, values)
+def packed_as(op: Op, values: Mapping[Value, Reg], indices: Indices, target: Target) -> Reg | None:
+    """What an op converts, where that is a half of a byte or fields of words; None for other ops, and where the machine
+    does that best by the letter."""
+    dtype = op.result.scalar.dtype
+    half = _half_operand(op, values) if dtype is dt.f32 else None
     if half is not None:
         return _half_as_float(half, indices, target)
-    fields = fields_operand(op)
-    return None if fields is None else _fields_as_float(fields, values, indices, target)
+    fields = fields_operand(op) if dtype is dt.f32 or dtype.is_int else None
+    return None if fields is None else _converted_fields(fields, dtype, values, indices, target)
 
 
 # Halves of bytes
@@ -350,27 +349,34 @@ def _in_mantissa(byte: Reg, dtype: DType) -> Reg:
     return ((byte & 0xF0) ^ (bits | 0x80)).as_float - float(start + 8)
 
 
-# Fields of words
+# JoinedFields of words
 
 
-def _fields_as_float(fields: Fields, values: Mapping[Value, Reg], indices: Indices, target: Target) -> Reg | None:
-    """The elements as float32; None where it is not known which byte of the words they are in.
+def _converted_fields(
+    fields: JoinedFields, dtype: DType, values: Mapping[Value, Reg], indices: Indices, target: Target
+) -> Reg | None:
+    """The elements in another dtype; None where it is not known which byte of the words they are in.
 
     The fields of all four bytes are brought together by a few instructions on words, which neighbours share; each is
-    taken from there by two: one puts it in the mantissa of a float of which it is the units, and one subtracts what is
-    too much.
+    taken from there as a float by two: one puts it in the mantissa of a float of which it is the units, and one
+    subtracts what is too much.
     """
     places = [_place_of(part, indices) for part in fields.parts]
     if any(place is None for place in places):
         return None
     found = [place for place in places if place is not None]
     byte = found[0][0]
-    if any(other != byte for other, _ in found):
+    if any(other != byte for other, _ in found) or (dtype.is_int and dtype.bits <= fields.bits):
         return None
     words = [values[part.load.result] for part in fields.parts]
     key = ("fields", *(word.name for word in words), *(at for _, at in found))
     together = indices.once(key, lambda: _brought_together(fields, words, [at for _, at in found], indices, target))
-    return _taken_as_float(together, 8 * byte, fields.bits, signed=fields.is_signed)
+    at, bits = 8 * byte, fields.bits
+    if dtype.is_float and at + bits <= _MANTISSA_BITS:
+        return _taken_as_float(together, at, bits, signed=fields.is_signed)
+    top = together << 32 - at - bits if at + bits < 32 else together
+    low = top.arithmetic_shift(32 - bits) if fields.is_signed else top >> 32 - bits
+    return convert(low.text.named(low.name, dt.i32, low.lanes), dtype)
 
 
 def _place_of(field: TakenField, indices: Indices) -> tuple[int, Sym] | None:
@@ -386,7 +392,7 @@ def _place_of(field: TakenField, indices: Indices) -> tuple[int, Sym] | None:
 
 
 def _brought_together(
-    fields: Fields, words: Sequence[Reg], places: Sequence[Sym], indices: Indices, target: Target
+    fields: JoinedFields, words: Sequence[Reg], places: Sequence[Sym], indices: Indices, target: Target
 ) -> Reg:
     """Words whose bytes each have the fields of one element at their low end, with other bits above."""
     low = _moved_down(words[0], places[0], 0, indices, target)
@@ -411,11 +417,7 @@ def _moved_down(word: Reg, at: Sym, to: int, indices: Indices, target: Target) -
 
 
 def _taken_as_float(word: Reg, at: int, bits: int, *, signed: bool) -> Reg:
-    """The element in so many bits of words from `at` on."""
-    if at + bits > _MANTISSA_BITS:
-        top = word << 32 - at - bits if at + bits < 32 else word
-        low = top.arithmetic_shift(32 - bits) if signed else top >> 32 - bits
-        return word.text.named(low.name, dt.i32, low.lanes).to(dt.f32)
+    """The element in so many bits of words from `at` on, which a mantissa has."""
     start = 1 << _MANTISSA_BITS - at
     pattern = int(np.float32(start).view(np.int32))
     taken = word & ((1 << bits) - 1 << at)

@@ -23,7 +23,7 @@ def instruction_for(
 def multiply_in_groups(dot: Dot, sums: Reg, left: Reg, right: Reg) -> Reg:
     """`sums` plus the products of each lane's groups in `left` and `right`, register by register."""
     left, right = _widened(left, dot.left), _widened(right, dot.right)
-    if dot.left == dot.right:
+    if dot.left == dot.right or dot.turned:
         # An operand in memory, or broadcast from there, can only be the last one. Left ones are broadcast: alone, they
         # cost no register then. Products commute, and instructions take both operands alike.
         left, right = right, left

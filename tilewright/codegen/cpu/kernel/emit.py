@@ -10,7 +10,7 @@ from dataclasses import replace
 from tilewright.codegen.cpu.families import Families, Shared, parameter
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.choices import ChosenLoads
-from tilewright.codegen.cpu.kernel.convert import clamped, convert, packed_as_float, reinterpret
+from tilewright.codegen.cpu.kernel.convert import clamped, convert, packed_as, reinterpret
 from tilewright.codegen.cpu.kernel.dots import groups_of, instruction_for, joined, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
@@ -492,7 +492,7 @@ class _Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
-        found = packed_as_float(op, self.values, self.indices, self.target)
+        found = packed_as(op, self.values, self.indices, self.target)
         self.values[op.result] = found or convert(self.values[op.operands[0]], op.result.scalar.dtype)
 
     def _limited(self, op: Op, limited: Limited) -> None:
@@ -514,9 +514,6 @@ class _Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
-        if (found := packed_as_float(op, self.values, self.indices, self.target)) is not None:
-            self.values[op.result] = found
-            return
         operands = [self.values[v] for v in op.operands]
         lanes = max([x.lanes for x in operands])
         operands = [x if x.lanes == lanes else self.indices.in_all_lanes(x, lanes) for x in operands]
@@ -534,8 +531,8 @@ class _Kernel:
         zero = operands[1].equals(0)
         operands[1] = safe_divisor(operands[1], zero)
         self._fail_where(zero, Check("ExecutionError", DIVISION_BY_ZERO))
-        divided = apply_scalar(op.name, operands, dtype)
-        self.values[op.result] = zero.select(divided.like(0), divided)
+        found = apply_scalar(op.name, operands, dtype)
+        self.values[op.result] = zero.select(found.like(0), found)
 
     def _is_kept_in_registers(self, add: Op) -> bool:
         """Whether a sum is one of an array in registers, to which more is added."""

@@ -1,6 +1,6 @@
 """Mixtures of experts: Mixtral (Jiang et al., 2024) and those of Qwen2 and Qwen3.
 
-All experts are computed for all tokens, and those that a token does not take weigh 0.
+Weights are read of the experts that tokens take.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def mixtral(m: Building) -> Value:
 
     def feed(k: int, part: WeightGroup, x: Value) -> Value:
         own = part.inside("block_sparse_moe")
-        weights = routed(own.dense(x, "gate", count), taken, normalised=True)
-        return experts(own.inside("experts"), x, weights, inner, act, ("w1", "w3", "w2"))
+        routes = routed(own.dense(x, "gate", count), taken, normalised=True)
+        return experts(own.inside("experts"), x, routes, inner, act, ("w1", "w3", "w2"))
 
     return _decoder(m, feed, windows(config, everywhere(config)), bias=False)
 
@@ -55,8 +55,8 @@ def qwen_moe(m: Building) -> Value:
         own = part.inside("mlp")
         if k in plain or (k + 1) % every:
             return gated(own, x, config.count("intermediate_size"), act)
-        weights = routed(own.dense(x, "gate", count), taken, normalised=normalised)
-        found = experts(own.inside("experts"), x, weights, inner, act, names)
+        routes = routed(own.dense(x, "gate", count), taken, normalised=normalised)
+        found = experts(own.inside("experts"), x, routes, inner, act, names)
         return found if is_new else ew.add(found, _shared(config, own, x, act))
 
     bias = config.flag("attention_bias", False) if is_new else config.flag("qkv_bias", True)

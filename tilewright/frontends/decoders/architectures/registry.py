@@ -15,6 +15,7 @@ from tilewright.frontends.problems import shown
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.sym import Sym
 
 States = Callable[[Config, int], Mapping[str, Declared]]
 
@@ -28,10 +29,23 @@ def caches(config: Config, capacity: int) -> dict[str, Declared]:
 
 
 @dataclass(frozen=True)
+class Encoder:
+    """What the encoder of an encoder-decoder reads: an input by its `name`, `declared` with the dim `size`, of which
+    `rows` positions are made, at most `room` of them where the decoder has a capacity."""
+
+    name: str
+    declared: Callable[[Config], Declared]
+    room: Callable[[Config, int], int]
+    rows: Callable[[Sym], Sym] = lambda size: size
+    size: str = "rows"
+
+
+@dataclass(frozen=True)
 class Architecture:
     """`write` makes logits of a building; `states` are what it keeps for so many positions. Names of tensors begin with
-    `base` but for those of the head; `defaults` stand for fields that a config does not have; what `ignored` tensors
-    end in may be in files and means nothing."""
+    `base` but for those of the head; `defaults` stand for fields that a config does not have, or are computed from
+    others; what `ignored` tensors end in may be in files and means nothing. The fields `layers` count what has tensors
+    of its own. An architecture with an `encoder` keeps the number of positions that are encoded, too."""
 
     name: str
     write: Callable[[Building], Value]
@@ -39,6 +53,13 @@ class Architecture:
     base: str = "model."
     defaults: Mapping[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = (".rotary_emb.inv_freq",)
+    layers: tuple[str, ...] = ("num_hidden_layers",)
+    encoder: Encoder | None = None
+
+    def completed(self, config: Config) -> Config:
+        """The config with what it leaves unsaid."""
+        missing = {name: value for name, value in self.defaults.items() if name not in config}
+        return config.over({n: v(config) if callable(v) else v for n, v in missing.items()})
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
@@ -51,13 +72,15 @@ def architecture(
     base: str = "model.",
     defaults: Mapping[str, Any] | None = None,
     ignored: tuple[str, ...] = (),
+    layers: tuple[str, ...] = ("num_hidden_layers",),
+    encoder: Encoder | None = None,
 ) -> Callable[[Callable[[Building], Value]], Callable[[Building], Value]]:
     """Registers what is decorated under all names."""
 
     def register(write: Callable[[Building], Value]) -> Callable[[Building], Value]:
         for name in names:
             ends = (*Architecture.ignored, *ignored)
-            ARCHITECTURES[name] = Architecture(name, write, states, base, defaults or {}, ends)
+            ARCHITECTURES[name] = Architecture(name, write, states, base, defaults or {}, ends, layers, encoder)
         return write
 
     return register

@@ -12,7 +12,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.ir.sym import sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops import norm
-from tilewright.ops.reduce import as_dtype, position_of, reduce_max, reduce_mean
+from tilewright.ops.reduce import as_dtype, dtype_of, position_of, reduce_max, reduce_mean, widened
 from tilewright.ops.source import full, iota
 from tilewright.ops.view import expand, flatten, reshape, shape_of
 
@@ -103,6 +103,19 @@ def layer_normalization(node: Node) -> tuple[Value, ...]:
     centred = ew.sub(wide, mean)
     variance = reduce_mean(ew.mul(centred, centred), axes=axes, keepdims=True)
     return (result, mean, ew.div(1.0, ew.sqrt(ew.add(variance, epsilon))))
+
+
+@adapter("SimplifiedLayerNormalization")
+def simplified_layer_normalization(node: Node) -> tuple[Value | None, ...]:
+    """x / sqrt(mean(x^2) + epsilon) * scale; ONNX Runtime writes it into the domain of the standard, too."""
+    axis, epsilon = node.axis(node.attr("axis", -1)), node.attr("epsilon", 1e-5)
+    node.attr("stash_type", 1)  # sums are of f32 at least in any case
+    x, scale = widened(node.input(0)), widened(node.input(1))
+    result = as_dtype(norm.rms_norm(x, scale, axis=axis, epsilon=epsilon), dtype_of(node.input(1)))
+    if not node.wants(1):
+        return (result,)
+    power = reduce_mean(ew.mul(x, x), axes=tuple(range(axis, node.rank(0))), keepdims=True)
+    return result, ew.rsqrt(ew.add(power, epsilon))
 
 
 @adapter("RMSNormalization")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.frontends.onnx.adapters.microsoft.domain import microsoft, microsoft_binds, require_ranks
+from tilewright.frontends.onnx.adapters.norm import simplified_layer_normalization
 from tilewright.frontends.onnx.node import Node
-from tilewright.frontends.onnx.registry import adapter
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
@@ -14,23 +14,11 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops import norm
 from tilewright.ops.index import gather
 from tilewright.ops.quant import dequantize_linear
-from tilewright.ops.reduce import as_dtype, dtype_of, reduce_mean, reduce_sum, widened
+from tilewright.ops.reduce import as_dtype, dtype_of, reduce_sum, widened
 from tilewright.ops.source import full
 from tilewright.ops.view import reshape, shape_of, slice_, transpose
 
-
-@adapter("SimplifiedLayerNormalization")
-@microsoft("SimplifiedLayerNormalization")
-def simplified_layer_normalization(node: Node) -> tuple[Value | None, ...]:
-    """x / sqrt(mean(x^2) + epsilon) * scale; ONNX Runtime writes it into the domain of the standard, too."""
-    axis, epsilon = node.axis(node.attr("axis", -1)), node.attr("epsilon", 1e-5)
-    node.attr("stash_type", 1)  # sums are of f32 at least in any case
-    x, scale = widened(node.input(0)), widened(node.input(1))
-    result = as_dtype(norm.rms_norm(x, scale, axis=axis, epsilon=epsilon), dtype_of(node.input(1)))
-    if not node.wants(1):
-        return (result,)
-    power = reduce_mean(ew.mul(x, x), axes=tuple(range(axis, node.rank(0))), keepdims=True)
-    return result, ew.rsqrt(ew.add(power, epsilon))
+microsoft("SimplifiedLayerNormalization")(simplified_layer_normalization)
 
 
 @microsoft("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")

@@ -1,0 +1,161 @@
+"""Rows of products rounded to integers in groups: what it makes, how far results are off, and where it is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.loops.kernel_texts import buffer, read
+from tilewright.ir.core import Func
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.text import print_func
+from tilewright.loops.edit import find_loop
+from tilewright.loops.order.round_terms import SMALLEST, round_terms
+from tilewright.ops.define.loop_programs import run_kernel
+
+WEIGHTS = """
+kernel @k(x: &f32[3, 8], q: &i8[8, 5], s: &f32[2, 5], m: &f32[2, 5], y: &f32[3, 5]) dims() with {outputs=1} {
+  alloc w: scratch f32[8, 5]
+  for a in 0..8 {
+    for b in 0..5 {
+      w[a, b] = f32(q[a, b]) * s[a // 4, b] - m[a // 4, b]
+    }
+  }
+  for i in 0..3 {
+    for j in 0..5 {
+      y[i, j] = 0.0
+      for k in 0..8 {
+        y[i, j] += x[i, k] * w[k, j]
+      }
+    }
+  }
+  return
+}
+"""
+VALUE = "f32(q[a, b]) * s[a // 4, b] - m[a // 4, b]"
+FORMS = {
+    "a scale and a minimum": VALUE,
+    "a scale": "f32(q[a, b]) * s[a // 4, b]",
+    "integers alone": "f32(q[a, b])",
+    "zero points": "s[a // 4, b] * (f32(q[a, b]) - m[a // 4, b])",
+    "the other way round": "m[a // 4, b] - f32(q[a, b]) * s[a // 4, b]",
+    "two levels": "f32(q[a, b]) * (s[a // 4, b] * m[0, b])",
+}
+RNG = np.random.default_rng(7)
+
+
+def rounded(form: str, digits: int = 16, text: str = WEIGHTS) -> Func:
+    func = read(text.replace(VALUE, FORMS[form]))
+    round_terms(func, buffer(func, "y"), find_loop(func, "k"), 4, digits)
+    return func
+
+
+def weights(form: str, q: np.ndarray, s: np.ndarray, m: np.ndarray) -> np.ndarray:
+    s, least, first = np.repeat(s, 4, 0), np.repeat(m, 4, 0), m[:1]
+    return {
+        "a scale and a minimum": q * s - least,
+        "a scale": q * s,
+        "integers alone": q.astype(np.float64),
+        "zero points": s * (q - least),
+        "the other way round": least - q * s,
+        "two levels": q * (s * first),
+    }[form]
+
+
+def results(func: Func, x: np.ndarray, q: np.ndarray, s: np.ndarray, m: np.ndarray) -> np.ndarray:
+    y = np.zeros((3, 5), np.float32)
+    run_kernel(func, [x.astype(np.float32), q, s.astype(np.float32), m.astype(np.float32), y], {})
+    return y
+
+
+def operands() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    x = RNG.standard_normal((3, 8)) * 10.0 ** RNG.integers(-3, 4, (3, 1))
+    q = RNG.integers(-128, 128, (8, 5), dtype=np.int8)
+    return x, q, RNG.random((2, 5)) + 0.1, RNG.standard_normal((2, 5))
+
+
+def test_each_group_is_a_sum_of_integers() -> None:
+    text = print_func(rounded("a scale and a minimum"))
+    assert "w[a, b] = i16(q[a, b])" in text, "weights are stored as the integers that they are"
+    assert "i32(x_4[i_6, 4*g_6 + k_7]) * i32(w[4*g_6 + k_7, j_1])" in text
+    assert "f32(y_1[i, j, g_7]) * s[g_7, j] * x_2[i, g_7] - m[g_7, j] * x_6[i, g_7]" in text
+
+
+@pytest.mark.parametrize("digits", [16, 8])
+@pytest.mark.parametrize("form", FORMS)
+def test_results_are_off_by_half_of_a_step_of_each_group(form: str, digits: int) -> None:
+    for _ in range(5):
+        x, q, s, m = operands()
+        w = weights(form, q.astype(np.float64), s, m)
+        step = np.repeat(np.abs(x).reshape(3, 2, 4).max(-1), 4, -1) / (2 ** (digits - 1) - 1)
+        bound = (0.5 * step) @ np.abs(w) + 1e-5 * np.abs(x) @ np.abs(w)
+        if form != "integers alone":  # minima are multiplied by a sum of its own
+            bound += 1e-5 * np.abs(x).sum(-1, keepdims=True) * (np.abs(w).max() + 130)
+        assert np.all(np.abs(results(rounded(form, digits), x, q, s, m) - x @ w) <= bound)
+
+
+def test_bytes_have_no_sign_and_sums_are_corrected_for_that() -> None:
+    text = print_func(rounded("a scale", 8))
+    assert "w[a, b] = u8(i16(q[a, b]) - -128)" in text
+    assert "+ v4 * -128.0 * x_6[i, g_7]" in text, "of the same scale, which v4 is, and the sum of the row"
+    text = print_func(rounded("a scale", 8, WEIGHTS.replace("q: &i8", "q: &u8")))
+    assert "w[a, b] = u8(q[a, b])" in text or "w[a, b] = q[a, b]" in text
+    assert "x_5" not in text, "nothing is to be corrected"
+
+
+def test_numbers_that_are_multiples_of_a_step_stay() -> None:
+    x = np.tile(np.array([32767.0, -3.0, 0.0, 7.0]), (3, 2))
+    _, q, s, m = operands()
+    s, m = np.ones_like(s), np.zeros_like(m)
+    np.testing.assert_allclose(results(rounded("a scale"), x, q, s, m), x @ q.astype(np.float64), rtol=1e-6)
+
+
+@pytest.mark.parametrize("digits", [16, 8])
+def test_special_numbers(digits: int) -> None:
+    """Zeros give zeros, what is not finite gives NaN in its own row alone, and the largest and the smallest numbers
+    neither overflow nor divide by zero."""
+    _, q, s, m = operands()
+    largest = float(np.finfo(np.float32).max) / (1 if digits == 16 else 1e4)  # bytes without a sign take larger sums
+    func = rounded("a scale", digits)
+    for value in (np.nan, np.inf, -np.inf):
+        x = np.ones((3, 8))
+        x[1, 3] = value
+        y = results(func, x, q, s, m)
+        assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2]]).all()
+    assert not results(func, np.zeros((3, 8)), q, s, m).any()
+    assert np.isfinite(results(func, np.full((3, 8), 1e-45), q, s, m)).all()
+    assert np.abs(results(func, np.full((3, 8), SMALLEST / 1e3), q, s, m)).max() < 1e-29
+    one = np.zeros((8, 5), np.int8)
+    one[0] = 1
+    scaled = results(func, np.full((3, 8), largest), one, np.ones_like(s), m)
+    np.testing.assert_allclose(scaled, largest, rtol=1e-4)
+
+
+REFUSED = {
+    "groups that do not divide it": (WEIGHTS.replace("f32[3, 8]", "f32[3, 8]"), 3, "groups of 3"),
+    "scales within a group": (WEIGHTS.replace("s[a // 4, b]", "s[a % 2, b]"), 4, "share"),
+    "weights of floats": (WEIGHTS.replace("q: &i8", "q: &f16"), 4, "no sum of one integer"),
+    "integers of 32 bits": (WEIGHTS.replace("q: &i8", "q: &i32"), 4, "does not hold"),
+    "a codebook": (WEIGHTS.replace("f32(q[a, b])", "exp(f32(q[a, b]))"), 4, "no sum of one integer"),
+    "sums of float64": (WEIGHTS.replace("y: &f32", "y: &f64").replace("+= x[i, k] * w[k, j]",
+                                                                       "+= f64(x[i, k] * w[k, j])"), 4, "f64"),
+    "a condition": (WEIGHTS.replace("y[i, j] += x[i, k] * w[k, j]",
+                                    "if k < 6 {\n y[i, j] += x[i, k] * w[k, j]\n }"), 4, "more with it"),
+    "weights of an argument": (WEIGHTS.replace("* w[k, j]", "* s[k // 4, j]"), 4, "computed for matrices before"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_is_left_as_it_was(case: str) -> None:
+    text, group, reason = REFUSED[case]
+    func = read(text)
+    before = print_func(func)
+    with pytest.raises(ScheduleError, match=reason):
+        round_terms(func, buffer(func, "y"), find_loop(func, "k"), group)
+    assert print_func(func) == before
+
+
+def test_digits_are_those_of_an_instruction() -> None:
+    func = read(WEIGHTS)
+    with pytest.raises(ScheduleError, match="no integers of 12 bits"):
+        round_terms(func, buffer(func, "y"), find_loop(func, "k"), 4, 12)

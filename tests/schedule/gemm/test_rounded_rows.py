@@ -1,0 +1,176 @@
+"""Products of many rows by weights of integers: rows are rounded in groups, whose products instructions for integers
+add up; few rows and strict numerics keep float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.schedule import scheduling as oracle
+from tilewright.compiler import compile_module
+from tilewright.graph.fusion.fuse import Fuse
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Func, Module, Value
+from tilewright.ir.sym import sym, var
+from tilewright.ir.types import tensor
+from tilewright.loops.kernel_info import kernel_info
+from tilewright.ops import contract, view
+from tilewright.ops import elementwise as ew
+from tilewright.ops.define import constant
+from tilewright.options import Options, bits_of_rows
+from tilewright.passes import PassContext
+from tilewright.runtime.errors import OptionError
+from tilewright.runtime.module import Model
+from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.strategies import STRATEGIES
+from tilewright.target.host import host_target
+from tilewright.target.named import parse_target
+
+N = var("n", 0)
+RNG = np.random.default_rng(17)
+WITH_DOTS = "zen4"
+
+
+def f32(array: np.ndarray) -> Value:
+    return ew.cast(constant(array), dtype=dt.f32)
+
+
+def spread(array: np.ndarray, depth: int) -> Value:
+    groups, n = array.shape
+    shown = view.reshape(f32(array), shape=(groups, 1, n))
+    return view.reshape(view.expand(shown, shape=(groups, depth // groups, n)), shape=(depth, n))
+
+
+def scales(groups: int, n: int) -> np.ndarray:
+    return (0.01 + RNG.random((groups, n))).astype(np.float16)
+
+
+def codes(low: int, high: int, k: int, n: int) -> np.ndarray:
+    return RNG.integers(low, high, (k, n)).astype(np.int8 if low < 0 else np.uint8)
+
+
+def two_levels(k: int, n: int) -> Value:
+    small = ew.mul(spread(scales(k // 64, n), k), spread(codes(0, 64, k // 32, n), k))
+    least = ew.mul(spread(scales(k // 64, n), k), spread(codes(0, 64, k // 32, n), k))
+    return ew.sub(ew.mul(f32(codes(0, 16, k, n)), small), least)
+
+
+KINDS: dict[str, Callable[[int, int], Value]] = {
+    "4 bits": lambda k, n: ew.mul(f32(codes(-8, 8, k, n)), spread(scales(k // 32, n), k)),
+    "8 bits": lambda k, n: ew.mul(f32(codes(-127, 128, k, n)), spread(scales(k // 32, n), k)),
+    "groups of 64": lambda k, n: ew.mul(f32(codes(-8, 8, k, n)), spread(scales(k // 64, n), k)),
+    "groups of 16": lambda k, n: ew.mul(f32(codes(-32, 32, k, n)), spread(scales(k // 16, n), k)),
+    "minima": lambda k, n: ew.sub(
+        ew.mul(f32(codes(0, 16, k, n)), spread(scales(k // 32, n), k)), spread(scales(k // 32, n), k)
+    ),
+    "zero points": lambda k, n: ew.mul(
+        ew.sub(f32(codes(0, 16, k, n)), spread(codes(0, 16, k // 32, n), k)), spread(scales(k // 32, n), k)
+    ),
+    "two levels": two_levels,
+    "scales of columns": lambda k, n: ew.mul(f32(codes(-127, 128, k, n)), f32(scales(1, n))),
+}
+
+
+def product_of(kind: str, depth: int, columns: int, rows: object = N) -> Module:
+    return oracle.build(
+        [tensor(dt.f32, (rows, depth))], lambda x: contract.matmul(x, KINDS[kind](depth, columns))
+    )
+
+
+def scheduled(module: Module, target: str = WITH_DOTS, rounded_rows: int = 16) -> Func:
+    ctx = PassContext(parse_target(target))
+    Fuse(STRATEGIES).run(module, ctx)
+    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks, rounded_rows=rounded_rows)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    return kernel
+
+
+def is_rounded(kernel: Func) -> bool:
+    return any("round_terms(" in step for step in kernel_info(kernel).schedule)
+
+
+def bound(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
+    """What sums may be off by: half of a step for each term, in groups of at most 32, and float32's own rounding."""
+    rows, depth = x.shape
+    groups = np.abs(x).reshape(rows, depth // 16, 16).max(-1)
+    steps = np.repeat(np.maximum(groups[:, ::2], groups[:, 1::2]), 32, -1) / (2 ** (bits - 1) - 1)
+    size = np.abs(x) @ np.abs(w) + np.abs(x).sum(-1, keepdims=True) * np.abs(w).max()
+    return np.asarray(0.5 * steps @ np.abs(w) + 2e-6 * size)
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_stay_within_half_of_a_step(kind: str, bits: int) -> None:
+    depth, columns = 128, 80
+    module = product_of(kind, depth, columns)
+    (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
+    kernel = scheduled(module, rounded_rows=bits)
+    assert is_rounded(kernel)
+    assert any(step.startswith("dot(") for step in kernel_info(kernel).schedule)
+    for rows in (9, 10, 23):
+        x = RNG.standard_normal((rows, depth)).astype(np.float32)
+        (y,) = oracle.run(module, [x])
+        assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
+
+
+def test_few_rows_stay_as_they_are() -> None:
+    module = product_of("4 bits", 64, 96)
+    x = np.full((8, 64), 1 / 3, np.float32)
+    x[:, 0] = 1e4
+    (wanted,) = oracle.expected(module, [x])
+    assert is_rounded(scheduled(module))
+    np.testing.assert_allclose(oracle.run(module, [x])[0], wanted, rtol=1e-6)
+    assert not is_rounded(scheduled(product_of("4 bits", 64, 96, sym(8))))
+    assert is_rounded(scheduled(product_of("4 bits", 64, 96, sym(9))))
+
+
+@pytest.mark.parametrize(
+    ("target", "bits"), [(WITH_DOTS, 0), ("zen2", 16), ("zen3", 16), ("x86-64-v4", 16)], ids=str
+)
+def test_where_it_is_not_wanted_or_does_not_gain(target: str, bits: int) -> None:
+    assert not is_rounded(scheduled(product_of("8 bits", 64, 96), target, bits))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("depth", "columns", "activations"), [(64, 384, "int16"), (128, 300, "int8"), (1088, 24, "int16"), (64, 96, "int8")]
+)
+def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: int, activations: str) -> None:
+    module = product_of(kind, depth, columns)
+    (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
+    model = Model(compile_module(module, Options(activations=activations), parse_target("host,l2=1024")), 2)
+    bits = bits_of_rows(Options(activations=activations))
+    for rows in (0, 1, 2, 7, 8, 9, 15, 16, 17, 40):
+        x = RNG.standard_normal((rows, depth)).astype(np.float32)
+        y = model(x)[0]
+        assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
+
+
+def test_rows_of_heads_and_work_behind_the_sums() -> None:
+    """Results in the order of heads, whose panels lie within one, and behind a function that is a loop of its own."""
+
+    def body(x: Value) -> Value:
+        y = contract.matmul(x, KINDS["4 bits"](64, 128))
+        heads = view.transpose(view.reshape(y, shape=(N, 2, 64)), perm=(1, 0, 2))
+        return ew.mul(heads, ew.sigmoid(heads))
+
+    module = oracle.build([tensor(dt.f32, (N, 64))], body)
+    x = RNG.standard_normal((19, 64)).astype(np.float32)
+    (wanted,) = oracle.expected(module, [x])
+    model = Model(compile_module(module, Options(activations="int16"), host_target()), 1)
+    np.testing.assert_allclose(model(x)[0], wanted, rtol=1e-3, atol=2e-3)
+
+
+def test_what_is_asked_for() -> None:
+    assert bits_of_rows(Options()) == 0 and bits_of_rows(Options(), "int16") == 16
+    assert bits_of_rows(Options(activations="int8")) == 8
+    assert bits_of_rows(Options(activations="float32"), "int16") == 0
+    assert bits_of_rows(Options(numerics="fast")) == 16
+    assert bits_of_rows(Options(numerics="strict"), "int16") == 0
+    with pytest.raises(OptionError, match=r"activations='int4' is not allowed: one of float32, int16, int8"):
+        Options(activations="int4")
+    with pytest.raises(OptionError, match="numerics='strict' does not"):
+        Options(activations="int16", numerics="strict")
+    assert Options(activations="int16").fingerprint() != Options().fingerprint()

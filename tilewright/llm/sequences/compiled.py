@@ -1,0 +1,252 @@
+"""Sequences that a compiled model computes together: rows of all of them go through its products, so that weights are
+read once for all, and each attends to its own past."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.frontends.decoders.source import IDS, LAST, MOST_LANES, PAST, lane_prefix
+from tilewright.llm.decoder import Tokens, check_length, check_tokens, vocabulary_of
+from tilewright.llm.sequences.open import (
+    Handle,
+    Part,
+    SequenceError,
+    all_taken,
+    check_parts,
+    check_slots,
+    not_open,
+)
+from tilewright.runtime import Model
+from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.kept.state_memory import StateMemory
+
+FEW = MOST_LANES
+"""The most rows that products have kernels of their own for. These sum in another order than those of many rows, and in
+the same one for each number: so rows of a sequence go through either, whoever else is in the call."""
+
+
+@dataclass(eq=False)
+class _Open:
+    """A sequence: its memory, how much of it is filled, and the lane whose states are there now, or none."""
+
+    handle: Handle
+    context: int
+    vocabulary: int
+    memory: StateMemory
+    length: int = 0
+    lane: int | None = None
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Tokens of a sequence that one call of the model is about; whether they are the last of its part."""
+
+    of: _Open
+    tokens: np.ndarray
+    ends: bool
+    number: int
+
+
+class CompiledSequences:
+    """Sequences in the lanes of a model that was compiled for several, `DecoderSource(path, sequences=...)`.
+
+    A call of the model is about at most as many sequences as it has lanes, and any number may be open: each has memory
+    of its own, to which a lane is pointed, and nothing is copied. What is fed goes through the model in pieces of
+    `piece` tokens of each sequence, as many of these together as fit into that number of rows. Pieces of up to `FEW`
+    tokens go with others of these, up to that number of rows: the bits of a sequence are those that it has alone.
+    """
+
+    def __init__(self, model: Model, slots: int = 64, *, piece: int = 512) -> None:
+        """OptionError for a model that is not for several sequences."""
+        check_slots(slots)
+        if isinstance(piece, bool) or not isinstance(piece, int) or piece < 1:
+            raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
+        self.model, self.slots, self.piece = model, slots, piece
+        self._lanes = [*_lanes_of(model)]
+        self.vocabulary = vocabulary_of(model)
+        self.context = _context_of(model, self._lanes[0])
+        self._in_lane: list[_Open | None] = [None] * self.lanes
+        self._open: dict[Handle, _Open] = {}
+        self._numbers = itertools.count()
+        self._none = np.zeros((1, 0), np.int64)
+
+    @property
+    def lanes(self) -> int:
+        """See `Sequences`."""
+        return len(self._lanes)
+
+    def open(self, like: Handle | None = None) -> Handle:
+        """See `Sequences`. Of what a shared prefix has filled there is a copy."""
+        before = None if like is None else self._of(like)
+        if len(self._open) == self.slots:
+            raise all_taken(self.slots)
+        memory = self.model.new_state_memory(self._lanes[0])
+        if before is not None:
+            memory.copy_from(before.memory)
+        handle = next(self._numbers)
+        length = 0 if before is None else before.length
+        self._open[handle] = _Open(handle, self.context, self.vocabulary, memory, length)
+        return handle
+
+    def close(self, handle: Handle) -> None:
+        """See `Sequences`."""
+        found = self._of(handle)
+        if found.lane is not None:
+            self._leave(found)
+        del self._open[handle]
+
+    def length(self, handle: Handle) -> int:
+        """See `Sequences`."""
+        return self._of(handle).length
+
+    def rewind(self, handle: Handle, length: int) -> None:
+        """See `Sequences`."""
+        found = self._of(handle)
+        try:
+            self._set(found, check_length(found, length))
+        except InputError as error:
+            raise SequenceError(handle, error) from error
+
+    def feed(self, parts: Sequence[Part]) -> list[np.ndarray]:
+        """See `Sequences`."""
+        check_parts(parts)
+        checked = [(self._of(handle), self._checked(handle, tokens)) for handle, tokens in parts]
+        before = [found.length for found, _ in checked]
+        results: list[np.ndarray] = [self._none[0]] * len(parts)
+        try:
+            for pieces in _together(checked, self.lanes, self.piece):
+                logits = self._call(pieces)
+                for row, number in enumerate(piece.number for piece in pieces if piece.ends):
+                    results[number] = logits[row]
+        except BaseException:
+            for (found, _), length in zip(checked, before, strict=True):
+                self._set(found, length)
+            for names, of in zip(self._lanes, self._in_lane, strict=True):  # all of them count as lost
+                self.model.set_state(names[0], of.length if of is not None else 0)
+            raise
+        return results
+
+    def trim(self) -> None:
+        """Give memory that calls have left behind, and that of positions that were forgotten, back to the operating
+        system."""
+        self.model.trim()
+        for found in self._open.values():
+            found.memory.forget_behind()
+
+    def _call(self, pieces: Sequence[_Piece]) -> np.ndarray:
+        """The logits behind those of some pieces that end their parts."""
+        self._give_lanes(pieces)
+        ids = [self._none] * self.lanes
+        for piece in pieces:
+            assert piece.of.lane is not None
+            ids[piece.of.lane] = piece.tokens[None]
+        ends = np.cumsum([x.shape[1] for x in ids]) - 1
+        last = np.array([ends[piece.of.lane] for piece in pieces if piece.ends], np.int64)
+        (logits,) = self.model(*ids, last)
+        for piece in pieces:
+            piece.of.length += len(piece.tokens)
+        return logits
+
+    # Lanes
+
+    def _give_lanes(self, pieces: Sequence[_Piece]) -> None:
+        """Point a lane to each sequence of a call. Those that have one keep it."""
+        wanted = {piece.of for piece in pieces}
+        free = [k for k, found in enumerate(self._in_lane) if found not in wanted]
+        free.sort(key=lambda k: self._in_lane[k] is not None)
+        for piece in pieces:
+            if piece.of.lane is None:
+                lane = free.pop(0)
+                if (other := self._in_lane[lane]) is not None:
+                    other.lane = None
+                self.model.use_state_memory(self._lanes[lane], piece.of.memory)
+                self._in_lane[lane], piece.of.lane = piece.of, lane
+
+    def _leave(self, found: _Open) -> None:
+        assert found.lane is not None
+        self.model.use_state_memory(self._lanes[found.lane], None)
+        self._in_lane[found.lane], found.lane = None, None
+
+    def _set(self, found: _Open, length: int) -> None:
+        """A sequence has so many positions from now on."""
+        found.memory.set(0, length)
+        found.length = length
+
+    def _checked(self, handle: Handle, tokens: Tokens) -> np.ndarray:
+        try:
+            return check_tokens(self._of(handle), tokens)
+        except InputError as error:
+            raise SequenceError(handle, error) from error
+
+    def _of(self, handle: Handle) -> _Open:
+        if handle not in self._open:
+            raise not_open(handle)
+        return self._open[handle]
+
+
+def _together(parts: Sequence[tuple[_Open, np.ndarray]], lanes: int, size: int) -> Iterator[list[_Piece]]:
+    """The pieces that go through a model together, call after call.
+
+    Where a part is cut depends on it alone, and so does whether it goes with few rows or with many.
+    """
+    left = [(found, tokens, 0, number) for number, (found, tokens) in enumerate(parts)]
+    while left:
+        call: list[_Piece] = []
+        later: list[tuple[_Open, np.ndarray, int, int]] = []
+        for found, tokens, begin, number in left:
+            end = min(begin + size, len(tokens))
+            piece = _Piece(found, tokens[begin:end], end == len(tokens), number)
+            if call and not _fits(piece, call, lanes, size):
+                later.append((found, tokens, begin, number))
+                continue
+            call.append(piece)
+            if not piece.ends:
+                later.append((found, tokens, end, number))
+        yield call
+        left = later
+
+
+def _fits(piece: _Piece, call: Sequence[_Piece], lanes: int, size: int) -> bool:
+    """Whether a piece can go with others: with the same kernels as alone."""
+    of_few = len(piece.tokens) <= FEW
+    rows = sum(len(other.tokens) for other in call) + len(piece.tokens)
+    if len(call) == lanes or of_few != (len(call[0].tokens) <= FEW):
+        return False
+    return rows <= (FEW if of_few else size)
+
+
+def _lanes_of(model: Model) -> Iterator[tuple[str, ...]]:
+    """For each lane the names of its states, the counter first. OptionError for a model that has none."""
+    names = [info.name for info in model.inputs]
+    lanes = [lane_prefix(k) for k in range(len(names) - 1)]
+    states = [state.info.name for state in model.states]
+    kinds = None
+    if not lanes or names != [*(f"{lane}{IDS}" for lane in lanes), LAST]:
+        raise _no_lanes(model, f"its inputs are {', '.join(names) or 'none'}")
+    for lane in lanes:
+        own = [name for name in states if name.startswith(lane) and name != f"{lane}{PAST}"]
+        found = [f"{lane}{PAST}", *own]
+        grown = [state for state in model.states if state.info.name in own]
+        if any(state.counter != found[0] for state in grown) or not own:
+            raise _no_lanes(model, f"states of '{lane[:-1]}' do not grow with '{found[0]}'")
+        shapes = [(state.info.name[len(lane) :], state.info.dtype, state.info.shape) for state in grown]
+        if kinds not in (None, shapes):
+            raise _no_lanes(model, "its sequences differ")
+        kinds = shapes
+        yield tuple(found)
+
+
+def _no_lanes(model: Model, why: str) -> OptionError:
+    return OptionError(
+        f"{model} is not for several sequences: {why}",
+        hint="compile tilewright.frontends.decoders.source.DecoderSource(path, sequences=8)",
+    )
+
+
+def _context_of(model: Model, names: Sequence[str]) -> int:
+    grown = [state for state in model.states if state.info.name in names and state.counter]
+    return min(int(state.info.shape[state.grows]) for state in grown)

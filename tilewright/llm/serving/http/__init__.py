@@ -1,0 +1,1 @@
+"""An interface over HTTP as that of OpenAI: completions, chats, embeddings, models."""

@@ -1,0 +1,1 @@
+"""Tokens that are guessed and looked at together: the text is what it is without, and may come sooner."""

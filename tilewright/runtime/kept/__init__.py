@@ -1,0 +1,1 @@
+"""Memory that a model keeps from call to call."""

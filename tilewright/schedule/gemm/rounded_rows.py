@@ -1,0 +1,228 @@
+"""Products of many rows by weights of integers: rows rounded to 16 bits in groups, so that instructions for groups of
+integers add up each group's products.
+
+    round all rows, in groups that share a scale
+    for panel of columns parallel {
+      codes of the panel, as the instruction takes them
+      for row tile {
+        sums = 0
+        for group { t: reg i32 = 0;  for step { t += dot(row, codes) };  sums += f32(t) * scales }
+        y[row, column] = epilogue(sums)
+      }
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.cost.gemm.register_tile import tile_of_groups
+from tilewright.cost.narrow_products import rounding_gains
+from tilewright.cost.narrow_weights import (
+    LEAST_ROUNDED_ROWS,
+    group_of_rounding,
+    share_of_rounded,
+)
+from tilewright.cost.roofline import form_cycles
+from tilewright.graph.fusion.strategy import Match
+from tilewright.graph.match import matrix_product
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
+from tilewright.loops.edit import buffer_type, extent_of, kind_of
+from tilewright.loops.kernel_info import constants_of, kernel_info
+from tilewright.loops.order.round_terms import Rounded
+from tilewright.loops.stages import Lowered, Stage
+from tilewright.loops.storage.packing import Packing
+from tilewright.schedule.estimates import Counted
+from tilewright.schedule.gemm.contraction import Contraction, Tiled, is_contraction, tile_reader
+from tilewright.schedule.gemm.dequantize import (
+    Dequantized,
+    groups_of_factors,
+    mark_weights,
+    split_in_groups,
+    split_weights,
+    taken_together,
+)
+from tilewright.schedule.gemm.dot_products import dot_for
+from tilewright.schedule.gemm.gemm_axes import assign_axes, is_costly
+from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
+from tilewright.schedule.gemm.panels import pack_constants
+from tilewright.schedule.gemm.reduction_nest import one_reduction
+from tilewright.schedule.gemm.register_tile import IN_REGISTERS, Nest, Summation, TileSums, mark, tile_sums
+from tilewright.schedule.steps.access import element_bytes, known, loads_in
+from tilewright.schedule.steps.parallelize import parallelize_each
+from tilewright.schedule.steps.tiling import vectors_of
+from tilewright.schedule.steps.vectorize import vectorize_inner
+from tilewright.schedule.strategy import FusedRegion, Strategy
+from tilewright.schedule.trace import Schedule
+from tilewright.target.dots import Dot
+from tilewright.target.target import VECTOR_BYTES, Target
+
+
+class RoundedRows(Strategy):
+    """A contraction whose columns are computed from constant integers, and whose rows are many."""
+
+    name = "rounded_rows"
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        if not is_contraction(region) or not isinstance(region.target, Target):
+            return NoMatch("it is no contraction")
+        if not _multiplies_computed(region.op) or not _gains(region.target):
+            return NoMatch("its columns are not computed from integers that the machine multiplies in groups")
+        return Match()
+
+    def estimate(self, counted: Counted, target: Any) -> float | None:
+        dot = _dot(target) if isinstance(target, Target) else None
+        if dot is None or not counted.nests:
+            return None
+        floats = form_cycles("tiles", counted.nests, counted.arguments, target)
+        return floats * share_of_rounded(dot, target)
+
+    def for_other_dims(self, later: Sequence[Strategy]) -> Sequence[Strategy]:
+        return [s for s in later if isinstance(s, Contraction)]
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_rounded(s, lowered, target)
+
+
+def _multiplies_computed(region: Op) -> bool:
+    """Whether a product of a region reads a matrix that the region computes."""
+    (body,) = region.blocks
+    products = [(op, matrix_product(op)) for op in body.ops]
+    return any(p is not None and op.operands[p.weights].op is not None for op, p in products)
+
+
+def _gains(target: Target) -> bool:
+    dot = _dot(target)
+    return dot is not None and rounding_gains(share_of_rounded(dot, target))
+
+
+def _dot(target: Target, digits: int = 16) -> Dot | None:
+    rows, codes = (dt.i16, dt.i16) if digits > 8 else (dt.i8, dt.u8)
+    return dot_for(rows, codes, dt.i32, target)
+
+
+def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """ScheduleError when the kernel has not this form."""
+    digits = kernel_info(s.func).rounded_rows
+    if not digits:
+        raise ScheduleError("its rows are not to be rounded")
+    stages, others = split_weights(lowered)
+    if len(stages) != 1:
+        raise ScheduleError("its columns are not computed by one stage from constants")
+    (weights,) = stages
+    sums = one_reduction(s, others)
+    axes = assign_axes(sums)
+    dot = _dot(target, digits)
+    reduce = [o for o in sums.stage.reduce if extent_of(o) != 1]
+    if axes.row is None or axes.block is not None or axes.line is not None or len(reduce) != 1 or dot is None:
+        raise ScheduleError("it is no product of rows and columns")
+    if not extent_of(axes.vector).is_const:
+        raise ScheduleError("the number of columns is not known")
+    shared = groups_of_factors(weights)
+    group = group_of_rounding(shared, known(extent_of(reduce[0])), dot.group)
+    if group is None:
+        raise ScheduleError("no groups of its terms share their factors")
+    if not s.at_least(extent_of(axes.row), LEAST_ROUNDED_ROWS, of_few=True):
+        raise ScheduleError("its rows are few")
+    together = taken_together(s, weights)
+    plan = plan_gemm(s, sums, target, None, [weights], False)
+    panel = plan.panel or plan.decision.tile.columns
+    tile = tile_of_groups(panel, plan.shape, target)
+    if tile is None:
+        raise ScheduleError("its columns are few")
+    plan = replace(plan, decision=replace(plan.decision, tile=tile), panel=panel)
+    made = s.round_terms(sums.sums, reduce[0], group, digits)
+    _round(s, made, target)
+    sums.stage.reduce = split_in_groups(s, [made.groups], [n // group for n in shared if n > group])
+    terms = Stage("terms", "reduce", "add", made.sums, made.axes, [made.terms])
+    codes = Stage(weights.name, "map", "", made.codes, weights.axes)
+    tiled = tile_reader(s, replace(plan, weights=[codes]), target)
+    _sum_groups(s, plan, tiled, terms, codes, dot, together, target)
+    parallelize_each(s, [o for o in tiled.parts[0].outer[:1] if o.parent is not None], target)
+
+
+def _sum_groups(
+    s: Schedule, plan: GemmPlan, tiled: Tiled, terms: Stage, codes: Stage, dot: Dot, together: int, target: Target
+) -> None:
+    """Sums of groups in registers, which are added to those of the tile in memory."""
+    lanes = plan.decision.tile.lanes
+    kept = Summation(costly=is_costly(tiled.parts[0].tile[-1]))
+    split = s.split(terms.reduce[0], dot.group)
+    terms.reduce = [split.outer]
+    added: list[TileSums] = []
+    groups: list[TileSums] = []
+    for part in tiled.parts:
+        added.append(tile_sums(s, plan.stage, part.outer[-1], plan.axes.tile, lanes, kept))
+        over = added[-1].add.outer[-1]
+        groups.append(tile_sums(s, terms, over, plan.axes.tile, lanes, IN_REGISTERS, split.inner))
+    panel = tiled.panel[-1] if tiled.panel else tiled.parts[0].outer[0]
+    dequantized = _codes_of_panel(s, groups, codes, panel, lanes, dot, together)
+    orders = [dequantized.loops, *([*o.add.outer, *o.add.tile] for o in added)]
+    pack_constants(s, orders, [dequantized], tiled.parts_of_panel, merged=True)
+    s.simplify()
+    for sums in (*groups, *added):
+        for nest in sums.nests:
+            mark(s, nest)
+    for part in tiled.parts:
+        _ask_for_next_rows(s, part)
+        mark(s, part, unrolled=not kept.costly)
+    mark_weights(s, dequantized)
+    _unroll(s, dequantized.loops[:-1])
+
+
+def _codes_of_panel(
+    s: Schedule, sums: Sequence[TileSums], codes: Stage, panel: Op, lanes: int, dot: Dot, together: int
+) -> Dequantized:
+    """Codes of a panel in the order of the instruction: those of a step and a column together."""
+    loads = [load for group in sums for load in loads_in(group.add.loops[0]) if load.operands[0] is codes.buffer]
+    packing = Packing(((dot.group,), ()), (0, 2, 1))
+    fill = s.pack(codes.buffer, panel, packing, only=loads).fill
+    step, column, within = fill
+    made = s.compute_at(codes.buffer, step, space="reg", guard="loads")
+    loops = [made.copies[o] for o in codes.axes]
+    both = s.split(s.collapse(column, within), VECTOR_BYTES // element_bytes(made.buffer))
+    s.vectorize(both.inner)
+    s.unroll(both.outer)
+    if together > dot.group:  # all bytes of a word in one iteration
+        s.unroll(s.split(step, together // dot.group).inner)
+    return Dequantized(vectors_of(s, loops, lanes), loops[0] if together > 1 else None, together)
+
+
+def _ask_for_next_rows(s: Schedule, part: Nest) -> None:
+    """Request what the next tile of rows reads beside its sums: a piece of each row, on a page of its own."""
+    constants = constants_of(s.func)
+    for load in loads_in(part.tile[0]):
+        if buffer_type(load.operands[0]).space == "global" and load.operands[0] not in constants:
+            with s.noting("what the next rows read is not prefetched"):
+                s.prefetch_run(load, part.outer[-1])
+
+
+def _unroll(s: Schedule, loops: Sequence[Op]) -> None:
+    for loop in loops:
+        if loop.parent is not None and kind_of(loop) == "serial":
+            s.unroll(loop)
+
+
+def _round(s: Schedule, made: Rounded, target: Target) -> Op:
+    """One nest that rounds rows, a group after the other; the loop over rows."""
+    first, *others = made.rows
+    depth = len(made.axes) if not first else len(first) - 1
+    for loops in others:
+        for a, b in zip(first[:depth], loops[:depth], strict=True):
+            s.fuse(a, b)
+    over, *rows = first[: depth - 1]
+    for row in rows:
+        over = s.collapse(over, row)
+    for loops in made.rows:
+        for terms in loops[depth:]:
+            vectorize_inner(s, terms, target)
+    with s.noting("rows are rounded by one thread"):
+        s.parallel(over)
+    return over
+
+
