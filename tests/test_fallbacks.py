@@ -140,6 +140,7 @@ def test_the_steps_are_those_of_the_whole_pipeline() -> None:
     assert {p.name for p in passes if isinstance(p, NeededPass)} == {"expand", "fuse"}
 
 
+@pytest.mark.sweep(14)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_that_fails_is_switched_off(as_for_users: pytest.MonkeyPatch, expected: np.ndarray, step: str) -> None:
     as_for_users.setattr(OptionalSteps, "attempt", breaking(step, after=True))
@@ -156,7 +157,7 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize(("strategy", "question"), QUESTIONS, ids=lambda x: getattr(x, "name", x))
 def test_a_strategy_that_fails_is_not_asked_again(
     as_for_users: pytest.MonkeyPatch, expected: np.ndarray, strategy: Strategy, question: str

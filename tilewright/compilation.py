@@ -35,6 +35,7 @@ from tilewright.ops.define.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress, bits_of_rows
 from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.plugins import NO_PLUGINS, Plugins
+from tilewright.program.caches import check_frequent
 from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.order import Order
 from tilewright.program.memory.place_views import PlaceViews
@@ -281,7 +282,9 @@ class Compilation:
     def _split(self) -> None:
         """Find the parts where there are any, each of which is compiled by itself."""
         setting, module = self.setting, self.module
-        for cache in pair_states(module, setting.options.states, setting.options.capacity):
+        caches = pair_states(module, setting.options.states, setting.options.capacity)
+        check_frequent(caches, setting.options.frequent)
+        for cache in caches:
             grows = f"a cache that '{cache.output}' continues is a state with room for {setting.options.capacity}"
             self.remarks.append(Remark("states", cache.name, grows, "applied"))
         setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))

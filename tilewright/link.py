@@ -352,8 +352,8 @@ def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:
         (info,) = _infos([name], [update.operands[1]], main.attrs.get("complex_inputs", ()))
         place = places.get(update.operands[1])
         way = "handed on" if place is None else "in place" if place.base == "state" else "swapped"
-        axis, counter = grown.get(name, (-1, ""))
-        found.append(StateInfo(info, outputs[name], way, initial, axis, counter))
+        axis, counter, window = grown.get(name, (-1, "", -1))
+        found.append(StateInfo(info, outputs[name], way, initial, axis, counter, window))
     return tuple(found)
 
 

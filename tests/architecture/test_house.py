@@ -62,7 +62,7 @@ ROOMS |= {
     },
     "comparison": {"api", "compilation", "graph", "ir", "ops", "options", "quantization", "requested", "runtime"},
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
-    "llm": {"api", "frontends", "ir", "options", "runtime", "session"},
+    "llm": {"api", "frontends", "ir", "options", "quantization", "runtime", "session"},
     "cli": ALL | {"llm"},
     "__main__": {"cli"},
     "tilewright": {
@@ -96,6 +96,7 @@ LATE = {
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
+    ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.decoder"),
     ("frontends/built_in.py", "tilewright.ir.text"),  # nor the printer
     ("frontends/built_in.py", "tilewright.ops.written_out"),  # nor operators
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.identity"),  # torch takes seconds
@@ -109,6 +110,10 @@ LATE = {
     ("llm/__init__.py", "importlib"),
     ("llm/model.py", "tilewright.llm.grammars"),  # llguidance is an extra
     ("llm/tokens/gguf.py", "tilewright.llm.tokens.library"),  # vocabularies with scores need no package
+    ("llm/loading.py", "tilewright.llm.texts.promised"),  # a model that is not compared needs no compiler
+    ("llm/model.py", "tilewright.llm.texts.promised"),
+    ("cli/language_models/weights.py", "tilewright.llm.texts.promised"),  # help needs no compiler
+    ("cli/language_models/weights.py", "tilewright.llm.vocabulary"),
     ("llm/vocabulary.py", "tilewright.llm.templates"),  # texts alone need no jinja2
     ("llm/vocabulary.py", "tilewright.llm.tokens.folder"),  # tokenizers is an extra, and takes 30 ms
     ("cli/language_models/options.py", "tilewright.llm.loading"),  # help needs no compiler

@@ -83,6 +83,7 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "chat", path
     yield "serve", path, "--port", "0"
     yield "cost", path
+    yield "score", path, str(source.with_name("\x1b.txt"))
     yield ("cache",)
     yield ("info",)
     yield ("\x1b\u202ecommand",)

@@ -58,6 +58,7 @@ def in_torch(model: onnx.ModelProto, wrong: str = "") -> torch.nn.Module:
     return made
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("layer", ["", "stem", "block1.first", "head"])
 def test_a_module_is_compared_with_an_onnx_model(layer: str) -> None:
     network = residual()

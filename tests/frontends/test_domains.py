@@ -40,6 +40,22 @@ def test_a_package_is_imported_when_a_model_needs_it(op: str, domain: str, packa
     assert done.returncode == 0, done.stderr
 
 
+def test_the_packages_of_other_domains_have_nothing_of_the_standard() -> None:
+    """A model that has no node of theirs would not find it."""
+    program = """
+import tilewright.frontends.onnx.load
+from tilewright.frontends.onnx import registry
+def standard():
+    return {key for table in (registry._ADAPTERS, registry._HOST_ADAPTERS) for key in table if key[0] == ""}
+assert registry.find_adapter("", "no such operator", 1) is None
+found = standard()
+registry.load_all()
+assert standard() == found, standard() - found
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_models_of_common_operators_import_nothing_that_is_late() -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
     model = model_of([node], [info("x", [2, 3])], ["y"])

@@ -46,7 +46,7 @@ def close(got: np.ndarray, wanted: np.ndarray, error: float = 2e-6) -> None:
     np.testing.assert_allclose(got, wanted, rtol=0, atol=error * np.abs(wanted).max(initial=1e-9))
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("n", [1, 2, 7, 16, 250, 331, 384, 480, 1024, 1009 * 2])
 @pytest.mark.parametrize("complex_", [False, True], ids=["real", "complex"])
 def test_lengths_with_and_without_factors(n: int, complex_: bool) -> None:
@@ -102,6 +102,7 @@ def test_real_numbers_of_half_of_a_spectrum(n: int | None) -> None:
     close(got, np.fft.irfft(numbers(x), n, axis=1)[..., None])
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("attrs", [{}, {"inverse": 1}, {"onesided": 1}], ids=str)
 def test_a_length_that_is_not_known(attrs: dict[str, int]) -> None:
     for dtype, error in ((np.float32, 1e-5), (np.float64, 1e-12)):

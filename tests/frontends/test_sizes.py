@@ -101,7 +101,7 @@ def f32(*numbers: float) -> np.ndarray:
 FACTORS = (2.0, 0.5, 0.0625, 1.25, 0.375, 1 / 3, 0.1, 0.3, 0.6, 0.7, 1.3, 1 / 7)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("factor", [*FACTORS, 0.7310586, 3.14159274, 1 / 49, 0.0333333333])
 @pytest.mark.parametrize("rounding", ["Floor", "Ceil", "Round", "Identity"])
 def test_a_dim_times_a_number(factor: float, rounding: str) -> None:

@@ -120,3 +120,21 @@ def test_the_command_takes_schemas_and_grammars_from_files(
     assert json.loads(said("--schema", tmp_path / "s.json")) in ("a", "b")
     assert said("--grammar", tmp_path / "g.lark") in ("yes", "no")
     assert "give one of them" in said("--schema", tmp_path / "s.json", "--grammar", tmp_path / "g.lark")
+
+
+@pytest.mark.parametrize("given", ["a\ud800", 5])
+@pytest.mark.parametrize("form", ["regex", "grammar"])
+def test_forms_that_are_no_texts_are_refused(form: str, given: Any) -> None:
+    with pytest.raises(InputError, match="is no text"):
+        chance().generate("the", **{form: given})
+
+
+@pytest.mark.parametrize("schema", ['{"const": -9223372036854775808}', '{"enum": [[-9223372036854775807]]}',
+                                    '{"type": "integer", "minimum": -1e300, "maximum": -1E+299}'])  # fmt: skip
+def test_numbers_that_end_the_process_are_refused(schema: str) -> None:
+    model = chance()
+    for form in ({"schema": schema}, {"schema": json.loads(schema)}, {"grammar": f"start: %json {schema}"}):
+        with pytest.raises(InputError, match="which is not supported"):
+            model.generate("the", **form)
+    near = {"const": -9000000000000000000}
+    assert model.generate("the", schema=near, max_tokens=40).strip() == "-9000000000000000000"

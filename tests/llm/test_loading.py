@@ -13,10 +13,13 @@ from click.testing import CliRunner
 
 import tilewright
 from examples import answer as demo
-from tests.llm.checkpoints import CHATML, CONTEXT, model_file, model_folder
+from tests.frontends.decoders.checkpoints import tensor
+from tests.llm.checkpoints import CHATML, CONTEXT, ROWS, WIDTH, model_file, model_folder
 from tilewright import llm
 from tilewright.cli.app import commands
+from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.llm.decoder import Embedder
 from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -46,6 +49,44 @@ def test_a_folder_and_a_file_of_one_model_say_the_same(folder: Path, loaded: llm
     assert loaded.tokens(messages).count(2) == 1
     assert other.context == loaded.context == CONTEXT
     assert other.tokenizer.special.ends == loaded.tokenizer.special.ends
+
+
+def test_embeddings_are_what_the_head_gets(file: Path, loaded: llm.LanguageModel) -> None:
+    tokens = loaded.tokens("the state of a model")
+    last = loaded.embed(tokens, pooling="last", normalise=False)
+    assert last.dtype == np.float32 and last.shape == (1, WIDTH)
+    head = tensor("model.embed_tokens.weight", (ROWS, WIDTH))[: loaded.tokenizer.size]
+    np.testing.assert_allclose(last[0] @ head.T, loaded.logits(tokens), rtol=1e-4, atol=1e-4)
+    parts = np.concatenate([loaded.embed(tokens[: n + 1], pooling="last", normalise=False) for n in range(len(tokens))])
+    mean, first = (loaded.embed(tokens, pooling=how, normalise=False)[0] for how in ("mean", "cls"))
+    np.testing.assert_allclose(mean, parts.mean(axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(first, parts[0], rtol=1e-4, atol=1e-5)
+    several = loaded.embed(["the state", "of", "a model"])
+    assert several.shape == (3, WIDTH)
+    np.testing.assert_allclose(np.linalg.norm(several, axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(several[1], loaded.embed("of")[0])
+
+
+def test_long_texts_are_embedded_in_pieces(file: Path) -> None:
+    model = tilewright.compile(DecoderSource(file, hidden=True), threads=1, cache=False)
+    tokens = np.random.default_rng(0).integers(3, 100, 40)
+    whole = Embedder(model).embed(tokens, "mean")
+    np.testing.assert_allclose(Embedder(model, piece=7).embed(tokens, "mean"), whole, rtol=1e-4, atol=1e-5)
+    assert [output.name for output in model.outputs] == ["hidden"]
+
+
+def test_embeddings_that_are_refused(file: Path, loaded: llm.LanguageModel) -> None:
+    with pytest.raises(OptionError, match="pooling='sum' is not allowed: one of mean, last, cls"):
+        loaded.embed("a", pooling="sum")
+    other = llm.LanguageModel(loaded._root, loaded.tokenizer)
+    with pytest.raises(OptionError, match="gives logits alone, and no embeddings"):
+        other.embed("a")
+    with pytest.raises(InputError, match="but the context has 256"):
+        loaded.embed([5] * (CONTEXT + 1))
+    with pytest.raises(OptionError, match="gives no hidden states"):
+        Embedder(tilewright.compile(file, threads=1, cache=False))
+    with pytest.raises(OptionError, match="hidden='yes' is not allowed"):
+        DecoderSource(file, hidden="yes")  # type: ignore[arg-type]
 
 
 def test_greedy_text_follows_from_the_logits_of_all_that_is_before(loaded: llm.LanguageModel) -> None:

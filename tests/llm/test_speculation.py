@@ -107,6 +107,19 @@ def test_texts_are_those_without_guesses(how: dict[str, Any]) -> None:
         assert guessing.drafted.accepted > 0, (drafts, guessing.drafted)
 
 
+def test_conversations_and_beams_are_those_without_guesses() -> None:
+    plain = LanguageModel(Chance(704, 4096, memory=1, scale=5.0), tokenizer(), template())
+    decoder = SpeculatingDecoder(Rows(704, 4096, memory=1, scale=5.0), Lookup())
+    found = LanguageModel(decoder, tokenizer(), template())
+    one, other = plain.conversation(), found.conversation()
+    wanted = plain.wanted(max_tokens=30)
+    for said in ("Hello", "and again", "Hello"):
+        assert other.say(said, wanted).rest().drawn == one.say(said, wanted).rest().drawn
+    assert found.beams("the", 3, max_tokens=8) == plain.beams("the", 3, max_tokens=8)
+    assert found.drafted is not None and found.drafted.accepted > 0
+    assert found.score("the state of").log_probabilities == plain.score("the state of").log_probabilities
+
+
 def test_right_guesses_save_calls_and_wrong_ones_cost_none_of_the_context() -> None:
     plain = Rows(12, 40)
     inner = Rows(12, 40)

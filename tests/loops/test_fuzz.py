@@ -37,6 +37,7 @@ def test_every_primitive_is_tried() -> None:
     assert PRIMITIVES.keys() - STEPS.keys() == others, "add these to STEPS in tests/loops/steps.py"
 
 
+@pytest.mark.sweep(20)
 @pytest.mark.parametrize("name", STEPS)
 def test_each_step_is_accepted_now_and_then(name: str) -> None:
     assert any(fuzz(seed, favoured=name)[name, "accepted"] for seed in range(MOST_TRIES))

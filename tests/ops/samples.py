@@ -12,7 +12,8 @@ from tests.ops import samples_series as series
 FAMILIES = (
     basic.elementwise, basic.views, basic.reductions, nn.contractions, nn.grouped, nn.blocked, nn.pools,
     nn.indexing, nn.activations, nn.norms, matrices.matrices, nn.attentions, image.images, image.winograd,
-    image.overlaps, series.copies, series.totals, series.running_extrema, series.places_among_bounds,
+    image.overlaps, series.copies, series.totals, series.running_extrema, series.state_spaces,
+    series.places_among_bounds,
     series.polynomials, series.iterated, matrices.factors, matrices.eigen, series.orders, series.chosen,
     series.quantised, series.recurrent, random.randoms, models.models, fixed.fixed,
 )  # fmt: skip

@@ -53,6 +53,35 @@ def totals() -> Iterator[Sample]:
                     )
 
 
+def state_spaces() -> Iterator[Sample]:
+    """With a channel for each head and without, of one strip of channels and several."""
+    for dtype in FLOATS:
+        for steps, heads, size, groups, states, every in (
+            (4, 6, 1, 1, 3, True), (3, 4, 5, 2, 7, False), (5, 70, 1, 1, 2, True), (2, 2, 67, 1, 3, False),
+            (1, 4, 2, 4, 1, True), (0, 3, 2, 1, 2, False),
+        ):  # fmt: skip
+            x, rows = normal((steps, heads * size), dtype), states if every else 1
+            pace = (-np.abs(wide(normal((rows, heads), dtype)))).astype(dtype)
+            step = np.abs(wide(normal((steps, heads), dtype))).astype(dtype)
+            b, c = normal((steps, groups, states), dtype), normal((steps, groups, states), dtype)
+            given = [x, step, pace, b, c, normal((states, heads * size), dtype)]
+            yield sample("state_space_scan", given, lambda g=given: _scanned(*map(wide, g)), loose=64)
+
+
+def _scanned(
+    x: np.ndarray, step: np.ndarray, pace: np.ndarray, b: np.ndarray, c: np.ndarray, state: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    size, per_group = x.shape[1] // step.shape[1], step.shape[1] // b.shape[1]
+    y = np.empty_like(x)
+    for t in range(len(x)):
+        times = np.repeat(step[t], size)
+        each = (np.repeat(np.repeat(of[t], per_group, axis=0), size, axis=0).T for of in (b, c))
+        takes, gives = each
+        state = np.exp(np.repeat(step[t] * pace, size, axis=1)) * state + times * x[t] * takes
+        y[t] = (state * gives).sum(axis=0)
+    return y, state
+
+
 def running_extrema() -> Iterator[Sample]:
     for dtype in (*FLOATS, np.dtype(np.int32)):
         for shape in ((2, 5, 3), (9, 4, 1), (2, 0, 3)):

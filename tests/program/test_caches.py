@@ -99,6 +99,40 @@ def test_what_does_not_fit(model: bytes, options: dict[str, Any], said: str) -> 
         compiled(model, **options)
 
 
+def joined(inputs: str) -> bytes:
+    graph = f"""step (float[1, s, 4] x, float[1, p, 4] c) => (float[1, t, 4] all) {{
+        v = Relu (x)
+        all = Concat <axis = 1> ({inputs})
+    }}"""
+    return bytes(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString())
+
+
+def test_what_may_be_either_is_asked_for() -> None:
+    with pytest.raises(OptionError, match="joins the inputs 'x' and 'c', of which either may be the cache") as error:
+        compiled(joined("x, c"), states=True, capacity=CAPACITY)
+    assert "states={'x': 'all'}" in str(error.value)
+    model = compiled(joined("x, c"), states={"x": "all"}, capacity=CAPACITY)
+    assert [info.name for info in model.inputs] == ["c"]
+    assert [info.name for info in compiled(joined("c, v"), states=True, capacity=CAPACITY).inputs] == ["x"]
+
+
+def test_frequent_sizes_of_caches() -> None:
+    with pytest.raises(OptionError, match="frequent= names 'p', the length of the cache 'c'") as error:
+        compiled(joined("c, v"), states=True, capacity=CAPACITY, frequent=[{"p": 4}])
+    assert "leave 'p' out" in str(error.value)
+    model = compiled(joined("c, v"), states=True, capacity=CAPACITY, frequent=[{"s": 1}])
+    model(floats(1, 1, 4))
+    model(floats(1, 3, 4))
+    assert model.state("past") == 4
+
+
+@pytest.mark.parametrize("capacity", [1 << 44, 1 << 70])
+def test_capacities_beyond_any_memory(capacity: int) -> None:
+    with pytest.raises(OptionError, match=f"capacity={capacity} is too large: the cache 'c'") as error:
+        compiled(joined("c, v"), states=True, capacity=capacity)
+    assert f"{(1 << 43) - 1} positions at most" in str(error.value)
+
+
 @pytest.mark.parametrize("output", ["all", "same"])
 def test_an_output_of_two_names(output: str) -> None:
     """Either may be what the cache becomes; the other one stays an output."""

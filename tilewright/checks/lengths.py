@@ -257,8 +257,8 @@ class _Kept:
             )
         held = dict(zip(names, main.args[-len(names) :], strict=True))
         becomes = dict(zip(names, main.returns[-len(names) :], strict=True))
-        grows = {name: (axis, counter) for name, axis, counter in main.attrs.get(GROWING, ())}
-        counters = {counter for _, counter in grows.values()}
+        grows = {name: (axis, counter, window) for name, axis, counter, window in main.attrs.get(GROWING, ())}
+        counters = {counter for _, counter, _ in grows.values()}
         state = sum(stored_bytes(v.type).value for n, v in held.items() if n not in grows and n not in counters)
         if len(counters) > 1:
             raise OptionError(
@@ -269,11 +269,12 @@ class _Kept:
             return cls(state=state, continues=True)
         rows = cache = context = 0
         steps: Sym | None = None
-        for name, (axis, _) in grows.items():
+        for name, (axis, _, window) in grows.items():
             put, room = becomes[name].op, held[name].tensor.shape[axis].value
             assert put is not None
             steps = put.operands[1].tensor.shape[axis]
-            cache += stored_bytes(held[name].type).value // max(room, 1)
+            row = stored_bytes(held[name].type).value // max(room, 1)
+            cache, state = (cache + row, state) if window < 0 else (cache, state + row * min(window, room))
             context = room if not context else min(context, room)
             rows += 1
         if steps is None or steps.kind != "var":

@@ -33,9 +33,9 @@ _JSON = "tilewright.json"
 
 COMMANDS = (
     "check", "compile", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "verify", "diff",
-    "info", "cache", "generate", "chat", "serve", "cost",
+    "info", "cache", "generate", "chat", "serve", "cost", "score",
 )  # fmt: skip
-OF_LANGUAGE_MODELS = {"generate", "chat", "serve", "cost"}
+OF_LANGUAGE_MODELS = {"generate", "chat", "serve", "cost", "score"}
 
 HELP = """Compile trained models to native code, run them, and look inside (`info` lists the formats).
 
@@ -55,6 +55,7 @@ Examples:
   tilewright chat model.gguf
   tilewright serve model.gguf --port 8000
   tilewright cost model.gguf --prompt 512 --new 128
+  tilewright score model.gguf --agreement
 
 \b
 Exit codes:

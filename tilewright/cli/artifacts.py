@@ -18,8 +18,8 @@ from tilewright.runtime import Artifact
 from tilewright.session import Session
 
 
-def open_artifact(path: Path, **fields: Any) -> Artifact:
-    """From a file of compiled code, or compiled from any other file."""
+def open_artifact(path: Path, source: Any = None, **fields: Any) -> Artifact:
+    """From a file of compiled code, or compiled from any other file, of which a `source` says more."""
     if is_artefact(path):
         need_no_options(path, fields)
         return Artifact.load(path)
@@ -29,7 +29,8 @@ def open_artifact(path: Path, **fields: Any) -> Artifact:
     if fields.pop("of", None) is not None:
         raise click.UsageError(f"--of: {path} is no text of a stage ({TEXT_SUFFIX})")
     with compiling(path.name) as progress:
-        artifact = compile_artifact(path, options=Options.of(None, **fields), progress=progress, **given)
+        artifact = compile_artifact(
+            path if source is None else source, options=Options.of(None, **fields), progress=progress, **given)
     warn_of_failures(artifact.urgent)
     return artifact
 

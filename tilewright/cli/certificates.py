@@ -8,6 +8,7 @@ from rich.table import Table
 
 from tilewright.cli.amounts import bytes_text
 from tilewright.quantization.certificate import Certificate
+from tilewright.quantization.decoders.certificate import AgreementCertificate
 
 
 def show_certificate(found: Certificate, console: Console) -> None:
@@ -45,6 +46,40 @@ def show_certificate(found: Certificate, console: Console) -> None:
     console.print(layers)
     for remark in found.remarks:
         console.print(remark, markup=False)
+
+
+def show_agreement(found: AgreementCertificate, console: Console) -> None:
+    """That of a language model: what was promised and measured, the kinds of weights, and each matrix with the
+    divergence that it is estimated to cause alone in the smallest form."""
+    console.print(f"[bold]{escape(found.outcome)}")
+    own = found.agreement
+    facts = {
+        "promise": f"at most {_percent(found.max_drop)} of tokens become others, with a confidence of "
+        f"{own.confidence:.0%}",
+        "agreement": f"{own.agreed} of {own.tokens} tokens; at most {_percent(own.bound)} become others",
+        "divergence": f"{own.divergence:.3g}, at most {own.divergence_bound:.3g}",
+        "size": f"{bytes_text(found.bytes_before)} of matrices before, {bytes_text(found.bytes_after)} after",
+        "judged": f"{found.judged} choices, on text that {found.chosen_tokens} other tokens were used to choose for",
+        "model": found.model,
+        "text": f"{found.text} ({found.text_digest})",
+    }
+    table = Table(show_header=False, box=None)
+    for name, value in facts.items():
+        table.add_row(f"[bold]{name}", escape(value))
+    console.print(table)
+    kinds = Table("all matrices in", "agreement", "divergence", "bytes", box=None, header_style="bold")
+    for kind in found.kinds:
+        agreement = kind.agreement
+        kinds.add_row(kind.form, _percent(agreement.share), f"{agreement.divergence:.3g}", bytes_text(kind.bytes))
+    console.print(kinds)
+    chosen = Table("chosen", "matrices", "bytes", box=None, header_style="bold")
+    for name, (count, size) in found.shares.items():
+        chosen.add_row(escape(name), str(count), bytes_text(size))
+    console.print(chosen)
+    layers = Table("divergence alone", "form", "matrix", box=None, header_style="bold")
+    for record in sorted(found.matrices, key=lambda record: -record.sensitivity):
+        layers.add_row(f"{record.sensitivity:.3g}", escape(record.form or record.stored), escape(record.name))
+    console.print(layers)
 
 
 def _percent(share: float) -> str:

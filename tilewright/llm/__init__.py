@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tilewright.llm.sequences import ForkedSequences as ForkedSequences
     from tilewright.llm.sequences import SequenceError as SequenceError
     from tilewright.llm.sequences import Sequences as Sequences
+    from tilewright.llm.texts.score import TextScore as TextScore
     from tilewright.llm.tokens.tokenizer import Tokenizer as Tokenizer
 
 _HOMES = {
@@ -39,6 +40,7 @@ _HOMES = {
     "Sequences": "sequences",
     "Stream": "generation",
     "LanguageModel": "model",
+    "TextScore": "texts.score",
     "Tokenizer": "tokens.tokenizer",
     "load": "loading",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tilewright.llm.decoder import Decoder
+from tilewright.llm.decoder import Decoder, rewound
 from tilewright.llm.generation import Stream, Wanted, check_prompt
 from tilewright.llm.prompts import Message, Template, chat_tokens
 from tilewright.llm.tokens.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ class Conversation:
         decoder = self._decoder or self._fresh()
         check_prompt(tokens, decoder)
         known = min(common_prefix(self._fed, tokens), len(tokens) - 1)
-        decoder.rewind(known)
+        known = rewound(decoder, known)
         # until the answer is over, and where it fails, nothing is known of the decoder
         self._decoder, self._fed = None, []
         stream: Stream

@@ -1,16 +1,20 @@
 """What generation needs of a language model: tokens in, logits of the next one out, and a past that can be cut off and
-shared."""
+shared; and what stands for a text as a whole."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Protocol, Self
 
 import numpy as np
 
 from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
+
+UNLIMITED = (1 << 31) - 1
+"""The context of models whose states are of a fixed size."""
 
 Tokens = Sequence[int] | np.ndarray
 """Numbers of tokens, in the order of the text."""
@@ -91,7 +95,8 @@ class CompiledDecoder:
     """A compiled model that keeps its past in states, as a `Decoder`.
 
     The model takes `ids` (or `input_ids`) i64[1, s] and gives the logits of the last of them, or of all, first; its
-    caches are states that grow with one counter. It may ask for `position_ids` of the tokens and an `attention_mask`
+    caches are states that grow with one counter, or states of a fixed size beside one of a single integer, as recurrent
+    models have, whose context has no end. It may ask for `position_ids` of the tokens and an `attention_mask`
     over all positions, too, as exported ones do. Long inputs are fed `piece` tokens at a time, so that memory for
     intermediate results is bounded.
     """
@@ -106,8 +111,9 @@ class CompiledDecoder:
         self.vocabulary = vocabulary_of(model)
         self._given = [self._what_is_given(info) for info in model.inputs]
         grown = [state for state in model.states if state.counter == self._counter]
-        self.context = min(int(state.info.shape[state.grows]) for state in grown)
-        self._can_rewind = len(grown) + 1 == len(model.states)
+        self.context = min((int(state.info.shape[state.grows]) for state in grown), default=UNLIMITED)
+        kept = (state.info.name for state in model.states if not state.counter)
+        self._sums = [name for name in kept if name != self._counter]
         self._length = int(model.state(self._counter).sum())
 
     @property
@@ -116,24 +122,29 @@ class CompiledDecoder:
         return self._length
 
     def feed(self, tokens: Tokens) -> np.ndarray:
-        """See `Decoder`. A call that fails half way leaves the sequence as it was before."""
+        """See `Decoder`. A call that fails half way leaves the sequence as it was before; of a model that keeps sums of
+        its past, where it was given several tokens. Where layers with a window would read rows that are not kept any
+        more, the sequence is empty then."""
         ids = check_tokens(self, tokens)
         before = self._length
+        sums = {name: self.model.state(name) for name in self._sums} if len(ids) > 1 else {}
         try:
             for begin in range(0, len(ids), self.piece):
                 part = ids[begin : begin + self.piece]
                 (logits, *_) = self.model(*(given(part, before + begin) for given in self._given))
         except BaseException:
-            if self._can_rewind:
-                self._set(before)
+            if sums.keys() == set(self._sums):
+                for name, value in sums.items():
+                    self.model.set_state(name, value)
+                self._take_back(before)
             raise
         self._length = before + len(ids)
         last: np.ndarray = logits.reshape(-1, self.vocabulary)[-1]
         return last
 
     def rewind(self, length: int) -> None:
-        """See `Decoder`. OptionError where the model keeps more of its past than rows of positions, unless all is
-        forgotten."""
+        """See `Decoder`. OptionError where the model keeps more of its past than rows of positions, and InputError
+        where layers with a window would read rows that are not kept any more, unless all is forgotten."""
         length = check_length(self, length)
         if length == self._length:
             return
@@ -141,12 +152,19 @@ class CompiledDecoder:
             self.model.reset()
             self._length = 0
             return
-        if not self._can_rewind:
+        if self._sums:
             raise OptionError(
                 f"cannot rewind to {length} of {self._length} positions: the model keeps sums of its past",
                 hint="rewind(0), and feed the tokens again; or fork() before they are fed",
             )
         self._set(length)
+
+    def _take_back(self, length: int) -> None:
+        try:
+            self._set(length)
+        except InputError:
+            self.model.reset()
+            self._length = 0
 
     def _set(self, length: int) -> None:
         self.model.set_state(self._counter, np.full(self._shape, length))
@@ -169,15 +187,31 @@ class CompiledDecoder:
         )
 
 
+def rewound(decoder: Decoder, length: int) -> int:
+    """Forget the positions from `length` on, or all where the decoder cannot forget some; how many are left."""
+    try:
+        decoder.rewind(length)
+    except (OptionError, InputError):
+        decoder.rewind(0)
+    return decoder.length
+
+
 def _counter_of(model: Model) -> str:
     counters = {state.counter for state in model.states if state.counter} - {ENCODED}
+    if not counters and len(model.states) > 1:
+        counters = {state.info.name for state in model.states if _is_count(state.info)}
     if len(counters) != 1:
         kept = ", ".join(str(state.info) for state in model.states) or "none"
         raise OptionError(
-            f"{model} is no decoder: it needs states that grow with one counter, and its states are {kept}",
+            f"{model} is no decoder: it needs states that grow with one counter, or others beside a single integer; "
+            f"its states are {kept}",
             hint="compile a language model with states=True",
         )
     return counters.pop()
+
+
+def _is_count(info: TensorInfo) -> bool:
+    return info.dtype in ("int64", "int32") and all(n == 1 for n in info.shape)
 
 
 def vocabulary_of(model: Model) -> int:
@@ -208,3 +242,49 @@ _ROLES: dict[str, Given] = {
     "position_ids": _positions, "positions": _positions, "cache_position": _positions,
     "attention_mask": _ones,
 }  # fmt: skip
+
+
+# Embeddings
+
+
+POOLINGS = ("mean", "last", "cls")
+
+
+class Embedder:
+    """A model that gives `hidden` f32[1, s, width] for tokens (`DecoderSource(..., hidden=True)`). Long texts are fed
+    `piece` tokens at a time. Threads wait for each other."""
+
+    def __init__(self, model: Model, *, piece: int = 512) -> None:
+        output = model.outputs[0] if model.outputs else None
+        if output is None or output.name != "hidden" or len(model.inputs) != 1:
+            raise OptionError(
+                f"{model} gives no hidden states of tokens", hint="compile DecoderSource(path, hidden=True)"
+            )
+        self._model, self._piece, self._lock = model, piece, Lock()
+        self.width = int(output.shape[-1])
+
+    def embed(self, tokens: Sequence[int], pooling: str) -> np.ndarray:
+        """f32[width] of at least one token."""
+        with self._lock:
+            self._model.reset()
+            total, first, last = np.zeros(self.width), None, None
+            for begin in range(0, len(tokens), self._piece):
+                ids = np.asarray(tokens[begin : begin + self._piece], np.int64)[None]
+                (hidden,) = self._model(ids)
+                first = hidden[0, 0].copy() if first is None else first
+                last = hidden[0, -1].copy()
+                total += hidden[0].sum(axis=0, dtype=np.float64)
+        assert first is not None and last is not None, "there is a token"
+        return {"mean": (total / len(tokens)).astype(np.float32), "last": last, "cls": first}[pooling]
+
+
+def checked_pooling(pooling: str) -> str:
+    if pooling not in POOLINGS:
+        raise OptionError(f"pooling={pooling!r:.80} is not allowed: one of {', '.join(POOLINGS)}")
+    return pooling
+
+
+def normalised(vectors: np.ndarray) -> np.ndarray:
+    """Rows of length 1; rows of zeros stay."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

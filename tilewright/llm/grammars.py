@@ -7,7 +7,8 @@ left. White space of JSON is as the model likes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError, short_name
+
+_LEAST = -9e18
+"""Of numbers in schemas: llguidance 1.9 ends the process where one becomes the least integer of 64 bits."""
+_BELOW_ZERO = re.compile(r"-\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 class Grammars:
@@ -34,6 +39,7 @@ class Grammars:
         """A JSON schema, as an object or a text. InputError for one that is wrong or that nothing can satisfy."""
         try:
             value = json.loads(schema) if isinstance(schema, str) else dict(schema)
+            _check_numbers(_numbers_in(value))
             grammar = LLMatcher.grammar_from_json_schema(json.dumps(value))
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"the schema is no JSON schema: {short_name(str(error), 300)}") from None
@@ -41,11 +47,14 @@ class Grammars:
 
     def of_grammar(self, grammar: str) -> Callable[[], GrammarConstraint]:
         """A grammar in the language of Lark. InputError for one that is wrong."""
+        if "%json" in _text(grammar, "the grammar"):
+            _check_numbers(float(found[0]) for found in _BELOW_ZERO.finditer(grammar))
         return self._made(LLMatcher.grammar_from_lark(grammar), "the grammar")
 
     def of_regex(self, expression: str) -> Callable[[], GrammarConstraint]:
         """A regular expression that the whole answer matches. InputError for one that is wrong."""
-        return self._made(LLMatcher.grammar_from_regex(expression), "the regular expression")
+        what = "the regular expression"
+        return self._made(LLMatcher.grammar_from_regex(_text(expression, what)), what)
 
     def _made(self, grammar: str, what: str) -> Callable[[], GrammarConstraint]:
         first = LLMatcher(self._tokenizer, grammar, log_level=0)
@@ -90,3 +99,34 @@ def _check(matcher: LLMatcher, wrong: str) -> None:
     if matcher.is_error():
         (first, *_) = (matcher.get_error() or "it is too complex").splitlines()
         raise InputError(f"{wrong}: {short_name(first, 300)}", hint="change it, or leave it out")
+
+
+def _text(text: str, what: str) -> str:
+    """The text; InputError where it is none in UTF-8."""
+    try:
+        text.encode("utf-8")
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InputError(f"{what} is no text: {short_name(str(error), 200)}") from None
+    return text
+
+
+def _numbers_in(value: Any) -> Iterator[float]:
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            left += one.values()
+        elif isinstance(one, list | tuple):
+            left += one
+        elif isinstance(one, int | float):
+            yield one
+
+
+def _check_numbers(numbers: Iterable[float]) -> None:
+    """InputError for those that no integer of 64 bits comes near."""
+    least = min(numbers, default=0)
+    if least < _LEAST:
+        raise InputError(
+            f"the schema has the number {short_name(str(least), 40)}, which is not supported",
+            hint=f"numbers of schemas are at least {_LEAST:g}",
+        )

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
+from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.source import DecoderSource
-from tilewright.llm.decoder import CompiledDecoder
+from tilewright.frontends.onnx import ExportedDecoder, OnnxFrontEnd
+from tilewright.frontends.tflite import TfliteFrontEnd
+from tilewright.frontends.weights.forms import Wanted
+from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder
 from tilewright.llm.model import LanguageModel
 from tilewright.llm.reading.decoder import compiled_decoder
-from tilewright.llm.vocabulary import Vocabulary, read_vocabulary
+from tilewright.llm.sequences import SequenceDecoder, is_for_several
+from tilewright.llm.speculation.drafts import DraftModel, Drafts, Lookup
+from tilewright.llm.speculation.speculating import SpeculatingDecoder
+from tilewright.llm.tokens.json_files import read_json
+from tilewright.llm.tokens.tokenizer import Tokenizer
+from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.options import OnProgress
 from tilewright.runtime import Model
 from tilewright.runtime import load as load_artefact
@@ -19,15 +30,24 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.session import Session
 
+LOOKUP = "lookup"
+"""The draft that needs no model."""
+_USUAL_CONTEXT = 4096
+"""Of exported decoders that say nothing of it: their caches take memory as they are filled."""
+
 
 def load(
     path: str | Path,
     *,
-    weights: str | None = None,
+    weights: Wanted = None,
+    max_drop: float | None = None,
+    text: str | Path | None = None,
     threads: int | None = None,
     context: int | None = None,
+    sequences: int | None = None,
     tokenizer: str | Path | None = None,
     template: str | None = None,
+    draft: str | Path | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
     **fields: Any,
@@ -36,25 +56,61 @@ def load(
 
     path: a GGUF file, a folder of Hugging Face (config.json, weights as .safetensors, tokenizer.json), or a compiled
         decoder (.tw) or any other model that is one, with `tokenizer` beside it.
-    weights: "float32", "float16", "bfloat16", "int8" or "int4" in place of what the file stores.
+    weights: "float32", "float16", "bfloat16", "int8" or "int4" in place of what the file stores, or another form, or
+        forms by patterns of names (see `tilewright.DecoderSource`); "auto": for each matrix the smallest one, such that
+        no more than `max_drop` of all tokens of a text (a file; without one the built-in text) have another most likely
+        token than the file's weights in float64. `certificate` of the model says what was found.
     threads: how many run it (None: all that it may use).
-    context: the most tokens of prompt and answer together (None: what it was trained for).
+    context: the most tokens of prompt and answer together (None: what it was trained for; of an exported decoder what
+        a config.json or genai_config.json beside it says, or 4096).
+    sequences: how many go through the model together, 1 to 8, for `LanguageModel.sequences` (None: they would go one
+        after the other). UnsupportedError for architectures that have no form for several.
     tokenizer: where the vocabulary is, if it is not in `path`: a GGUF file, or a folder with a tokenizer.json.
     template: the text of a chat template in place of the model's own.
+    draft: guess what comes next, and look at several tokens in a call: "lookup" from what was there before, or the
+        path of a smaller model with the same vocabulary. The text is what it is without.
     session, progress, fields: as for `tilewright.compile`.
 
     Raises ModelError, UnsupportedError, OptionError.
     """
     place = Path(path)
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
-    model = _model(place, weights, context, threads=threads, session=session, progress=progress, **fields)
-    return _joined(model, words, template)
+    how: dict[str, Any] = {"threads": threads, "session": session, "progress": progress, **fields}
+    is_checkpoint = DecoderFrontEnd().accepts(place)
+    if draft is not None and not is_checkpoint:
+        raise OptionError(
+            f"draft= needs a GGUF file or a folder with config.json, which {place} is not",
+            hint="leave draft= out",
+        )
+    promised = None
+    if weights == "auto":
+        from tilewright.llm.texts.promised import promised_weights
+
+        promised = promised_weights(place, words.tokenizer, max_drop=max_drop, text=text, context=context, **how)
+        weights = promised.certificate.forms or None
+    elif max_drop is not None or text is not None:
+        name = "max_drop" if max_drop is not None else "text"
+        raise OptionError(f'{name}= is that of weights="auto"', hint=f"leave {name}= out, or ask for it")
+    source = DecoderSource(
+        place,
+        capacity=context,
+        weights=weights,
+        importance=None if promised is None else promised.importance,
+        # guesses are looked at as rows of a sequence of a model for several
+        sequences=sequences if draft is None else sequences or 1,
+    )
+    model = _model(source, **how)
+    decoder: Decoder = _decoder(model) if draft is None else _guessing(place, model, draft, words.tokenizer, how)
+    embedder = partial(_embedder, source, **how) if is_checkpoint else None
+    found = LanguageModel(decoder, words.tokenizer, words.with_template(template), embedder)
+    found.certificate = None if promised is None else promised.certificate
+    return found
 
 
 def load_decoder(
     path: str | Path,
     *,
-    weights: str | None = None,
+    weights: Wanted = None,
     threads: int | None = None,
     context: int | None = None,
     session: Session | None = None,
@@ -62,24 +118,68 @@ def load_decoder(
     **fields: Any,
 ) -> CompiledDecoder:
     """The model alone, without vocabulary and template; the arguments are those of `load`."""
-    return compiled_decoder(
-        _model(Path(path), weights, context, threads=threads, session=session, progress=progress, **fields)
-    )
+    how = {"threads": threads, "session": session, "progress": progress, **fields}
+    return compiled_decoder(_model(DecoderSource(path, capacity=context, weights=weights), **how))
 
 
-def _model(place: Path, weights: str | None, context: int | None, **how: Any) -> Model:
+def _model(source: DecoderSource, **how: Any) -> Model:
+    place = Path(source.path)
     if DecoderFrontEnd().accepts(place):
-        return compile_model(DecoderSource(place, capacity=context, weights=weights), **how)
-    if weights is not None or context is not None:
-        name = "weights" if weights is not None else "context"
+        return compile_model(source, **how)
+    is_compiled, context = is_container_file(place), source.capacity
+    asked = {
+        "weights": source.weights,
+        "sequences": source.sequences,
+        "context": context if is_compiled else None,
+    }
+    if name := next((name for name, value in asked.items() if value is not None), ""):
         raise OptionError(
             f"{name}= needs a GGUF file or a folder with config.json: {place} says by itself what it is",
             hint=f"leave {name}= out",
         )
-    if is_container_file(place):
+    if is_compiled:
         return load_artefact(place, how["threads"])
-    return compile_model(place, **{"states": True, **how})
+    exported = ExportedDecoder(place) if OnnxFrontEnd().accepts(place) else place
+    if context is None and not TfliteFrontEnd().accepts(place):  # whose states are variables, of fixed sizes
+        context = _context_beside(place)
+    room = {} if context is None else {"capacity": context}
+    return compile_model(exported, **{"states": True, **room, **how})
 
 
-def _joined(model: Model, words: Vocabulary, template: str | None) -> LanguageModel:
-    return LanguageModel(compiled_decoder(model), words.tokenizer, words.with_template(template))
+def _context_beside(place: Path) -> int:
+    """The most positions of an exported decoder, as files beside it say; a model itself says nothing of them."""
+    genai = read_json(place.parent / "genai_config.json").get("model")
+    told = (genai if isinstance(genai, dict) else {}).get("context_length")
+    fields = read_json(place.parent / "config.json")
+    for found in (told, *(fields.get(name) for name in ("max_position_embeddings", "n_positions", "n_ctx"))):
+        if isinstance(found, int) and not isinstance(found, bool) and 0 < found < 1 << 31:
+            return found
+    return _USUAL_CONTEXT
+
+
+def _decoder(model: Model) -> Decoder:
+    return SequenceDecoder(model) if is_for_several(model) else compiled_decoder(model)
+
+
+def _guessing(
+    place: Path, model: Model, draft: str | Path, words: Tokenizer, how: dict[str, Any]
+) -> SpeculatingDecoder:
+    config = read_checkpoint(place).config
+    window = config.count("sliding_window", least=0) if "sliding_window" in config else 0
+    return SpeculatingDecoder(SequenceDecoder(model, window=window or None), _drafts(draft, words, how))
+
+
+def _drafts(draft: str | Path, words: Tokenizer, how: dict[str, Any]) -> Drafts:
+    if draft == LOOKUP:
+        return Lookup()
+    other = read_vocabulary(Path(draft)).tokenizer
+    if other.size != words.size or any(other.name(n) != words.name(n) for n in range(words.size)):
+        raise OptionError(
+            f"{draft} has another vocabulary than the model that it is to guess for",
+            hint=f"give a smaller model of the same family, or '{LOOKUP}'",
+        )
+    return DraftModel(load_decoder(draft, **how), words.size)
+
+
+def _embedder(source: DecoderSource, **how: Any) -> Embedder:
+    return Embedder(compile_model(replace(source, hidden=True, sequences=None), **how))

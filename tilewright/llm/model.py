@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from tilewright.ir.diag import ModelError
 from tilewright.llm.beams import Beam, beam_search
 from tilewright.llm.conversation import Conversation
-from tilewright.llm.decoder import Decoder
+from tilewright.llm.decoder import Decoder, Embedder, checked_pooling, normalised
 from tilewright.llm.extras import needing_extra
 from tilewright.llm.generation import DEFAULT_TOKENS, Answer, Constraint, Reason, Stream, Wanted, check_prompt
 from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, tokens_of
@@ -22,12 +24,17 @@ from tilewright.llm.reading.decoder import ReadingDecoder
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
-from tilewright.llm.sequences import ForkedSequences, Sequences
+from tilewright.llm.sequences import ForkedSequences, SequenceDecoder, Sequences
+from tilewright.llm.serving.together import answered_together
+from tilewright.llm.speculation.gains import Drafted
+from tilewright.llm.speculation.speculating import SpeculatingDecoder
+from tilewright.llm.texts.score import WINDOW, TextScore, pieces_of, scored_text, text_of
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from tilewright.llm.grammars import Grammars
+    from tilewright.quantization.decoders.certificate import AgreementCertificate
 
 _CONSTRAINTS = ("schema", "grammar", "regex", "constraint")
 _MOST_IDLE = 4
@@ -80,10 +87,20 @@ class LanguageModel:
     by itself.
     """
 
-    def __init__(self, decoder: Decoder, tokenizer: Tokenizer, template: Template | None = None) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
+        template: Template | None = None,
+        embedder: Callable[[], Embedder] | None = None,
+    ) -> None:
         tokenizer.check(decoder.vocabulary)
+        self._make_embedder, self._embedding = embedder, Lock()
+        self._embedder: Embedder | None = None
         self.tokenizer = tokenizer
         self.template = template
+        self.certificate: AgreementCertificate | None = None
+        """Of weights that `load` has chosen."""
         self._root = decoder
         self._idle: list[Decoder] = []
 
@@ -93,9 +110,9 @@ class LanguageModel:
         return self._root.context
 
     def generate(self, prompt: Prompt | Sequence[Prompt], **how: Any) -> Any:
-        """The text of an answer; of a list of prompts a list of texts. `how` is that of `stream`."""
+        """The text of an answer; of a list of prompts a list of texts (see `answers`). `how` is that of `stream`."""
         if prompt_kind(prompt) == "several":
-            return [self.answer(one, **how).text for one in prompt]  # type: ignore[arg-type]
+            return [answer.text for answer in self.answers(prompt, **how)]  # type: ignore[arg-type]
         return self.answer(prompt, **how).text  # type: ignore[arg-type]
 
     def answer(
@@ -107,6 +124,15 @@ class LanguageModel:
             return self.stream(prompt, **how).rest()
         wanted, said = self._wanted(how)
         return self._beam_answer(self._asked(prompt, said), wanted, beams, length_penalty)
+
+    def answers(self, prompts: Sequence[Prompt], **how: Any) -> list[Answer]:
+        """Of each prompt the answer that it has alone. They are computed together by a model that was loaded for
+        several sequences, and one after the other by others."""
+        if not isinstance(self._root, SequenceDecoder) or "beams" in how or len(prompts) < 2:
+            return [self.answer(prompt, **how) for prompt in prompts]
+        wanted, said = self._wanted(how)
+        asked = [(self._asked(prompt, said).tokens, wanted) for prompt in prompts]
+        return answered_together(self.sequences, self.tokenizer, asked)
 
     def stream(self, prompt: Prompt, **how: Any) -> Stream:
         """The text of an answer in parts, as they come.
@@ -164,16 +190,49 @@ class LanguageModel:
             return self.tokenizer.encode_read(prompt)
         return tokens_of(prompt, self.tokenizer, self.template, variables)
 
+    @property
+    def drafted(self) -> Drafted | None:
+        """What was guessed until now, where the model was loaded with a draft."""
+        return self._root.drafted if isinstance(self._root, SpeculatingDecoder) else None
+
     def sequences(self, slots: int) -> Sequences:
-        """So many sequences of tokens at once, apart from all that is asked here (for `serving`). OptionError for a
-        model with an encoder."""
+        """So many sequences of tokens at once, apart from all that is asked here (for `serving`). They go through a
+        model together that was loaded for several, and one after the other through others. OptionError for a model
+        with an encoder."""
         self._need_decoder("several sequences at once continue tokens")
+        if isinstance(self._root, SequenceDecoder):
+            return self._root.apart(slots)
         return ForkedSequences(self._root, slots)
 
     def logits(self, prompt: Prompt) -> np.ndarray:
         """The logits f32[size of the vocabulary] of the token behind a prompt."""
         asked = self._asked(prompt, _Said())
         return self._using(lambda decoder: decoder.feed(asked.tokens)[: self.tokenizer.size], asked.read)
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, pooling: str = "mean", normalise: bool = True
+    ) -> np.ndarray:
+        """f32[n, width] of n prompts, or of one: of what the last norm gives for their tokens the "mean", that of the
+        "last" token, or that of the first ("cls"), of length 1 if `normalise`. The first call compiles the model anew,
+        without its head. OptionError for a model that was not loaded from a file or folder of weights."""
+        checked_pooling(pooling)
+        asked = [prompts] if prompt_kind(prompts) != "several" else list(prompts)
+        self._need_decoder("embeddings are those of a decoder's tokens")
+        tokens = [self._asked(prompt, _Said()).tokens for prompt in asked]
+        embedder = self._embedding_model()
+        vectors = np.stack([embedder.embed(one, pooling) for one in tokens])
+        return normalised(vectors) if normalise else vectors
+
+    def _embedding_model(self) -> Embedder:
+        with self._embedding:
+            if self._embedder is None:
+                if self._make_embedder is None:
+                    raise OptionError(
+                        "this model gives logits alone, and no embeddings",
+                        hint="load it from its GGUF file or folder, and not from an artefact or an export",
+                    )
+                self._embedder = self._make_embedder()
+            return self._embedder
 
     def score(self, text: Prompt, *, after: Prompt | None = None) -> Score:
         """How likely the model finds a text, behind another one where there is one. The first token of all has nothing
@@ -209,6 +268,30 @@ class LanguageModel:
             return asked.read, asked.tokens
         self._need_decoder("a text is scored as an answer: say to what (after=), as")
         return None, []
+
+    def score_text(
+        self,
+        text: str | Path | None = None,
+        *,
+        of: str | Path | None = None,
+        window: int = WINDOW,
+        confidence: float = 0.95,
+        **how: Any,
+    ) -> TextScore:
+        """How likely the model finds the text of a file (None: a built-in one of many kinds), and how long a token
+        takes. `of`: the checkpoint whose weights, computed in float64, it is compared with. The text is cut into pieces
+        of at most `window` tokens. `how`: threads, session, progress and cache of the reference's compilation."""
+        pieces = pieces_of(text_of(text)[0], self.tokenizer, self.context, window=window)
+        reference = None
+        if of is not None:
+            from tilewright.llm.texts.promised import reference_of
+
+            reference = reference_of(Path(of), max(map(len, pieces)), **how)
+        return self._using(
+            lambda decoder: scored_text(
+                decoder, self.tokenizer, pieces, reference=reference, confidence=confidence
+            )
+        )
 
     def beams(
         self, prompt: Prompt, width: int, *, max_tokens: int = 64, length_penalty: float = 1.0

@@ -14,6 +14,7 @@ from tilewright.ir.diag import ModelError
 from tilewright.llm.extras import needing_extra
 from tilewright.llm.prompts import Message, Template
 from tilewright.llm.tokens.gguf import gguf_tokenizer
+from tilewright.llm.tokens.json_files import read_json
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import short_name
 
@@ -75,7 +76,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def _of_folder(folder: Path) -> Vocabulary:
-    from tilewright.llm.tokens.folder import folder_tokenizer, read_json, special_names
+    from tilewright.llm.tokens.folder import folder_tokenizer, special_names
 
     tokenizer = folder_tokenizer(folder)
     config = folder / "tokenizer_config.json"
@@ -89,8 +90,6 @@ def _of_folder(folder: Path) -> Vocabulary:
 
 
 def _text_of(path: Path) -> str:
-    from tilewright.llm.tokens.folder import read_json
-
     if path.suffix == ".json":
         return _chosen(read_json(path).get("chat_template"), str(path)) or ""
     try:

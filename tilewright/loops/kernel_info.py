@@ -29,9 +29,6 @@ class KernelInfo:
     """Constant operands that the caller has to pass in another layout."""
     specialized_for: Mapping[str, int] = field(default_factory=dict)
     """Names of dims, each with the least value for which the kernel is right; no name for one that serves all dims."""
-    not_together: tuple[Mapping[str, int], ...] = ()
-    """Names of dims of which one at least is less than its value here, as another kernel serves the others; several
-    times, where several kernels do."""
     schedule: tuple[str, ...] = ()
     """The steps that made these loops of those that were lowered, in order."""
     work: Sym | None = None

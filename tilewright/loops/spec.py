@@ -317,10 +317,8 @@ def _info_rule(func: Func, info: KernelInfo) -> str | None:
         return f"'packed' are positions of operands, of which there are {len(operands)}, not {list(info.packed)}"
     if any(i not in operands or o not in results for i, o in info.inplace):
         return f"'inplace' are pairs of operand and result, not {info.inplace}"
-    mappings = [("specialized_for", info.specialized_for), *(("not_together", m) for m in info.not_together)]
-    for field, named in mappings:
-        if unknown := sorted(named.keys() - {d.name for d in func.dims}):
-            return f"'{field}' names {unknown[0]}, which is no dim"
+    if unknown := sorted(info.specialized_for.keys() - {d.name for d in func.dims}):
+        return f"'specialized_for' names {unknown[0]}, which is no dim"
     return None
 
 

@@ -24,6 +24,7 @@ from tilewright.ops import regions as regions
 from tilewright.ops import scan as scan
 from tilewright.ops import sort as sort
 from tilewright.ops import source as source
+from tilewright.ops import state_space as state_space
 from tilewright.ops import trees as trees
 from tilewright.ops import view as view
 from tilewright.ops import winograd as winograd

@@ -9,13 +9,13 @@ what the counter holds from then on, a state of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value, substitute
 from tilewright.ir.sym import Sym, sym
-from tilewright.ir.types import TensorType, tensor
+from tilewright.ir.types import MOST_BYTES, TensorType, product, tensor
 from tilewright.ops.define.binding import input_variables
 from tilewright.program.growing import PUT, SLICE
 from tilewright.runtime.errors import OptionError
@@ -27,17 +27,15 @@ COUNTER = "past"
 
 @dataclass(frozen=True)
 class Cache:
-    """An input that an output continues along an axis, and the `concat` of it and what is new."""
+    """An input that an output continues along an axis, the `concat` of it and what is new, and the dim that says how
+    long it is."""
 
     name: str
     output: str
     value: Value
     axis: int
     concat: Op
-
-    @property
-    def past(self) -> Sym:
-        return self.value.tensor.shape[self.axis]
+    past: Sym
 
     @property
     def new(self) -> Value:
@@ -49,7 +47,8 @@ class Cache:
 
 
 def caches_of(main: Func, pairs: Sequence[tuple[str, str]] | None = None) -> list[Cache]:
-    """The inputs of a function, of some pairs or all, that outputs continue: each is read by this alone."""
+    """The inputs of a function, of some pairs or all, that outputs continue: each is read by this alone. OptionError
+    where two inputs are joined of which either may be the cache, unless the pairs say which."""
     names: dict[Op, list[str]] = {}  # an output may have several
     for name, value in zip(main.attrs["outputs"], main.returns, strict=True):
         if value.op is not None and value.op.name == CONCAT:
@@ -63,8 +62,22 @@ def caches_of(main: Func, pairs: Sequence[tuple[str, str]] | None = None) -> lis
         axis = reader.attrs["axis"] % value.tensor.rank
         unknown = [k for k, d in enumerate(value.tensor.shape) if not d.is_const]
         if output is not None and unknown == [axis] and value.tensor.shape[axis].kind == "var":
-            found.append(Cache(name, output, value, axis, reader))
+            found.append(Cache(name, output, value, axis, reader, value.tensor.shape[axis]))
+            if pairs is None and (other := _may_be_the_cache(main, found[-1])):
+                raise OptionError(
+                    f"capacity=: '{output}' joins the inputs '{name}' and '{other}', of which either may be the cache",
+                    hint=f"say which: states={{'{name}': '{output}'}}; what is new must come behind it",
+                )
     return found
+
+
+def _may_be_the_cache(main: Func, cache: Cache) -> str:
+    """The name of the input that is joined to a cache, where nothing else reads it and its dims are like those of one;
+    "" where it is no such input."""
+    new = cache.new
+    if new not in main.args or len(new.users) != 1 or new.tensor.shape[cache.axis].is_const:
+        return ""
+    return str(main.attrs["inputs"][main.args.index(new)])
 
 
 def grow_caches(main: Func, caches: Sequence[Cache], capacity: int) -> list[tuple[str, str]]:
@@ -84,6 +97,8 @@ def grow_caches(main: Func, caches: Sequence[Cache], capacity: int) -> list[tupl
             f"'{first.past}', the length of '{first.name}', is a dim of another input, too",
             hint="name that dim otherwise with shapes=",
         )
+    for cache in caches:
+        _check_size(cache, capacity)
     counter, count = _counter(main)
     following = count + first.steps
     _replace_dim(main, {first.past: count})
@@ -96,6 +111,27 @@ def grow_caches(main: Func, caches: Sequence[Cache], capacity: int) -> list[tupl
     next_name = _unused(f"next_{counter.name}", outputs)
     main.attrs["outputs"] = (*outputs, next_name)
     return [(counter.name, next_name), *((cache.name, cache.output) for cache in caches)]
+
+
+def check_frequent(caches: Iterable[Cache], frequent: Iterable[Mapping[str, int]]) -> None:
+    """OptionError where frequent sizes name the length of a cache, which is none of the sizes of a call any more."""
+    lengths = {cache.past.name: cache for cache in caches}
+    for name in (name for sizes in frequent for name in sizes if name in lengths):
+        raise OptionError(
+            f"frequent= names '{name}', the length of the cache '{lengths[name].name}', which capacity= makes a state",
+            hint=f"leave '{name}' out: how far a cache is filled is no size of a call",
+        )
+
+
+def _check_size(cache: Cache, capacity: int) -> None:
+    """OptionError for a cache that no memory holds."""
+    row = product(d for k, d in enumerate(cache.value.tensor.shape) if k != cache.axis)
+    if row.is_const and row.value * capacity * cache.value.tensor.dtype.bytes >= MOST_BYTES:
+        most = MOST_BYTES // max(1, row.value * cache.value.tensor.dtype.bytes)
+        raise OptionError(
+            f"capacity={capacity} is too large: the cache '{cache.name}' would have more bytes than any memory (2^47)",
+            hint=f"it has room for {most - 1} positions at most; memory is taken as they are filled",
+        )
 
 
 def _counter(main: Func) -> tuple[Value, Sym]:

@@ -4,6 +4,9 @@
 
 Such a state is filled up to the position that another one, its counter, holds. What lies behind has no meaning: it need
 not be there, is not copied with the state, and may be forgotten by setting the counter.
+
+Where all reads begin so many rows before the counter or later, as those of attention with a window do, what lies before
+these has no meaning any more, either.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ PUT = "put"
 SLICE = "slice"
 
 
-Growth = tuple[int, str]
-"""The axis along which a state grows, and the name of its counter."""
+Growth = tuple[int, str, int]
+"""The axis along which a state grows, the name of its counter, and how many rows before it calls read; -1 for all."""
 
 
 def growing(module: Module, states: Mapping[str, tuple[Value, Value]]) -> dict[str, Growth]:
@@ -35,7 +38,7 @@ def growing(module: Module, states: Mapping[str, tuple[Value, Value]]) -> dict[s
         axis = _axis(write)
         for counter, (start, end) in counts.items():
             if axis is not None and _grows(write, axis, start, end):
-                found[name] = (axis, counter)
+                found[name] = (axis, counter, _window(write, axis, start))
     return found
 
 
@@ -60,9 +63,13 @@ def _grows(write: Op, axis: int, start: Sym, end: Sym) -> bool:
         return False
     if end != start + write.operands[1].tensor.shape[axis]:
         return False
-    readers = [user for user in write.result.users if user.name != "return"]
+    readers = _readers(write)
     is_output = len(write.result.users) - len(readers) > 1  # beside what it becomes
     return not is_output and all(_reads_before(user, axis, end) for user in readers)
+
+
+def _readers(write: Op) -> list[Op]:
+    return [user for user in write.result.users if user.name != "return"]
 
 
 def _reads_before(user: Op, axis: int, end: Sym) -> bool:
@@ -70,6 +77,19 @@ def _reads_before(user: Op, axis: int, end: Sym) -> bool:
         return False
     start, size = (sym(user.attrs[name][axis]) for name in ("starts", "sizes"))
     return _holds(ge0(start)) and _holds(le(start + size, end))
+
+
+def _window(write: Op, axis: int, counted: Sym) -> int:
+    """How many rows before the counter are read at most; -1 where that is not known."""
+    widest = 0
+    for user in _readers(write):
+        start = sym(user.attrs["starts"][axis])
+        bounds = [start, *(start.args if start.kind == "max" else ())]  # it is as far as the greatest of these at least
+        rows = [(counted - bound).value for bound in bounds if (counted - bound).is_const]
+        if not rows:
+            return -1
+        widest = max(widest, min(rows))
+    return widest
 
 
 def _holds(condition: Sym) -> bool:

@@ -166,7 +166,7 @@ class StateInfo:
     call it holds what the source has as `output`. Its kernel writes it "in place", or into memory with which it is
     "swapped"; a model in parts has it "handed on" as an array. It begins with the bytes at `initial` in the
     constants, or with zeros (-1). One that grows is filled along the axis `grows` up to the position that the state
-    `counter` holds: what lies behind is never read."""
+    `counter` holds: what lies behind is never read, and of what lies before `window` rows at most (-1: all)."""
 
     info: TensorInfo
     output: str
@@ -174,6 +174,7 @@ class StateInfo:
     initial: int = -1
     grows: int = -1
     counter: str = ""
+    window: int = -1
 
     def __post_init__(self) -> None:
         fixed = self.info.kind == "tensor" and all(type(d) is int and d >= 0 for d in self.info.shape)
@@ -447,6 +448,7 @@ def _state_record(state: StateInfo) -> StateRecord:
     """What a report tells of a state."""
     first = "zeros" if state.initial < 0 else "as the model says"
     grows = f"along axis {state.grows} up to {short_name(state.counter)}" if state.counter else ""
+    grows += f", the last {state.window} rows are read" if state.window >= 0 else ""
     return StateRecord(state.info.name, state.info.type, state.output, first, state.way, grows)
 
 

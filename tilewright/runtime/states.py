@@ -15,7 +15,15 @@ import numpy as np
 from tilewright.runtime.arena import address_of, aligned_bytes
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError
-from tilewright.runtime.kept.state_memory import MemoryOfState, StateMemory, filled, first_value, shape_of
+from tilewright.runtime.kept.state_memory import (
+    MemoryOfState,
+    StateMemory,
+    check_going_back,
+    filled,
+    first_value,
+    place_of,
+    shape_of,
+)
 from tilewright.runtime.storage.files import check_replaced, replacing
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import as_array
@@ -39,6 +47,8 @@ class States:
         self.hand_on([memory.array for memory in self._memory])
         self._beside: list[np.ndarray | None] = [None] * len(self.infos)
         self._counters = [self._counter(state) for state in self.infos]
+        windows = [n for n, state in enumerate(self.infos) if state.window >= 0 and state.way == "in place"]
+        self._windows = tuple((n, self._counters[n]) for n in windows)
         self.lost: Sequence[str] = ()
         self.start_process()
         self._begin_anew(range(len(self.infos)))
@@ -56,6 +66,9 @@ class States:
         """Begin anew; memory of what grows is given back."""
         with self._lock:
             self._begin_anew(range(len(self.infos)))
+            for number, _ in self._windows:
+                if (memory := self._memory_of(number)) is not None:
+                    memory.first = 0
             self._release()
             self.lost = ()
 
@@ -69,9 +82,30 @@ class States:
     def filled(self, number: int) -> np.ndarray:
         """What a state holds, up to where it is filled; not a copy."""
         counter = self._counters[number]
-        return filled(
-            self.current[number], self.infos[number].grows, None if counter < 0 else self.current[counter]
-        )
+        count = None if counter < 0 else self.current[counter]
+        return filled(self.current[number], self.infos[number].grows, count, self.first(number))
+
+    def first(self, number: int) -> int:
+        """The first row of a state that is kept."""
+        memory = self._memory_of(number)
+        return 0 if memory is None else memory.first
+
+    def _memory_of(self, number: int) -> MemoryOfState | None:
+        if number in self._used:
+            used, place = self._used[number]
+            return used.memory_of(place)
+        memory = self._memory[number]
+        return memory if self.current[number] is memory.array else None
+
+    def _advance(self) -> None:
+        """After a call: of states of which a window is read, what lies before that is given back."""
+        for number, counter in self._windows:
+            if (memory := self._memory_of(number)) is not None:
+                memory.advance(int(self.current[counter].reshape(-1)[0]))
+
+    def _go_back(self, counter: int, value: int) -> None:
+        memory = (self._memory_of(number) for number, own in self._windows if own == counter)
+        check_going_back([m for m in memory if m is not None], value)
 
     def copies(self, names: Container[str] | None = None) -> dict[str, np.ndarray]:
         """What they hold (some of them), by name, between two calls; of those that grow what is filled."""
@@ -88,9 +122,24 @@ class States:
         with self._lock:
             for number, state in enumerate(self.infos):
                 if state.info.name in values:
-                    value = values[state.info.name]
-                    self.current[number][tuple(map(slice, value.shape))] = value
+                    self._put(number, values)
             self.lost = tuple(name for name in self.lost if name not in values)
+
+    def _put(self, number: int, values: Mapping[str, np.ndarray]) -> None:
+        """Set one of some states. Of one that grows there may be the last rows of those that are filled."""
+        state, counter = self.infos[number], self._counters[number]
+        value, first = values[state.info.name], 0
+        if counter >= 0 and state.window >= 0:
+            count = values.get(self.infos[counter].info.name, self.current[counter])
+            rows = value.shape[state.grows]
+            first = 0 if rows == self.current[number].shape[state.grows] else max(int(count.reshape(-1)[0]) - rows, 0)
+            if (memory := self._memory_of(number)) is not None:
+                memory.first = first
+        elif any(own == number for _, own in self._windows):
+            alone = all(self.infos[n].info.name not in values for n, own in self._windows if own == number)
+            if alone:
+                self._go_back(number, int(value.reshape(-1)[0]))
+        self.current[number][place_of(value.shape, state.grows, first)] = value
 
     def copy_to(self, other: States) -> None:
         """Give the states of another model of the same artefact what these hold, between two calls."""
@@ -120,7 +169,7 @@ class States:
     def _release(self) -> None:
         for number, memory in enumerate(self._memory):
             if self._counters[number] >= 0 and self.current[number] is memory.array:
-                memory.forget_behind(self.filled(number).shape[self.infos[number].grows])
+                memory.forget_behind(memory.first + self.filled(number).shape[self.infos[number].grows])
 
     def begin(self) -> None:
         """A call begins, which ends with `end`. ExecutionError where states are lost, and for a call within a call."""
@@ -190,6 +239,8 @@ class States:
                     self._beside[number], self.current[number] = self.current[number], array
                     self._addresses[number] = address_of(array)
                 self._note_moves(swapped)
+                if self._windows:
+                    self._advance()
             return code
 
         return keeping
@@ -259,7 +310,8 @@ class KeepsStates:
         if found.shape == info.shape:
             return found
         whole = np.zeros(shape_of(info), found.dtype)
-        whole[tuple(map(slice, found.shape))] = found
+        number = self._states.number(name)
+        whole[place_of(found.shape, self.states[number].grows, self._states.first(number))] = found
         return whole
 
     def set_state(self, name: str, value: Any) -> None:

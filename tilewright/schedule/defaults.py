@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -117,19 +117,12 @@ def schedule_plainly(
 
 
 def _for_all_dims(
-    lowered: Lowered,
-    candidates: Sequence[MatchingStrategy],
-    target: Machine,
-    remarks: list[Remark],
-    at_least: Mapping[str, int] | None = None,
+    lowered: Lowered, candidates: Sequence[MatchingStrategy], target: Machine, remarks: list[Remark]
 ) -> Lowered:
-    """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together.
-
-    Of several dims that are to be large together, less of the one of which few have a kernel of their own is looked at
-    further, where those others are still `at_least` so large; the last kernel serves all that is left. What is cheapest
-    for smaller dims is estimated anew."""
+    """The kernel for large dims and those for smaller ones, or one for all dims where these would not go together. What
+    is cheapest for smaller dims is estimated anew."""
     strategies = [c.strategy for c in candidates]
-    found = _scheduled(lowered, strategies, target, remarks, may_specialize=True, at_least=at_least)
+    found = _scheduled(lowered, strategies, target, remarks, may_specialize=True)
     large, strategy, below = found.kernel, strategies[found.place], strategies[found.place + 1 :]
     least = kernel_info(large.func).specialized_for
     if not least:
@@ -139,11 +132,8 @@ def _for_all_dims(
     asked = strategy.for_other_dims(below)
     smaller = [c for c in candidates if c.strategy in asked]
     left = cheapest_first(smaller or candidates, others, target, [])
-    if smaller or (is_narrower and strategy.respecialize_remainder and not at_least):
+    if smaller or (is_narrower and strategy.respecialize_remainder):
         small = _for_all_dims(others, left, target, [])
-    elif found.few in least and len(least) > 1 and strategy.respecialize_remainder:
-        rest = {name: value for name, value in least.items() if name != found.few}
-        small = _for_all_dims(others, left, target, [], rest)
     else:
         small = _scheduled(others, [c.strategy for c in left], target, []).kernel
     try:
@@ -163,12 +153,10 @@ def _joined(large: Lowered, small: Lowered, lowered: Lowered) -> Lowered:
 
 @dataclass(frozen=True, eq=False)
 class _Scheduled:
-    """A kernel, the place of its strategy among those that were tried, and the name of the dim of which few have a
-    kernel of their own, if there is such."""
+    """A kernel, and the place of its strategy among those that were tried."""
 
     kernel: Lowered
     place: int
-    few: str = ""
 
 
 def _scheduled(
@@ -178,18 +166,14 @@ def _scheduled(
     remarks: list[Remark],
     *,
     may_specialize: bool = False,
-    at_least: Mapping[str, int] | None = None,
 ) -> _Scheduled:
-    """The kernel of the first strategy that does not decline, for dims of `at_least` so much."""
-    name, wanted = lowered.func.name, at_least or {}
+    """The kernel of the first strategy that does not decline."""
+    name = lowered.func.name
     first = len(strategies) - 1 if _is_empty(lowered) else 0
     for k in range(max(0, first), len(strategies)):
         candidate = lowered.clone()
         s = Schedule(candidate.func, may_specialize)
         try:
-            for dim in candidate.func.dims:
-                if dim.name in wanted:
-                    s.specialize(dim, wanted[dim.name])
             strategies[k].schedule(s, candidate, target)
         except ScheduleError as e:
             remarks.append(Remark("schedule", f"{name}: {strategies[k].name}", str(e)))
@@ -200,7 +184,7 @@ def _scheduled(
         remarks.append(Remark("strategy", name, strategies[k].name, "applied"))
         remarks += [Remark("tiling", name, reason) for reason in dict.fromkeys(s.missed)]
         candidate.func.info = replace(kernel_info(candidate.func), schedule=s.lines())
-        return _Scheduled(candidate, k, s.few)
+        return _Scheduled(candidate, k)
     remarks.append(Remark("strategy", name, "no strategy schedules it: its loops run as they were lowered"))
     return _Scheduled(lowered.clone(), len(strategies) - 1)
 

@@ -167,7 +167,6 @@ class Schedule:
     may_specialize: bool = False
     steps: list[Step] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)  # what was considered and not done, with the reason
-    few: str = ""  # the name of the first dim of which few get a kernel of their own
 
     def at_least(self, extent: Sym, least: int, *, of_few: bool = False) -> bool:
         """Whether an extent has no value below `least`. Where dims decide that, the kernel is specialised for those
@@ -182,8 +181,6 @@ class Schedule:
         except ScheduleError as e:
             self.missed.append(f"no kernel for {extent} of {least} and more alone: {e}")
             return False
-        if of_few and not self.few and len(extent.vars) == 1:
-            self.few = next(iter(extent.vars)).name
         return True
 
     def apply(

@@ -32,7 +32,13 @@ _GPT = {
     "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "post_attention_layernorm": "ffn_norm",
     "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
 }  # fmt: skip
+_MAMBA = {
+    "backbone.embeddings": "token_embd", "lm_head": "output", "backbone.norm_f": "output_norm", "norm": "attn_norm",
+    "mixer.in_proj": "ssm_in", "mixer.conv1d": "ssm_conv1d", "mixer.x_proj": "ssm_x", "mixer.dt_proj": "ssm_dt",
+    "mixer.out_proj": "ssm_out", "mixer.norm": "ssm_norm",
+}  # fmt: skip
 _NUMBERS = {
+    "state_size": "ssm.state_size", "conv_kernel": "ssm.conv_kernel", "n_groups": "ssm.group_count",
     "num_hidden_layers": "block_count", "n_layer": "block_count", "max_position_embeddings": "context_length",
     "n_positions": "context_length", "hidden_size": "embedding_length", "n_embd": "embedding_length",
     "intermediate_size": "feed_forward_length", "num_attention_heads": "attention.head_count",
@@ -53,6 +59,12 @@ def write_gguf(path: Path, case: Mapping[str, Any], name: str) -> Path:
     for field, key in _NUMBERS.items():
         if (number := config.get(field)) is not None:
             file.key(f"{name}.{key}", "u32" if isinstance(number, int) else "f32", number)
+    if name.startswith("mamba"):
+        file.key(f"{name}.ssm.inner_size", "u32", int(config["expand"] * config["hidden_size"]))
+        rank = config["num_heads"] if name == "mamba2" else config["time_step_rank"]
+        file.key(f"{name}.ssm.time_step_rank", "u32", rank).key(f"{name}.context_length", "u32", 1 << 20)
+        file.key(f"{name}.ssm.dt_b_c_rms", "bool", config["model_type"] == "falcon_mamba")
+        file.key(f"{name}.attention.layer_norm_rms_epsilon", "f32", config["layer_norm_epsilon"])
     rope = config.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope)
     if "rope_theta" in rope:
@@ -86,6 +98,8 @@ def _stacked(own: Tensors) -> Tensors:
 
 
 def _laid_out(config: Mapping[str, Any], own: Tensors, name: str) -> Tensors:
+    if name.startswith("mamba"):
+        return _laid_out_of_mamba(own, config.get("n_groups"))
     names = _GEMMA if name.startswith("gemma") else _GPT if name.startswith("gpt") else _LLAMA
     found: Tensors = {}
     for key, array in own.items():
@@ -104,6 +118,26 @@ def _laid_out(config: Mapping[str, Any], own: Tensors, name: str) -> Tensors:
             array = np.moveaxis(apart, 1, 0).reshape(array.shape)
         new = names[short] + ("_exps" if array.ndim == 3 else "")
         found[f"blk.{layer}.{new}.{end}" if layer else f"{new}.{end}"] = array
+    return found
+
+
+def _laid_out_of_mamba(own: Tensors, groups: int | None) -> Tensors:
+    found: Tensors = {}
+    for key, array in own.items():
+        layer = next((part for part in key.split(".") if part.isdigit()), None)
+        short = key if layer is None else key.partition(f".{layer}.")[2]
+        column = array if groups is None else array.reshape(-1, 1)
+        named = {
+            "mixer.A_log": ("ssm_a", -np.exp(column)), "mixer.D": ("ssm_d", column),
+            "mixer.dt_bias": ("ssm_dt.bias", array),
+        }  # fmt: skip
+        stem, _, end = short.rpartition(".")
+        if short not in named:
+            if array.ndim == 3 or (stem == "mixer.norm" and groups is not None):
+                array = array.reshape(array.shape[0] if array.ndim == 3 else groups, -1)
+            named[short] = (f"{_MAMBA[stem]}.{end}", array)
+        new, laid = named[short]
+        found[f"blk.{layer}.{new}" if layer else new] = laid
     return found
 
 

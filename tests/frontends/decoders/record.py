@@ -28,6 +28,8 @@ _LONG = _ROPE | {
     "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0],
     "original_max_position_embeddings": 6,
 }  # fmt: skip
+_MAMBA = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 6, "time_step_rank": 3}
+_MAMBA2 = _MAMBA | {"num_heads": 8, "head_dim": 8, "state_size": 10, "n_groups": 2, "chunk_size": 4}
 _GPT2 = {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -71,6 +73,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_multiplier": 0.2,
         },
     ),
+    "mamba": ("Mamba", _MAMBA),
+    "mamba with biases": ("Mamba", _MAMBA | {"use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "expand": 3}),
+    "falcon_mamba": ("FalconMamba", _MAMBA),
+    "mamba2": ("Mamba2", _MAMBA2),
+    "mamba2 with limits": (
+        "Mamba2",
+        _MAMBA2 | {"n_groups": 1, "time_step_limit": [0.4, 0.9], "tie_word_embeddings": True, "use_bias": True},
+    ),
     "mixtral": ("Mixtral", {"num_local_experts": 3}),
     "qwen2_moe": (
         "Qwen2Moe",
@@ -109,7 +119,7 @@ def recorded(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
     import transformers
     from safetensors import safe_open
 
-    common = {} if kind == "GPT2" else _COMMON
+    common = {} if kind == "GPT2" or "Mamba" in kind else _COMMON
     config = getattr(transformers, f"{kind}Config")(**{**common, **fields})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)

@@ -36,7 +36,8 @@ from tilewright.runtime.errors import OptionError
 CASES = cases()
 GGUF = {
     "llama": "llama", "qwen2": "qwen2", "qwen3_moe": "qwen3moe", "gemma3": "gemma3", "phi3": "phi3",
-    "phi3, long": "phi3", "gpt2": "gpt2", "gpt_neox": "gptneox",
+    "phi3, long": "phi3", "gpt2": "gpt2", "gpt_neox": "gptneox", "mamba": "mamba", "falcon_mamba": "mamba",
+    "mamba2": "mamba2",
 }  # fmt: skip
 
 

@@ -28,12 +28,14 @@ from tilewright.graph.pipeline import default_passes
 from tilewright.graph.precision import narrow_choice
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
+from tilewright.ir.sym import var
 from tilewright.ir.types import tensor
 from tilewright.loops.edit import is_loop, kind_of
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import conv, conv_transpose, matmul
 from tilewright.ops.define import constant
 from tilewright.ops.define.interp import evaluate_func
+from tilewright.ops.index import gather
 from tilewright.ops.norm import softmax
 from tilewright.ops.recurrent import gru, rnn
 from tilewright.ops.reduce import reduce_max, reduce_sum
@@ -359,3 +361,25 @@ def test_weights_of_bfloat16_convolutions_keep_their_dtype() -> None:
     passed(module, Options())
     (found,) = [op for op in module.main.body.ops if op.name == "conv_blocked"]
     assert [v.tensor.dtype for v in (*found.operands, *found.results)] == [dt.bf16, dt.bf16, dt.f32]
+
+
+@pytest.mark.parametrize("is_picked", [False, True])
+def test_weights_that_are_stored_in_16_bits(is_picked: bool) -> None:
+    """Of an unknown number of rows they stay as short as they are stored, and are what the instruction takes; but where
+    others read them, too, which would need a copy."""
+    rows = var("rows", 0)
+    w = RNG.standard_normal((1024, 512)).astype(dt.bf16.storage)
+
+    def body(x: Value, i: Value) -> Value | tuple[Value, ...]:
+        wide = ew.cast(constant(w, "w"), dtype=dt.f32)
+        y = matmul(x, wide, transpose_b=True)
+        return (y, gather(wide, i, axis=0)) if is_picked else y
+
+    module = program(body, tensor(dt.f32, (rows, 512)), tensor(dt.i64, (1,)))
+    x, at = RNG.standard_normal((20, 512)).astype(np.float32), np.zeros(1, np.int64)
+    exact = x.astype(np.float64) @ w.astype(np.float64).T
+    ctx = compiled(module, "zen4")
+    assert applied(ctx) == (0 if is_picked else 2) and bool(dots(module)) is not is_picked
+    assert [a.dtype for a in module.constants.values() if a.size == w.size] == [w.dtype]
+    off = np.abs(run(module, [x, at])[0] - exact)
+    assert np.all(off <= 2.0**-8 * np.abs(x).astype(np.float64) @ np.abs(w.astype(np.float64)).T)

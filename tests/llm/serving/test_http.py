@@ -242,8 +242,7 @@ def test_a_call_can_be_demanded(any_server: Server, choice: Any) -> None:
 
 def test_embeddings_are_not_there_where_the_model_has_none(any_server: Server) -> None:
     found = any_server.post("embeddings", input="a")
-    if not hasattr(LanguageModel, "embed"):
-        assert found.status_code == 501 and "no embeddings yet" in found.json()["error"]["message"]
+    assert found.status_code in (400, 501) and "no embeddings" in found.json()["error"]["message"]
 
 
 def test_embeddings_are_the_models() -> None:
@@ -420,13 +419,15 @@ def test_a_model_that_fails_is_told_and_others_go_on() -> None:
             return logits * np.nan if self.past[0] == 7 and self.length > 5 else logits
 
     with server(LanguageModel(Wrong(704, 300), tokenizer(), template())) as found:
-        failed = found.post(TEXTS, prompt=[7, 8], max_tokens=30)
+        failed = found.post(TEXTS, prompt=[7, 8], max_tokens=30, ignore_eos=True)
         assert failed.status_code == 500 and "logits are not finite" in failed.json()["error"]["message"]
-        stream = found.post(TEXTS, prompt=[7, 8], max_tokens=30, stream=True).text.split("\n\n")
+        stream = found.post(TEXTS, prompt=[7, 8], max_tokens=30, ignore_eos=True, stream=True).text.split("\n\n")
         assert "not finite" in json.loads(stream[-3].removeprefix("data: "))["error"]["message"]
         assert stream[-2:] == ["data: [DONE]", ""] and len(stream) > 4
         with pytest.raises(openai.APIError, match="not finite"):
-            for _ in found.openai().completions.create(model="m", prompt=[7, 8], max_tokens=30, stream=True):
+            for _ in found.openai().completions.create(
+                model="m", prompt=[7, 8], max_tokens=30, stream=True, extra_body={"ignore_eos": True}
+            ):
                 pass
         assert found.post(TEXTS, prompt=[8, 8], max_tokens=30).status_code == 200
 

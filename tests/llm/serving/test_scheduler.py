@@ -387,6 +387,8 @@ def test_a_full_queue_refuses_and_says_so() -> None:
     with pytest.raises(BusyError, match="too much is asked for at once"):
         served.ask(prompt_of(9), client="a")
     with pytest.raises(BusyError):
+        served.ask(prompt_of(9), *[wanted_of()] * 3, client="b")
+    with pytest.raises(InputError, match="4 answers are wanted, but there is room for 3"):
         served.ask(prompt_of(9), *[wanted_of()] * 4, client="b")
     served.run()
     served.ask(prompt_of(9), client="a")

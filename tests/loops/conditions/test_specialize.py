@@ -77,36 +77,21 @@ def test_a_product_of_dims_is_long_when_all_of_them_are() -> None:
     assert not specialize_less(kernel(), kernel_info(func).specialized_for)
 
 
-def test_the_last_of_several_dims_is_small_where_the_others_are_large() -> None:
+def test_nothing_is_known_of_a_dim_while_the_other_may_be_small() -> None:
     func = kernel()
     n, m = func.dims
     assert not specialize_less(func, {"n": 5, "m": 3})
     assert [d.bounds for d in func.dims] == [n.bounds, m.bounds]
-    specialize(func, n, 7)
+
+
+def test_the_last_of_several_dims_is_small_where_the_others_are_large() -> None:
+    func = kernel()
+    specialize(func, func.dims[0], 7)
+    assert specialize_less(func, {"n": 5, "m": 3})
     assert [d.bounds for d in func.dims] == [(7, None), (0, 2)]
     assert kernel_info(func).specialized_for == {"n": 7}
     assert verify_func(func, LOOPS_SPEC) is None
     assert parse_kernel(print_func(func)).info == func.info
-
-
-def test_what_several_kernels_serve_is_known_together() -> None:
-    func = kernel(TWICE.replace("dims(n, m)", "dims(n, m, k)"))
-    n = func.dims[0]
-    assert not specialize_less(func, {"n": 5, "m": 9})
-    assert not specialize_less(func, {"n": 5, "m": 3})  # which says more
-    assert not specialize_less(func, {"n": 5, "k": 4})
-    assert kernel_info(func).not_together == ({"n": 5, "m": 3}, {"n": 5, "k": 4})
-    assert parse_kernel(print_func(func)).info == func.info
-    specialize(func, n, 5)
-    assert [d.bounds for d in func.dims] == [(5, None), (0, 2), (0, 3)]
-
-
-def test_nothing_is_known_of_a_dim_while_the_other_may_be_small() -> None:
-    func = kernel()
-    n, m = func.dims
-    specialize_less(func, {"n": 5, "m": 3})
-    specialize(func, n, 4)
-    assert [d.bounds for d in func.dims] == [(4, None), m.bounds]
 
 
 GRID = """
@@ -132,7 +117,6 @@ def test_kernels_for_each_dim_and_for_what_is_left_serve_all_dims(n: int, m: int
     left = kernel(GRID)
     assert specialize_less(left, kernel_info(others).specialized_for)
     func = for_other_dims(large, for_other_dims(others, left, dims), dims)
-    assert kernel_info(func).not_together == ()
     x, w = np.arange(n * m, dtype=np.float32).reshape(m, n), np.arange(8, dtype=np.float32)
     interpret(func, [x, w, y := np.zeros((m, n), np.float32)], {"n": n, "m": m})
     np.testing.assert_array_equal(y, 2 * x + 3)

@@ -164,6 +164,7 @@ def whole_sums(rows: int | Sym) -> Module:
     return oracle.build([tensor(dt.f32, (rows, DEPTH))], body)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("rows", [1, 5, N])
 def test_sums_are_exact(rows: int | Sym) -> None:
     module = whole_sums(rows)

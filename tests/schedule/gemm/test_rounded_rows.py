@@ -15,6 +15,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import tensor
+from tilewright.loops.edit import is_loop, kind_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
@@ -115,6 +116,17 @@ def test_results_stay_within_half_of_a_step(kind: str, bits: int) -> None:
         assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
 
 
+@pytest.mark.parametrize("rows", [(N,), (1, N), (N, 16)], ids=str)
+def test_threads_share_rows_and_columns(rows: tuple[object, ...]) -> None:
+    module = oracle.build([tensor(dt.f32, (*rows, 64))], lambda x: contract.matmul(x, KINDS["4 bits"](64, 384)))
+    kernel = scheduled(module)
+    assert is_rounded(kernel)
+    versions = [op for op in kernel.body.ops if op.name == "if"]
+    ops = versions[0].blocks[0].ops if versions else kernel.body.ops
+    loops = [op for op in ops if is_loop(op)]
+    assert len(loops) == 2 and all(kind_of(o) == "parallel" for o in loops)
+
+
 def test_few_rows_stay_as_they_are() -> None:
     module = product_of("4 bits", 64, 96)
     x = np.full((8, 64), 1 / 3, np.float32)
@@ -146,6 +158,27 @@ def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: in
         x = RNG.standard_normal((rows, depth)).astype(np.float32)
         y = model(x)[0]
         assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
+
+
+@pytest.mark.parametrize("activations", ["int16", "int8"])
+@pytest.mark.parametrize("low", [0, -8])
+def test_halves_of_bytes(activations: str, low: int) -> None:
+    """Weights that lie two in a byte, of which few rows read the same copy."""
+    w = RNG.integers(low, low + 16, (768, 384)).astype(np.int8)
+
+    def body(x: Value) -> Value:
+        return contract.matmul(x, ew.mul(f32(w), spread(scales(24, 384), 768)))
+
+    module = oracle.build([tensor(dt.f32, (N, 768))], body)
+    (wanted,) = oracle.expected(module, [np.eye(768, dtype=np.float32)])
+    model = Model(compile_module(module, Options(activations=activations), parse_target("host,l2=1024,l3=2048")), 1)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert any(packing.halves for packing in kernel_info(kernel).packed.values())
+    for rows in (1, 3, 9, 40):
+        x = RNG.standard_normal((rows, 768)).astype(np.float32)
+        exact = x.astype(np.float64) @ wanted
+        bits = bits_of_rows(Options(activations=activations))
+        assert np.all(np.abs(model(x)[0] - exact) <= bound(x.astype(np.float64), wanted.astype(np.float64), bits))
 
 
 def test_rows_of_heads_and_work_behind_the_sums() -> None:

@@ -62,6 +62,7 @@ def turned(q: Value, k: Value, v: Value) -> Value:
 CASES: dict[str, Callable[..., Any]] = {"one": attention, "two that are alike": layers, "turned": turned}
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("body", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("rows", [40, N], ids=["known", "unknown"])
 def test_group_that_cannot_be_scheduled_is_taken_apart(

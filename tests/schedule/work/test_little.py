@@ -23,6 +23,7 @@ from tilewright.ir.types import TensorType, tensor
 from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
+from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.sort import topk
 from tilewright.options import Options
 from tilewright.runtime.module import Model
@@ -102,6 +103,17 @@ def test_what_has_loops_of_its_own_is_never_little() -> None:
         return contract.matmul(x, y), *topk(few, k=2, axis=1)
 
     assert not any(little for name, little in little_of(build(TYPES, body)).items() if "topk" in name)
+
+
+@pytest.mark.parametrize(("rows", "dtype", "little"), [(N, dt.f32, False), (5, dt.f32, True), (N, dt.i32, True)])
+def test_sums_of_floats_of_unknown_rows_are_never_little(rows: Any, dtype: dt.DType, little: bool) -> None:
+    """Rows that run in turns and rows that run alone would be rounded otherwise."""
+
+    def body(x: Value, y: Value, few: Value) -> tuple[Value, ...]:
+        return contract.matmul(x, y), reduce_sum(ew.mul(few, few), axes=(1,))
+
+    found = little_of(build([f32(4096, 4096), f32(4096, 4096), tensor(dtype, (rows, 7))], body))
+    assert [is_little for name, is_little in found.items() if "reduce_sum" in name] == [little]
 
 
 def test_little_is_said_in_the_text_of_a_kernel() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tilewright.cli.artifacts import open_artifact
+from tilewright.cli.language_models.weights import check_weights_options, chosen_weights, weights_options
 from tilewright.cli.models import (
     ARTEFACT_SUFFIX,
     compile_fields,
@@ -18,6 +20,10 @@ from tilewright.cli.models import (
     need_source,
 )
 from tilewright.cli.output import SafeConsole, json_option, print_json
+from tilewright.frontends.decoders import DecoderFrontEnd
+from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.quantization.decoders.certificate import KEY
+from tilewright.runtime import Artifact
 from tilewright.runtime.artifact import sizes_text
 from tilewright.runtime.report.records import AddedProgram
 from tilewright.runtime.storage.container import is_container
@@ -31,6 +37,7 @@ Examples:
   tilewright compile model.onnx -o server.tw --target neoverse-n1
   tilewright compile model.onnx --shape image=1,3,224,224
   tilewright compile model.onnx --frequent batch=1,height=224 --frequent batch=8
+  tilewright compile model.gguf --weights auto --max-drop 2% -o small.tw
 
 MODEL may be the text of a stage (.txt), edited or not; elements that it leaves out are those of the model that it was
 made of, with the same options, or --constant:
@@ -52,18 +59,22 @@ made of, with the same options, or --constant:
 @click.option("--report", "full", is_flag=True, help="Print all that was compiled, kernel by kernel.")
 @json_option
 @force_option
+@weights_options
 @compile_options
 def command(
-    model: Path, output: Path | None, source: Path | None, full: bool, as_json: bool, force: bool, **options: Any
-) -> None:
+    model: Path, output: Path | None, source: Path | None, full: bool, as_json: bool, force: bool,
+    weights: str | None, max_drop: float | None, text: Path | None, **options: Any,
+) -> None:  # fmt: skip
     need_source(model, "compile")
     start = time.perf_counter()
     fields = compile_fields(**options) | ({} if source is None else {"of": source})
+    of_weights = {"weights": weights, "max_drop": max_drop, "text": text}
+    check_weights_options(of_weights)
     output = output or model.with_suffix(ARTEFACT_SUFFIX)
     if model.exists():  # whether it can be read is said first
         check_replaced(output, "a compiled model", is_container, sources=[model], force=force)
         check_file(output)
-    compiled = open_artifact(model, **fields)
+    compiled = open_artifact(model, **fields) if weights is None else _with_weights(model, of_weights, fields)
     compiled.save(output, force=force)
     seconds = time.perf_counter() - start
     report = compiled.summary()
@@ -82,6 +93,24 @@ def command(
         console.print(str(report), markup=False)
         for of_sizes in compiled.variants:
             console.print(f"\n\nfor {of_sizes.text}\n\n{of_sizes.artifact.summary()}", markup=False)
+
+
+_AS_JUDGED = ("cache", "numerics", "activations")
+"""Options of the model that is judged, which runs on this machine."""
+
+
+def _with_weights(model: Path, options: dict[str, Any], fields: dict[str, Any]) -> Artifact:
+    """Compiled with these weights, and with the certificate of those that were chosen."""
+    if not DecoderFrontEnd().accepts(model):
+        raise click.UsageError(f"--weights needs a GGUF file or a folder with config.json, and {model} is neither")
+    weights, importance, attached, room = options["weights"], None, {}, fields.pop("capacity")
+    if weights == "auto":
+        chosen = chosen_weights(model, None, options, context=room, **{name: fields[name] for name in _AS_JUDGED})
+        weights, importance = chosen.certificate.forms or None, chosen.importance
+        attached = {KEY: chosen.certificate.record()}
+    source = DecoderSource(model, capacity=room, weights=weights, importance=importance)
+    compiled = open_artifact(model, source, capacity=None, **fields)
+    return replace(compiled, attached={**compiled.attached, **attached})
 
 
 def _more(program: AddedProgram) -> str:

@@ -13,6 +13,7 @@ import click
 
 from tilewright.cli.interrupt import interrupts_held
 from tilewright.cli.language_models.options import (
+    draft_option,
     messages_of,
     model_options,
     opened,
@@ -28,6 +29,7 @@ from tilewright.runtime.errors import InputError
 if TYPE_CHECKING:
     from tilewright.llm.conversation import Conversation
     from tilewright.llm.generation import Wanted
+    from tilewright.llm.speculation.gains import Drafted
 
 HELP = """Talk with the language model at PATH: a GGUF file, or a folder with config.json, weights as .safetensors and
 tokenizer.json. Its own template makes prompts of what is said.
@@ -47,13 +49,14 @@ Examples:
 @source_argument
 @click.option("--system", metavar="TEXT", help="A message of the system, before all others.")
 @sampling_options
+@draft_option
 @stats_option
 @model_options
 def command(path: Path, system: str | None, stats: bool, **options: Any) -> None:
     how = sampling_fields(options)
     model = opened(path, options)
     wanted = model.wanted(**how)
-    talk = _Talk(model.conversation(messages_of(system, [])), wanted, stats)
+    talk = _Talk(model.conversation(messages_of(system, [])), wanted, stats, model.drafted)
     interactive = sys.stdin is not None and sys.stdin.isatty()
     for line in _lines(interactive):
         if interactive and line == "/exit":
@@ -65,10 +68,12 @@ def command(path: Path, system: str | None, stats: bool, **options: Any) -> None
 
 
 class _Talk:
-    def __init__(self, conversation: Conversation, wanted: Wanted, stats: bool) -> None:
+    def __init__(
+        self, conversation: Conversation, wanted: Wanted, stats: bool, drafted: Drafted | None = None
+    ) -> None:
         self.conversation = conversation
         self._wanted = wanted
-        self._stats = stats
+        self._stats, self._drafted = stats, drafted
 
     def answer(self, text: str, interactive: bool) -> None:
         """Show the answer to a message. What is wrong with it ends no interactive conversation."""
@@ -87,7 +92,7 @@ class _Talk:
                     break
         shown.end()
         if self._stats:
-            say_stats(stream.answer)
+            say_stats(stream.answer, drafted=self._drafted)
         if interrupted() and not interactive:
             signal.raise_signal(signal.SIGINT)
 

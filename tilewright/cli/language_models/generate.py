@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tilewright.cli.language_models.options import (
+    draft_option,
     messages_of,
     model_options,
     opened,
@@ -73,6 +74,7 @@ Examples:
     help="A grammar that the answer keeps.",
 )  # fmt: skip
 @json_option
+@draft_option
 @stats_option
 @model_options
 def command(
@@ -125,7 +127,7 @@ def command(
         shown.end()
         answer = stream.answer
     if stats:
-        say_stats(answer, seconds)
+        say_stats(answer, seconds, model.drafted)
 
 
 def _prompt(prompt: str | None, prompt_file: Path | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tilewright.cli.language_models.weights import check_weights_options, say_certificate, weights_options
 from tilewright.cli.models import activations_option, unique
 from tilewright.cli.progress import compiling
 from tilewright.runtime.errors import InputError
@@ -31,6 +32,11 @@ _SETTINGS = (
     ("--seed", click.IntRange(min=0, max=2**64 - 1), "The same text each time.  [default: another one]"),
 )  # fmt: skip
 
+draft_option = click.option(
+    "--draft", metavar="lookup|PATH",
+    help="Guess tokens from what was there before, or with a smaller model of the same vocabulary: the same text, "
+    "sooner where guesses come true. --stats tells how many do.",
+)  # fmt: skip
 source_argument = click.argument("path", type=click.Path(path_type=Path))
 stats_option = click.option("--stats", is_flag=True, help="Tell tokens and times on the error stream.")
 
@@ -46,9 +52,7 @@ def model_options(command: F) -> F:
         click.option("--context", type=click.IntRange(min=1), metavar="POSITIONS",
                      help="The most tokens of prompt and answer together  [default: what the model was trained for]"),
         activations_option,
-        click.option("--weights", metavar="TYPE",
-                     help="float32, float16, bfloat16, int8 or int4 (also int4:64, int8:row, int4:32:min) for "
-                          "weights that are stored in more bits."),
+        weights_options,
         click.option("--threads", type=click.IntRange(min=1),
                      help="Threads that run the model  [default: all it may use]"),
     ):  # fmt: skip
@@ -79,24 +83,33 @@ def sampling_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, **bias, "max_tokens": options["max_tokens"], "stop": list(options["stop"])}
 
 
-def opened(path: Path, options: Mapping[str, Any]) -> LanguageModel:
-    """The language model of a file or folder, compiled or from the cache."""
+def opened(path: Path, options: Mapping[str, Any], sequences: int | None = None) -> LanguageModel:
+    """The language model of a file or folder, compiled or from the cache; so many `sequences` go through it
+    together."""
     from tilewright.llm.loading import load
 
+    check_weights_options(options)
     template = options["template"]
     text = None if template is None else read_text(template)
     with compiling(path.name) as progress:
-        return load(
+        model = load(
             path,
             weights=options["weights"],
+            max_drop=options["max_drop"],
+            text=options["text"],
             activations=options["activations"],
             threads=options["threads"],
             context=options["context"],
+            sequences=sequences,
             tokenizer=options["tokenizer"],
             template=text,
+            draft=options.get("draft"),
             cache=not options["no_cache"],
             progress=progress,
         )
+    if model.certificate is not None:
+        say_certificate(model.certificate)
+    return model
 
 
 def read_text(path: Path) -> str:

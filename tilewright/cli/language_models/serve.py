@@ -9,15 +9,21 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tilewright.cli.interrupt import interrupts_held
 from tilewright.cli.language_models.options import model_options, opened, source_argument
 from tilewright.cli.output import say
+from tilewright.frontends.decoders import DecoderFrontEnd
+from tilewright.frontends.decoders.source import MOST_LANES
+from tilewright.ir.diag import UnsupportedError
 from tilewright.llm.extras import needing_extra
 from tilewright.llm.serving.requests import Limits
+
+if TYPE_CHECKING:
+    from tilewright.llm.model import LanguageModel
 
 HELP = """Answer requests over HTTP with the language model at PATH, as OpenAI's interface has them: completions, chats,
 embeddings, models; answers as they come, tools, JSON schemas.
@@ -82,7 +88,7 @@ def command(
     running = needing_extra(imported)
     limits = Limits(parallel, queue, piece, prefixes, positions)
     listener = running.listening(host, port)
-    model = opened(path, options)
+    model = _opened(path, options, parallel)
     called = name or path.stem or str(path)
     address = listener.getsockname()
     place = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -95,6 +101,14 @@ def command(
     with _ends() as ended:
         running.serve(model, called, listener, limits=limits, keys=keys, ended=ended, started=started)
     say("ended", err=True)
+
+
+def _opened(path: Path, options: dict[str, Any], parallel: int) -> LanguageModel:
+    """The model, for several sequences together where it has a form for them."""
+    if parallel > 1 and DecoderFrontEnd().accepts(path):
+        with contextlib.suppress(UnsupportedError):
+            return opened(path, options, min(parallel, MOST_LANES))
+    return opened(path, options)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from tilewright.cli.output import say
 
 if TYPE_CHECKING:
     from tilewright.llm.generation import Answer
+    from tilewright.llm.speculation.gains import Drafted
 
 
 class Shown:
@@ -38,8 +39,8 @@ def _harmless(text: str) -> str:
     return "".join(c if c in "\n\t" or " " <= c < "\x7f" or c >= "\xa0" else f"\\x{ord(c):02x}" for c in text)
 
 
-def say_stats(answer: Answer, loaded_seconds: float | None = None) -> None:
-    """Tokens and times of an answer, on the error stream."""
+def say_stats(answer: Answer, loaded_seconds: float | None = None, drafted: Drafted | None = None) -> None:
+    """Tokens and times of an answer, on the error stream, and what was guessed until now."""
     loaded = [] if loaded_seconds is None else [f"loaded in {loaded_seconds:.2f} s"]
     speed = [f"{answer.tokens_per_second:.1f} tokens/s"] if answer.tokens_per_second else []
     parts = [
@@ -50,6 +51,7 @@ def say_stats(answer: Answer, loaded_seconds: float | None = None) -> None:
         *speed,
         f"ended by: {answer.reason}",
         f"seed {answer.seed}",
+        *([] if drafted is None else [str(drafted)]),
     ]
     say(", ".join(parts), err=True)
 

@@ -3,6 +3,7 @@ translation, which a model that the cache has does not need."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,10 @@ class DecoderFrontEnd:
         path = Path(wanted.path)
         files = files_of_folder(path) if path.is_dir() or path.name == CONFIG else parts_of_file(path)
         found = b"".join(remember(file, digest_of_file) for file in files)
-        asked = f"{wanted.capacity};{wanted.logits};{wanted.weights};{wanted.sequences}"
+        for name, weights in sorted((wanted.importance or {}).items()):
+            found += f"{name}:{weights.shape}".encode() + hashlib.blake2b(weights.tobytes(), digest_size=16).digest()
+        kinds = f"{wanted.logits};{wanted.weights};{wanted.hidden}"
+        asked = f"{wanted.capacity};{kinds};{wanted.sequences}"
         return found + f"{[file.name for file in files]}{asked}".encode()
 
     def load(

@@ -112,6 +112,7 @@ class Building:
     all_rows: bool = False
     last: Value | None = None
     encoding: Encoding | None = None
+    hidden: Value | None = None
 
     @property
     def steps(self) -> Sym:
@@ -154,6 +155,7 @@ class Building:
     def logits(self, x: Value, head: str, embedding: str, *, tied: bool = False, bias: bool = False) -> Value:
         """[1, rows, vocabulary]: rows that are wanted already, times the head; that is the embedding where the config
         ties them, by default if they are `tied` in this architecture."""
+        self.hidden = x
         count = self.config.count("vocab_size")
         if self.config.flag("tie_word_embeddings", tied):
             self.weights.skip(f"{head}.weight")  # a file may have it a second time

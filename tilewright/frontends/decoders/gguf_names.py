@@ -7,7 +7,8 @@ config that no config.json has:
 - `norms_plus_one`: weights of norms have the 1 in them that Gemma adds;
 - `transposed_weights`: false, where Hugging Face stores [inputs, outputs] (GPT-2);
 - `heads_together`: false, where the rows of queries, of keys and of values are together, and not those of a head
-  (GPT-NeoX).
+  (GPT-NeoX);
+- `computed_decay`: the paces of states are there as they are used, and not their logarithms (Mamba).
 """
 
 from __future__ import annotations
@@ -57,6 +58,12 @@ _FIELDS = {
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
     "use_parallel_residual": "use_parallel_residual",
+    "ssm.conv_kernel": "conv_kernel",
+    "ssm.inner_size": "inner_size",
+    "ssm.state_size": "state_size",
+    "ssm.time_step_rank": "time_step_rank",
+    "ssm.group_count": "n_groups",
+    "ssm.dt_b_c_rms": "dt_b_c_rms",
 }
 """Fields of a config by keys of metadata, which begin with the architecture."""
 
@@ -119,6 +126,20 @@ _GPT_NEOX = {
     "blk.#.ffn_up": "gpt_neox.layers.#.mlp.dense_h_to_4h",
     "blk.#.ffn_down": "gpt_neox.layers.#.mlp.dense_4h_to_h",
 }
+_MAMBA = {
+    "token_embd": "backbone.embeddings",
+    "output": "lm_head",
+    "output_norm": "backbone.norm_f",
+    "blk.#.attn_norm": "backbone.layers.#.norm",
+    "blk.#.ssm_in": "backbone.layers.#.mixer.in_proj",
+    "blk.#.ssm_conv1d": "backbone.layers.#.mixer.conv1d",
+    "blk.#.ssm_x": "backbone.layers.#.mixer.x_proj",
+    "blk.#.ssm_dt": "backbone.layers.#.mixer.dt_proj",
+    "blk.#.ssm_a": "backbone.layers.#.mixer.A_log",
+    "blk.#.ssm_d": "backbone.layers.#.mixer.D",
+    "blk.#.ssm_norm": "backbone.layers.#.mixer.norm",
+    "blk.#.ssm_out": "backbone.layers.#.mixer.out_proj",
+}
 
 
 @dataclass(frozen=True)
@@ -157,6 +178,10 @@ _FORMS: dict[str, _Form] = {
     "olmo": _Form("olmo", fields=_INTERLEAVED),
     "olmo2": _Form("olmo2", _LLAMA | _POST_NORMS),
     "granite": _Form("granite", fields=_INTERLEAVED),
+    "mamba": _Form("mamba", _MAMBA, {"computed_decay": True}),
+    "mamba2": _Form(
+        "mamba2", _MAMBA | {"blk.#.ssm_dt.bias": "backbone.layers.#.mixer.dt_bias"}, {"computed_decay": True}
+    ),
 }
 _MIXTRAL = _Form(
     "mixtral",
@@ -177,10 +202,11 @@ def gguf_tensors(file: GgufFile) -> dict[str, StoredTensor]:
     found: dict[str, StoredTensor] = {}
     for name, tensor in file.tensors.items():
         stem, dot, end = name.rpartition(".")
-        layer = re.match(r"blk\.(\d+)\.", stem)
+        layer = re.match(r"blk\.(\d+)\.", name)
         number = layer[1] if layer else ""
-        known = names.get(re.sub(r"^blk\.\d+\.", "blk.#.", stem))
+        whole, known = (names.get(re.sub(r"^blk\.\d+\.", "blk.#.", part)) for part in (name, stem))
         new = f"{known.replace('#', number)}{dot}{end}" if known is not None else name
+        new = new if whole is None else whole.replace("#", number)
         found |= {part.name: part for part in _apart(replace(tensor, name=new))}
     return found
 

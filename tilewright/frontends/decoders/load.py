@@ -15,7 +15,7 @@ from tilewright.frontends.decoders.building import Building, Encoding, Lane, joi
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.gguf_names import ROPE_FACTORS
 from tilewright.frontends.decoders.source import IDS, LAST, PAST, DecoderSource, lane_prefix
-from tilewright.frontends.decoders.weights import CheckpointWeights
+from tilewright.frontends.decoders.weights import CheckpointWeights, Express
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.translation import Results, Translation, translated
 from tilewright.ir import dtype as dt
@@ -42,12 +42,15 @@ def load_decoder(
     *,
     constants: Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    express: Express | None = None,
 ) -> Module:
     """The graph of a checkpoint, a Module with one function `main` as a front end's `load` gives it.
 
-    main(ids: i64[1, s]) -> logits f32[1, vocabulary], or f32[1, s, vocabulary] for those of all positions. What it
-    keeps are inputs and outputs behind these, `variables` of the main function: `past: i64[]`, the number of positions
-    that are filled, and what the architecture keeps. Calls that do not fit into the rest of its capacity are refused.
+    main(ids: i64[1, s]) -> logits f32[1, vocabulary], or f32[1, s, vocabulary] for those of all positions (or hidden
+    f32[1, s, width]). What it keeps are inputs and outputs behind these, `variables` of the main function:
+    `past: i64[]`, the number of positions that are filled, and what the architecture keeps. Calls that do not fit into
+    the rest of its capacity are refused.
+    `express` gives values of tensors in place of the constants that they are.
 
     For several sequences each has ids of its own (`sequence0.ids: i64[1, s]`, any number in a call) and states
     (`sequence0.past`...). Rows of all of them go through products together; `last: i64[n]` are the rows of which there
@@ -65,8 +68,9 @@ def load_decoder(
     context = config.count("max_position_embeddings")
     capacity = wanted.capacity or context
     weights = CheckpointWeights(
-        checkpoint.tensors, str(checkpoint.path), found.base, wanted.weights, config.count("vocab_size")
-    )
+        checkpoint.tensors, str(checkpoint.path), found.base, wanted.weights, config.count("vocab_size"),
+        wanted.importance, express,
+    )  # fmt: skip
     for layers in found.layers:
         weights.parts(config, layers)
     encoder = found.encoder
@@ -88,7 +92,7 @@ def load_decoder(
         ends = list(accumulate((shape_of(x)[1] for x in ids), initial=s.sym(0)))
         own = [_lane(values, lane, states, end) for lane, end in zip(lanes, ends, strict=False)]
         encoding = None if encoder is None else _encoding(values, encoder)
-        every = wanted.logits == "all"
+        every = wanted.logits == "all" or wanted.hidden
         building = Building(config, weights, joined(ids, 1), own, capacity, every, values.get(LAST), encoding)
         with translation.builder.at(Loc(node=found.name, op="decoder")):
             for name, lane in zip(lanes, own, strict=True):
@@ -98,18 +102,27 @@ def load_decoder(
             (logits,) = translation.fit((), lambda: [found.write(building)])
         weights.check((*found.ignored, *ROPE_FACTORS))
         assert logits is not None
+        if wanted.hidden:
+            assert building.hidden is not None, f"{found.name} has a head"
+            logits = building.hidden
         shape = shape_of(logits)
         rows = logits if every else reshape(logits, shape=(shape[1], shape[2]))
         if encoding is not None:
             building.lane.updated[ENCODED] = ew.add(values[ENCODED], dim_value(encoding.rows))
         return [rows, *(value for lane in own for value in _becomes(lane, states, found))]
 
-    outputs = ["logits", *(f"{NEXT}.{name}" for name in kept)]
+    outputs = ["hidden" if wanted.hidden else "logits", *(f"{NEXT}.{name}" for name in kept)]
     module = translated(declared, outputs, 0, translate, shapes=shapes)
     variables = tuple((name, f"{NEXT}.{name}", "", name) for name in kept)
     nodes = sum(op.name not in ("constant", "return") for op in module.main.body.ops)
     module.main.attrs |= {"variables": variables, "keeps": True, "nodes": nodes, "activations": ACTIVATIONS}
     return module
+
+
+def context_of(path: Path) -> int:
+    """The most positions that a checkpoint was trained for. Errors are those of `load_decoder`."""
+    config = read_checkpoint(path).config
+    return find_architecture(config).completed(config).count("max_position_embeddings")
 
 
 def _lane(values: Mapping[str, Value], prefix: str, states: Iterable[str], start: Sym) -> Lane:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilewright.frontends.weights.forms import Wanted, checked_weights
 from tilewright.runtime.errors import OptionError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LOGITS = ("last", "all")
 IDS, PAST, LAST = "ids", "past", "last"
 """Names of inputs and of a state."""
 MOST_LANES = 8
 """Of sequences in a call: rows of more than so many take products for many rows."""
+KEYS_ALIKE = 64
+"""Rows of a call have the bits that they have one by one only while the number of keys that the last of them sees has
+as many whole multiples of it as that of the first: attention of few rows sums over so many keys at a time."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,9 @@ class DecoderSource:
         int4. "float32" is for all of them. A mapping has forms by patterns of the names of tensors, of which the first
         that fits counts, and others stay ({"*.down_proj.weight": "int8", "*": "int4"}). None takes all as they are
         stored.
+    importance: f32[columns] by names of tensors, not negative: what errors in a column of a matrix of 4 bits count,
+        such as the mean square of what it is multiplied by. Without it all count the same.
+    hidden: give `hidden` f32[1, s, width], what the last norm gives for all positions of a call, in place of logits.
     sequences: how many of them a call may be about, each with states of its own (`llm.CompiledSequences` runs them);
         None is one.
     """
@@ -36,6 +47,8 @@ class DecoderSource:
     capacity: int | None = None
     logits: str = "last"
     weights: Wanted = None
+    importance: Mapping[str, np.ndarray] | None = field(default=None, compare=False, repr=False)
+    hidden: bool = False
     sequences: int | None = None
 
     def __post_init__(self) -> None:
@@ -48,7 +61,11 @@ class DecoderSource:
             raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number of positions, from 1 on")
         if self.logits not in LOGITS:
             raise OptionError(f"logits={self.logits!r:.80} is not allowed: one of {', '.join(LOGITS)}")
+        if not isinstance(self.hidden, bool):
+            raise OptionError(f"hidden={self.hidden!r:.80} is not allowed: True or False")
         object.__setattr__(self, "weights", checked_weights(self.weights))
+        if self.importance is not None and not isinstance(self.importance, Mapping):
+            raise OptionError(f"importance={self.importance!r:.80} is not allowed: give a dict of names to arrays")
         if self.sequences is not None and (
             not isinstance(self.sequences, int)
             or isinstance(self.sequences, bool)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+
+import numpy as np
 
 from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.problems import shown
@@ -19,10 +21,13 @@ from tilewright.ir.core import Value
 from tilewright.ir.diag import ModelError
 from tilewright.ops.index import gather
 from tilewright.ops.source import full
+from tilewright.ops.view import concat, reshape
 from tilewright.runtime.errors import OptionError
 
 _LISTED = 20
 _HINT = "config and weights must belong together, and all files of a sharded model must be there"
+Express = Callable[[str, StoredTensor], Value]
+"""Gives the value f32 of a tensor by its name in the checkpoint."""
 _DTYPES = {"float32": dt.f32, "float16": dt.f16, "bfloat16": dt.bf16}
 
 
@@ -30,7 +35,8 @@ class CheckpointWeights:
     """The tensors of a checkpoint in `where`. What is missing or of another shape is noted, and stands for zeros until
     `check` tells all of it at once. Names may lack the `base` of those of an architecture. Matrices become
     what is `wanted` where that has fewer bits; of one form for all, those with a row for each token of a `vocabulary`
-    have 8 bits at least.
+    have 8 bits at least. `importance` is that of the columns of matrices, by name, and `express` gives values of
+    tensors in place of the constants that they are.
     """
 
     def __init__(
@@ -40,9 +46,13 @@ class CheckpointWeights:
         base: str = "",
         wanted: Wanted = None,
         vocabulary: int = 0,
+        importance: Mapping[str, np.ndarray] | None = None,
+        express: Express | None = None,
     ) -> None:
         self.tensors, self.where, self._base = tensors, where, base
         self._wanted, self._vocabulary = checked_weights(wanted), vocabulary
+        self._importance = importance or {}
+        self._express = express
         self._values: dict[str, Value] = {}
         self._used: set[str] = set()
         self._missing: dict[str, tuple[int, ...]] = {}
@@ -57,8 +67,9 @@ class CheckpointWeights:
         if stored is None:
             return full(value=0.0, dtype=dt.f32, shape=shape)
         if name not in self._values:
-            is_matrix = len(shape) == 2 and shape[0] > 1
-            self._values[name] = stored_value(self._as_wanted(self._key(name), stored) if is_matrix else stored)
+            key = self._key(name)
+            wanted = self._as_wanted(key, stored)
+            self._values[name] = stored_value(wanted) if self._express is None else self._express(key, wanted)
         return self._values[name]
 
     def stack(self, names: Sequence[str], *shape: int) -> Value:
@@ -67,6 +78,8 @@ class CheckpointWeights:
         stored = [self._as_wanted(self._key(n), tensor) for n, tensor in found.items() if tensor is not None]
         if len(stored) != len(names):
             return full(value=0.0, dtype=dt.f32, shape=(len(names), *shape))
+        if self._express is not None:
+            return concat(*(reshape(self.value(name, *shape), shape=(1, *shape)) for name in names), axis=0)
         return stored_value(stacked(stored))
 
     def rows(self, name: str, count: int, width: int, places: Value) -> Value:
@@ -118,8 +131,8 @@ class CheckpointWeights:
             )
 
     def _as_wanted(self, name: str, stored: StoredTensor) -> StoredTensor:
-        form = self._form(name, stored)
-        return stored if form is None else as_form(stored, form)
+        form = self._form(name, stored) if is_matrix(stored) else None
+        return stored if form is None else as_form(stored, form, self._importance.get(name))
 
     def _form(self, name: str, matrix: StoredTensor) -> WeightForm | None:
         if isinstance(self._wanted, tuple):
@@ -154,12 +167,17 @@ def _list(what: str, names: Iterable[str]) -> str:
     return f"{what}: {', '.join(found[:_LISTED])}{more}"
 
 
+def is_matrix(stored: StoredTensor) -> bool:
+    """May it have fewer bits?"""
+    return len(stored.shape) == 2 and stored.shape[0] > 1
 
-def as_form(matrix: StoredTensor, form: WeightForm) -> StoredTensor:
-    """The matrix in this form, or as it is if it has no more bits; "float32" is for all."""
+
+def as_form(matrix: StoredTensor, form: WeightForm, importance: np.ndarray | None = None) -> StoredTensor:
+    """The matrix in this form, or as it is if it has no more bits; "float32" is for all. `importance` f32[columns]
+    weighs errors."""
     stored = matrix.kind.layout
     if isinstance(stored, PlainLayout) and stored.dtype is _DTYPES.get(form.type):
         return matrix
     if isinstance(stored, BlockLayout) and form.type != "float32" and stored.codes.bits <= form.bits:
         return matrix
-    return encoded(matrix.decoded(), form.type, form.group, form.minimum, matrix.name)
+    return encoded(matrix.decoded(), form.type, form.group, form.minimum, matrix.name, importance)

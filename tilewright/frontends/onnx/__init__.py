@@ -4,6 +4,7 @@ need."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,23 @@ _IR_VERSION, _NEXT_FIELDS = 0x08, b"\x12\x1a\x22\x28\x32\x3a\x42"
 """Tags of protobuf: the first field of a model, the version (a small number), and those that may come after it."""
 
 
+@dataclass(frozen=True)
+class ExportedDecoder:
+    """A decoder in an ONNX file as a source: of one sequence, whose mask and positions follow from how long its caches
+    are. With `states=True` and a `capacity` these are states, and tokens are its only input."""
+
+    path: Path
+
+
 class OnnxFrontEnd:
-    """Files of any suffix that begin as ONNX's do, their bytes, and ModelProto objects."""
+    """Files of any suffix that begin as ONNX's do, their bytes, ModelProto objects, and ExportedDecoder objects."""
 
     name = "onnx"
     formats = "ONNX (.onnx files, their bytes, onnx.ModelProto)"
 
     def accepts(self, source: Any) -> bool:
+        if isinstance(source, ExportedDecoder):
+            return True
         if (isinstance(source, Path) and source.suffix == ".onnx") or type(source).__name__ == "ModelProto":
             return True
         begins = first_bytes(source, 3)
@@ -44,6 +55,8 @@ class OnnxFrontEnd:
         """Of a file with data outside also sizes and times of the files beside it."""
         if isinstance(source, bytes):
             return source
+        if isinstance(source, ExportedDecoder):
+            return self.digest(source.path, remember) + b"decoder"
         if not isinstance(source, Path):
             return bytes(source.SerializeToString())
         found = remember(source, _digest_of_model)
@@ -61,6 +74,10 @@ class OnnxFrontEnd:
         constants: Mapping[str, np.ndarray],
         shapes: Mapping[str, Sequence[int | str]],
     ) -> Module:
+        if isinstance(source, ExportedDecoder):
+            from tilewright.frontends.onnx.decoder import load_exported
+
+            return load_exported(source.path, constants=constants, shapes=shapes)
         from tilewright.frontends.onnx.load import load_onnx
 
         return load_onnx(source, constants=constants, shapes=shapes)

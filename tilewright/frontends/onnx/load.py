@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -30,10 +30,13 @@ def load_onnx(
     *,
     constants: Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    changed: Callable[[onnx.ModelProto], onnx.ModelProto] = lambda model: model,
 ) -> Module:
     """Translate the model at a path (or given as bytes or ModelProto) to a Module with one function `main`, as a front
-    end's `load` does. ModelError when the file is broken, UnsupportedError listing all that is not supported."""
+    end's `load` does; `changed` makes another one of it before. ModelError when the file is broken, UnsupportedError
+    listing all that is not supported."""
     model, folder = read_model(source)
+    model = changed(model)
     graph, opsets, functions = model.graph, opsets_of(model), functions_of(model)
     version = opsets.get("")
     if version is not None and version not in OPSETS:

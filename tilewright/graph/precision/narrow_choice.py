@@ -19,9 +19,9 @@ from tilewright.graph.layout.conv_window import ConvWindow
 from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.precision.attention_products import attention_products, sums_of, why_not_packed
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Module, Op
+from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.dtype import DType
-from tilewright.ir.rewrite import constant_array
+from tilewright.ir.rewrite import constant_array, defining
 from tilewright.ops.cook_toom import tile_lengths
 from tilewright.ops.traits.derive import known_product, traits_of
 from tilewright.ops.traits.facts import Product
@@ -80,7 +80,7 @@ class NarrowChoice:
             return f"{op.name} multiplies in float32 only"
         if op in self.attention:
             return why_not_packed(self.attention[op])
-        weights = constant_array(op.operands[product.weights], self.module)
+        weights = self.weights(op.operands[product.weights])
         if weights is None or weights.ndim < 2:
             return "its right operand is not known when compiling, and is not packed by groups"
         if weights.size and np.isinf(self.rounded(np.array([weights.min(), weights.max()]))).any():
@@ -109,6 +109,16 @@ class NarrowChoice:
         if depth % self.dot.group:
             return f"{depth} products are no multiple of the groups of {self.dot.group} that are added at once"
         return ""
+
+    def weights(self, value: Value) -> np.ndarray | None:
+        """The elements of a constant operand, or of shorter floats that become one, which nothing else reads: that
+        would need them as they are."""
+        found, cast = constant_array(value, self.module), defining(value, "cast")
+        if found is not None or cast is None:
+            return found
+        (source,) = cast.operands
+        alone = len(value.users) == len(source.users) == 1
+        return constant_array(source, self.module) if alone and dtype_of(source).is_float else None
 
     def rounded(self, array: np.ndarray) -> np.ndarray:
         """A constant operand as the instruction takes it."""

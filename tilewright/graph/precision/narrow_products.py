@@ -67,7 +67,7 @@ def narrow_product(op: Op, narrow: Callable[[Value], Value], choice: NarrowChoic
     data, right = narrow(op.operands[product.data]), op.operands[product.weights]
     if op in choice.attention:
         return matmul_widening(data, narrow(right), sums=dt.f32, transpose_b=product.turns_weights)
-    array = constant_array(right, choice.module)
+    array = choice.weights(right)
     assert array is not None, "weights of chosen products are known"
     weights, name = choice.rounded(array), right.name or "w"
     if not product.of_matrices:

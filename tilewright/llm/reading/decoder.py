@@ -46,7 +46,7 @@ class CompiledReader(CompiledDecoder):
         super().__init__(model, piece=piece)
         self.takes: TensorInfo = taken
         self.room: int = min(int(state.info.shape[state.grows]) for state in encoded)
-        self._can_rewind = True
+        self._sums = []
         shape = tuple(d if isinstance(d, int) else 0 for d in taken.shape)
         self._nothing: np.ndarray = np.zeros(shape, taken.dtype)
         self._unread: np.ndarray = self._nothing

@@ -123,12 +123,28 @@ class CompiledSequences:
                 for row, number in enumerate(piece.number for piece in pieces if piece.ends):
                     results[number] = logits[row]
         except BaseException:
-            for (found, _), length in zip(checked, before, strict=True):
-                self._set(found, length)
-            for names, of in zip(self._lanes, self._in_lane, strict=True):  # all of them count as lost
-                self.model.set_state(names[0], of.length if of is not None else 0)
+            self._take_back([found for found, _ in checked], before)
             raise
         return results
+
+    def feed_rows(self, handle: Handle, tokens: Tokens) -> np.ndarray:
+        """As `feed` of one sequence, with at most `FEW` tokens; the logits f32[n, vocabulary] behind each of them."""
+        found, ids = self._of(handle), self._checked(handle, tokens)
+        if len(ids) > FEW:
+            raise InputError(f"{len(ids)} tokens were given, of which each is to have logits", hint=f"at most {FEW}")
+        before = found.length
+        try:
+            return self._call([_Piece(found, ids, True, 0)], every=True)
+        except BaseException:
+            self._take_back([found], [before])
+            raise
+
+    def _take_back(self, failed: Sequence[_Open], lengths: Sequence[int]) -> None:
+        """What a call was about is as long as it was."""
+        for found, length in zip(failed, lengths, strict=True):
+            self._set(found, length)
+        for names, of in zip(self._lanes, self._in_lane, strict=True):  # all of them count as lost
+            self.model.set_state(names[0], of.length if of is not None else 0)
 
     def trim(self) -> None:
         """Give memory that calls have left behind, and that of positions that were forgotten, back to the operating
@@ -137,8 +153,8 @@ class CompiledSequences:
         for found in self._open.values():
             found.memory.forget_behind()
 
-    def _call(self, pieces: Sequence[_Piece]) -> np.ndarray:
-        """The logits behind those of some pieces that end their parts."""
+    def _call(self, pieces: Sequence[_Piece], *, every: bool = False) -> np.ndarray:
+        """The logits behind those of some pieces that end their parts, or behind every token."""
         self._give_lanes(pieces)
         ids = [self._none] * self.lanes
         for piece in pieces:
@@ -146,6 +162,7 @@ class CompiledSequences:
             ids[piece.of.lane] = piece.tokens[None]
         ends = np.cumsum([x.shape[1] for x in ids]) - 1
         last = np.array([ends[piece.of.lane] for piece in pieces if piece.ends], np.int64)
+        last = np.arange(ends[-1] + 1) if every else last
         (logits,) = self.model(*ids, last)
         for piece in pieces:
             piece.of.length += len(piece.tokens)
@@ -238,6 +255,11 @@ def _lanes_of(model: Model) -> Iterator[tuple[str, ...]]:
             raise _no_lanes(model, "its sequences differ")
         kinds = shapes
         yield tuple(found)
+
+
+def is_for_several(model: Model) -> bool:
+    """Whether a model was compiled for several sequences."""
+    return any(info.name == f"{lane_prefix(0)}{IDS}" for info in model.inputs)
 
 
 def _no_lanes(model: Model, why: str) -> OptionError:

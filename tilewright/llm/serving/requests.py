@@ -26,8 +26,8 @@ class StoppedError(InputError):
 
 @dataclass(frozen=True, eq=False)
 class AnswerRequest:
-    """Answers to one prompt i64[n]: one for each of `wanted`. `client` is for whom, among which time is shared
-    evenly."""
+    """Answers to one prompt i64[n] (or a list): one for each of `wanted`. `client` is for whom, among which time is
+    shared evenly."""
 
     prompt: np.ndarray
     wanted: tuple[Wanted, ...]
@@ -40,13 +40,15 @@ class AnswerRequest:
 @dataclass(frozen=True)
 class AnswerPart:
     """What has come of one answer of a request since it was last told: a part of its text, and the tokens that were
-    drawn. `reason` is why it is over, "" while it is not; `reused` tokens of the prompt were known before."""
+    drawn. `reason` is why it is over, "" while it is not; `reused` tokens of the prompt were known before; `seed`
+    repeats it."""
 
     answer: int
     text: str
     drawn: tuple[Drawn, ...] = ()
     reason: Reason = ""
     reused: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True)

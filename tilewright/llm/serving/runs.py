@@ -59,4 +59,4 @@ class AnswerRun:
         """What is told now, with a part of the text."""
         drawn = tuple(self.draft.drawn[self._told :])
         self._told += len(drawn)
-        return AnswerPart(self.index, text, drawn, self.draft.reason, self.reused)
+        return AnswerPart(self.index, text, drawn, self.draft.reason, self.reused, self.draft.seed)

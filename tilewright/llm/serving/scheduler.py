@@ -85,6 +85,12 @@ class Scheduler:
         size = request.prompt.size
         if not 0 < size <= self.context:
             raise wrong_size(size, self.context)
+        most = self.limits.parallel + self.limits.waiting
+        if len(request.wanted) > most:
+            raise InputError(
+                f"{len(request.wanted)} answers are wanted, but there is room for {most}",
+                hint="ask for fewer at once, or serve with a longer queue",
+            )
         ticket = Ticket(self._submitted, request, tell)
         self._submitted += 1
         runs = [AnswerRun(ticket, n, self._tokenizer, self._sequences.vocabulary) for n in range(ticket.open)]

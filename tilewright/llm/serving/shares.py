@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class Shares:
-    """ServedCounts of clients by name. Those of clients who could begin anew without an advantage are forgotten."""
+    """Counts of clients by name. Those of clients who could begin anew without an advantage are forgotten."""
 
     def __init__(self) -> None:
         self._given: dict[str, float] = {}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 from tilewright.llm.serving.requests import AnswerRequest, Failed, StoppedError, Tell, Ticket
 from tilewright.llm.serving.scheduler import Scheduler
 
-T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 
 class Submission:
@@ -40,7 +39,6 @@ class Worker:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._ended = False
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
@@ -59,14 +57,8 @@ class Worker:
         self.post(submitted, lambda: tell(Failed(stopped())))
         return order
 
-    def call(self, run: Callable[[], T]) -> Future[T]:
-        """AnswerRun something else with the model, between two steps; one after the other."""
-        future: Future[T] = Future()
-        self.post(lambda: self._jobs.append((future, run)), future.cancel)
-        return future
-
     def post(self, order: Callable[[], None], otherwise: Callable[[], Any] = lambda: None) -> None:
-        """AnswerRun something on the thread before the next step; where it has ended, `otherwise` here."""
+        """Run something on the thread before the next step; where it has ended, `otherwise` here."""
         with self._ending:
             if not self._ended:
                 self._orders.put(order)
@@ -85,16 +77,15 @@ class Worker:
             self._ended = True
 
     def _run(self) -> None:
-        while not self._ended:
-            self._take(wait=not self.scheduler.busy and not self._jobs)
-            if self._jobs and not self._ended:
-                _called(*self._jobs.popleft())
-            if self.scheduler.busy and not self._ended:
-                self._step()
-        self._take(wait=False)  # what came meanwhile is told that it is over
-        for future, _ in self._jobs:
-            future.cancel()
-        self.scheduler.stop(stopped())
+        try:
+            while not self._ended:
+                self._take(wait=not self.scheduler.busy)
+                if self.scheduler.busy and not self._ended:
+                    self._step()
+        finally:
+            self._stop()
+            self._take(wait=False)  # what came meanwhile is told that it is over
+            self.scheduler.stop(stopped())
 
     def _take(self, *, wait: bool) -> None:
         if wait:
@@ -106,15 +97,8 @@ class Worker:
         try:
             self.scheduler.step()
         except Exception as error:  # a defect: whoever waits is told, and others can ask
+            _LOG.exception("a step failed")
             self.scheduler.stop(error)
-
-
-def _called(future: Future[Any], run: Callable[[], Any]) -> None:
-    if future.set_running_or_notify_cancel():
-        try:
-            future.set_result(run())
-        except BaseException as error:
-            future.set_exception(error)
 
 
 def stopped() -> StoppedError:

@@ -44,23 +44,13 @@ def specialize(func: Func, extent: Sym, least: int) -> Func:
     info = kernel_info(func)
     least_values = {v.name: v.bounds[0] or 0 for v in narrowed.values()}
     func.info = replace(kernel_info(func), specialized_for={**info.specialized_for, **least_values})
-    for excluded in info.not_together:
-        _narrow_last(func, excluded)
     return func
 
 
 def specialize_less(func: Func, least_values: Mapping[str, int]) -> bool:
-    """Narrow the dims to those of which one at least is less than its value in `least_values`: where there is but one,
-    to less than that. False for several, as nothing is known of any until the kernel is specialised for all others, and
-    where loops that never run for so small dims would divide by zero."""
-    if len(least_values) > 1:
-        before = [m for m in kernel_info(func).not_together if m.keys() != least_values.keys()]
-        func.info = replace(kernel_info(func), not_together=(*before, dict(least_values)))
-    return _narrow_last(func, least_values)
-
-
-def _narrow_last(func: Func, least_values: Mapping[str, int]) -> bool:
-    """Narrow the one dim that is not known to be as large as its value here, which one is not; whether it is narrow."""
+    """Narrow the dims to those of which one at least is less than its value in `least_values`: the one dim that is not
+    known to be as large. False where these are several, as nothing is known of any, and where loops that never run for
+    so small dims would divide by zero."""
     left = [d for d in func.dims if d.name in least_values and (d.bounds[0] or 0) < least_values[d.name]]
     if len(left) != 1:
         return False
@@ -102,7 +92,7 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
     rename_vars(second, names_in(func) | {op.attrs["var"].name for op in _binders(first)})
     returned = Op("return")
     put_ops(func.body, [new_if([condition], first), new_if([logical_not(condition)], second), returned])
-    func.info = replace(kernel_info(func), specialized_for={}, not_together=())
+    func.info = replace(kernel_info(func), specialized_for={})
     return func
 
 

@@ -3,30 +3,60 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import mmap
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tilewright.runtime.artifact import StateInfo, TensorInfo
-from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.errors import ArtifactError, InputError
 from tilewright.runtime.kept.reserved import Reserved
 from tilewright.runtime.values.dtypes import numpy_dtype
 
+SLACK = 256
+"""Rows before the window of a state that are kept, so that a few positions can be forgotten again."""
+
+PIECE = 256
+"""Rows that are given back to the operating system together."""
+
 
 class MemoryOfState:
-    """Where a state that is not swapped or handed on lies from call to call."""
+    """Where a state that is not swapped or handed on lies from call to call. Of one that calls read a window of, rows
+    before `first` were given back."""
 
     def __init__(self, state: StateInfo) -> None:
         dtype, shape = numpy_dtype(state.info.dtype), shape_of(state.info)
         self._row = math.prod(shape[state.grows + 1 :]) * dtype.itemsize
         self._whole = math.prod(shape[max(state.grows, 0) :]) * dtype.itemsize
         self._reserved = Reserved(math.prod(shape) * dtype.itemsize, f"state '{state.info.name}'")
+        self._window = state.window
+        self.first = 0
         self.array: np.ndarray = self._reserved.array.view(dtype).reshape(shape)
 
     def forget_behind(self, filled: int) -> None:
         """Give back what lies behind so many rows of the axis along which it grows."""
         for begin in range(0, self.array.nbytes, self._whole) if self._whole else ():
             self._reserved.forget(begin + filled * self._row, begin + self._whole)
+
+
+    def advance(self, counter: int) -> None:
+        """Give back what lies so far before a counter that no call reads it, where that is worth the while."""
+        first = counter - self._window - SLACK
+        if self._window < 0 or first - self.first < PIECE:
+            return
+        before = max(self.first * self._row - mmap.PAGESIZE, 0)  # the page that was given back in part
+        for begin in range(0, self.array.nbytes, self._whole) if self._whole else ():
+            self._reserved.forget(begin + before, begin + first * self._row)
+        self.first = first
+
+    def may_go_back(self, counter: int) -> bool:
+        """Whether calls find all that they read behind a counter."""
+        return not self.first or counter <= 0 or counter - self._window >= self.first
+
+    def go_back(self, counter: int) -> None:
+        """Let a counter be what it says; all is written anew where that is nothing."""
+        if counter <= 0:
+            self.first = 0
 
 
 class StateMemory:
@@ -47,34 +77,61 @@ class StateMemory:
         self._counters = [names.index(info.counter) if info.counter else -1 for info in infos]
 
     def set(self, number: int, value: int) -> None:
-        """Set one of the states to a number: a counter, so that what grows with it is filled so far."""
+        """Set one of the states to a number: a counter, so that what grows with it is filled so far. InputError where
+        calls would read what was given back."""
+        check_going_back([m for m, c in zip(self._memory, self._counters, strict=True) if c == number], value)
         self.arrays[number][...] = value
+
+    def memory_of(self, number: int) -> MemoryOfState | None:
+        """Where a state lies, unless it is elsewhere."""
+        found = self._memory[number]
+        return found if self.arrays[number] is found.array else None
 
     def copy_from(self, other: StateMemory) -> None:
         """Hold what another memory for the same states holds; of what grows that is what is filled."""
         for number, array in enumerate(self.arrays):
+            first = self._memory[number].first = other._memory[number].first
             part = other.filled(number)
-            array[tuple(map(slice, part.shape))] = part
+            array[place_of(part.shape, self.infos[number].grows, first)] = part
 
     def filled(self, number: int) -> np.ndarray:
-        """What a state holds, up to where it is filled; not a copy."""
+        """What a state holds, from what is kept up to where it is filled; not a copy."""
         counter = self._counters[number]
         count = None if counter < 0 else self.arrays[counter]
-        return filled(self.arrays[number], self.infos[number].grows, count)
+        return filled(self.arrays[number], self.infos[number].grows, count, self._memory[number].first)
 
     def forget_behind(self) -> None:
         """Give the memory behind what is filled back to the operating system."""
         for number, memory in enumerate(self._memory):
             if self._counters[number] >= 0 and self.arrays[number] is memory.array:
-                memory.forget_behind(self.filled(number).shape[self.infos[number].grows])
+                memory.forget_behind(memory.first + self.filled(number).shape[self.infos[number].grows])
 
 
-def filled(array: np.ndarray, axis: int, counter: np.ndarray | None) -> np.ndarray:
-    """What a state holds, up to what its counter says; all of one that has none. Not a copy."""
+def check_going_back(memory: Iterable[MemoryOfState], counter: int) -> None:
+    """Set how far some states are filled; InputError where calls would read rows that were given back."""
+    found = list(memory)
+    gone = max((m.first for m in found if not m.may_go_back(counter)), default=0)
+    if gone:
+        raise InputError(
+            f"cannot go back to {counter} positions: layers with a window would read rows before {gone}, which are "
+            "not kept",
+            hint="go back to 0, and give all tokens again; or keep a copy (fork) of what is returned to",
+        )
+    for m in found:
+        m.go_back(counter)
+
+
+def place_of(shape: Sequence[int], axis: int, first: int) -> tuple[slice, ...]:
+    """Where a part of a state lies that begins at a row of the axis along which it grows."""
+    return tuple(slice(first, first + n) if k == axis else slice(n) for k, n in enumerate(shape))
+
+
+def filled(array: np.ndarray, axis: int, counter: np.ndarray | None, first: int = 0) -> np.ndarray:
+    """What a state holds, from a row up to what its counter says; all of one that has none. Not a copy."""
     if counter is None:
         return array
     size = min(max(int(counter.reshape(-1)[0]), 0), array.shape[axis])
-    found: np.ndarray = array[(slice(None),) * axis + (slice(size),)]
+    found: np.ndarray = array[(slice(None),) * axis + (slice(min(first, size), size),)]
     return found
 
 

@@ -55,7 +55,7 @@ from tilewright.schedule.gemm.reduction_nest import one_reduction
 from tilewright.schedule.gemm.register_tile import IN_REGISTERS, Nest, Summation, TileSums, mark, tile_sums
 from tilewright.schedule.steps.access import element_bytes, known, loads_in
 from tilewright.schedule.steps.parallelize import parallelize_each
-from tilewright.schedule.steps.tiling import vectors_of
+from tilewright.schedule.steps.tiling import tile_loop, vectors_of
 from tilewright.schedule.steps.vectorize import vectorize_inner
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
@@ -143,7 +143,7 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     codes = Stage(weights.name, "map", "", made.codes, weights.axes)
     tiled = tile_reader(s, replace(plan, weights=[codes]), target)
     _sum_groups(s, plan, tiled, terms, codes, dot, together, target)
-    parallelize_each(s, [o for o in tiled.parts[0].outer[:1] if o.parent is not None], target)
+    parallelize_each(s, [o for o in tiled.parts[0].outer if o.parent is not None][:1], target)
 
 
 def _sum_groups(
@@ -190,7 +190,11 @@ def _codes_of_panel(
     s.unroll(both.outer)
     if together > dot.group:  # all bytes of a word in one iteration
         s.unroll(s.split(step, together // dot.group).inner)
-    return Dequantized(vectors_of(s, loops, lanes), loops[0] if together > 1 else None, together)
+    if together == 1:
+        return Dequantized(vectors_of(s, loops, lanes), None)
+    depth, *others = loops
+    outer, taken = tile_loop(s, depth, min(together, dot.group))
+    return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together)
 
 
 def _ask_for_next_rows(s: Schedule, part: Nest) -> None:

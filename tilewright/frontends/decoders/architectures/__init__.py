@@ -5,6 +5,7 @@ from tilewright.frontends.decoders.architectures import gpt2 as gpt2
 from tilewright.frontends.decoders.architectures import gpt_neox as gpt_neox
 from tilewright.frontends.decoders.architectures import granite as granite
 from tilewright.frontends.decoders.architectures import llama as llama
+from tilewright.frontends.decoders.architectures import mamba as mamba
 from tilewright.frontends.decoders.architectures import mixtures as mixtures
 from tilewright.frontends.decoders.architectures import olmo as olmo
 from tilewright.frontends.decoders.architectures import phi3 as phi3

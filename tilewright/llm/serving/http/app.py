@@ -52,6 +52,7 @@ class Service:
     worker: Worker
     keys: Sequence[str] = ()
     created: int = field(default_factory=lambda: int(time.time()))
+    embedding: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def reader(self) -> RequestReader:
@@ -214,11 +215,10 @@ def _usage(fields: AnswerFields) -> bool:
 
 
 async def _embedded(service: Service, reader: RequestReader, fields: EmbeddingFields) -> dict[str, Any]:
+    """Embeddings are made by a model of their own, one text after the other, beside the steps of answers."""
     embed: Callable[[list[int]], np.ndarray] | None = getattr(service.model, "embed", None)
     if embed is None:
-        raise RefusedError(
-            "this server has no embeddings yet: ask it for completions", status=501, code="unsupported"
-        )
+        raise RefusedError("this model has no embeddings", status=501, code="unsupported")
     if fields.dimensions is not None:
         raise RefusedError(
             "'dimensions' is not supported: embeddings are as the model has them", param="dimensions"
@@ -227,15 +227,13 @@ async def _embedded(service: Service, reader: RequestReader, fields: EmbeddingFi
     data = []
     for n, tokens in enumerate(prompts):
         try:
-            call = service.worker.call(lambda tokens=tokens: embed(tokens.tolist()))  # type: ignore[misc]
-            vector = np.asarray(await asyncio.wrap_future(call), "<f4").reshape(-1)
+            async with service.embedding:
+                found = await run_in_threadpool(embed, tokens.tolist())
         except Exception as error:
             raise refused(error, "input") from error
-        numbers = (
-            base64.b64encode(vector.tobytes()).decode()
-            if fields.encoding_format == "base64"
-            else vector.tolist()
-        )
+        vector = np.asarray(found, "<f4").reshape(-1)
+        is_coded = fields.encoding_format == "base64"
+        numbers = base64.b64encode(vector.tobytes()).decode() if is_coded else vector.tolist()
         data.append({"object": "embedding", "index": n, "embedding": numbers})
     count = sum(tokens.size for tokens in prompts)
     usage = {"prompt_tokens": count, "total_tokens": count}

@@ -117,10 +117,10 @@ class _Cache:
         """What was before the first step, the new steps, and zeros, one behind the other."""
         batch, groups, _, width = shape_of(new)
         left = self.size - first - self.steps
-        return concat(
-            section(past, 2, 0, first), new, full(value=0, dtype=dtype_of(new), shape=(batch, groups, left, width)),
-            axis=2,
-        )  # fmt: skip
+        parts = [past if first == shape_of(past)[2] else section(past, 2, 0, first), new]
+        if left != 0:
+            parts.append(full(value=0, dtype=dtype_of(new), shape=(batch, groups, left, width)))
+        return concat(*parts, axis=2)
 
     def _places(self, new: Value) -> Value:
         """[batch, groups, steps, 3]: where each new step goes."""

@@ -1,0 +1,222 @@
+"""Weights as small as a promise allows: chosen, certified on other text, kept in the cache, told by commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tilewright
+from tests.llm.checkpoints import model_file
+from tilewright import llm
+from tilewright.cli.app import commands
+from tilewright.llm.texts.sample import SAMPLE
+from tilewright.llm.texts.score import pieces_of
+from tilewright.llm.vocabulary import read_vocabulary
+from tilewright.quantization.decoders import promise as promises
+from tilewright.quantization.decoders.certificate import KEY, AgreementCertificate
+from tilewright.quantization.decoders.promise import (
+    Choosing,
+    Chosen,
+    ComparedText,
+    Promise,
+    PromiseError,
+    rounded_importance,
+)
+from tilewright.runtime import Artifact
+from tilewright.runtime.errors import InputError, OptionError
+
+MAX_DROP = 0.15
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, a text, and a cache."""
+    folder = tmp_path_factory.mktemp("promised")
+    model_file(folder / "m.gguf")
+    (folder / "text.txt").write_text(SAMPLE[:1500])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def loaded(place: Path) -> llm.LanguageModel:
+    return llm.load(place / "m.gguf", **auto(place))
+
+
+def auto(place: Path, **how: Any) -> dict[str, Any]:
+    session = tilewright.Session(place / "cache")
+    given = {"weights": "auto", "max_drop": MAX_DROP, "text": place / "text.txt", "threads": 1, "session": session}
+    return {**given, **how}
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(commands, [str(a) for a in arguments])
+
+
+def test_the_smallest_weights_that_keep_it_are_taken(place: Path, loaded: llm.LanguageModel) -> None:
+    found = loaded.certificate
+    assert found is not None and found.is_within and found.agreement.bound <= MAX_DROP == found.max_drop
+    assert found.bytes_after < 0.4 * found.bytes_before
+    assert sum(record.bytes for record in found.matrices) == found.bytes_after
+    assert found.forms and "the promise is kept" in found.outcome
+    by_form = {kind.form: kind for kind in found.kinds}
+    assert by_form["int4"].agreement.bound > MAX_DROP  # so something had to become larger
+    assert by_form["int4"].bytes < found.bytes_after
+    assert [kind.bytes for kind in found.kinds] == sorted(kind.bytes for kind in found.kinds)
+    pieces = pieces_of(SAMPLE[:1500], loaded.tokenizer, 256)
+    assert found.agreement.tokens + found.chosen_tokens == sum(map(len, pieces))
+
+
+def test_what_the_certificate_says_is_what_the_model_does(place: Path, loaded: llm.LanguageModel) -> None:
+    """Measured again, on the text that did not choose."""
+    found = loaded.certificate
+    assert found is not None
+    pieces = pieces_of(SAMPLE[:1500], loaded.tokenizer, 256)
+    text = ComparedText.of(pieces, "", "")
+    assert sum(map(len, text.choosing)) == found.chosen_tokens
+    probe = promises.DecoderProbe(place / "m.gguf", 256, threads=1, session=tilewright.Session(place / "cache"))
+    wanted = np.concatenate([probe.wide()(tokens) for tokens in text.judging])
+    decoder = loaded._root.fork()
+    logits = []
+    for tokens in text.judging:
+        decoder.rewind(0)
+        logits += [decoder.feed([token]) for token in tokens]
+    assert (np.array(logits).argmax(1) == wanted.argmax(1)).sum() == found.agreement.agreed
+
+
+def test_it_is_chosen_once(place: Path, loaded: llm.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: object, **how: object) -> None:
+        raise AssertionError("it was chosen again")
+
+    monkeypatch.setattr(Choosing, "chosen", never)
+    again = llm.load(place / "m.gguf", **auto(place))
+    assert again.certificate == loaded.certificate
+    np.testing.assert_array_equal(again.logits("Once"), loaded.logits("Once"))
+    with pytest.raises(AssertionError, match="chosen again"):
+        llm.load(place / "m.gguf", **auto(place, max_drop=0.2))
+
+
+def test_records_are_read_again(loaded: llm.LanguageModel) -> None:
+    found = loaded.certificate
+    assert found is not None
+    record = json.loads(json.dumps(found.record()))
+    assert AgreementCertificate.of(record, "here") == found
+    for wrong in ({**record, "schema": 9}, {**record, "kinds": [1]}, {}, None, {**record, "extra": 1}):
+        with pytest.raises(InputError, match="certificate cannot be read"):
+            AgreementCertificate.of(wrong, "here")
+    importance = {"a": rounded_importance(np.array([0.0, 1.0, 5.0, 1e9])), "b": rounded_importance(np.zeros(3))}
+    chosen = Chosen.of(json.loads(json.dumps(Chosen(found, importance).record())))
+    assert all(np.array_equal(chosen.importance[name], importance[name]) for name in importance)
+    assert (importance["a"] > 0).all() and (importance["b"] == 1).all()
+
+
+def test_what_cannot_be_promised_says_what_was_reached(place: Path, loaded: llm.LanguageModel) -> None:
+    """A compiled model that is far off, whatever its weights are."""
+    pieces = pieces_of(SAMPLE[:1500], loaded.tokenizer, 256)
+    rng = np.random.default_rng(0)
+
+    def wrong(forms: dict[str, str], importance: object) -> Any:
+        return lambda tokens: rng.standard_normal((len(tokens), 700)).astype(np.float32)
+
+    session = tilewright.Session(place / "cache")
+    choosing = Choosing(
+        place / "m.gguf", ComparedText.of(pieces, "t", "d"), Promise(0.05), wrong, threads=1, session=session
+    )
+    said = r"a drop of 0.05 cannot be promised: .* tokens agree(.*\n)+.*allow a drop of"
+    with pytest.raises(PromiseError, match=said) as told:
+        choosing.chosen()
+    best = told.value.certificate
+    assert best is not None and not best.is_within and "is not kept" in best.outcome
+
+
+def test_how_many_tokens_a_promise_needs() -> None:
+    promise = Promise(0.02)
+    assert promise.most_changes(100) == -1 and promise.most_changes(149) == 0 and promise.most_changes(2000) == 29
+    with pytest.raises(InputError, match=r"by 100 tokens that judge it: at least 149 tokens can show that"):
+        promise.check(100)
+    with pytest.raises(InputError, match="no text can show that"):
+        Promise(0.0).check(10**9)
+    for wrong in ({"max_drop": 1.0}, {"max_drop": -0.1}, {"max_drop": "2%"}, {"max_drop": 0.1, "confidence": 0.4}):
+        with pytest.raises(OptionError, match="is not allowed: give a number from"):
+            Promise(**wrong)  # type: ignore[arg-type]
+
+
+def test_mistakes(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match='"auto" needs max_drop='):
+        llm.load(place / "m.gguf", weights="auto")
+    with pytest.raises(OptionError, match='max_drop= is that of weights="auto"'):
+        llm.load(place / "m.gguf", max_drop=0.1)
+    with pytest.raises(InputError, match="the text cannot be read"):
+        llm.load(place / "m.gguf", **auto(place, text=tmp_path / "none.txt"))
+    (tmp_path / "short.txt").write_text("a")
+    with pytest.raises(InputError, match=r"cannot be promised|nothing to compare"):
+        llm.load(place / "m.gguf", **auto(place, text=tmp_path / "short.txt"))
+    with pytest.raises(OptionError, match="window=1 is not allowed"):
+        pieces_of("text", read_vocabulary(place / "m.gguf").tokenizer, 256, window=1)
+
+
+def test_commands_choose_tell_and_attach(
+    place: Path, loaded: llm.LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(place / "cache"))
+    model, small = place / "m.gguf", place / "small.tw"
+    how = ("--weights", "auto", "--max-drop", "15%", "--text", place / "text.txt")
+    result = call("generate", model, "--prompt", "Once", "--max-tokens", 3, "--threads", 1, *how)
+    assert result.exit_code == 0 and "the promise is kept" in result.stderr, result.output
+    result = call("compile", model, "-o", small, *how)
+    assert result.exit_code == 0 and "the promise is kept" in result.stderr, result.output
+    record = Artifact.load(small).attached[KEY]
+    assert AgreementCertificate.of(record, "small.tw").is_within
+    result = call("inspect", small)
+    assert result.exit_code == 0, result.output
+    assert all(text in result.stdout for text in ("int4:min", "at most 15 % of tokens", "model.embed_tokens.weight"))
+    assert json.loads(call("inspect", small, "--json").stdout)["matrices"]
+    beside = ("--agreement", "--of", model, "--tokenizer", model, "--json")
+    told = json.loads(call("score", small, place / "text.txt", *beside).stdout)
+    assert told["agreement"]["share"] > 1 - MAX_DROP and told["perplexity"] > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("generate", "m.gguf", "--prompt", "a", "--weights", "auto"), "--weights auto needs --max-drop"),
+        (("compile", "m.gguf", "--max-drop", "1%"), "--max-drop needs --weights auto"),
+        (("compile", "m.gguf", "--text", "text.txt"), "--text needs --weights auto"),
+        (("compile", "text.txt", "--weights", "int8"), "--weights needs a GGUF file or a folder"),
+        (("score", "m.gguf", "--of", "m.gguf"), "--of needs --agreement"),
+        (("generate", "m.gguf", "--prompt", "a", "--weights", "int3"), "there are float32, float16, bfloat16"),
+        (("score", "m.gguf", "none.txt"), "the text cannot be read"),
+    ],
+)
+def test_mistakes_of_commands(
+    place: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(place / "cache"))
+    result = call(*arguments)
+    assert result.exit_code in (1, 2) and said in " ".join(result.output.split()), result.output
+
+
+def test_a_model_that_says_by_itself_what_it_is_has_no_reference(place: Path, loaded: llm.LanguageModel) -> None:
+    with pytest.raises(OptionError, match="there is no reference"):
+        loaded.score_text(place / "text.txt", of=place / "text.txt")
+
+
+def test_scores_of_texts(place: Path, loaded: llm.LanguageModel) -> None:
+    """The perplexity is that of `score` piece by piece, and a model agrees with itself."""
+    exact = llm.load(place / "m.gguf", threads=1, session=tilewright.Session(place / "cache"))
+    found = exact.score_text(place / "text.txt", of=place / "m.gguf", window=40, threads=1)
+    tokens = exact.tokenizer.encode(SAMPLE[:1500])
+    parts = [tokens[k : k + 40] for k in range(0, len(tokens), 40)]
+    parts = parts if len(parts[-1]) > 1 else parts[:-1]
+    likely = [p for part in parts for p in exact.score(part).log_probabilities]
+    assert found.perplexity == pytest.approx(np.exp(-np.mean(likely)))
+    assert found.perplexity == pytest.approx(found.reference_perplexity, rel=1e-5)
+    assert (found.tokens, found.scored, found.window) == (sum(map(len, parts)), len(likely), 40)
+    assert found.agreement is not None and found.agreement.share == 1 and found.agreement.divergence < 1e-9
+    assert found.seconds_per_token > 0 and found.record()["agreement"]["share"] == 1
+    assert loaded.score_text(place / "text.txt").agreement is None

@@ -1,0 +1,43 @@
+"""How often two models expect the same token, and how far apart what they expect is."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tilewright.quantization.decoders.agreement import Agreement, ComparedLogits, compared
+
+
+@pytest.mark.fresh_seeds(2)
+def test_it_is_what_its_formulas_say(fresh_seed: int) -> None:
+    rng = np.random.default_rng(fresh_seed)
+    reference = rng.standard_normal((37, 50)) * 4
+    logits = (reference + rng.standard_normal((37, 50))).astype(np.float32)
+    p, q = (np.exp(x - x.max(1, keepdims=True)) for x in (reference, logits.astype(np.float64)))
+    p, q = (x / x.sum(1, keepdims=True) for x in (p, q))
+    found = compared(reference, logits)
+    np.testing.assert_array_equal(found.same, reference.argmax(1) == logits.argmax(1))
+    np.testing.assert_allclose(found.divergences, (p * np.log(p / q)).sum(1), rtol=1e-9)
+    agreement = found.agreement(0.95)
+    assert agreement.tokens == 37 and agreement.agreed == found.same.sum()
+    assert agreement.drop < agreement.bound <= 1 and agreement.divergence < agreement.divergence_bound
+    record = json.loads(json.dumps(agreement.record()))
+    assert record.pop("share") == agreement.share and Agreement(**record) == agreement
+
+
+def test_special_values() -> None:
+    reference = np.array([[0.0, 1.0, -np.inf], [5.0, 0.0, -np.inf], [1.0, 2.0, 3.0], [1e4, -1e4, 0.0]])
+    logits = np.array([[0.0, 1.0, -np.inf], [5.0, np.nan, 0.0], [3.0, 2.0, -np.inf], [1e4, -1e4, 0.0]])
+    found = compared(reference, logits)
+    assert found.same.tolist() == [True, False, False, True]
+    assert found.divergences[0] == 0 and found.divergences[3] == 0
+    assert np.isinf(found.divergences[1]) and np.isinf(found.divergences[2])
+
+
+def test_texts_say_what_is_bounded() -> None:
+    same = ComparedLogits(np.ones(300, bool), np.zeros(300))
+    assert "100.00 % of 300 tokens agree (at least 99.01 % with a confidence of 95%)" in str(same.agreement(0.95))
+    both = ComparedLogits.joined([same, ComparedLogits(np.zeros(1, bool), np.ones(1))]).agreement(0.95)
+    assert (both.tokens, both.agreed) == (301, 300)
