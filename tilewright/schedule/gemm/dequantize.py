@@ -24,9 +24,9 @@ from tilewright.ir.sym import Sym, var
 from tilewright.loops.analysis.fields import field_bits
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
-from tilewright.loops.order.factor_out import Factored
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import FIELD_BITS, WORD_BYTES
+from tilewright.loops.sums.factor_out import Factored
 from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark
 from tilewright.schedule.steps.access import loads_in, stores_in, stride_in, variables
 from tilewright.schedule.steps.tiling import vectors_of
