@@ -56,10 +56,10 @@ class CompiledSequences:
     """Sequences in the lanes of a model that was compiled for several, `DecoderSource(path, sequences=...)`.
 
     A call of the model is about at most as many sequences as it has lanes, and any number may be open: each has memory
-    of its own, to which a lane is pointed, and nothing is copied. The model that is given stays as it is: its code and
-    weights are shared. What is fed goes through the model in pieces of
-    `piece` tokens of each sequence, as many of these together as fit into that number of rows. Pieces of up to `FEW`
-    tokens go with others of these, up to that number of rows: the bits of a sequence are those that it has alone.
+    of its own, to which a lane is pointed, and nothing is copied. The model that is given stays as it is; code and
+    weights are shared with it. What is fed goes through the model in pieces of `piece` tokens of each sequence, as many
+    of these together as fit into that number of rows. Pieces of up to `FEW` tokens go with others of these, up to that
+    number of rows: the bits of a sequence are those that it has alone.
     """
 
     def __init__(self, model: Model, slots: int = 64, *, piece: int = 512) -> None:
