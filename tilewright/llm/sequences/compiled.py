@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.frontends.decoders.source import IDS, LAST, MOST_LANES, PAST, lane_prefix
+from tilewright.ir.diag import UnsupportedError
 from tilewright.llm.decoder import Tokens, check_length, check_tokens, vocabulary_of
 from tilewright.llm.sequences.open import (
     Handle,
@@ -63,7 +64,8 @@ class CompiledSequences:
     """
 
     def __init__(self, model: Model, slots: int = 64, *, piece: int = 512) -> None:
-        """OptionError for a model that is not for several sequences."""
+        """OptionError for a model that is not for several sequences, UnsupportedError for one that keeps sums of its
+        past."""
         check_slots(slots)
         if isinstance(piece, bool) or not isinstance(piece, int) or piece < 1:
             raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
@@ -239,7 +241,8 @@ def _fits(piece: _Piece, call: Sequence[_Piece], lanes: int, size: int) -> bool:
 
 
 def _lanes_of(model: Model) -> Iterator[tuple[str, ...]]:
-    """For each lane the names of its states, the counter first. OptionError for a model that has none."""
+    """For each lane the names of its states, the counter first. OptionError for a model that has none, and
+    UnsupportedError where states are not all caches."""
     names = [info.name for info in model.inputs]
     lanes = [lane_prefix(k) for k in range(len(names) - 1)]
     states = [state.info.name for state in model.states]
@@ -251,7 +254,10 @@ def _lanes_of(model: Model) -> Iterator[tuple[str, ...]]:
         found = [f"{lane}{PAST}", *own]
         grown = [state for state in model.states if state.info.name in own]
         if any(state.counter != found[0] for state in grown) or not own:
-            raise _no_lanes(model, f"states of '{lane[:-1]}' do not grow with '{found[0]}'")
+            raise UnsupportedError(
+                f"{model} keeps more of a sequence than rows of positions, which could not be taken back",
+                hint="load the model without sequences=; forks of one decoder are fed one after the other",
+            )
         shapes = [(state.info.name[len(lane) :], state.info.dtype, state.info.shape) for state in grown]
         if kinds not in (None, shapes):
             raise _no_lanes(model, "its sequences differ")
