@@ -137,6 +137,15 @@ def test_memory_apart(decoder: CompiledDecoder, loaded: Model, monkeypatch: pyte
         loaded.use_state_memory(names, None)
 
 
+def test_the_report_counts_what_is_moved(loaded: Model) -> None:
+    report = loaded.report()
+    told = {state.state: state.grows for state in report.states}
+    windows = {state.info.name for state in loaded.states if state.window >= 0}
+    assert {name for name, grows in told.items() if grows.endswith(", the last 3 rows are read")} == windows
+    puts = [call for call in report.calls if call.kernel.endswith("_put")]
+    assert puts and all(call.bytes == puts[0].bytes and call.bytes.endswith("*s") for call in puts), puts
+
+
 def test_states_are_told_in_their_places(decoder: CompiledDecoder, loaded: Model) -> None:
     decoder.feed(TOKENS)
     name = next(state.info.name for state in loaded.states if state.window >= 0)

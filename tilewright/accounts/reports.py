@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from tilewright.accounts.account import TypesOfProgram
-from tilewright.ir.core import Module, Op, substitute
+from tilewright.ir.core import Module, Op, Value, substitute
 from tilewright.ir.diag import Remark
 from tilewright.ir.sym import sym
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.program.memory.places import UNSHARED, arena_of
 from tilewright.program.memory.views import bytes_of
+from tilewright.program.states import GROWING, states_of
 from tilewright.runtime.report.records import (
     CallRecord,
     IntegerMeaning,
@@ -43,7 +44,10 @@ def program_report(
     """What a compilation tells of a program: kernels, bytes, times by stages, types, and why things were not done; with
     `counted` also what the loops of each call count."""
     calls = [op for op in module.main.body.ops if op.name == "call"]
-    records = [_call(op, module) for op in calls]
+    grown = {name for name, *_ in module.main.attrs.get(GROWING, ())}
+    kept = [(state, u) for state, u in states_of(module.main) if state.attrs["name"] in grown]
+    filled = {u.operands[1] for _, u in kept} | {v for state, _ in kept for u in state.result.users for v in u.results}
+    records = [_call(op, module, filled) for op in calls]
     return ProgramReport(
         nodes=nodes,
         numerics=_numerics(numerics) + _rounding(module),
@@ -78,8 +82,10 @@ def _milliseconds(seconds: float) -> float:
     return round(1000 * seconds, 1)
 
 
-def _call(op: Op, module: Module) -> CallRecord:
-    moved = str(sum((bytes_of(v) for v in (*op.operands, *op.results)), sym(0)))
+def _call(op: Op, module: Module, filled: Set[Value]) -> CallRecord:
+    """Of states that grow and are `filled`, rows are written: those that the call reads."""
+    read = sum((bytes_of(v) for v in op.operands if v not in filled), sym(0))
+    moved = str(read + sum((read if v in filled else bytes_of(v) for v in op.results), sym(0)))
     kernel = module.funcs[op.attrs["kernel"]]
     return CallRecord(kernel.name, op.loc.node, tuple(f"{v.type}" for v in op.results), moved)
 

@@ -448,6 +448,7 @@ def _state_record(state: StateInfo) -> StateRecord:
     """What a report tells of a state."""
     first = "zeros" if state.initial < 0 else "as the model says"
     grows = f"along axis {state.grows} up to {short_name(state.counter)}" if state.counter else ""
+    grows += f", the last {state.window} rows are read" if state.window >= 0 else ""
     return StateRecord(state.info.name, state.info.type, state.output, first, state.way, grows)
 
 
