@@ -63,9 +63,13 @@ def _grows(write: Op, axis: int, start: Sym, end: Sym) -> bool:
         return False
     if end != start + write.operands[1].tensor.shape[axis]:
         return False
-    readers = [user for user in write.result.users if user.name != "return"]
+    readers = _readers(write)
     is_output = len(write.result.users) - len(readers) > 1  # beside what it becomes
     return not is_output and all(_reads_before(user, axis, end) for user in readers)
+
+
+def _readers(write: Op) -> list[Op]:
+    return [user for user in write.result.users if user.name != "return"]
 
 
 def _reads_before(user: Op, axis: int, end: Sym) -> bool:
@@ -78,9 +82,7 @@ def _reads_before(user: Op, axis: int, end: Sym) -> bool:
 def _window(write: Op, axis: int, counted: Sym) -> int:
     """How many rows before the counter are read at most; -1 where that is not known."""
     widest = 0
-    for user in write.result.users:
-        if user.name != SLICE:
-            continue
+    for user in _readers(write):
         start = sym(user.attrs["starts"][axis])
         bounds = [start, *(start.args if start.kind == "max" else ())]  # it is as far as the greatest of these at least
         rows = [(counted - bound).value for bound in bounds if (counted - bound).is_const]

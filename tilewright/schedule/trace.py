@@ -34,13 +34,11 @@ from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.order.choose_before import choose_before
 from tilewright.loops.order.compute_at import compute_at
-from tilewright.loops.order.factor_out import factor_out
 from tilewright.loops.order.fission import fission
 from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.peel import peel
 from tilewright.loops.order.reorder import reorder
-from tilewright.loops.order.round_terms import round_terms
 from tilewright.loops.order.split import split
 from tilewright.loops.order.split_evenly import split_evenly
 from tilewright.loops.order.split_range import split_range
@@ -57,6 +55,8 @@ from tilewright.loops.storage.preload import preload
 from tilewright.loops.storage.rfactor import rfactor
 from tilewright.loops.storage.set_space import set_space
 from tilewright.loops.storage.swap_axes import swap_axes
+from tilewright.loops.sums.factor_out import factor_out
+from tilewright.loops.sums.round_terms import round_terms
 from tilewright.schedule.references import References
 from tilewright.target.machine import Intrinsic, Route
 

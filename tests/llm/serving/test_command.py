@@ -15,7 +15,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.llm.checkpoints import model_file
+from tests.llm.checkpoints import WIDTH, model_file
 from tests.llm.test_generation import chance
 from tilewright import llm
 from tilewright.cli.app import commands
@@ -61,6 +61,9 @@ def test_it_answers_until_it_is_interrupted(process: Any, number: int) -> None:
         found = client.post("/completions", json=fields).json()["choices"][0]["text"]
         assert found == llm.load(path, threads=1).generate("Once upon", max_tokens=12)
         assert client.post("/completions", json=fields, headers={"authorization": ""}).status_code == 401
+        if number == signal.SIGINT:  # once is enough
+            vector = client.post("/embeddings", json={"model": "small", "input": "Once"}).json()["data"][0]["embedding"]
+            assert len(vector) == WIDTH and abs(sum(x * x for x in vector) - 1) < 1e-5
         chat = {"model": "small", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 200, "stream": True,
                 "ignore_eos": True}  # fmt: skip
         with client.stream("POST", "/chat/completions", json=chat) as response:

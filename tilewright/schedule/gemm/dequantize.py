@@ -22,8 +22,8 @@ from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym, var
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
-from tilewright.loops.order.factor_out import Factored
 from tilewright.loops.stages import Lowered, Stage
+from tilewright.loops.sums.factor_out import Factored
 from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark
 from tilewright.schedule.steps.access import loads_in, stride_in, variables
 from tilewright.schedule.steps.tiling import vectors_of

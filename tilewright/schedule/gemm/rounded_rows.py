@@ -34,9 +34,9 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import buffer_type, extent_of, kind_of
 from tilewright.loops.kernel_info import constants_of, kernel_info
-from tilewright.loops.order.round_terms import Rounded
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
+from tilewright.loops.sums.round_terms import Rounded
 from tilewright.schedule.estimates import Counted
 from tilewright.schedule.gemm.contraction import Contraction, Tiled, is_contraction, tile_reader
 from tilewright.schedule.gemm.dequantize import (
@@ -142,7 +142,7 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     sums.stage.reduce = split_in_groups(s, [made.groups], [n // group for n in shared if n > group])
     terms = Stage("terms", "reduce", "add", made.sums, made.axes, [made.terms])
     codes = Stage(weights.name, "map", "", made.codes, weights.axes)
-    tiled = tile_reader(s, replace(plan, weights=[codes]), target)
+    tiled = tile_reader(s, replace(plan, weights=[codes]), target, may_write_lines=False)  # rows share codes
     _sum_groups(s, plan, tiled, terms, codes, dot, pairs, target)
     parallelize_each(s, [o for o in tiled.parts[0].outer if o.parent is not None][:1], target)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.frontends.decoders.architectures.registry import Encoder, architecture
-from tilewright.frontends.decoders.blocks import Heads, activation, scaled
+from tilewright.frontends.decoders.blocks import Heads, activation
 from tilewright.frontends.decoders.building import Building
 from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.decoders.encoder_decoders.bart import heads_of_decoder
@@ -69,8 +69,7 @@ def whisper(m: Building) -> Value:
     x = ew.add(x, learned_positions(encoder, encoding.positions, _room(config, 0), width))
     encoded = encoder.layer_norm(layers.encoded(x), "layer_norm", EPSILON)
 
-    factor = width**0.5 if config.flag("scale_embedding", False) else 1.0
-    x = scaled(m.embedded("model.decoder.embed_tokens"), factor)
+    x = m.embedded("model.decoder.embed_tokens")  # which transformers does not scale, whatever `scale_embedding` says
     x = ew.add(x, learned_positions(decoder, m.positions, context, width))
     x = decoder.layer_norm(m.wanted(layers.decoded(x, encoded)), "layer_norm", EPSILON)
     return m.logits(x, "proj_out", "model.decoder.embed_tokens", tied=True)

@@ -11,7 +11,7 @@ from tests.loops.kernel_texts import buffer, read
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.order.factor_out import factor_out
+from tilewright.loops.sums.factor_out import factor_out
 from tilewright.ops.define.loop_programs import run_kernel
 
 WEIGHTS = """

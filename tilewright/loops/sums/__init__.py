@@ -1,0 +1,1 @@
+"""What the terms of sums are: factors that a group shares, and terms that are rounded."""
