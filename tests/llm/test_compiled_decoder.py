@@ -7,7 +7,9 @@ import copy
 import mmap
 import pickle
 import threading
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import tilewright
 from tests.llm.small_decoder import Small
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_module
-from tilewright.llm.decoder import CompiledDecoder
+from tilewright.llm.decoder import CompiledDecoder, pieces_of
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
 from tilewright.program.interp import run_program
@@ -63,6 +65,43 @@ def test_logits_are_those_of_the_whole_sequence(first: int, threads: int) -> Non
 def test_long_inputs_are_fed_in_pieces(piece: int) -> None:
     found = decoder(piece)
     np.testing.assert_allclose(found.feed(TOKENS), WANTED[-1], **CLOSE)
+
+
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("count", [8, 65, 72, 131, 200, 256, 300])
+def test_pieces_capacities_and_threads_change_no_bit(window: int | None, count: int) -> None:
+    tokens = np.random.default_rng(5).integers(0, SMALL.vocabulary, 320)
+    small, large = (replace(SMALL, capacity=capacity, window=window) for capacity in (320, 400))
+
+    def texts(threads: int = 1, piece: int = 512, small: Small = small) -> list[np.ndarray]:
+        """Logits behind the tokens, and behind some of the most likely ones after these."""
+        found = decoder(piece, threads=threads, small=small)
+        logits = [found.feed(tokens[:count])]
+        for _ in range(4):
+            logits.append(found.feed([int(logits[-1].argmax())]))
+        return logits
+
+    whole = texts()
+    for other in (texts(2), texts(small=large)):
+        np.testing.assert_array_equal(other, whole)
+    for piece in (64, 100, 128, 200):
+        if window is None:
+            np.testing.assert_array_equal(texts(2, piece), whole)
+        else:  # keys are read from where the window of a piece begins
+            np.testing.assert_allclose(texts(2, piece), whole, **CLOSE)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 63, 64, 65, 100, 128, 512])
+@pytest.mark.parametrize("before", [0, 1, 63, 64, 100])
+def test_where_inputs_are_cut(before: int, piece: int) -> None:
+    for count in (1, 5, 8, 9, 63, 64, 65, 72, 73, 128, 130, 137, 513, 515, 600):
+        found = pieces_of(before, count, piece)
+        assert found[0][0] == 0 and found[-1][1] == count
+        assert all(end == begin for (_, end), (begin, _) in pairwise(found))
+        assert all(0 < end - begin <= max(piece, 64) + 8 for begin, end in found)
+        if piece >= 64:
+            assert all((before + begin) % 64 == 0 for begin, _ in found[1:])
+            assert all(end - begin > 8 for begin, end in found[1:])
 
 
 def test_strict_numerics_and_variants_for_one_token() -> None:

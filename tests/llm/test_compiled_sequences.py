@@ -1,7 +1,8 @@
-"""Sequences that go through a model together: to the bit what forks of the same decoder give, one after the other."""
+"""Sequences that go through a model together: to the bit what each gives alone, and what forks of a decoder give."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import mmap
 import random
@@ -44,24 +45,29 @@ def tokens(seed: int, count: int) -> list[int]:
 
 @pytest.mark.fresh_seeds(2)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_any_order_of_calls_gives_what_forks_give(folder: Path, fresh_seed: int, threads: int) -> None:
+def test_any_order_of_calls_gives_what_each_gives_alone(folder: Path, fresh_seed: int, threads: int) -> None:
+    """To the bit, and what forks of a decoder for one give, whose kernels are others."""
     rng = random.Random(fresh_seed)
-    found = together(folder, threads, piece=24)
-    forks = ForkedSequences(CompiledDecoder(model(folder, 1), piece=24))
-    own: dict[int, int] = {}
+    found, alone = together(folder, threads, piece=24), together(folder, 1, piece=24)
+    forks = ForkedSequences(CompiledDecoder(copy.copy(model(folder, 1)), piece=24))
+    own: dict[int, int] = {}  # both number sequences alike
     for _ in range(120):
         what = rng.choice(("open", "like", "close", "rewind", "feed", "feed", "feed", "feed"))
         if what in ("open", "like") and len(own) < 2 * LANES:
             like = rng.choice([*own]) if what == "like" and own else None
-            own[found.open(like)] = forks.open(None if like is None else own[like])
+            handle = found.open(like)
+            assert alone.open(like) == handle
+            own[handle] = forks.open(None if like is None else own[like])
         elif what == "close" and own:
             handle = rng.choice([*own])
             found.close(handle)
+            alone.close(handle)
             forks.close(own.pop(handle))
         elif what == "rewind" and own:
             handle = rng.choice([*own])
             length = rng.randint(0, found.length(handle))
             found.rewind(handle, length)
+            alone.rewind(handle, length)
             forks.rewind(own[handle], length)
         elif what == "feed":
             parts = []
@@ -71,9 +77,10 @@ def test_any_order_of_calls_gives_what_forks_give(folder: Path, fresh_seed: int,
                     count = min(rng.choice((1, 1, 1, 3, 9, 30)), room)
                     parts.append((handle, [rng.randrange(ROWS) for _ in range(count)]))
             given = found.feed(parts)
-            wanted = forks.feed([(own[handle], part) for handle, part in parts])
-            for one, other in zip(given, wanted, strict=True):
-                np.testing.assert_array_equal(one, other)
+            near = forks.feed([(own[handle], part) for handle, part in parts])
+            for part, one, other in zip(parts, given, near, strict=True):
+                np.testing.assert_array_equal(one, alone.feed([part])[0])
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
         assert {handle: found.length(handle) for handle in own} == {h: forks.length(f) for h, f in own.items()}
 
 

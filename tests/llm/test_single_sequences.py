@@ -1,11 +1,10 @@
-"""One of several sequences as a decoder, and its rows: to the bit what forks of a decoder give; guesses on compiled
+"""Sequences as decoders that come and go, rows that have the bits that they have one by one, and guesses on compiled
 models."""
 
 from __future__ import annotations
 
 import copy
 import gc
-import random
 import threading
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,6 @@ from tests.llm.vocabularies import written_folder
 from tilewright import llm
 from tilewright.cost.attention import KEYS_OF_A_PIECE
 from tilewright.frontends.decoders.source import KEYS_ALIKE, DecoderSource
-from tilewright.llm.decoder import CompiledDecoder
 from tilewright.llm.sequences import CompiledSequences, SequenceDecoder
 from tilewright.llm.sequences.decoder import rows_alike
 from tilewright.llm.speculation.drafts import DraftModel
@@ -42,36 +40,8 @@ def decoder(folder: Path, **given: Any) -> SequenceDecoder:
     return SequenceDecoder(copy.copy(model(folder, 2)), **given)
 
 
-def alone(folder: Path) -> CompiledDecoder:
-    found = CompiledDecoder(copy.copy(model(folder, None)))
-    found.rewind(0)
-    return found
-
-
 def tokens(seed: int, count: int) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(0, ROWS, count)]
-
-
-@pytest.mark.fresh_seeds(2)
-def test_it_is_a_decoder(folder: Path, fresh_seed: int) -> None:
-    rng = random.Random(fresh_seed)
-    found, plain = [decoder(folder)], [alone(folder)]
-    for _ in range(60):
-        n = rng.randrange(len(found))
-        what = rng.choice(["feed", "feed", "rewind", "fork", "drop"])
-        if what == "feed" and (room := CONTEXT - plain[n].length):
-            given = tokens(rng.randrange(99), min(room, rng.choice([1, 3, 20])))
-            np.testing.assert_array_equal(found[n].feed(given), plain[n].feed(given))
-        elif what == "rewind":
-            length = rng.randint(0, plain[n].length)
-            found[n].rewind(length)
-            plain[n].rewind(length)
-        elif what == "fork" and len(found) < 6:
-            found.append(found[n].fork())
-            plain.append(plain[n].fork())
-        elif what == "drop" and len(found) > 1:
-            del found[n], plain[n]
-        assert [one.length for one in found] == [one.length for one in plain]
 
 
 def test_sequences_of_decoders_that_are_gone_are_closed(folder: Path) -> None:
@@ -83,8 +53,8 @@ def test_sequences_of_decoders_that_are_gone_are_closed(folder: Path) -> None:
 
 
 def test_threads_feed_different_ones(folder: Path) -> None:
-    root, plain = decoder(folder), alone(folder)
-    wanted = [plain.fork().feed(tokens(n, 9)) for n in range(4)]
+    root = decoder(folder)
+    wanted = [root.fork().feed(tokens(n, 9)) for n in range(4)]
     wrong: list[int] = []
 
     def run(n: int) -> None:
@@ -154,7 +124,7 @@ def test_few_tokens_have_rows(folder: Path) -> None:
 def test_guesses_change_no_text(tmp_path: Path, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     path = model_file(tmp_path / "model.gguf")
-    plain = llm.load(path, threads=1)
+    plain = llm.load(path, threads=1, sequences=1)
     for draft in ("lookup", path):
         found = llm.load(path, threads=1, draft=draft)
         for prompt in ("the state of the state of the", "Hello"):

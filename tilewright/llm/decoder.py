@@ -80,6 +80,28 @@ def check_tokens(decoder: Growing, tokens: Tokens) -> np.ndarray:
     return array.astype(np.int64, copy=False)
 
 
+def pieces_of(before: int, count: int, piece: int) -> list[tuple[int, int]]:
+    """Where `count` tokens behind `before` positions are cut into pieces of about `piece` of them.
+
+    From 64 tokens on the cuts are at multiples of 64 positions, and no piece behind the first one has fewer than 9
+    tokens: kernels for many rows sum in an order that follows from these multiples, and those for up to 8 rows in
+    another one. So logits of a sequence that was empty are the same bits for all such sizes of pieces, where no layer
+    has a window, whose keys are read from the first that a piece sees.
+    """
+    if piece < _ALIGNED:
+        return [(begin, min(begin + piece, count)) for begin in range(0, count, piece)]
+    step = piece // _ALIGNED * _ALIGNED
+    cuts = list(range(step - before % _ALIGNED, count, step))
+    if cuts and count - cuts[-1] <= _FEW_ROWS:
+        cuts[-1] -= _ALIGNED
+        cuts = [cut for k, cut in enumerate(cuts) if cut > (cuts[k - 1] if k else 0)]
+    return list(zip([0, *cuts], [*cuts, count], strict=True))
+
+
+_ALIGNED = 64
+_FEW_ROWS = 8
+
+
 def check_length(decoder: Growing, length: int) -> int:
     """InputError unless the sequence has at least so many positions."""
     if (
@@ -97,8 +119,10 @@ class CompiledDecoder:
     The model takes `ids` (or `input_ids`) i64[1, s] and gives the logits of the last of them, or of all, first; its
     caches are states that grow with one counter, or states of a fixed size beside one of a single integer, as recurrent
     models have, whose context has no end. It may ask for `position_ids` of the tokens and an `attention_mask`
-    over all positions, too, as exported ones do. Long inputs are fed `piece` tokens at a time, so that memory for
-    intermediate results is bounded.
+    over all positions, too, as exported ones do. Long inputs are fed about `piece` tokens at a time, so that memory for
+    intermediate results is bounded. Logits are the same bits for any capacity and any number of threads; those of a
+    sequence that is fed at once for any piece from 64 tokens on, if no layer has a window (see `pieces_of`). Other
+    pieces round otherwise.
     """
 
     def __init__(self, model: Model, *, piece: int = 512) -> None:
@@ -129,8 +153,8 @@ class CompiledDecoder:
         before = self._length
         sums = {name: self.model.state(name) for name in self._sums} if len(ids) > 1 else {}
         try:
-            for begin in range(0, len(ids), self.piece):
-                part = ids[begin : begin + self.piece]
+            for begin, end in pieces_of(before, len(ids), self.piece):
+                part = ids[begin:end]
                 (logits, *_) = self.model(*(given(part, before + begin) for given in self._given))
         except BaseException:
             if sums.keys() == set(self._sums):

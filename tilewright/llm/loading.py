@@ -68,7 +68,7 @@ def load(
     tokenizer: where the vocabulary is, if it is not in `path`: a GGUF file, or a folder with a tokenizer.json.
     template: the text of a chat template in place of the model's own.
     draft: guess what comes next, and look at several tokens in a call: "lookup" from what was there before, or the
-        path of a smaller model with the same vocabulary. The text is what it is without.
+        path of a smaller model with the same vocabulary. The text is what it is without, with `sequences` of 1.
     session, progress, fields: as for `tilewright.compile`.
 
     Raises ModelError, UnsupportedError, OptionError.

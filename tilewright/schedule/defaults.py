@@ -140,6 +140,9 @@ def _for_all_dims(
         return _joined(large, small, lowered)
     except ScheduleError as e:
         remarks.append(Remark("schedule", f"{lowered.func.name}: a kernel for large dims", str(e)))
+        without = [c for c in candidates if c.strategy is not strategy]
+        if asked and without:  # those that serve other dims serve all
+            return _for_all_dims(lowered, without, target, remarks)
         return _scheduled(lowered, strategies, target, []).kernel
 
 

@@ -10,11 +10,15 @@ import pytest
 
 import tilewright
 from tests.frontends.decoders.checkpoints import IDS, SHOWN, VOCABULARY, cases, write_folder
+from tilewright.compilation import Compilation, Setting
 from tilewright.frontends.decoders.architectures.registry import ARCHITECTURES
 from tilewright.frontends.decoders.load import load_decoder
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.ir.core import Module
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops.define.interp import evaluate_func
+from tilewright.options import Options
+from tilewright.target.named import parse_target
 
 CASES = cases()
 PIECES = (4, 1, 1, 3, 1, 1)
@@ -84,6 +88,21 @@ def test_activations_of_gemma_are_those_that_were_meant(tmp_path: Path) -> None:
 def test_all_architectures_are_recorded() -> None:
     plain = {name for name, architecture in ARCHITECTURES.items() if architecture.encoder is None}
     assert {case["config"]["model_type"] for case in CASES.values()} == plain
+
+
+def test_capped_scores_stay_in_the_attention_kernel(tmp_path: Path) -> None:
+    """As those without a cap do: the kernels have the same versions."""
+    steps = {}
+    for name in ("gemma2", "gemma3"):
+        write_folder(tmp_path / name, CASES[name]["config"], CASES[name]["tensors"])
+        module = load_decoder(DecoderSource(tmp_path / name, capacity=64))
+        compilation = Compilation(module, Setting.of(Options(threads=1), parse_target("zen4"))).run("scheduled")
+        kernels = [f for f in compilation.module.funcs.values() if f.name.endswith("_attention")]
+        assert kernels
+        capped = [any(op.name == "tanh" for op in f.body.walk()) for f in kernels]
+        assert all(capped) == any(capped) == (name == "gemma2")
+        steps[name] = {len(kernel_info(f).schedule) for f in kernels}
+    assert steps["gemma2"] == steps["gemma3"]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep(3)) for name in CASES])

@@ -3,6 +3,7 @@ read once for all, and each attends to its own past."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ class CompiledSequences:
     """Sequences in the lanes of a model that was compiled for several, `DecoderSource(path, sequences=...)`.
 
     A call of the model is about at most as many sequences as it has lanes, and any number may be open: each has memory
-    of its own, to which a lane is pointed, and nothing is copied. What is fed goes through the model in pieces of
+    of its own, to which a lane is pointed, and nothing is copied. The model that is given stays as it is: its code and
+    weights are shared. What is fed goes through the model in pieces of
     `piece` tokens of each sequence, as many of these together as fit into that number of rows. Pieces of up to `FEW`
     tokens go with others of these, up to that number of rows: the bits of a sequence are those that it has alone.
     """
@@ -65,8 +67,8 @@ class CompiledSequences:
         check_slots(slots)
         if isinstance(piece, bool) or not isinstance(piece, int) or piece < 1:
             raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
-        self.model, self.slots, self.piece = model, slots, piece
         self._lanes = [*_lanes_of(model)]
+        self.model, self.slots, self.piece = copy.copy(model), slots, piece
         self.vocabulary = vocabulary_of(model)
         self.context = _context_of(model, self._lanes[0])
         self._in_lane: list[_Open | None] = [None] * self.lanes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import threading
 import weakref
 from collections import deque
@@ -110,7 +109,7 @@ class SequenceDecoder:
 
     def apart(self, slots: int) -> CompiledSequences:
         """So many sequences at once, apart from this one and its forks; code and weights are shared."""
-        return CompiledSequences(copy.copy(self.model), slots)
+        return CompiledSequences(self.model, slots)
 
 
 def rows_alike(sequences: CompiledSequences, length: int) -> int:

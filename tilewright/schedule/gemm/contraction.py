@@ -316,12 +316,12 @@ class Tiled:
     parts_of_panel: Sequence[Op] = ()
 
 
-def tile_reader(s: Schedule, plan: GemmPlan, target: Target) -> Tiled:
+def tile_reader(s: Schedule, plan: GemmPlan, target: Target, *, may_write_lines: bool = True) -> Tiled:
     """Split the axes into tiles, and order the loops around these."""
     axes = plan.axes
     tile = plan.decision.tile
     remainder = _rows_of_remainder(s, axes, tile, target)
-    by_lines = not remainder and writes_lines(s, axes, target)
+    by_lines = may_write_lines and not remainder and writes_lines(s, axes, target)
     is_one = _is_one_tile(axes, tile)
     rows, row = _row_tiles(s, plan, remainder, target)
     if not remainder and _may_leave_columns(axes, tile) and not _begin_earlier(s, plan, is_one):

@@ -142,7 +142,7 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     sums.stage.reduce = split_in_groups(s, [made.groups], [n // group for n in shared if n > group])
     terms = Stage("terms", "reduce", "add", made.sums, made.axes, [made.terms])
     codes = Stage(weights.name, "map", "", made.codes, weights.axes)
-    tiled = tile_reader(s, replace(plan, weights=[codes]), target)
+    tiled = tile_reader(s, replace(plan, weights=[codes]), target, may_write_lines=False)  # rows share codes
     _sum_groups(s, plan, tiled, terms, codes, dot, pairs, target)
     parallelize_each(s, [o for o in tiled.parts[0].outer if o.parent is not None][:1], target)
 
