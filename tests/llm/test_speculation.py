@@ -67,7 +67,7 @@ def test_logits_are_those_of_the_decoder_whatever_is_guessed(right: float, seed:
     """In any order of calls, with guesses of which some come true."""
     rng = random.Random(seed)
     plain = Rows(12, 60)
-    found: Any = SpeculatingDecoder(Rows(12, 60), Oracle(right, plain, seed), most=4)
+    found: Any = SpeculatingDecoder(Rows(12, 60), Oracle(right, plain, seed), most=4, clock=lambda: 0.0)
     logits = plain.feed([1, 2])
     assert np.array_equal(found.feed([1, 2]), logits)
     for _ in range(300):
@@ -98,7 +98,7 @@ def test_texts_are_those_without_guesses(how: dict[str, Any]) -> None:
     decoder = Rows(704, 4096, memory=1, scale=5.0)
     model = LanguageModel(Chance(704, 4096, memory=1, scale=5.0), tokenizer(), template())
     for drafts in (Lookup(), DraftModel(Chance(704, 4096, memory=1, scale=5.0), 700), Oracle(0.5, decoder)):
-        guessing = SpeculatingDecoder(decoder.fork(), drafts)
+        guessing = SpeculatingDecoder(decoder.fork(), drafts, clock=lambda: 0.0)
         found = LanguageModel(guessing, tokenizer(), template())
         for prompt in ("the state of the state", "Hello"):
             expected = model.answer(prompt, max_tokens=60, log_probabilities=2, **how)
@@ -109,7 +109,7 @@ def test_texts_are_those_without_guesses(how: dict[str, Any]) -> None:
 
 def test_conversations_and_beams_are_those_without_guesses() -> None:
     plain = LanguageModel(Chance(704, 4096, memory=1, scale=5.0), tokenizer(), template())
-    decoder = SpeculatingDecoder(Rows(704, 4096, memory=1, scale=5.0), Lookup())
+    decoder = SpeculatingDecoder(Rows(704, 4096, memory=1, scale=5.0), Lookup(), clock=lambda: 0.0)
     found = LanguageModel(decoder, tokenizer(), template())
     one, other = plain.conversation(), found.conversation()
     wanted = plain.wanted(max_tokens=30)
@@ -123,7 +123,7 @@ def test_conversations_and_beams_are_those_without_guesses() -> None:
 def test_right_guesses_save_calls_and_wrong_ones_cost_none_of_the_context() -> None:
     plain = Rows(12, 40)
     inner = Rows(12, 40)
-    found = SpeculatingDecoder(inner, Oracle(1.0, plain, 1), most=4)
+    found = SpeculatingDecoder(inner, Oracle(1.0, plain, 1), most=4, clock=lambda: 0.0)
     logits = found.feed([1, 2])
     while found.length < found.context:
         logits = found.feed([int(logits.argmax())])
@@ -135,7 +135,7 @@ def test_right_guesses_save_calls_and_wrong_ones_cost_none_of_the_context() -> N
 def test_no_more_is_guessed_than_the_decoder_takes_with_the_same_bits() -> None:
     inner = Rows(12, 60)
     inner.limit = 3
-    found = SpeculatingDecoder(inner, Oracle(1.0, inner), most=6)
+    found = SpeculatingDecoder(inner, Oracle(1.0, inner), most=6, clock=lambda: 0.0)
     logits = found.feed([1, 2])
     for _ in range(40):
         logits = found.feed([int(logits.argmax())])

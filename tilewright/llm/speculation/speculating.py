@@ -15,6 +15,8 @@ from tilewright.runtime.errors import OptionError
 
 MOST_DRAFTS = 6
 """Tokens that are guessed at most: kernels for few rows take one more."""
+_FIRST_DRAFTS = 2
+"""Tokens that are guessed first; twice as many where all came true, and one more than did where not."""
 
 
 class RowsDecoder(Decoder, Protocol):
@@ -59,6 +61,7 @@ class SpeculatingDecoder:
         self._guesses: list[int] = []
         self._rows = np.zeros((0, 0), np.float32)
         self._used = 0
+        self._count = min(_FIRST_DRAFTS, most)
         self._seconds = 0.0
 
     @property
@@ -92,13 +95,13 @@ class SpeculatingDecoder:
         found = type(self).__new__(type(self))
         found.__dict__.update(self.__dict__)
         found._decoder, found._drafts = self._decoder.fork(), self._drafts.fork()
-        found._past, found._gains = list(self._past), Gains()
+        found._past = list(self._past)
         return found
 
     def _next(self, token: int) -> np.ndarray:
         """The logits behind one token, with those behind guesses where there are any."""
         start = self._clock()
-        room = min(self._most + 1, self._decoder.alike(self.length), self.context - self.length)
+        room = min(self._count + 1, self._decoder.alike(self.length), self.context - self.length)
         guesses = []
         if room > 1 and self._gains.wanted():
             guesses = self._drafts.propose([*self._past, token], room - 1)
@@ -114,10 +117,13 @@ class SpeculatingDecoder:
         return rows[0].copy()
 
     def _forget(self) -> None:
-        """The guesses that did not come true, and the others are counted."""
+        """Forget guesses that did not come true; how many did says how many are made next."""
         if self._guesses:
             self._gains.guessed(self._seconds, self._used + 1)
             guesses, self._guesses = self._guesses, []
             if self._used < len(guesses):
                 self._decoder.rewind(len(self._past))
+                self._count = self._used + 1
+            else:
+                self._count = min(2 * self._count, self._most)
             self._used = 0
