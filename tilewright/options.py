@@ -164,7 +164,8 @@ class Options:
         check_threads(self.compile_threads, "compile_threads")
         if not isinstance(self.numerics, str) or self.numerics not in NUMERICS:
             raise OptionError(f"numerics={self.numerics!r:.80} is not allowed: one of {', '.join(NUMERICS)}")
-        if self.activations is not None and self.activations not in ACTIVATIONS:
+        is_name = self.activations is None or isinstance(self.activations, str)
+        if not is_name or self.activations not in (None, *ACTIVATIONS):
             raise OptionError(
                 f"activations={self.activations!r:.80} is not allowed: one of {', '.join(ACTIVATIONS)}, or None",
                 hint="None chooses by the model and numerics=",

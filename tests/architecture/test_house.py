@@ -95,6 +95,7 @@ LATE = {
     ("__init__.py", "importlib"),
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
+    ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.decoder"),  # nor onnx
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.decoder"),
     ("frontends/built_in.py", "tilewright.ir.text"),  # nor the printer

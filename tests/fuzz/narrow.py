@@ -1,6 +1,6 @@
 """Random products of data by weights that are stored in few bits: each gives what NumPy computes in float64.
 
-The weights are expressions of narrow constants, as front ends make them: codes of 4 or 8 bits or 16-bit floats, zero
+The weights are expressions of narrow constants, as front ends make them: codes of 1 to 8 bits or 16-bit floats, zero
 points, scales and minima of groups or columns, scales of two levels, columns in another order, several readers. Rows
 are few, many or unknown, and there may be axes before them.
 """
@@ -86,8 +86,9 @@ class Narrow:
 
     def of_codes(self, shape: tuple[int, int], turned: bool) -> Weights:
         dtype = self.random.choice(CODES)
-        codes = self.integers(dtype, shape)
-        self.said.append(dtype.name)
+        bits = dtype.bits if self.chance(0.4) else self.random.randint(1, dtype.bits)
+        codes = self.integers(dtype, shape, bits)
+        self.said.append(f"{dtype.name} in {bits} bits")
         value, exact = wide(constant(codes, "w")), codes.astype(np.float64)
         size = np.abs(exact)
         before = self.chance(0.4)
@@ -106,9 +107,10 @@ class Narrow:
             exact, size = exact + numbers if added else exact - numbers, size + np.abs(numbers)
         return Weights(value, exact, size)
 
-    def integers(self, dtype: dt.DType, shape: tuple[int, ...]) -> Array:
-        low = -(1 << dtype.bits - 1) if dtype.kind == "int" else 0
-        return self.rng.integers(low, low + (1 << dtype.bits), shape).astype(dtype.storage)
+    def integers(self, dtype: dt.DType, shape: tuple[int, ...], bits: int = 0) -> Array:
+        bits = bits or dtype.bits
+        low = -(1 << bits - 1) if dtype.kind == "int" else 0
+        return self.rng.integers(low, low + (1 << bits), shape).astype(dtype.storage)
 
     def moved(self, value: Value, shape: tuple[int, int], turned: bool, dtype: dt.DType) -> tuple[Value, Array]:
         """Less zero points: of groups, of columns, or one; and these."""

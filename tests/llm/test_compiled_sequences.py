@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 import tilewright
+from tests.frontends.decoders.checkpoints import cases, write_folder
 from tests.llm.checkpoints import CONTEXT, ROWS, model_folder
 from tilewright.cost.gemm.register_tile import MOST_FEW
 from tilewright.frontends.decoders.source import MOST_LANES, DecoderSource
+from tilewright.ir.diag import UnsupportedError
 from tilewright.llm.decoder import CompiledDecoder
 from tilewright.llm.sequences import CompiledSequences, ForkedSequences, SequenceError
 from tilewright.llm.sequences.compiled import FEW
@@ -214,6 +216,14 @@ def test_models_for_one_sequence_are_refused(folder: Path) -> None:
         CompiledSequences(every)
     with pytest.raises(OptionError, match="piece=0 is not allowed"):
         together(folder, piece=0)
+
+
+def test_models_that_keep_sums_are_refused(tmp_path: Path) -> None:
+    case = cases()["mamba"]
+    write_folder(tmp_path, case["config"], case["tensors"])
+    summing = tilewright.compile(DecoderSource(tmp_path, sequences=2, capacity=16), cache=False)
+    with pytest.raises(UnsupportedError, match=r"keeps more of a sequence than rows of positions(.*\n)*.*forks"):
+        CompiledSequences(summing)
 
 
 def test_slots_and_numbers(folder: Path) -> None:

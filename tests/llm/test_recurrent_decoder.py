@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import tilewright
 from tests.frontends.decoders.checkpoints import IDS, cases, write_folder
+from tilewright.cli.app import commands
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.beams import beam_search
 from tilewright.llm.decoder import UNLIMITED, CompiledDecoder, rewound
@@ -112,6 +114,14 @@ def test_states_are_saved(decoder: CompiledDecoder, tmp_path: Path) -> None:
     again = CompiledDecoder(decoder.model)
     assert again.length == 6
     np.testing.assert_allclose(again.feed(IDS[6:]), wanted, **CLOSE)
+
+
+def test_costs_do_not_grow_with_the_text(tmp_path: Path) -> None:
+    case = cases()["mamba"]
+    folder = write_folder(tmp_path / "m", case["config"], case["tensors"])
+    result = CliRunner().invoke(commands, ["cost", str(folder), "--prompt", "8", "--new", "4"])
+    assert result.exit_code == 0, result.output
+    assert "however long the text is" in result.stdout
 
 
 def test_beams(decoder: CompiledDecoder) -> None:

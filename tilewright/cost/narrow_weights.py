@@ -4,8 +4,10 @@ stored so, and widened each time that they are read."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tilewright.cost.core import begin_cycles, products_per_float, read_cycles, source_of
+from tilewright.ir.dtype import DType
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 
@@ -82,15 +84,48 @@ def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, targe
     """Whether so many weights that fit 4 bits, which a product of so many rows dequantises, are stored two in a byte:
     it reads half of the bytes, and takes them apart. `all_weights` are those that products of the network read in
     turns."""
+    halves = target.half_bytes
+    stored = MemoryForm(BYTES_CONVERTED, weights), MemoryForm(halves.signed if signed else halves.unsigned, weights / 2)
+    whole, half = (_cycles(rows, weights, all_weights, each, target) for each in stored)
+    return half <= _worth(all_weights, target) * whole
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryForm:
+    """A form of weights: instructions that make a vector of floats of it, and bytes of all."""
+
+    converting: float
+    size: float
+
+
+def _cycles(rows: int, weights: int, all_weights: int, stored: MemoryForm, target: Target) -> float:
+    """Of a product by so many rows."""
     vectors = weights / target.f32_lanes
     multiplying = vectors * (1 + rows)  # by scales, and of each row
-    source = source_of(all_weights, target)
+    arithmetic = begin_cycles(multiplying + vectors * stored.converting, "arithmetic", target)
+    reading = read_cycles(stored.size, source_of(all_weights, target), target)
+    return max(begin_cycles(multiplying, "multiply_adds", target), arithmetic, reading)
 
-    def cycles(converting: float, size: float) -> float:
-        arithmetic = begin_cycles(multiplying + vectors * converting, "arithmetic", target)
-        return max(begin_cycles(multiplying, "multiply_adds", target), arithmetic, read_cycles(size, source, target))
 
-    whole = cycles(BYTES_CONVERTED, weights)
-    worth = LONGEST_OF_HALVES if source == "memory" else 1
+def _worth(all_weights: int, target: Target) -> float:
+    return LONGEST_OF_HALVES if source_of(all_weights, target) == "memory" else 1
+
+
+WORDS_CONVERTED = 2.25
+"""Instructions that take a vector of floats from bytes of words: two, and one more for the highest of four."""
+PLANES_JOINED = 0.75
+"""And those that bring the fields of two planes together, of which four vectors are taken: shifts, and a selection."""
+
+
+def lie_in_planes(
+    rows: int, weights: int, all_weights: int, bits: int, dtype: DType, target: Target
+) -> bool:
+    """Whether so many weights of fewer bits than those of their `dtype` are stored in planes of words, as
+    `lie_in_halves` decides for halves of bytes."""
     halves = target.half_bytes
-    return cycles(halves.signed if signed else halves.unsigned, weights / 2) <= worth * whole
+    of_half = halves.signed if dtype.kind == "int" else halves.unsigned
+    before = BYTES_CONVERTED if dtype.bits == 8 else of_half
+    joined = PLANES_JOINED if bits & bits - 1 else PLANES_JOINED / 2
+    stored = MemoryForm(before, weights * dtype.bits / 8), MemoryForm(WORDS_CONVERTED + joined, weights * bits / 8)
+    whole, planes = (_cycles(rows, weights, all_weights, each, target) for each in stored)
+    return planes <= _worth(all_weights, target) * whole

@@ -21,6 +21,8 @@ from tilewright.llm.extras import needing_extra
 from tilewright.llm.generation import DEFAULT_TOKENS, Answer, Constraint, Reason, Stream, Wanted, check_prompt
 from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, tokens_of
 from tilewright.llm.reading.decoder import ReadingDecoder
+from tilewright.llm.reading.speech import log_mel, wave_samples
+from tilewright.llm.reading.transcription import begin_of
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
@@ -171,6 +173,26 @@ class LanguageModel:
                 "a chat is a list of messages", hint='such as [{"role": "user", "content": "Hello"}]'
             )
         return self.answer(said, **how).text
+
+    def transcribe(
+        self, speech: str | Path | np.ndarray, *, language: str | None = None, task: str = "transcribe", **how: Any
+    ) -> str:
+        """What is said in a WAVE file, or in samples f[n] between -1 and 1 at 16,000 Hz, by a model that reads speech.
+
+        language: its code, such as "en" (None: as the model hears it); task: "transcribe", or "translate" to English.
+        `how` is that of `stream`. InputError for more speech than is read at once (30 s), for languages that the model
+        does not know, and for files of other kinds; OptionError for models that read no speech.
+        """
+        reader = self._reader
+        if reader is None or reader.channels is None:
+            raise OptionError("the model reads no speech", hint="load one that does, such as Whisper, or use generate")
+        samples = speech if isinstance(speech, np.ndarray) else wave_samples(Path(speech))
+        read = log_mel(samples, reader.channels, 2 * reader.room)
+        start = self.tokenizer.special.start
+        first = self._using(lambda decoder: decoder.feed(start), read) if language is None and start else None
+        begin = begin_of(self.tokenizer, language, task, first)
+        names = "".join(map(self.tokenizer.control_text, begin))
+        return self.answer(read, begins=names, **how).text  # type: ignore[arg-type]
 
     def conversation(
         self, messages: Sequence[Message] = (), *, template: Mapping[str, Any] | None = None

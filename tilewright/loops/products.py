@@ -11,7 +11,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS, converted_from
 from tilewright.ir.sym import Sym, logical_and, logical_not
 from tilewright.loops.analysis.deps import accumulation_of
-from tilewright.loops.analysis.halves import half_of
+from tilewright.loops.analysis.fields import field_of
 from tilewright.loops.counts import executions
 from tilewright.loops.edit import buffer_type, enclosing, extent_of, is_loop, kind_of
 from tilewright.loops.kernel_info import operands_of, results_of
@@ -77,7 +77,7 @@ def _other_versions(func: Func) -> set[Op]:
 
 def _read_as(value: Value) -> DType:
     """The dtype of a factor before conversions."""
-    while (source := converted_from(value)) is not None and half_of(value) is None:
+    while (source := converted_from(value)) is not None and field_of(value) is None:
         value = source
     return value.scalar.dtype
 
@@ -95,8 +95,8 @@ def types_of(func: Func) -> KernelTypes:
     """The dtypes of what a kernel reads, computes and stores."""
     by_name: Mapping[str, list[Op]] = {"load": [], "store": []}
     computed: dict[DType, None] = {}
-    taken = {op: half for op in func.body.walk() for v in op.results if (half := half_of(v)) is not None}
-    halves = {half.load.operands[0]: op.result.scalar.dtype for op, half in taken.items()}
+    taken = {op: field for op in func.body.walk() for v in op.results if (field := field_of(v)) is not None}
+    fields = {field.load.operands[0]: field.dtype for field in taken.values()}
     for op in func.body.walk():
         if op.name in by_name:
             by_name[op.name].append(op)
@@ -104,7 +104,7 @@ def types_of(func: Func) -> KernelTypes:
             computed.setdefault(op.operands[-1].scalar.dtype)
     operands, results = set(operands_of(func)), set(results_of(func))
     read_from = _touched(by_name["load"], operands)
-    reads = [halves.get(v, buffer_type(v).dtype) for v in operands_of(func) if v in read_from]
+    reads = [fields.get(v, buffer_type(v).dtype) for v in operands_of(func) if v in read_from]
     stores = [buffer_type(v).dtype for v in results_of(func) if v in _touched(by_name["store"], results)]
     read, computes, stored = (tuple(dict.fromkeys(found)) for found in (reads, computed, stores))
     return KernelTypes(read, computes, stored, any(op.name == "bind" for op in func.body.walk()))

@@ -193,10 +193,12 @@ def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: in
 
 
 @pytest.mark.parametrize("activations", ["int16", "int8"])
-@pytest.mark.parametrize("low", [0, -8])
-def test_halves_of_bytes(activations: str, low: int) -> None:
-    """Weights that lie two in a byte, of which few rows read the same copy."""
-    w = RNG.integers(low, low + 16, (768, 384)).astype(np.int8)
+@pytest.mark.parametrize(
+    ("low", "bits_of_a_weight"), [(0, 4), (-8, 4), (0, 2), (-2, 2), (-4, 3), (0, 5), (-16, 5), (-32, 6), (0, 6)]
+)
+def test_weights_of_less_than_a_byte(activations: str, low: int, bits_of_a_weight: int) -> None:
+    """Weights that lie two in a byte, or in planes of words, of which few rows read the same copy."""
+    w = RNG.integers(low, low + (1 << bits_of_a_weight), (768, 384)).astype(np.int8)
 
     def body(x: Value) -> Value:
         return contract.matmul(x, ew.mul(f32(w), spread(scales(24, 384), 768)))
@@ -205,7 +207,9 @@ def test_halves_of_bytes(activations: str, low: int) -> None:
     (wanted,) = oracle.expected(module, [np.eye(768, dtype=np.float32)])
     model = Model(compile_module(module, Options(activations=activations), parse_target("host,l2=1024,l3=2048")), 1)
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
-    assert any(packing.halves for packing in kernel_info(kernel).packed.values())
+    assert is_rounded(kernel)
+    packings = kernel_info(kernel).packed.values()
+    assert any(packing.halves if bits_of_a_weight == 4 else packing.fields for packing in packings)
     for rows in (1, 3, 9, 40):
         x = RNG.standard_normal((rows, 768)).astype(np.float32)
         exact = x.astype(np.float64) @ wanted

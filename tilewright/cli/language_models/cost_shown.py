@@ -77,7 +77,7 @@ def _formulas(table: CostTable) -> Table:
 
 def _fit(coefficients: tuple[float, ...]) -> str:
     powers = ["", " n", *(f" n^{k}" for k in range(2, len(coefficients)))]
-    terms = [f"{1000 * c:.3g}{power}" for c, power in zip(coefficients, powers, strict=True)]
+    terms = [f"{1000 * c:.3g}{power}" for c, power in zip(coefficients, powers, strict=False)]  # there may be no power
     return " + ".join(reversed(terms)).replace("+ -", "- ")
 
 

@@ -37,6 +37,7 @@ Examples:
   tilewright generate model.gguf --chat --prompt "What is the capital of France?"
   tilewright generate folder --prompt "Once" --temperature 0.8 --top-p 0.95 --seed 1 --stats
   tilewright generate model.gguf --prompt-file question.txt --beams 4 --json
+  tilewright generate whisper-folder --audio speech.wav --language en
   echo "Once upon a time" | tilewright generate model.gguf
 """
 
@@ -54,6 +55,11 @@ Examples:
     "--chat", is_flag=True, help="The text is a message, of which the model's chat template makes a prompt."
 )
 @click.option("--system", metavar="TEXT", help="With --chat: the message of the system before it.")
+@click.option(
+    "--audio", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.wav",
+    help="In place of a text: speech, of which a model such as Whisper writes the text.",
+)  # fmt: skip
+@click.option("--language", metavar="CODE", help="With --audio: what is spoken  [default: as the model hears it]")
 @click.option("--begins", metavar="TEXT", help="What the answer begins with, such as the token of a language.")
 @sampling_options
 @click.option(
@@ -83,6 +89,8 @@ def command(
     prompt_file: Path | None,
     chat: bool,
     system: str | None,
+    audio: Path | None,
+    language: str | None,
     begins: str | None,
     beams: int | None,
     log_probabilities: int | None,
@@ -108,6 +116,15 @@ def command(
     how |= {
         name: read_text(file) for name, file in (("schema", schema), ("grammar", grammar)) if file is not None
     }
+    if audio is not None:
+        if chat or as_json or any(given is not None for given in (begins, beams, prompt, prompt_file)):
+            raise click.UsageError("--audio stands in place of a text: with --language, and how tokens are chosen")
+        shown = Shown()
+        shown.part(opened(path, options).transcribe(audio, language=language, **how))
+        shown.end()
+        return
+    if language is not None:
+        raise click.UsageError("--language needs --audio")
     text = _prompt(prompt, prompt_file)
     model, seconds = timed(lambda: opened(path, options))
     asked: Any = messages_of(system, [text]) if chat else text

@@ -97,6 +97,10 @@ WIDENED = 0.8
 CONSTANTS_OF_WIDENING = 4
 """Registers with numbers that it takes to make floats of weights."""
 
+MOST_HELD = 2
+"""Vectors of weights that wait in registers at most while those of several steps are widened: of more steps, those of a
+column are multiplied before the next one is widened."""
+
 WIDENING = CONSTANTS_OF_WIDENING + 2
 """Registers that hold these, and weights of one row while they are made floats."""
 
@@ -201,7 +205,7 @@ def least_rows_of_few(tile: Tile) -> int:
 def _fits(tile: Tile, shape: GemmShape, target: Target) -> bool:
     """Whether sums are in registers, and the weights of all steps that are widened together."""
     columns = tile.columns * registers_per_vector(tile.lanes, shape.element, target)
-    return (tile.rows + shape.widened) * columns + CONSTANTS_OF_WIDENING <= target.vector_registers
+    return (tile.rows + min(shape.widened, MOST_HELD)) * columns + CONSTANTS_OF_WIDENING <= target.vector_registers
 
 
 def _rows_of_tiles(shape: GemmShape, columns: int, target: Target) -> set[int]:
@@ -209,7 +213,10 @@ def _rows_of_tiles(shape: GemmShape, columns: int, target: Target) -> set[int]:
     assert shape.rows is not None
     row = columns * registers_per_vector(shape.lanes, shape.element, target)
     if shape.rows == 1:  # each column is used once, read from memory by the FMA
-        whole = holds_sums_of_groups(Tile(1, columns, shape.lanes), shape.element, target)
+        tile = Tile(1, columns, shape.lanes)
+        whole = holds_sums_of_groups(tile, shape.element, target)
+        if shape.widened > MOST_HELD:
+            whole = _fits(tile, shape, target)
         return {1} if (whole if shape.widened else row + 2 <= target.vector_registers) else set()
     least = registers_used(Tile(1, columns, shape.lanes), shape.element, target)
     most = min(MOST_ROWS, shape.rows, (target.vector_registers - least) // row + 1)

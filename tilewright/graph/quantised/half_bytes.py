@@ -39,7 +39,7 @@ def choose_halves(module: Module, ctx: PassContext, stage: str) -> None:
     """Store each constant that only products dequantise in the dtype that they read the fastest."""
     if not isinstance(ctx.target, Target):
         return
-    weights = _weights(module)
+    weights = weights_of_products(module)
     size = sum(type_of(ops[0].result).size.value for ops in weights.values())
     for name, ops in weights.items():
         array, before = module.constants[name], dtype_of(ops[0].result)
@@ -55,7 +55,7 @@ def choose_halves(module: Module, ctx: PassContext, stage: str) -> None:
                 op.result.type = TensorType(after, shape_of(op.result))
 
 
-def _weights(module: Module) -> dict[str, list[Op]]:
+def weights_of_products(module: Module) -> dict[str, list[Op]]:
     """The constants of 4 or 8 bits that are read by products alone, which dequantise them: those of one name have the
     same elements."""
     found: dict[str, list[Op]] = defaultdict(list)
@@ -68,6 +68,11 @@ def _weights(module: Module) -> dict[str, list[Op]]:
 def _is_weight(constant: Op) -> bool:
     readers = constant.result.users
     return dtype_of(constant.result) in (*_HALVES, *_WHOLE) and bool(readers) and all(map(_products, readers))
+
+
+def products_of(constants: Sequence[Op]) -> list[Op]:
+    """The products that dequantise constants."""
+    return [product for op in constants for cast in op.result.users for product in _products(cast)]
 
 
 def _products(cast: Op) -> list[Op]:
@@ -113,8 +118,7 @@ def _why_whole(constants: Sequence[Op], dtype: DType | None, all_weights: int, t
     """Why weights lie in whole bytes; "" where they should not."""
     if dtype is None:
         return "they are longer than 4 bits"
-    products = [p for op in constants for cast in op.result.users for p in _products(cast)]
-    for op in products:
+    for op in products_of(constants):
         product = known_product(op)
         *_, rows, depth = shape_of(op.operands[product.data])
         if product.turns_data:

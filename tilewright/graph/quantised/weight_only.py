@@ -33,6 +33,7 @@ from tilewright.graph.match import (
 )
 from tilewright.graph.quantised.half_bytes import choose_halves
 from tilewright.graph.quantised.ordered_columns import order_data
+from tilewright.graph.quantised.planes import split_into_planes
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value, insert_before, replace_in_block
@@ -111,13 +112,14 @@ def _is_shared(cast: Op, weights: Set[Value]) -> bool:
 
 
 def _widens(op: Op) -> bool:
-    """Whether a large constant of whole bytes gets more of them."""
+    """Whether a large constant of whole bytes, or of flags, gets more of them."""
     (x,) = op.operands
     before, after = type_of(x), type_of(op.result)
-    is_number = all(t.dtype.kind in ("int", "uint", "float") for t in (before, after))
+    is_number = before.dtype.kind != "string" and after.dtype.kind in ("int", "uint", "float")
     if not is_constant(x) or not is_number or not before.is_static:
         return False
-    return before.dtype.bits < after.dtype.bits and _bytes(after) > LEAST_BYTES
+    bits = 1 if before.dtype is dt.bool_ else before.dtype.bits
+    return bits < after.dtype.bits and _bytes(after) > LEAST_BYTES
 
 
 def _why_folded(cast: Op, target: Target | None) -> str:
@@ -179,6 +181,8 @@ class WeightOnly:
         turn_picked(module)
         rules = [centre_weights, untranspose_weights, pick_constants]
         rewrite(module.main, rules, module, ctx.remarks, stage=self.name, within=ctx)
+        drop_dead(module)
+        split_into_planes(module, ctx, self.name)
         drop_dead(module)
 
 

@@ -22,6 +22,10 @@ class ReadingDecoder(Decoder, Protocol):
     def room(self) -> int:
         """The most positions that can be read."""
 
+    @property
+    def channels(self) -> int | None:
+        """Of features that are read, two frames for each position; None where tokens are read."""
+
     def read(self, given: Any) -> None:
         """Forget all, and read something: tokens, or features f32[channels, frames]. InputError for what there is no
         room for; nothing has changed then."""
@@ -46,6 +50,7 @@ class CompiledReader(CompiledDecoder):
         super().__init__(model, piece=piece)
         self.takes: TensorInfo = taken
         self.room: int = min(int(state.info.shape[state.grows]) for state in encoded)
+        self.channels: int | None = int(taken.shape[1]) if taken.dtype == "float32" else None
         self._sums = []
         shape = tuple(d if isinstance(d, int) else 0 for d in taken.shape)
         self._nothing: np.ndarray = np.zeros(shape, taken.dtype)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright.frontends.decoders.source import IDS, LAST, MOST_LANES, PAST, lane_prefix
+from tilewright.ir.diag import UnsupportedError
 from tilewright.llm.decoder import Tokens, check_length, check_tokens, vocabulary_of
 from tilewright.llm.sequences.open import (
     Handle,
@@ -56,14 +57,15 @@ class CompiledSequences:
     """Sequences in the lanes of a model that was compiled for several, `DecoderSource(path, sequences=...)`.
 
     A call of the model is about at most as many sequences as it has lanes, and any number may be open: each has memory
-    of its own, to which a lane is pointed, and nothing is copied. The model that is given stays as it is: its code and
-    weights are shared. What is fed goes through the model in pieces of
-    `piece` tokens of each sequence, as many of these together as fit into that number of rows. Pieces of up to `FEW`
-    tokens go with others of these, up to that number of rows: the bits of a sequence are those that it has alone.
+    of its own, to which a lane is pointed, and nothing is copied. The model that is given stays as it is; code and
+    weights are shared with it. What is fed goes through the model in pieces of `piece` tokens of each sequence, as many
+    of these together as fit into that number of rows. Pieces of up to `FEW` tokens go with others of these, up to that
+    number of rows: the bits of a sequence are those that it has alone.
     """
 
     def __init__(self, model: Model, slots: int = 64, *, piece: int = 512) -> None:
-        """OptionError for a model that is not for several sequences."""
+        """OptionError for a model that is not for several sequences, UnsupportedError for one that keeps sums of its
+        past."""
         check_slots(slots)
         if isinstance(piece, bool) or not isinstance(piece, int) or piece < 1:
             raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
@@ -239,7 +241,8 @@ def _fits(piece: _Piece, call: Sequence[_Piece], lanes: int, size: int) -> bool:
 
 
 def _lanes_of(model: Model) -> Iterator[tuple[str, ...]]:
-    """For each lane the names of its states, the counter first. OptionError for a model that has none."""
+    """For each lane the names of its states, the counter first. OptionError for a model that has none, and
+    UnsupportedError where states are not all caches."""
     names = [info.name for info in model.inputs]
     lanes = [lane_prefix(k) for k in range(len(names) - 1)]
     states = [state.info.name for state in model.states]
@@ -251,7 +254,10 @@ def _lanes_of(model: Model) -> Iterator[tuple[str, ...]]:
         found = [f"{lane}{PAST}", *own]
         grown = [state for state in model.states if state.info.name in own]
         if any(state.counter != found[0] for state in grown) or not own:
-            raise _no_lanes(model, f"states of '{lane[:-1]}' do not grow with '{found[0]}'")
+            raise UnsupportedError(
+                f"{model} keeps more of a sequence than rows of positions, which could not be taken back",
+                hint="load the model without sequences=; forks of one decoder are fed one after the other",
+            )
         shapes = [(state.info.name[len(lane) :], state.info.dtype, state.info.shape) for state in grown]
         if kinds not in (None, shapes):
             raise _no_lanes(model, "its sequences differ")

@@ -72,7 +72,9 @@ def _of_answers(folder: Path, library: LibraryText) -> dict[str, Any]:
     start = _known(library, told.get("decoder_start_token_id", told.get("bos_token_id")))
     bad = told.get("bad_words_ids")
     words = [word for word in bad if isinstance(word, list) and len(word) == 1] if isinstance(bad, list) else []
-    never = [token for word in words for token in _known(library, word[0])]
+    kept_out = told.get("suppress_tokens")
+    alone = [word[0] for word in words] + (kept_out if isinstance(kept_out, list) else [])
+    never = [token for word in alone for token in _known(library, word)]
     return {"start": start, "forced": _known(library, told.get("forced_bos_token_id")), "never": frozenset(never)}
 
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO, Sym, ge0
 from tilewright.ir.types import ScalarType
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.bounds import follows, holds
 from tilewright.loops.analysis.deps import accesses
+from tilewright.loops.analysis.fields import field_bits
 from tilewright.loops.analysis.region import in_bounds, new_tile, refuse_in_vector, region_of, tile_axes
 from tilewright.loops.edit import (
     body_of,
@@ -79,8 +81,8 @@ def pack(
     packing = packing or identity_packing(type.rank)
     if packing.rank != type.rank:
         refuse("pack", buffer, f"the packing is for rank {packing.rank}")
-    if packing.halves:
-        refuse("pack", buffer, "only constants are packed in halves of bytes")
+    if packing.bits:
+        refuse("pack", buffer, "only constants are packed in halves of bytes, or in words")
     around = ranges_of([*enclosing_loops(loop), loop])
     region = region_of("pack", buffer, found, around)
     tile_shape = packing.shape(region.sizes)
@@ -124,8 +126,11 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
 
         S(B[k, 32*jo + ji])    ->    S(i4(Bp[jo, k // 2, ji] >> 4*(k % 2)))      for B: i4, Bp: u8
 
-    ScheduleError for outputs, buffers that are not dense or packed already, and for halves of other elements than those
-    of 4 bits, or of loads that give another number than 0 where their conditions do not hold.
+    With `fields` as many elements as fit a word of 32 bits share it, those of flags by a bit each; a load takes the
+    field of its element in the same way.
+
+    ScheduleError for outputs, buffers that are not dense or packed already, and for halves or fields of elements that
+    have not as many bits, or of loads that give another number than 0 where their conditions do not hold.
     """
     type = buffer_type(buffer)
     index = _argument_index(func, buffer)
@@ -136,38 +141,43 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
         refuse("pack_argument", buffer, f"the packing is for rank {packing.rank}")
     if not type.is_dense or type.offset is not ZERO:
         refuse("pack_argument", buffer, "it is not dense")
-    if packing.halves:
-        _check_halves(buffer)
+    if packing.bits:
+        _check_bits(buffer, packing)
     padded = packing.padded(type.shape)
     for op in places_of(buffer):
         _drop_bounds(op, type.shape, padded, ranges_at(op))
-        if packing.halves and op.name == "load":
-            _take_half(op, packing.half(op.attrs["idx"]))
+        if packing.shared is not None and op.name == "load":
+            _take_field(op, packing.shared, packing.shift(op.attrs["idx"]))
         op.attrs["idx"] = packing.index(op.attrs["idx"])
-    buffer.type = dense(dt.u8 if packing.halves else type.dtype, packing.shape(type.shape))
+    buffer.type = dense(packing.shared or type.dtype, packing.shape(type.shape))
     func.info = replace(info, packed={**info.packed, index: packing})
     return buffer
 
 
-def _check_halves(buffer: Value) -> None:
+def _check_bits(buffer: Value, packing: Packing) -> None:
     dtype = buffer_type(buffer).dtype
-    if not dtype.is_int or dtype.bits != 4:
-        refuse("pack_argument", buffer, f"its elements are {dtype}, and not half a byte")
+    if field_bits(dtype) != packing.bits:
+        what = "half a byte" if packing.halves else f"fields of {packing.bits} bits"
+        refuse("pack_argument", buffer, f"its elements are {dtype}, and not {what}")
     if any(op.attrs.get("other", 0) != 0 for op in places_of(buffer)):
         refuse("pack_argument", buffer, "a load stands for another number than 0 where its conditions do not hold")
 
 
-def _take_half(load: Op, half: Sym) -> None:
-    """Make a load of an element one of its byte, which the element is taken from."""
-    byte, element = ScalarType(dt.u8), load.result.scalar
+def _take_field(load: Op, shared: DType, shift: Sym) -> None:
+    """Make a load of an element one of what it shares with others, which the element is taken from."""
+    whole, element = ScalarType(shared), load.result.scalar
     readers = list(dict.fromkeys(load.result.users))
-    shift = Op("index", [], [byte], {"expr": 4 * half}, loc=load.loc)
-    moved = Op("shr", [load.result, shift.result], [byte], loc=load.loc)
-    taken = Op("cast", [moved.result], [element], loc=load.loc)
+    by = Op("index", [], [whole], {"expr": shift}, loc=load.loc)
+    moved = Op("shr", [load.result, by.result], [whole], loc=load.loc)
+    made = [by, moved]
+    if element.dtype is dt.bool_:
+        one = Op("const", [], [whole], {"value": 1}, loc=load.loc)
+        made += [one, Op("and", [moved.result, one.result], [whole], loc=load.loc)]
+    taken = Op("cast", [made[-1].result], [element], loc=load.loc)
     for reader in readers:
         reader.set_operands([taken.result if v is load.result else v for v in reader.operands])
-    load.result.type = byte
-    insert_after(load, [shift, moved, taken])
+    load.result.type = whole
+    insert_after(load, [*made, taken])
 
 
 def _argument_index(func: Func, buffer: Value) -> int:

@@ -1,5 +1,5 @@
-"""Layouts of packed operands: axes split into pieces, the pieces put in a new order, and pairs of short integers in the
-halves of bytes."""
+"""Layouts of packed operands: axes split into pieces, the pieces put in a new order, and short integers in the halves
+of bytes or in fields of words."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from math import prod
 
 import numpy as np
 
+from tilewright.ir import dtype as dt
 from tilewright.ir.constants import Deferred
 from tilewright.ir.diag import ScheduleError
+from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, ceildiv, sym
+
+FIELD_BITS = (1, 2, 4)
+"""Of elements that share words."""
+WORD_BYTES = 4
+"""Of a word that elements share. Its bytes have neighbours, so that a few instructions on words bring the fields of all
+four to where they are taken from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +33,14 @@ class Packing:
     (32,)), (1, 0, 2))`.
 
     With `halves` the last piece, which has two elements of 4 bits, becomes a byte: the first element is its low half.
+    With `fields` elements have so many bits (1, 2 or 4), and the last two pieces become a word of 32 bits: the first of
+    these says which byte of it, the lowest first, and the other which field of that.
     """
 
     factors: tuple[tuple[int, ...], ...]
     order: tuple[int, ...]
     halves: bool = False
+    fields: int = 0
 
     def __post_init__(self) -> None:
         pieces = sum(1 + len(f) for f in self.factors)
@@ -37,14 +48,27 @@ class Packing:
             raise ScheduleError(f"packing order {self.order} does not list each of the {pieces} pieces once")
         if any(f < 1 for listed in self.factors for f in listed):
             raise ScheduleError(f"packing factors {self.factors} must be at least 1")
-        last = [f for listed in self.factors for f in (0, *listed)][self.order[-1]] if self.order else 0
-        if self.halves and last != 2:
+        sizes = [f for listed in self.factors for f in (0, *listed)]
+        last = [sizes[piece] for piece in self.order[-2:]]
+        if self.halves and last[-1:] != [2]:
             raise ScheduleError("packing in halves of bytes needs a last piece of 2 elements")
+        if self.fields and (self.fields not in FIELD_BITS or last != [WORD_BYTES, 8 // self.fields]):
+            raise ScheduleError("packing in fields of words needs last pieces of 4 elements and of those in a byte")
 
     def in_halves(self, axis: int) -> Packing:
         """The packing in which the two elements of the last piece of `axis` are a byte."""
         piece = sum(1 + len(f) for f in self.factors[: axis + 1]) - 1
         return Packing(self.factors, (*(p for p in self.order if p != piece), piece), halves=True)
+
+    def in_words(self, axis: int, bits: int) -> Packing | None:
+        """The packing in which fields of so many bits, which follow one another along `axis`, are words; None where
+        other pieces lie between those of the axis already."""
+        if self.factors[axis] or self.halves or self.fields:
+            return None
+        first = sum(1 + len(f) for f in self.factors[:axis])
+        factors = tuple((8 // bits, WORD_BYTES) if k == axis else f for k, f in enumerate(self.factors))
+        order = [piece if piece <= first else piece + 2 for piece in self.order]
+        return Packing(factors, (*order, first + 2, first + 1), fields=bits)
 
     def merged(self, shape: Sequence[Sym]) -> Packing:
         """The same order of elements in as few pieces as possible: kernels that read an array alike, by other loops,
@@ -54,7 +78,7 @@ class Packing:
         runs: list[list[int]] = []
         for k, piece in enumerate(self.order):
             before = runs[-1] if runs else [-1]
-            is_half = self.halves and k == len(self.order) - 1
+            is_half = k >= len(self.order) - self._within
             axis = axis_of[piece]
             follows = before[-1] == piece - 1 and before[-1] >= 0 and axis_of[before[-1]] == axis
             is_whole = size_of[before[0]] > 0 or shape[axis] % prod(self.factors[axis]) == 0
@@ -67,7 +91,8 @@ class Packing:
         for n in numbered:
             if size_of[runs[n][0]] > 0:
                 factors[axis_of[runs[n][0]]].append(prod(size_of[piece] for piece in runs[n]))
-        return Packing(tuple(map(tuple, factors)), tuple(map(numbered.index, range(len(runs)))), self.halves)
+        order = tuple(map(numbered.index, range(len(runs))))
+        return Packing(tuple(map(tuple, factors)), order, self.halves, self.fields)
 
     @property
     def rank(self) -> int:
@@ -87,9 +112,24 @@ class Packing:
         return tuple(extents[piece] for piece in self._axes)
 
     @property
+    def bits(self) -> int:
+        """Of an element, where several share a byte or a word; else 0."""
+        return self.fields or (4 if self.halves else 0)
+
+    @property
+    def shared(self) -> DType | None:
+        """What elements share: bytes or words; None where each is by itself."""
+        return dt.u32 if self.fields else dt.u8 if self.halves else None
+
+    @property
+    def _within(self) -> int:
+        """How many of the last pieces are parts of what elements share."""
+        return 2 if self.fields else 1 if self.halves else 0
+
+    @property
     def _axes(self) -> tuple[int, ...]:
         """The pieces that are axes of the packed array."""
-        return self.order[:-1] if self.halves else self.order
+        return self.order[: len(self.order) - self._within]
 
     def padded(self, shape: Sequence[Sym]) -> tuple[Sym, ...]:
         """Shape before packing with the zeros that packing adds."""
@@ -100,9 +140,11 @@ class Packing:
         parts = self._parts(idx)
         return tuple(parts[piece] for piece in self._axes)
 
-    def half(self, idx: Sequence[Sym]) -> Sym:
-        """Which half of its byte the element at `idx` is."""
-        return self._parts(idx)[self.order[-1]]
+    def shift(self, idx: Sequence[Sym]) -> Sym:
+        """The lowest bit of the element at `idx` in the byte or word that it shares."""
+        parts = self._parts(idx)
+        last = self.order[-1]
+        return self.bits * parts[last] + (8 * parts[self.order[-2]] if self.fields else 0)
 
     def _parts(self, idx: Sequence[Sym]) -> list[Sym]:
         """Its indices in the pieces, in axis order."""
@@ -115,7 +157,7 @@ class Packing:
 
     def position(self, packed: Sequence[Sym]) -> tuple[Sym, ...]:
         """The element (before packing) that is at `packed`, which names no halves; may lie in the added zeros."""
-        assert not self.halves, "a byte holds two elements"
+        assert not self._within, "several elements share a place"
         parts = [sym(0)] * len(self.order)
         for piece, i in zip(self.order, packed, strict=True):
             parts[piece] = i
@@ -152,7 +194,8 @@ class PackedArray(Deferred):
 
     @property
     def dtype(self) -> np.dtype:
-        return np.dtype(np.uint8) if self.packing.halves else self.array.dtype
+        shared = self.packing.shared
+        return self.array.dtype if shared is None else shared.storage
 
     @property
     def nbytes(self) -> int:
@@ -175,21 +218,33 @@ class PackedArray(Deferred):
         padding = [(0, whole - n) for whole, n in zip(padded, array.shape, strict=True)]
         if any(after for _, after in padding):
             array = np.pad(array, padding)
-        np.copyto(out, self._bytes(array.reshape(self._pieces).transpose(self.packing.order)))
+        apart = array.reshape(self._pieces)
+        if not self.packing.fields:
+            np.copyto(out, self._bytes(apart.transpose(self.packing.order)))
+            return
+        *around, byte, field = self.packing.order
+        joined = self._joined(np.moveaxis(apart, field, 0))
+        order = [piece - (piece > field) for piece in (*around, byte)]
+        np.copyto(out.view(np.uint8).reshape(*out.shape, WORD_BYTES), joined.transpose(order))
 
     def first(self, count: int) -> np.ndarray:
         """The first elements of the packed array, at most this many, in a line."""
         extents = [self._pieces[piece] for piece in self.packing.order]
-        count = min(count * (2 if self.packing.halves else 1), prod(extents))
+        packing, shared = self.packing, self.packing.shared
+        each = 1 if shared is None else shared.bits // packing.bits
+        count = min(count * each, prod(extents))
         found = np.zeros(count, self.array.dtype)
         if count and self.array.size:
-            parts = dict(zip(self.packing.order, _indices(count, extents), strict=True))
+            parts = dict(zip(packing.order, _indices(count, extents), strict=True))
             idx = self._positions([parts[piece] for piece in range(len(extents))])
             inside = np.ones(count, np.bool_)
             for i, n in zip(idx, self.array.shape, strict=True):
                 inside &= i < n
             found[inside] = self.array[tuple(i[inside] for i in idx)]
-        return self._bytes(self._elements(found).reshape(-1, 2)) if self.packing.halves else found
+        if packing.fields:
+            apart = self._elements(found).reshape(-1, WORD_BYTES, 8 // packing.fields)
+            return self._joined(np.moveaxis(apart, -1, 0)).view(np.uint32).reshape(-1)
+        return self._bytes(self._elements(found).reshape(-1, 2)) if packing.halves else found
 
     def _positions(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Indices in the array, of those in the pieces, in axis order."""
@@ -207,11 +262,21 @@ class PackedArray(Deferred):
         return [d.value for d in self.packing.pieces([sym(n) for n in self.array.shape])]
 
     def _elements(self, array: np.ndarray) -> np.ndarray:
+        if self.packing.fields:
+            return array.view(np.uint8)
         return array.astype(np.uint8) & 15 if self.packing.halves else array
 
     def _bytes(self, pairs: np.ndarray) -> np.ndarray:
         """What is stored: of halves, each two along the last axis are a byte."""
         return pairs[..., 0] | pairs[..., 1] << 4 if self.packing.halves else pairs
+
+    def _joined(self, fields: np.ndarray) -> np.ndarray:
+        """Bytes of fields, which are along the first axis."""
+        bits = self.packing.fields
+        out = fields[-1] << np.uint8(8 - bits)
+        for field, each in enumerate(fields[:-1]):
+            out |= (each & np.uint8((1 << bits) - 1)) << np.uint8(bits * field)
+        return out
 
 
 def _indices(count: int, extents: Sequence[int]) -> list[np.ndarray]:

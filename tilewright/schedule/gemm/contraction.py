@@ -47,7 +47,6 @@ from tilewright.ops.traits.derive import is_view
 from tilewright.schedule.gemm.cache_blocking import tile_in_blocks
 from tilewright.schedule.gemm.dequantize import (
     Dequantized,
-    are_pairs,
     dequantize,
     groups_of_factors,
     has_factors,
@@ -55,8 +54,10 @@ from tilewright.schedule.gemm.dequantize import (
     mark_weights,
     split_weights,
     step_of_groups,
-    step_of_pairs,
+    step_together,
     sum_by_groups,
+    taken_together,
+    widen_by_columns,
 )
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, same_rows
 from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
@@ -249,24 +250,27 @@ def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
     kept = _kept(plan, tiled, groups, target)
     lanes = plan.decision.tile.lanes
     made = [tile_sums(s, plan.stage, o.outer[-1], plan.axes.tile, lanes, kept, plan.group) for o in tiled.parts]
-    step, pairs = made[0].add.outer[-1], [are_pairs(s, w) for w in plan.weights]
-    within, pair = None, None
+    step, together = made[0].add.outer[-1], [taken_together(s, w) for w in plan.weights]
+    within, taken = None, None
     if groups:
         made[0] = step_of_groups(s, made[0], groups)
         step = within = made[0].add.outer[-1]
-    if tiled.is_one and any(pairs):
-        made[0], pair = step_of_pairs(s, made[0])
+    if tiled.is_one and (count := max(together, default=1)) > 1:
+        made[0], taken = step_together(s, made[0], count)
         within = None if within is None else made[0].add.outer[-2]
-    operands = _lay_out(s, plan, tiled, made, step, pairs, within, target)
+    operands = _lay_out(s, plan, tiled, made, step, together, within, target)
     s.simplify()
+    if taken is not None and tiled.is_one:
+        for k, weights in enumerate(operands.weights):
+            made[0], operands.weights[k] = widen_by_columns(s, made[0], weights, taken)
     for reader, sums in zip(tiled.parts, made, strict=True):
         for nest in sums.nests:
             mark(s, nest)
         mark(s, reader, unrolled=not kept.costly)
     for dequantized in operands.weights:
         mark_weights(s, dequantized)
-    if pair is not None and pair.parent is not None:
-        s.unroll(pair)
+    if taken is not None and taken.parent is not None:
+        s.unroll(taken)
     if operands.groups is not None:
         mark_groups(s, operands.groups, lanes)
     elif kept.deep:
@@ -500,7 +504,7 @@ def _lay_out(
     tiled: Tiled,
     made: list[TileSums],
     step: Op,
-    pairs: Sequence[bool],
+    together: Sequence[int],
     within: Op | None,
     target: Target,
 ) -> _Operands:
@@ -511,8 +515,8 @@ def _lay_out(
     tile = plan.decision.tile
     home = step if tiled.is_one else None
     weights = [
-        dequantize(s, w, around, home, tile.lanes, pairs=paired, groups=groups_of_factors(w))
-        for w, paired in zip(plan.weights, pairs, strict=True)
+        dequantize(s, w, around, home, tile.lanes, together=count, groups=groups_of_factors(w))
+        for w, count in zip(plan.weights, together, strict=True)
     ]
     if any(op.name == "bind" for op in s.func.body.walk()):
         s.choose_before(stay=[o for part in tiled.parts for o in part.outer])
@@ -526,8 +530,7 @@ def _lay_out(
     orders += [w.loops for w in weights]
     if groups is not None:
         orders.append(groups.add)
-    pairs_of = [w.pair for w in weights if w.pair is not None]
-    pack_constants(s, orders, pairs_of, tiled.parts_of_panel, merged=bool(weights))
+    pack_constants(s, orders, weights, tiled.parts_of_panel, merged=bool(weights))
     if plan.group is None:
         depth = [o for o in add.outer if o not in around and extent_of(o) != 1]
         pack_columns(s, [o.add for o in made], depth, tiled.panel, target)

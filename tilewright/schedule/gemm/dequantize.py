@@ -4,7 +4,8 @@ A panel is filled once and read by all rows; a step in registers needs neither l
 repeats the conversion for every tile of rows. So it is done where these are one tile.
 
 Weights of 4 bits are the halves of bytes: each byte holds an element and the one below it in the same column, so that
-one load and a shift give two whole vectors. A step is then two steps of the sums.
+one load and a shift give two whole vectors. A step is then two steps of the sums. Those of 1 and 2 bits, and those of 4
+that are computed from them as well, are fields of words, whose bytes have four neighbours in a column: a step is four.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from math import gcd
 
 from tilewright.cost.core import divisors
 from tilewright.cost.narrow_weights import shares_factors
-from tilewright.ir.core import Op, Value
+from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym, var
+from tilewright.loops.analysis.fields import field_bits
 from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.stages import Lowered, Stage
+from tilewright.loops.storage.packing import FIELD_BITS, WORD_BYTES
 from tilewright.loops.sums.factor_out import Factored
 from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark
-from tilewright.schedule.steps.access import loads_in, stride_in, variables
+from tilewright.schedule.steps.access import loads_in, stores_in, stride_in, variables
 from tilewright.schedule.steps.tiling import vectors_of
 from tilewright.schedule.trace import Schedule
 
@@ -38,11 +41,12 @@ PAIR = 2
 
 @dataclass(frozen=True, eq=False)
 class Dequantized:
-    """The loops that compute weights, the vector last, and the one of them over the elements of a byte, if bytes hold
-    two."""
+    """The loops that compute weights, the vector last, and the one of them over elements of which so many (`count`) are
+    taken together, from bytes or words, if there are such."""
 
     loops: list[Op]
-    pair: Op | None
+    together: Op | None
+    count: int = 1
 
 
 def split_weights(lowered: Lowered) -> tuple[list[Stage], Lowered]:
@@ -51,19 +55,26 @@ def split_weights(lowered: Lowered) -> tuple[list[Stage], Lowered]:
     return lowered.stages[:first], Lowered(lowered.func, lowered.stages[first:])
 
 
-def are_pairs(s: Schedule, weights: Stage) -> bool:
-    """Whether a stage computes matrices of an even depth from elements of 4 bits, which can be stored two by two."""
-    if len(weights.axes) < 2 or extent_of(depth := weights.axes[-2]) % PAIR != 0:
-        return False
-    v, constants = loop_var(depth), constants_of(s.func)
+def taken_together(s: Schedule, weights: Stage) -> int:
+    """How many neighbours in a column a stage computes from elements of less than a byte together: those of a byte, or
+    those of all bytes of a word. 1 where it reads no such, or the depth is no multiple."""
+    if len(weights.axes) < 2:
+        return 1
+    depth, constants = weights.axes[-2], constants_of(s.func)
+    v, extent = loop_var(depth), extent_of(depth)
     loads = [load for load in loads_in(weights.axes[0]) if v in variables(load.attrs["idx"])]
-    short = [load for load in loads if _is_short(load.operands[0])]
-    return bool(short) and all(load.operands[0] in constants and v in load.attrs["idx"] for load in short)
+    short = [load for load in loads if field_bits(buffer_type(load.operands[0]).dtype) and v in load.attrs["idx"]]
+    if not short or not all(load.operands[0] in constants for load in short):
+        return 1
+    least = min(field_bits(buffer_type(load.operands[0]).dtype) for load in short)
+    if least >= FIELD_BITS[-1]:
+        return PAIR if extent % PAIR == 0 else 1
+    return WORD_BYTES if extent % (WORD_BYTES * 8 // least) == 0 else 1
 
 
 def steps_widened(s: Schedule, weights: Sequence[Stage]) -> int:
     """Steps of the sums whose weights are widened together."""
-    return PAIR if any(are_pairs(s, w) for w in weights) else 1
+    return max((taken_together(s, w) for w in weights), default=1)
 
 
 def groups_of_factors(weights: Stage) -> list[int]:
@@ -89,11 +100,6 @@ def _stays(load: Op, v: Sym, count: int) -> bool:
 def has_factors(weights: Stage) -> bool:
     """Whether elements are more than converted."""
     return any(scalar_operation(op).linear for op in weights.axes[0].walk())
-
-
-def _is_short(buffer: Value) -> bool:
-    dtype = buffer_type(buffer).dtype
-    return dtype.is_int and dtype.bits == 4
 
 
 def step_of_groups(s: Schedule, sums: TileSums, sizes: Sequence[int]) -> TileSums:
@@ -138,10 +144,10 @@ def mark_groups(s: Schedule, groups: Factored, lanes: int) -> None:
             s.unroll(loop)
 
 
-def step_of_pairs(s: Schedule, sums: TileSums) -> tuple[TileSums, Op]:
-    """Make two steps of the sums one; and the loop over the two."""
+def step_together(s: Schedule, sums: TileSums, count: int) -> tuple[TileSums, Op]:
+    """Make so many steps of the sums one; and the loop over these."""
     *outer, step = sums.add.outer
-    parts = s.split(step, PAIR)
+    parts = s.split(step, count)
     nest = Nest([*outer, parts.outer, parts.inner], sums.add.tile, sums.add.group)
     return replace(sums, add=nest), parts.inner
 
@@ -153,12 +159,12 @@ def dequantize(
     step: Op | None,
     lanes: int,
     *,
-    pairs: bool,
+    together: int,
     groups: Sequence[int],
 ) -> Dequantized:
     """Compute the weights for a panel of columns where the loops `around` the sums come to it, or, where `step` is
-    given, for each iteration of that loop of the sum, in registers; by `pairs` of neighbours in a column, and by groups
-    that share factors."""
+    given, for each iteration of that loop of the sum, in registers; so many neighbours in a column `together`, and by
+    groups that share factors."""
     if step is None:
         loads = [load for load in loads_in(around[0]) if load.operands[0] is weights.buffer]
         panel = [o for o in around if any(stride_in(load, loop_var(o)) != 0 for load in loads)]
@@ -168,14 +174,39 @@ def dequantize(
     loops = [made.copies[o] for o in weights.axes]
     if step is None:  # what they share is packed in the order of kernels that sum by groups
         loops = [*split_in_groups(s, loops[:-1], groups), loops[-1]]
-    if not pairs:
+    if together == 1:
         return Dequantized(vectors_of(s, loops, lanes), None)
     *others, depth, vector = loops
     within = [depth]
-    if extent_of(depth) != PAIR:
-        parts = s.split(depth, PAIR)
+    if extent_of(depth) != together:
+        parts = s.split(depth, together)
         within = [parts.outer, parts.inner]
-    return Dequantized(vectors_of(s, [*others, *within, vector], lanes), within[-1])
+    return Dequantized(vectors_of(s, [*others, *within, vector], lanes), within[-1], together)
+
+
+def widen_by_columns(
+    s: Schedule, sums: TileSums, weights: Dequantized, taken: Op
+) -> tuple[TileSums, Dequantized]:
+    """Where elements of words are `taken` together, widen and multiply one vector of columns after the other: those of
+    a whole step would be more than registers hold."""
+    if weights.together is None or taken.parent is None or weights.count != WORD_BYTES:
+        return sums, weights
+    within = weights.loops.index(weights.together) + 1
+    filled = [o for o in weights.loops[within:-1] if o.parent is not None]
+    *tile, vector = sums.add.tile
+    widened = {store.operands[1] for store in stores_in(weights.loops[-1])}
+    moving = variables(i for load in loads_in(taken) if load.operands[0] in widened for i in load.attrs["idx"])
+    read = [o for o in tile if o.parent is not None and loop_var(o) in moving]
+    if len(filled) != 1 or len(read) != 1:
+        return sums, weights
+    (first,), (second,) = filled, read
+    others = [o for o in tile if o is not second]
+    with s.noting("weights of all columns are widened before they are multiplied"):
+        s.reorder(first, weights.together)
+        s.reorder(second, taken, *(o for o in others if o.parent is not None))
+        s.unroll(s.fuse(first, second))
+    nest = Nest(sums.add.outer, [*others, vector], sums.add.group)
+    return replace(sums, add=nest), replace(weights, loops=[o for o in weights.loops if o is not first])
 
 
 def mark_weights(s: Schedule, weights: Dequantized) -> None:
@@ -183,12 +214,14 @@ def mark_weights(s: Schedule, weights: Dequantized) -> None:
     *around, vector = weights.loops
     if vector.parent is not None:
         s.vectorize(vector)
-    if weights.pair is not None and weights.pair.parent is not None:
-        s.unroll(weights.pair)
-        around.remove(weights.pair)
+    most = MOST_UNROLLED
+    if weights.together is not None and weights.together.parent is not None:
+        most //= extent_of(weights.together).value
+        s.unroll(weights.together)
+        around.remove(weights.together)
     if not around or around[-1].parent is None or not extent_of(around[-1]).is_const:
         return
-    last, most = around[-1], MOST_UNROLLED if weights.pair is None else MOST_UNROLLED // PAIR
+    last = around[-1]
     if extent_of(last).value > most:
         last = s.split(last, next(n for n in range(most, 0, -1) if extent_of(last).value % n == 0)).inner
     s.unroll(last)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -23,9 +23,11 @@ from tilewright.cost.parallel import ASSUMED_EXTENT
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, sym
+from tilewright.loops.analysis.fields import field_bits
 from tilewright.loops.edit import buffer_type, enclosing, enclosing_loops, extent_of, kind_of, loop_var
 from tilewright.loops.kernel_info import constants_of, kernel_info
-from tilewright.loops.storage.packing import Packing, identity_packing
+from tilewright.loops.storage.packing import WORD_BYTES, Packing, identity_packing
+from tilewright.schedule.gemm.dequantize import PAIR, Dequantized
 from tilewright.schedule.gemm.register_tile import Nest
 from tilewright.schedule.steps.access import (
     bytes_of,
@@ -36,7 +38,7 @@ from tilewright.schedule.steps.access import (
     loads_in,
     stride_in,
     stride_of,
-    takes_half_by,
+    takes_field_by,
 )
 from tilewright.schedule.steps.packing import packing_for
 from tilewright.schedule.steps.transpose_tiles import schedule_squares, side_of, transposing
@@ -50,15 +52,15 @@ LONGEST_STRIDE = 16
 def pack_constants(
     s: Schedule,
     nests: Sequence[Sequence[Op]],
-    pairs: Sequence[Op] = (),
+    weights: Sequence[Dequantized] = (),
     parts: Sequence[Op] = (),
     *,
     merged: bool = False,
 ) -> None:
     """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last. A nest
-    may lie in one before it. Elements of 4 bits that loops over `pairs` read are two of a byte; loops over `parts` of
-    panels leave these whole, and layouts that are `merged` say nothing of how the loops are split. What reads them
-    rarely takes them as they lie."""
+    may lie in one before it. Elements of less than a byte that `weights` are computed of are two of a byte or four of
+    each word; loops over `parts` of panels leave these whole, and layouts that are `merged` say nothing of how loops
+    are split. What reads them rarely takes them as they lie."""
     for operand in constants_of(s.func):
         loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
         if len(loads) != sum(not _runs_rarely(user) for user in operand.users):
@@ -67,17 +69,26 @@ def pack_constants(
         packing = packings.pop() if len(packings) == 1 else None
         if packing is None:
             continue
-        for pair in pairs:
-            axes = {_axis_of(load, pair) for load in loads} if buffer_type(operand).dtype.bits == 4 else set()
-            if len(axes) == 1 and (axis := axes.pop()) is not None:
-                packing = packing.in_halves(axis)
+        type, bits = buffer_type(operand), field_bits(buffer_type(operand).dtype)
+        axes = {w.count: axis for w in weights if bits and (axis := _axis_taken(loads, w)) is not None}
+        if axes.get(PAIR) is not None and WORD_BYTES not in axes:
+            packing = packing.in_halves(axes[PAIR])
         if merged:
-            packing = packing.merged(buffer_type(operand).shape)
+            packing = packing.merged(type.shape)
+        words = axes.get(WORD_BYTES)
+        if words is not None and type.shape[words] % (WORD_BYTES * 8 // bits) == 0:
+            packing = packing.in_words(words, bits) or packing
         s.pack_argument(operand, packing)
 
 
 def _runs_rarely(op: Op) -> bool:
     return any(o.attrs.get("rarely") for o in enclosing(op))
+
+
+def _axis_taken(loads: Iterable[Op], weights: Dequantized) -> int | None:
+    """The axis of an operand along which elements are taken together; None where there is none for all loads."""
+    axes = set() if weights.together is None else {_axis_of(load, weights.together) for load in loads}
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _axis_of(load: Op, loop: Op) -> int | None:
@@ -311,7 +322,7 @@ def prefetch_panels(
         depth = [o for o in enclosing_loops(load) if kind_of(o) == "serial"][-1]
         try:
             if read_once:
-                _ask_for_later_steps(s, load, depth, lines=LINES_OF_NARROW_WEIGHTS)
+                _ask_for_later_steps(s, load, _moving_it(load) or depth, lines=LINES_OF_NARROW_WEIGHTS)
             elif _is_read_again(load, moving[-1], "serial"):
                 asked.add(operand)
                 _in_long_steps(s, depth)
@@ -320,6 +331,13 @@ def prefetch_panels(
                 _ask_for_later_steps(s, load, depth)
         except ScheduleError as e:
             s.missed.append(f"panels not prefetched: {e}")
+
+
+def _moving_it(load: Op) -> Op | None:
+    """The innermost serial loop around a load each step of which moves it equally far: of words that several steps take
+    elements from, one around these."""
+    serial = [o for o in enclosing_loops(load) if kind_of(o) == "serial"]
+    return next((o for o in reversed(serial) if known(stride_in(load, loop_var(o)) or sym(0))), None)
 
 
 def _ask_for_later_steps(s: Schedule, load: Op, depth: Op, lines: int = PREFETCHED_LINES) -> None:
@@ -348,7 +366,7 @@ def _is_read_again(load: Op, loop: Op, kind: str) -> bool:
     """Whether loops of a kind within one iteration of `loop` read the same elements several times, for other rows."""
     around = enclosing_loops(load)
     within = [o for o in around[around.index(loop) + 1 :] if kind_of(o) == kind and extent_of(o) != 1]
-    return any(stride_in(load, loop_var(o)) == 0 and not takes_half_by(load, loop_var(o)) for o in within)
+    return any(stride_in(load, loop_var(o)) == 0 and not takes_field_by(load, loop_var(o)) for o in within)
 
 
 # Constant columns that are read once, in several streams. Memory hands over more when the hardware's prefetchers follow

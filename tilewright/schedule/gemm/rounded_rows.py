@@ -40,13 +40,12 @@ from tilewright.loops.sums.round_terms import Rounded
 from tilewright.schedule.estimates import Counted
 from tilewright.schedule.gemm.contraction import Contraction, Tiled, is_contraction, tile_reader
 from tilewright.schedule.gemm.dequantize import (
-    PAIR,
     Dequantized,
-    are_pairs,
     groups_of_factors,
     mark_weights,
     split_in_groups,
     split_weights,
+    taken_together,
 )
 from tilewright.schedule.gemm.dot_products import dot_for
 from tilewright.schedule.gemm.gemm_axes import assign_axes, is_costly
@@ -130,7 +129,7 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
         raise ScheduleError("no groups of its terms share their factors")
     if not s.at_least(extent_of(axes.row), LEAST_ROUNDED_ROWS, of_few=True):
         raise ScheduleError("its rows are few")
-    pairs = are_pairs(s, weights)
+    together = taken_together(s, weights)
     plan = plan_gemm(s, sums, target, None, [weights], False)
     panel = plan.panel or plan.decision.tile.columns
     tile = tile_of_groups(panel, plan.shape, target)
@@ -143,12 +142,12 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     terms = Stage("terms", "reduce", "add", made.sums, made.axes, [made.terms])
     codes = Stage(weights.name, "map", "", made.codes, weights.axes)
     tiled = tile_reader(s, replace(plan, weights=[codes]), target, may_write_lines=False)  # rows share codes
-    _sum_groups(s, plan, tiled, terms, codes, dot, pairs, target)
+    _sum_groups(s, plan, tiled, terms, codes, dot, together, target)
     parallelize_each(s, [o for o in tiled.parts[0].outer if o.parent is not None][:1], target)
 
 
 def _sum_groups(
-    s: Schedule, plan: GemmPlan, tiled: Tiled, terms: Stage, codes: Stage, dot: Dot, pairs: bool, target: Target
+    s: Schedule, plan: GemmPlan, tiled: Tiled, terms: Stage, codes: Stage, dot: Dot, together: int, target: Target
 ) -> None:
     """Sums of groups in registers, which are added to those of the tile in memory."""
     lanes = plan.decision.tile.lanes
@@ -162,11 +161,9 @@ def _sum_groups(
         over = added[-1].add.outer[-1]
         groups.append(tile_sums(s, terms, over, plan.axes.tile, lanes, IN_REGISTERS, split.inner))
     panel = tiled.panel[-1] if tiled.panel else tiled.parts[0].outer[0]
-    dequantized = _codes_of_panel(s, groups, codes, panel, lanes, dot, pairs)
+    dequantized = _codes_of_panel(s, groups, codes, panel, lanes, dot, together)
     orders = [dequantized.loops, *([*o.add.outer, *o.add.tile] for o in added)]
-    pack_constants(
-        s, orders, [] if dequantized.pair is None else [dequantized.pair], tiled.parts_of_panel, merged=True
-    )
+    pack_constants(s, orders, [dequantized], tiled.parts_of_panel, merged=True)
     s.simplify()
     for sums in (*groups, *added):
         for nest in sums.nests:
@@ -179,7 +176,7 @@ def _sum_groups(
 
 
 def _codes_of_panel(
-    s: Schedule, sums: Sequence[TileSums], codes: Stage, panel: Op, lanes: int, dot: Dot, pairs: bool
+    s: Schedule, sums: Sequence[TileSums], codes: Stage, panel: Op, lanes: int, dot: Dot, together: int
 ) -> Dequantized:
     """Codes of a panel in the order of the instruction: those of a step and a column together."""
     loads = [load for group in sums for load in loads_in(group.add.loops[0]) if load.operands[0] is codes.buffer]
@@ -191,11 +188,13 @@ def _codes_of_panel(
     both = s.split(s.collapse(column, within), VECTOR_BYTES // element_bytes(made.buffer))
     s.vectorize(both.inner)
     s.unroll(both.outer)
-    if not pairs:
+    if together > dot.group:  # all bytes of a word in one iteration
+        s.unroll(s.split(step, together // dot.group).inner)
+    if together == 1:
         return Dequantized(vectors_of(s, loops, lanes), None)
     depth, *others = loops
-    outer, pair = tile_loop(s, depth, PAIR)
-    return Dequantized(vectors_of(s, [*outer, pair, *others], lanes), pair)
+    outer, taken = tile_loop(s, depth, min(together, dot.group))
+    return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together)
 
 
 def _ask_for_next_rows(s: Schedule, part: Nest) -> None:

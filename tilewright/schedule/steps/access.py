@@ -10,7 +10,7 @@ from tilewright.ir.sym import Sym, sym
 from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
-from tilewright.loops.analysis.halves import half_of
+from tilewright.loops.analysis.fields import field_of
 from tilewright.loops.edit import address_of, body_of, buffer_type, extent_of, is_loop, loop_var
 
 
@@ -27,11 +27,16 @@ def stride_of(address: Sym, v: Sym) -> Sym | None:
     return None if found is None else found[0]
 
 
-def takes_half_by(load: Op, v: Sym) -> bool:
-    """Whether `v` says which half of the byte that a load reads is taken."""
-    taken = (half_of(r) for shifted in load.result.users for u in shifted.results for c in u.users for r in c.results)
-    shifts = [half.shift.op for half in taken if half is not None]
+def takes_field_by(load: Op, v: Sym) -> bool:
+    """Whether `v` says which half of the byte, or which field of the word, that a load reads is taken."""
+    shifts = [field.shift.op for op in users_beyond(load, 3) for r in op.results if (field := field_of(r)) is not None]
     return any(o is not None and o.name == "index" and v in o.attrs["expr"].vars for o in shifts)
+
+
+def users_beyond(op: Op, steps: int) -> set[Op]:
+    """What reads results of an op, directly or by way of others, in so many steps."""
+    users = {user for r in op.results for user in r.users}
+    return users.union(*(users_beyond(user, steps - 1) for user in users)) if steps > 1 else users
 
 
 def elements_read(load: Op, loops: Iterable[Op]) -> int | None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from tilewright.codegen.cpu.kernel.functions import absolute
+from tilewright.codegen.cpu.kernel.functions import absolute, intrinsic
 from tilewright.codegen.cpu.kernel.indices import Indices
 from tilewright.codegen.cpu.kernel.lanes import literal, register_type, vector
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
-from tilewright.loops.analysis.halves import HALF_BITS, half_of
+from tilewright.ir.scalar import converted_from
+from tilewright.ir.sym import Sym
+from tilewright.loops.analysis.fields import JoinedFields, TakenField, field_of, fields_operand
 from tilewright.target.target import Target
 
 
@@ -267,7 +269,23 @@ def _encoded(x: Reg, to: _SmallFloat) -> Reg:
     return signed.convert("trunc", to.dtype)
 
 
+# Elements of less than a byte
+
+
+def packed_as(op: Op, values: Mapping[Value, Reg], indices: Indices, target: Target) -> Reg | None:
+    """What an op converts, where that is a half of a byte or fields of words; None for other ops, and where the machine
+    does that best by the letter."""
+    dtype = op.result.scalar.dtype
+    half = _half_operand(op, values) if dtype is dt.f32 else None
+    if half is not None:
+        return _half_as_float(half, indices, target)
+    fields = fields_operand(op) if dtype is dt.f32 or dtype.is_int else None
+    return None if fields is None else _converted_fields(fields, dtype, values, indices, target)
+
+
 # Halves of bytes
+
+HALF_BITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,18 +297,18 @@ class Half:
     dtype: DType
 
 
-def half_operand(op: Op, values: Mapping[Value, Reg]) -> Half | None:
+def _half_operand(op: Op, values: Mapping[Value, Reg]) -> Half | None:
     """What a cast to float32 converts, where that is a half of a byte; None for other casts."""
-    (source,) = op.operands
-    taken = half_of(source) if op.result.scalar.dtype is dt.f32 and source.scalar.dtype.is_int else None
-    if taken is None:
+    source = converted_from(op.result)
+    taken = None if source is None else field_of(source)
+    if taken is None or not taken.is_half:
         return None
     amount = values[taken.shift]
     shift = int(amount.name) if amount.is_literal and amount.lanes == 1 else -1
-    return Half(values[taken.load.result], shift, source.scalar.dtype) if shift in (0, HALF_BITS) else None
+    return Half(values[taken.load.result], shift, taken.dtype) if shift in (0, HALF_BITS) else None
 
 
-def half_as_float(half: Half, indices: Indices, target: Target) -> Reg | None:
+def _half_as_float(half: Half, indices: Indices, target: Target) -> Reg | None:
     """The elements as float32; None where the machine does that best by the letter.
 
     By the letter a byte is shifted and its upper bits are made those of an element, and x86 has no shifts of bytes. So
@@ -329,3 +347,84 @@ def _in_mantissa(byte: Reg, dtype: DType) -> Reg:
     if dtype is dt.u4:
         return ((byte & 0xF0) | bits).as_float - float(start)
     return ((byte & 0xF0) ^ (bits | 0x80)).as_float - float(start + 8)
+
+
+# JoinedFields of words
+
+
+def _converted_fields(
+    fields: JoinedFields, dtype: DType, values: Mapping[Value, Reg], indices: Indices, target: Target
+) -> Reg | None:
+    """The elements in another dtype; None where it is not known which byte of the words they are in.
+
+    The fields of all four bytes are brought together by a few instructions on words, which neighbours share; each is
+    taken from there as a float by two: one puts it in the mantissa of a float of which it is the units, and one
+    subtracts what is too much.
+    """
+    places = [_place_of(part, indices) for part in fields.parts]
+    if any(place is None for place in places):
+        return None
+    found = [place for place in places if place is not None]
+    byte = found[0][0]
+    if any(other != byte for other, _ in found) or (dtype.is_int and dtype.bits <= fields.bits):
+        return None
+    words = [values[part.load.result] for part in fields.parts]
+    key = ("fields", *(word.name for word in words), *(at for _, at in found))
+    together = indices.once(key, lambda: _brought_together(fields, words, [at for _, at in found], indices, target))
+    at, bits = 8 * byte, fields.bits
+    if dtype.is_float and at + bits <= _MANTISSA_BITS:
+        return _taken_as_float(together, at, bits, signed=fields.is_signed)
+    top = together << 32 - at - bits if at + bits < 32 else together
+    low = top.arithmetic_shift(32 - bits) if fields.is_signed else top >> 32 - bits
+    return convert(low.text.named(low.name, dt.i32, low.lanes), dtype)
+
+
+def _place_of(field: TakenField, indices: Indices) -> tuple[int, Sym] | None:
+    """Which byte of its word a field is in, and its lowest bit there."""
+    if field.shift.op is None or field.shift.op.name != "index":
+        return None
+    known, rest = indices.known_part(field.shift.op.attrs["expr"])
+    low, high = rest.interval
+    at = known % 8 + rest
+    if indices.lanes_of(rest) > 1 or low < 0 or known % 8 + high + field.bits > 8 or not 0 <= known < 32:
+        return None
+    return known // 8, at
+
+
+def _brought_together(
+    fields: JoinedFields, words: Sequence[Reg], places: Sequence[Sym], indices: Indices, target: Target
+) -> Reg:
+    """Words whose bytes each have the fields of one element at their low end, with other bits above."""
+    low = _moved_down(words[0], places[0], 0, indices, target)
+    if fields.high is None:
+        return low
+    mask = 0x01010101 * ((1 << fields.low.bits) - 1)
+    high = _moved_down(words[1], places[1], fields.low.bits, indices, target)
+    return (low & mask) | (high & (0xFFFFFFFF ^ mask))
+
+
+def _moved_down(word: Reg, at: Sym, to: int, indices: Indices, target: Target) -> Reg:
+    """A word whose bits from `at` of each byte on are those from `to` on; what comes from other bytes is elsewhere."""
+    number = indices.number(at)
+    if isinstance(number, int):
+        return word >> number - to if number > to else word << to - number if number < to else word
+    by = indices.once(("shift", at, word.lanes), lambda: number.to(dt.u32).splat(word.lanes))
+    if not to:
+        return word >> by
+    if not target.has_mask_registers:  # no instruction rotates words there
+        return (word >> by) << to
+    return intrinsic("fshr", word, word, by - to)
+
+
+def _taken_as_float(word: Reg, at: int, bits: int, *, signed: bool) -> Reg:
+    """The element in so many bits of words from `at` on, which a mantissa has."""
+    start = 1 << _MANTISSA_BITS - at
+    pattern = int(np.float32(start).view(np.int32))
+    taken = word & ((1 << bits) - 1 << at)
+    if not signed:
+        return (taken | pattern).as_float - float(start)
+    sign = 1 << bits - 1
+    return (taken ^ (pattern | sign << at)).as_float - float(start + sign)
+
+
+_MANTISSA_BITS = 23

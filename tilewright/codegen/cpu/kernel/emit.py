@@ -10,7 +10,7 @@ from dataclasses import replace
 from tilewright.codegen.cpu.families import Families, Shared, parameter
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.choices import ChosenLoads
-from tilewright.codegen.cpu.kernel.convert import clamped, convert, half_as_float, half_operand, reinterpret
+from tilewright.codegen.cpu.kernel.convert import clamped, convert, packed_as, reinterpret
 from tilewright.codegen.cpu.kernel.dots import groups_of, instruction_for, joined, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
@@ -492,11 +492,8 @@ class _Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
-        half = half_operand(op, self.values)
-        if half is not None and (found := half_as_float(half, self.indices, self.target)) is not None:
-            self.values[op.result] = found
-            return
-        self.values[op.result] = convert(self.values[op.operands[0]], op.result.scalar.dtype)
+        found = packed_as(op, self.values, self.indices, self.target)
+        self.values[op.result] = found or convert(self.values[op.operands[0]], op.result.scalar.dtype)
 
     def _limited(self, op: Op, limited: Limited) -> None:
         x = self.values[limited.value]

@@ -447,6 +447,13 @@ class Indices:
 
     # Addresses
 
+    def known_part(self, e: Sym) -> tuple[int, Sym]:
+        """`e` as the sum of a number and of what is not known here."""
+        known = {v: n for v, n in self._known.items() if v in e.vars}
+        terms = (e.subs(known) if known else e).terms
+        constant = sum(coef for mono, coef in terms if mono is ONE)
+        return constant, e.subs(known) - constant if known else e - constant
+
     def affine(self, e: Sym) -> Affine:
         """`e` split by how it depends on the lane."""
         plan = self._plans.get(e)
