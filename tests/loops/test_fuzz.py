@@ -33,7 +33,7 @@ def test_fresh_seeds(fresh_seed: int) -> None:
 def test_every_primitive_is_tried() -> None:
     for module in pkgutil.walk_packages(loops.__path__, f"{loops.__name__}."):
         importlib.import_module(module.name)
-    others = {"specialize", "round_terms"}  # the second gives other results (tests/loops/order/test_round_terms.py)
+    others = {"specialize", "round_terms"}  # the second gives other results (tests/loops/lanes/test_round_terms.py)
     assert PRIMITIVES.keys() - STEPS.keys() == others, "add these to STEPS in tests/loops/steps.py"
 
 

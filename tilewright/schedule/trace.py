@@ -24,6 +24,7 @@ from tilewright.loops.conditions.guard_reduction import guard_reduction
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.conditions.specialize import specialize
 from tilewright.loops.lanes.dot import dot
+from tilewright.loops.lanes.round_terms import round_terms
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
 from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
@@ -40,7 +41,6 @@ from tilewright.loops.order.fuse import collapse, fuse
 from tilewright.loops.order.parallel import parallel, serial
 from tilewright.loops.order.peel import peel
 from tilewright.loops.order.reorder import reorder
-from tilewright.loops.order.round_terms import round_terms
 from tilewright.loops.order.split import split
 from tilewright.loops.order.split_evenly import split_evenly
 from tilewright.loops.order.split_range import split_range

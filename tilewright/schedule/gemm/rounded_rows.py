@@ -34,7 +34,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import buffer_type, extent_of, kind_of
 from tilewright.loops.kernel_info import constants_of, kernel_info
-from tilewright.loops.order.round_terms import Rounded
+from tilewright.loops.lanes.round_terms import Rounded
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
 from tilewright.schedule.estimates import Counted

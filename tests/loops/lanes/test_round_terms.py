@@ -10,7 +10,7 @@ from tilewright.ir.core import Func
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.text import print_func
 from tilewright.loops.edit import find_loop
-from tilewright.loops.order.round_terms import SMALLEST, round_terms
+from tilewright.loops.lanes.round_terms import SMALLEST, round_terms
 from tilewright.ops.define.loop_programs import run_kernel
 
 WEIGHTS = """
