@@ -136,6 +136,7 @@ REFUSED = {
     "scales within a group": (WEIGHTS.replace("s[a // 4, b]", "s[a % 2, b]"), 4, "share"),
     "weights of floats": (WEIGHTS.replace("q: &i8", "q: &f16"), 4, "no sum of one integer"),
     "integers of 32 bits": (WEIGHTS.replace("q: &i8", "q: &i32"), 4, "does not hold"),
+    "sums of more than 32 bits": (WEIGHTS.replace("q: &i8", "q: &i16"), 4, "more than 32 bits"),
     "a codebook": (WEIGHTS.replace("f32(q[a, b])", "exp(f32(q[a, b]))"), 4, "no sum of one integer"),
     "sums of float64": (WEIGHTS.replace("y: &f32", "y: &f64").replace("+= x[i, k] * w[k, j]",
                                                                        "+= f64(x[i, k] * w[k, j])"), 4, "f64"),

@@ -217,6 +217,23 @@ def test_weights_of_less_than_a_byte(activations: str, low: int, bits_of_a_weigh
         assert np.all(np.abs(model(x)[0] - exact) <= bound(x.astype(np.float64), wanted.astype(np.float64), bits))
 
 
+@pytest.mark.parametrize("activations", ["int16", "int8"])
+def test_products_of_integers_that_are_too_long_for_sums_stay_in_float32(activations: str) -> None:
+    w = np.full((256, 384), 2**15 - 1, np.int16)
+    factors = (1e-3 * scales(8, 384)).astype(np.float16)
+
+    def body(x: Value) -> Value:
+        return contract.matmul(x, ew.mul(f32(w), spread(factors, 256)))
+
+    module = oracle.build([tensor(dt.f32, (N, 256))], body)
+    model = Model(compile_module(module, Options(activations=activations), parse_target("host,l2=128")), 1)
+    (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
+    assert not is_rounded(kernel)
+    x = RNG.random((20, 256), np.float32)
+    exact = x.astype(np.float64) @ (w * np.repeat(factors.astype(np.float64), 32, 0))
+    np.testing.assert_allclose(model(x)[0], exact, rtol=1e-5)
+
+
 def test_rows_of_heads_and_work_behind_the_sums() -> None:
     """Results in the order of heads, whose panels lie within one, and behind a function that is a loop of its own."""
 

@@ -365,6 +365,9 @@ def _integers_alone(found: _Factors, parts: _Parts, digits: int) -> Value:
     least = -(1 << given.bits - 1) if given.kind == "int" and digits <= 8 else 0
     if not dtype.holds(given) and not (least and given.bits <= dtype.bits):
         refuse(STEP, found.weight.operands[0], f"its integers are {source.scalar.dtype}, which {dtype} does not hold")
+    largest = (1 << given.bits) - 1 if least or given.kind == "uint" else 1 << given.bits - 1
+    if parts.group * largest * ((1 << digits - 1) - 1) >> 31:
+        refuse(STEP, found.weight.operands[0], f"sums of {parts.group} products may need more than 32 bits")
     before = found.weight.operands[0]
     codes = _alloc(dtype, buffer_type(before).shape, before.name)
     write = _Writer()
