@@ -57,6 +57,26 @@ def test_answers_follow_from_the_logits_of_all_that_is_before(folder: Path, mode
     assert model.generate(read, max_tokens=10, ends=False) == answer.text
 
 
+def test_what_is_read_is_that_of_the_call(decoder: CompiledReader) -> None:
+    """An array that is changed behind it changes nothing."""
+    decoder, given = decoder.fork(), np.array([5, 9, 40, 7])
+    decoder.read(given)
+    wanted = decoder.feed([START])
+    decoder.read(given)
+    given[:] = 3
+    np.testing.assert_array_equal(decoder.feed([START]), wanted)
+
+
+def test_tokens_that_no_integer_of_the_model_holds_are_none(decoder: CompiledReader) -> None:
+    with pytest.raises(InputError, match="there is no token 18446744073709551615"):
+        decoder.fork().read(np.array([3, 2**64 - 1], np.uint64))
+
+
+def test_texts_are_scored_by_decoders_alone(model: llm.LanguageModel) -> None:
+    with pytest.raises(OptionError, match="a text is scored token by token"):
+        model.score_text()
+
+
 def test_beams_scores_and_logits(model: llm.LanguageModel) -> None:
     greedy = model.answer(TEXT, max_tokens=6, ends=False).tokens
     (one,) = model.beams(TEXT, 1, max_tokens=6)

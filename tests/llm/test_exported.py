@@ -17,7 +17,8 @@ import tilewright
 from tests.llm.vocabularies import written_folder
 from tilewright import llm
 from tilewright.frontends.onnx import ExportedDecoder
-from tilewright.frontends.onnx.decoder import for_one_sequence
+from tilewright.frontends.onnx.decoder import _decided, for_one_sequence
+from tilewright.ir import sym as s
 from tilewright.llm.decoder import CompiledDecoder
 from tilewright.llm.loading import load_decoder
 from tilewright.runtime.errors import InputError, OptionError
@@ -210,6 +211,15 @@ def test_the_context_is_that_of_files_beside_it(tmp_path: Path, name: str, field
     path = saved(tmp_path / "m.onnx", grouped())
     (tmp_path / name).write_text(json.dumps(fields))
     assert load_decoder(path, threads=1, cache=False).context == context
+
+
+def test_sizes_follow_from_equations_and_not_from_remainders() -> None:
+    n, m = s.var("n"), s.var("m")
+    for condition, wanted in (
+        (s.eq(n, 5), [(n, 5)]), (s.eq(7, n + 1), [(n, 6)]), (s.eq(n % 2, 0), []), (s.eq(n * n, 4), []),
+        (s.eq(n * n + n, 6), []), (s.eq(n, m), []), (s.le(n, 0), []),
+    ):  # fmt: skip
+        assert list(_decided([condition])) == wanted, condition
 
 
 def test_other_models_stay_as_they_are() -> None:

@@ -59,22 +59,43 @@ RECORDED = {
 @pytest.mark.parametrize(("rate", "width", "channels"), [(16000, 2, 1), (16000, 1, 2), (48000, 4, 1), (8000, 2, 2)])
 def test_wave_files_become_samples(tmp_path: Path, rate: int, width: int, channels: int) -> None:
     path = written(tmp_path / "t.wav", tone(500, 0.25, rate), rate=rate, width=width, channels=channels)
-    found, wanted = wave_samples(path), tone(500, 0.25)
+    found, wanted = wave_samples(path, RATE), tone(500, 0.25)
     assert found.shape == wanted.shape
     assert np.abs(found - wanted).max() < (0.02 if width == 1 else 1e-3)
 
 
 def test_what_is_no_speech_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.wav").write_bytes(b"RIFF....")
-    for path in (tmp_path / "t.wav", tmp_path / "none.wav"):
-        with pytest.raises(InputError, match="the speech cannot be read"):
-            wave_samples(path)
+    (tmp_path / "short.wav").write_bytes(b"")
+    for path in (tmp_path / "t.wav", tmp_path / "none.wav", tmp_path / "short.wav"):
+        with pytest.raises(InputError, match=r"the speech cannot be read: [a-z[]"):
+            wave_samples(path, RATE)
     with pytest.raises(InputError, match=r"0\.1 s of speech are more than the 0\.05 s"):
         log_mel(np.zeros(1600), 80, 5)
-    for wrong in (np.zeros((2, 3)), np.zeros(3, np.int16), np.array([np.nan])):
+    for wrong in (np.zeros((2, 3)), np.zeros(3, np.int16), np.array([np.nan]), np.array([1e200]), np.array([-32768.0])):
         with pytest.raises(InputError, match="speech is a list of finite samples"):
             log_mel(wrong, 80, 5)
-    assert not wave_samples(written(tmp_path / "empty.wav", np.zeros(0), rate=8000)).size
+    assert not wave_samples(written(tmp_path / "empty.wav", np.zeros(0), rate=8000), RATE).size
+
+
+def test_headers_of_files_do_not_decide_how_much_memory_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "t.wav"
+    for rate in (1, 8000, 16000, 44100):
+        most = max(2 * rate, 1)
+        assert wave_samples(written(path, np.zeros(most), rate=rate), 2 * RATE).size == 2 * RATE
+        with pytest.raises(InputError, match="the speech is longer than the 2 s that are read at once"):
+            wave_samples(written(path, np.zeros(most + 1), rate=rate), 2 * RATE)
+    for told, said in (({"rate": 2**30}, "1073741824 Hz"), ({"channels": 1000}, "in 1000 channels")):
+        with pytest.raises(InputError, match=f"samples of 16 bits .*{said}"):
+            wave_samples(written(path, np.zeros(4), **told), RATE)
+    whole = bytearray(written(path, tone(500, 0.1)).read_bytes())
+    whole[4:8] = whole[40:44] = b"\xff" * 4  # as programs write it that do not know the end
+    path.write_bytes(whole)
+    assert wave_samples(path, RATE).size == RATE // 10
+    whole[20:22] = b"\3\0"  # floats
+    path.write_bytes(whole)
+    with pytest.raises(InputError, match=r"unknown format: 3(.*\n)+.*of integers of 16 bits"):
+        wave_samples(path, RATE)
 
 
 @pytest.fixture(scope="module")

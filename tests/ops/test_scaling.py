@@ -15,7 +15,7 @@ from tilewright.ir.core import Block, Builder, Module, Op
 from tilewright.ir.types import tensor
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate
-from tilewright.ops.elementwise import max_
+from tilewright.ops.elementwise import div, max_, mul
 from tilewright.ops.traits.scaling import axis_of_factors
 
 
@@ -84,6 +84,14 @@ STOPPING: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "attrs"), STOPPING, ids=[s[0] for s in STOPPING])
 def test_what_does_not(name: str, attrs: dict[str, Any]) -> None:
     assert axis_of_factors(application(name, IMAGE, **attrs), 1, lambda v: None) is None
+
+
+def test_a_square_has_them_twice() -> None:
+    block = Block([tensor(dt.f32, (2, 3))])
+    with Builder(block, Module()):
+        mul(block.args[0], block.args[0])
+        div(block.args[0], block.args[0])
+    assert [axis_of_factors(op, 1, lambda v: None) for op in block.ops] == [None, None]
 
 
 @pytest.mark.parametrize(("number", "into"), [(0, 1), (float("-inf"), 1), (1, None), (None, None)])

@@ -21,7 +21,7 @@ from tilewright.llm.extras import needing_extra
 from tilewright.llm.generation import DEFAULT_TOKENS, Answer, Constraint, Reason, Stream, Wanted, check_prompt
 from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, tokens_of
 from tilewright.llm.reading.decoder import ReadingDecoder
-from tilewright.llm.reading.speech import log_mel, wave_samples
+from tilewright.llm.reading.speech import STEP, log_mel, wave_samples
 from tilewright.llm.reading.transcription import begin_of
 from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
@@ -186,8 +186,9 @@ class LanguageModel:
         reader = self._reader
         if reader is None or reader.channels is None:
             raise OptionError("the model reads no speech", hint="load one that does, such as Whisper, or use generate")
-        samples = speech if isinstance(speech, np.ndarray) else wave_samples(Path(speech))
-        read = log_mel(samples, reader.channels, 2 * reader.room)
+        frames = 2 * reader.room
+        samples = speech if isinstance(speech, np.ndarray) else wave_samples(Path(speech), frames * STEP)
+        read = log_mel(samples, reader.channels, frames)
         start = self.tokenizer.special.start
         first = self._using(lambda decoder: decoder.feed(start), read) if language is None and start else None
         begin = begin_of(self.tokenizer, language, task, first)
@@ -303,6 +304,7 @@ class LanguageModel:
         """How likely the model finds the text of a file (None: a built-in one of many kinds), and how long a token
         takes. `of`: the checkpoint whose weights, computed in float64, it is compared with. The text is cut into pieces
         of at most `window` tokens. `how`: threads, session, progress and cache of the reference's compilation."""
+        self._need_decoder("a text is scored token by token")
         pieces = pieces_of(text_of(text)[0], self.tokenizer, self.context, window=window)
         reference = None
         if of is not None:

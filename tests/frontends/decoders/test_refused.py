@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 import tilewright
+from tests.frontends.decoders import encoded
 from tests.frontends.decoders.checkpoints import cases, tensor, write_folder, write_safetensors
+from tilewright.frontends.decoders.config import MAX_COUNT
 from tilewright.frontends.decoders.load import load_decoder
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.runtime.errors import InputError, OptionError
 
-CASES = cases()
+CASES = cases() | encoded.cases()
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
 
@@ -52,6 +54,12 @@ WRONG: dict[str, tuple[str, Change, str]] = {
     "width": ("phi3", field("num_attention_heads", 6), "'hidden_size' 32 is no multiple of 'num_attention_heads' 6"),
     "epsilon": ("llama", field("rms_norm_eps", 0), "'rms_norm_eps' is 0, and must be a number above 0"),
     "nan": ("llama", field("rms_norm_eps", float("nan")), "'rms_norm_eps' is nan, and must be a finite number"),
+    "beyond floats": ("llama", field("rms_norm_eps", 10**400), "'rms_norm_eps' is 1000.*must be a finite number"),
+    "taps": ("mamba", field("conv_kernel", MAX_COUNT), "'conv_kernel' is 2147483647, .* from 1 to 256"),
+    "channels": ("mamba", field("expand", 1e308), r"'expand' is 1e\+308, and must be a number that makes"),
+    "no channels": ("mamba", field("expand", 0.001), "'expand' is 0.001, and must be a number that makes"),
+    "paces": ("mamba2", field("time_step_limit", [0, 10**400]), "'time_step_limit' is .* must be two numbers"),
+    "angles": ("marian", field("d_model", 1 << 30), "'d_model' is 1073741824"),
     "flag": ("llama", field("attention_bias", 1), "'attention_bias' is 1, and must be true or false"),
     "activation": ("llama", field("hidden_act", "tanhh"), "the activation 'tanhh' is not supported"),
     "alias": ("gpt2", field("n_head", 0), "'n_head' is 0"),
@@ -101,8 +109,8 @@ def test_a_wrong_config_is_told_with_its_file_and_field(tmp_path: Path, what: st
 
 
 JUNK: tuple[Any, ...] = (
-    None, 0, -1, 1, 3, 1 << 14, 1 << 31, 1 << 60, 0.5, 1e300, float("nan"), True, False, "", "relu", [], [1], {},
-    {"a": 1},
+    None, 0, -1, 1, 3, 1 << 14, 1 << 30, MAX_COUNT, 1 << 60, 10**400, 0.5, 1e308, float("nan"), True, False, "", "relu",
+    [], [1], [0, 10**400], {}, {"a": 1},
 )  # fmt: skip
 
 
@@ -189,6 +197,21 @@ def test_options_that_are_not_possible(tmp_path: Path) -> None:
     for wrong in ({"capacity": 0}, {"capacity": True}, {"capacity": 1 << 40}, {"logits": "first"}, {"weights": "int3"}):
         with pytest.raises(OptionError, match=f"{next(iter(wrong))}="):
             DecoderSource(path, **wrong)
+    names: list[tuple[Any, str]] = [
+        ([1], r"importance=\[1\] is not allowed"), ({3: np.ones(3, np.float32)}, "dict of names to arrays"),
+        ({"a": [1.0]}, "importance= of 'a'"), ({"a": np.ones((2, 2))}, "importance= of 'a'"),
+        ({"a": np.array([1.0, np.nan])}, "finite numbers from 0 on"), ({"a": np.array([-1.0])}, "from 0 on"),
+        ({"a": np.array([1e300])}, "finite"), ({"a": np.array(["x"])}, "importance= of 'a'"),
+    ]  # fmt: skip
+    for given, said in names:
+        with pytest.raises(OptionError, match=said):
+            DecoderSource(path, weights="int4", importance=given)
+    ones = np.ones(3, np.float32)
+    with pytest.raises(OptionError, match="importance= has names that no tensor has: a"):
+        load_decoder(DecoderSource(path, weights="int4", importance={"a": ones}))
+    given = {"model.layers.0.mlp.up_proj.weight": ones}
+    with pytest.raises(OptionError, match=r"up_proj.weight' has 3 numbers, and the tensor is \[40, 32\]"):
+        load_decoder(DecoderSource(path, weights="int4", importance=given))
     with pytest.raises(OptionError, match="path=3"):
         DecoderSource(3)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="constants= were given for a language model"):

@@ -80,6 +80,9 @@ def test_columns_that_count_more_lose_less(minimum: bool, fresh_seed: int) -> No
         for given in (None, importance)
     )
     assert (weighed * importance).sum() < 0.95 * (plain * importance).sum()
+    for factor in (2.0**-120, 2.0**120):  # sums of products with them are finite, and not 0
+        other = encoded(values, "int4", 64, minimum, importance=importance * np.float32(factor)).decoded()
+        np.testing.assert_array_equal(np.square(other - values), weighed)
     of_none = encoded(values, "int4", 64, minimum, importance=np.zeros(500, np.float32)).decoded()
     assert np.isfinite(of_none).all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import tilewright
 from tests.llm.checkpoints import model_file
 from tilewright import llm
 from tilewright.cli.app import commands
+from tilewright.llm.texts.promised import promised_weights
 from tilewright.llm.texts.sample import SAMPLE
 from tilewright.llm.texts.score import pieces_of
 from tilewright.llm.vocabulary import read_vocabulary
@@ -98,6 +100,21 @@ def test_it_is_chosen_once(place: Path, loaded: llm.LanguageModel, monkeypatch: 
     np.testing.assert_array_equal(again.logits("Once"), loaded.logits("Once"))
     with pytest.raises(AssertionError, match="chosen again"):
         llm.load(place / "m.gguf", **auto(place, max_drop=0.2))
+    how = auto(place)
+    del how["weights"]
+    promised_weights(place / "m.gguf", loaded.tokenizer, **how)
+    with monkeypatch.context() as damaged, pytest.raises(AssertionError, match="chosen again"):
+        damaged.setattr(tilewright.Session, "recall", lambda session, about: b'{"importance": {"a": 1')
+        promised_weights(place / "m.gguf", loaded.tokenizer, **how)
+    with pytest.raises(AssertionError, match="chosen again"):  # other tokens
+        promised_weights(place / "m.gguf", replace(loaded.tokenizer, segmenter=Bytes()), **how)
+
+
+class Bytes:
+    """A token for each byte."""
+
+    def encode(self, text: str, *, control: bool, first: bool) -> list[int]:
+        return list(text.encode())
 
 
 def test_records_are_read_again(loaded: llm.LanguageModel) -> None:
@@ -157,6 +174,8 @@ def test_mistakes(place: Path, tmp_path: Path) -> None:
         llm.load(place / "m.gguf", **auto(place, text=tmp_path / "short.txt"))
     with pytest.raises(OptionError, match="window=1 is not allowed"):
         pieces_of("text", read_vocabulary(place / "m.gguf").tokenizer, 256, window=1)
+    with pytest.raises(InputError, match=r"nothing to compare: the text has .* and the context 1 positions"):
+        llm.load(place / "m.gguf", context=1, threads=1, cache=False).score_text(place / "text.txt")
 
 
 def test_commands_choose_tell_and_attach(

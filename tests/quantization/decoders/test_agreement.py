@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tilewright.quantization.decoders.agreement import Agreement, ComparedLogits, compared
+from tilewright.runtime.errors import OptionError
 
 
 @pytest.mark.fresh_seeds(2)
@@ -34,6 +36,18 @@ def test_special_values() -> None:
     assert found.same.tolist() == [True, False, False, True]
     assert found.divergences[0] == 0 and found.divergences[3] == 0
     assert np.isinf(found.divergences[1]) and np.isinf(found.divergences[2])
+
+
+def test_a_reference_that_is_no_number_agrees_with_nothing() -> None:
+    numbers, none = np.array([[3.0, 1.0]]), np.array([[np.nan, 1.0]])
+    for found in (compared(none, numbers), compared(numbers, none), compared(none, none)):
+        assert not found.same.any() and np.isinf(found.divergences).all()
+
+
+@pytest.mark.parametrize("confidence", [2.0, 1, 0.4, float("nan"), "95%", True])
+def test_a_confidence_is_a_share(confidence: Any) -> None:
+    with pytest.raises(OptionError, match=r"confidence=.* is not allowed: give a number from 0.5 on"):
+        ComparedLogits(np.ones(3, bool), np.zeros(3)).agreement(confidence)
 
 
 def test_texts_say_what_is_bounded() -> None:

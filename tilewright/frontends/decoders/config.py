@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +12,13 @@ from tilewright.ir.diag import ModelError
 MAX_COUNT = (1 << 31) - 1
 MAX_PARTS = 1 << 14
 """Heads, and elements of a head."""
+
+
+def is_finite(value: object) -> bool:
+    """Is it a number that a float holds? Whole numbers of JSON may be larger than any."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 class Config:
@@ -44,7 +51,7 @@ class Config:
     def number(self, name: str, default: float | None = None) -> float:
         """A finite number."""
         value = self._value(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not is_finite(value):
             raise self.wrong(name, "a finite number")
         return float(value)
 
@@ -76,7 +83,7 @@ class Config:
 
     def numbers(self, name: str, length: int) -> list[float]:
         values = self.listed(name, length)
-        if not all(isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in values):
+        if not all(map(is_finite, values)):
             raise self.wrong(name, f"a list of {length} finite numbers")
         return [float(v) for v in values]
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tilewright.frontends.weights.forms import Wanted, checked_weights
-from tilewright.runtime.errors import OptionError
-
-if TYPE_CHECKING:
-    import numpy as np
+from tilewright.runtime.errors import OptionError, short_name
 
 LOGITS = ("last", "all")
 IDS, PAST, LAST = "ids", "past", "last"
@@ -64,8 +62,8 @@ class DecoderSource:
         if not isinstance(self.hidden, bool):
             raise OptionError(f"hidden={self.hidden!r:.80} is not allowed: True or False")
         object.__setattr__(self, "weights", checked_weights(self.weights))
-        if self.importance is not None and not isinstance(self.importance, Mapping):
-            raise OptionError(f"importance={self.importance!r:.80} is not allowed: give a dict of names to arrays")
+        if self.importance is not None:
+            object.__setattr__(self, "importance", _checked_importance(self.importance))
         if self.sequences is not None and (
             not isinstance(self.sequences, int)
             or isinstance(self.sequences, bool)
@@ -80,6 +78,24 @@ class DecoderSource:
     def of(cls, source: object) -> DecoderSource:
         """A path alone stands for the defaults."""
         return source if isinstance(source, cls) else cls(str(source))
+
+
+def _checked_importance(given: object) -> dict[str, np.ndarray]:
+    """Of what was given by names f32[columns]; OptionError for numbers that weigh nothing, as negative ones."""
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise OptionError(f"importance={given!r:.80} is not allowed: give a dict of names to arrays")
+    found = {}
+    for name, numbers in given.items():
+        array = numbers if isinstance(numbers, np.ndarray) else np.empty((0, 0))
+        with np.errstate(over="ignore"):
+            wide = array.astype(np.float32) if array.dtype.kind in "iuf" else np.full(1, np.nan)
+        if wide.ndim != 1 or not np.isfinite(wide).all() or (wide < 0).any():
+            raise OptionError(
+                f"importance= of '{short_name(name, 80)}' is not allowed: give an array of finite numbers from 0 on, "
+                "one for each column"
+            )
+        found[name] = wide
+    return found
 
 
 def lane_prefix(number: int) -> str:

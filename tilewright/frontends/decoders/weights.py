@@ -110,6 +110,10 @@ class CheckpointWeights:
         ends = tuple(ignored)
         extra = [n for n in self.tensors if n not in self._used and not n.endswith(ends or ("\0",))]
         lines = []
+        strange = [name for name in self._importance if name not in self.tensors]
+        if strange:
+            what = f"importance= has names that no tensor has: {', '.join(map(shown, strange[:_LISTED]))}"
+            raise OptionError(what, hint=f"names are such as {next(iter(self.tensors), '')}")
         if self._missing:
             lines.append(_list("missing", [f"{name} {list(shape)}" for name, shape in self._missing.items()]))
         if self._wrong:
@@ -131,8 +135,11 @@ class CheckpointWeights:
             )
 
     def _as_wanted(self, name: str, stored: StoredTensor) -> StoredTensor:
-        form = self._form(name, stored) if is_matrix(stored) else None
-        return stored if form is None else as_form(stored, form, self._importance.get(name))
+        form, importance = self._form(name, stored) if is_matrix(stored) else None, self._importance.get(name)
+        if importance is not None and importance.shape != stored.shape[-1:]:
+            what = f"importance= of '{shown(name)}' has {importance.size} numbers"
+            raise OptionError(f"{what}, and the tensor is {list(stored.shape)}", hint="give one for each column")
+        return stored if form is None else as_form(stored, form, importance)
 
     def _form(self, name: str, matrix: StoredTensor) -> WeightForm | None:
         if isinstance(self._wanted, tuple):

@@ -44,13 +44,13 @@ def load_exported(
 
 
 def _decided(conditions: Iterable[Sym]) -> Iterator[tuple[Sym, int]]:
-    """Dims that must have one size, by conditions that are equations of them alone."""
+    """Dims that must have one size, by conditions that are equations of them alone (and not of a remainder, say)."""
     for condition in conditions:
         if condition.kind == "eq0" and len(condition.vars) == 1:
             (dim,) = condition.vars
-            rest, more = (condition.args[0].subs({dim: sym(n)}).value for n in (0, 1))
-            if abs(more - rest) == 1:
-                yield dim, -rest * (more - rest)
+            counts = dict(condition.args[0].terms)
+            if abs(counts.get(dim, 0)) == 1 and all(term is dim or term.is_const for term in counts):
+                yield dim, -counts[dim] * condition.args[0].subs({dim: sym(0)}).value
 
 
 def for_one_sequence(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -128,6 +128,8 @@ def encoded_as(
     weights = None
     if importance is not None:
         weights = np.pad(importance.astype(np.float32), (0, filling)).reshape(-1, kind.elements)
+        largest = np.frexp(weights.max(axis=1, keepdims=True, initial=0))[1]
+        weights = np.ldexp(weights, -largest)  # their sums are finite, and not 0
 
     def some(first: int) -> None:
         part = rows[first : first + step]

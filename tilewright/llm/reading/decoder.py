@@ -118,9 +118,9 @@ class CompiledReader(CompiledDecoder):
                 f"read them: {self.room}",
                 hint="shorten what is read, or read it in parts",
             )
-        if kinds == "iu" and (array < 0).any():
-            raise InputError(f"there is no token {array.min()}")
-        return array.astype(info.dtype, copy=False)[None]
+        if kinds == "iu" and ((wrong := array[(array < 0) | (array > np.iinfo(info.dtype).max)]).size):
+            raise InputError(f"there is no token {wrong[0]}")
+        return np.array(array, info.dtype)[None]  # a copy: it is read when tokens are fed
 
 
 def compiled_decoder(model: Model) -> CompiledDecoder:

@@ -15,6 +15,10 @@ RATE = 16_000
 """Samples of a second."""
 WINDOW, STEP = 400, 160
 """Samples that a spectrum is computed of, and from one to the next."""
+_LOUDEST = 8.0
+"""Another rate may bring samples somewhat beyond 1; integers that were not divided are far beyond."""
+_MOST_RATE, _MOST_CHANNELS = 768_000, 64
+"""Of a file: of more it is no recording."""
 _WIDTHS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
 
 
@@ -23,7 +27,7 @@ def log_mel(samples: np.ndarray, mels: int, frames: int) -> np.ndarray:
     logarithms of the energies of `mels` bands, of which all below a hundred-millionth of the greatest count as that,
     moved to about -1 to 1. InputError for more than there are frames for, and for what are no samples."""
     samples = np.asarray(samples)
-    if samples.ndim != 1 or samples.dtype.kind != "f" or not np.isfinite(samples).all():
+    if samples.ndim != 1 or samples.dtype.kind != "f" or not np.abs(samples).max(initial=0) <= _LOUDEST:
         raise InputError(
             f"speech is a list of finite samples between -1 and 1, not {samples.dtype}{list(samples.shape)}",
             hint="mix channels to one, and divide integers by their range",
@@ -58,18 +62,23 @@ def _bands(mels: int) -> np.ndarray:
     return found
 
 
-def wave_samples(path: Path) -> np.ndarray:
-    """f64[n] of a WAVE file of integers, its channels mixed, at `RATE`. InputError for other files."""
+def wave_samples(path: Path, most: int) -> np.ndarray:
+    """f64[n] of a WAVE file of integers, its channels mixed, at `RATE`. InputError for other files, and for one that
+    gives more than `most` samples, of which no more are read."""
     try:
         with wave.open(str(path), "rb") as file:
             rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
-            data = file.readframes(file.getnframes())
+            if width not in _WIDTHS or not 1 <= rate <= _MOST_RATE or channels > _MOST_CHANNELS:
+                what = f"samples of {8 * width} bits at {rate} Hz in {channels} channels are not read"
+                raise InputError(what, where=str(path), hint="write it with 16 bits at 16,000 Hz")
+            room = most * rate // RATE
+            data = file.readframes(min(file.getnframes(), room + 1))
     except (OSError, EOFError, wave.Error) as error:
-        what = f"the speech cannot be read: {error or 'it ends too soon'}"
-        raise InputError(what, where=str(path), hint="give a WAVE file (.wav)") from None
-    if width not in _WIDTHS or rate < 1:
-        raise InputError(f"samples of {8 * width} bits at {rate} Hz are not read", where=str(path),
-                         hint="write it with 16 bits")  # fmt: skip
+        what = f"the speech cannot be read: {str(error) or 'it ends too soon'}"
+        raise InputError(what, where=str(path), hint="give a WAVE file (.wav) of integers of 16 bits") from None
+    if len(data) > room * width * channels:
+        raise InputError(f"the speech is longer than the {most / RATE:g} s that are read at once", where=str(path),
+                         hint="cut it where nobody speaks, and read the parts")  # fmt: skip
     numbers = np.frombuffer(data[: len(data) // (width * channels) * (width * channels)], _WIDTHS[width])
     mixed = numbers.reshape(-1, channels).mean(axis=1)
     scaled = (mixed - 128) / 128 if width == 1 else mixed / float(1 << (8 * width - 1))

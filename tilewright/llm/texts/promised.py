@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.options import OnProgress, Options, Request
 from tilewright.quantization.decoders.probe import DecoderProbe
 from tilewright.quantization.decoders.promise import Choosing, Chosen, ComparedText, Importance, Promise
-from tilewright.runtime.errors import OptionError
+from tilewright.runtime.errors import InputError, OptionError
 from tilewright.session import Session
 
 _MOST_PIECES = 32
@@ -59,12 +60,14 @@ def promised_weights(
     digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     source = DecoderSource(path, capacity=context)
     key = session.key(Request.of(source, None, None), Options(threads=threads, **fields)) if cache else None
-    about = f"forms of {key}: {promise} {digest}"
+    pieces = pieces_of(content, tokenizer, min(context or WINDOW, context_of(path)), most=_MOST_PIECES)
+    tokens = hashlib.blake2b(b"".join(p.tobytes() for p in pieces), digest_size=16).hexdigest()  # by this vocabulary
+    about = f"forms of {key}: {promise} {digest} {tokens}"
     known = session.recall(about) if key else None
     if known is not None:
-        return Chosen.of(json.loads(known))
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, InputError):  # it is damaged
+            return Chosen.of(json.loads(known))
     how: dict[str, Any] = {"session": session, "progress": progress, "threads": threads, "cache": cache}
-    pieces = pieces_of(content, tokenizer, min(context or WINDOW, context_of(path)), most=_MOST_PIECES)
 
     def compiled(forms: dict[str, str], importance: Importance) -> Callable[[np.ndarray], np.ndarray]:
         source = DecoderSource(path, capacity=context, weights=forms or None, importance=importance)

@@ -52,7 +52,7 @@ def text_of(file: str | Path | None) -> tuple[str, str]:
         return SAMPLE, BUILT_IN
     try:
         return Path(file).read_text(encoding="utf-8"), str(file)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # bytes that are no text, or a path that is none
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"the text cannot be read: {reason}", where=str(file), hint="give a file in UTF-8") from error
 
@@ -67,7 +67,7 @@ def pieces_of(
     begin = tokenizer.encode("")
     tokens = tokenizer.encode(text, begin=False)
     size = min(window, context, max(_MOST_LOGITS // tokenizer.size, 32)) - len(begin)
-    if size < 1 or len(begin) + len(tokens) < 2:
+    if size < 1 or len(begin) + min(size, len(tokens)) < 2:
         raise InputError(
             f"there is nothing to compare: the text has {len(tokens)} tokens, and the context {context} positions",
             hint="give a longer text",

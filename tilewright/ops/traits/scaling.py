@@ -47,7 +47,7 @@ def axis_of_factors(op: Op, axis: int, number_of: Callable[[Value], Number | Non
     types = [v.type for v in op.operands]
     if operator is None or not types or not all(isinstance(t, TensorType) for t in types):
         return None
-    given = [_number(number_of(v)) if k else _Factors(axis) for k, v in enumerate(op.operands)]
+    given = [_Factors(axis) if v is op.operands[0] else _number(number_of(v)) for v in op.operands]
     return _of_operator(operator, types, op.attrs, given).axis  # type: ignore[arg-type]
 
 

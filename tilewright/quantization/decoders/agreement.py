@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.quantization.decision.bounds import clopper_pearson, mean_bound
+from tilewright.runtime.errors import OptionError
 
 Logits = Callable[[np.ndarray], np.ndarray]
 """Logits [n, vocabulary] behind each of n tokens, which follow one another."""
@@ -35,6 +36,9 @@ class Agreement:
 
     @classmethod
     def of(cls, same: np.ndarray, divergences: np.ndarray, confidence: float) -> Agreement:
+        """OptionError for a confidence that is no share from a half to 1."""
+        if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0.5 <= confidence < 1:
+            raise OptionError(f"confidence={confidence!r:.80} is not allowed: give a number from 0.5 on, below 1")
         agreed, tokens = int(same.sum()), len(same)
         return cls(
             tokens, agreed, float(divergences.mean()), mean_bound(divergences, confidence),
@@ -78,13 +82,13 @@ class ComparedLogits:
 
 
 def compared(reference: np.ndarray, logits: np.ndarray) -> ComparedLogits:
-    """Of logits [n, vocabulary] of both; a NaN agrees with nothing, and its divergence is infinite."""
+    """Of logits [n, vocabulary] of both; a NaN of either agrees with nothing, and its divergence is infinite."""
     same, divergences = np.zeros(len(reference), bool), np.zeros(len(reference))
 
     def some(first: int) -> None:
         rows = slice(first, first + _ROWS_AT_ONCE)
         wanted, found = reference[rows].astype(np.float64), logits[rows].astype(np.float64)
-        is_number = ~np.isnan(found).any(axis=1)
+        is_number = ~(np.isnan(wanted).any(axis=1) | np.isnan(found).any(axis=1))
         same[rows] = (wanted.argmax(axis=1) == found.argmax(axis=1)) & is_number
         wanted -= log_sums(wanted)[:, None]
         found -= log_sums(found)[:, None]

@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.frontends.decoders.architectures.registry import architecture
 from tilewright.frontends.decoders.blocks import activation
 from tilewright.frontends.decoders.building import Building, Lane, WeightGroup, joined
-from tilewright.frontends.decoders.config import MAX_COUNT, Config
+from tilewright.frontends.decoders.config import MAX_COUNT, Config, is_finite
 from tilewright.frontends.inputs import Declared
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
@@ -28,12 +28,25 @@ UNLIMITED = MAX_COUNT
 """Positions of a text: no state depends on their number."""
 
 
+_MOST_TAPS = 256
+"""Inputs that the short convolution weighs, each of which is a product of its own."""
+
+
 def _inner(config: Config) -> int:
-    return config.count("inner_size", int(config.positive("expand", 2) * config.count("hidden_size")))
+    if "inner_size" in config:
+        return config.count("inner_size")
+    wide, factor = config.count("hidden_size"), config.positive("expand", 2)
+    if not 1 <= factor * wide <= MAX_COUNT:
+        raise config.wrong("expand", f"a number that makes 1 to {MAX_COUNT} channels of {wide}")
+    return int(factor * wide)
+
+
+def _taps(config: Config) -> int:
+    return config.count("conv_kernel", 4, most=_MOST_TAPS)
 
 
 def _states(config: Config, channels: int) -> dict[str, Declared]:
-    rows, states, inner = config.count("conv_kernel", 4) - 1, config.count("state_size"), _inner(config)
+    rows, states, inner = _taps(config) - 1, config.count("state_size"), _inner(config)
     shapes = {"inputs": (rows, channels), "state": (states, inner)}
     layers = range(config.count("num_hidden_layers"))
     return {f"{name}.{k}": Declared(dt.f32, shape) for k in layers for name, shape in shapes.items()}
@@ -127,7 +140,7 @@ def _norm_shape(m: Building, inner: int, groups: int) -> tuple[int, ...]:
 
 def _limited(times: Value, limits: object, config: Config) -> Value:
     found = [_number(x) for x in limits] if isinstance(limits, list | tuple) else []
-    if len(found) != 2 or not all(isinstance(x, int | float) and not math.isnan(x) for x in found):
+    if len(found) != 2 or not all(is_finite(x) or x in (math.inf, -math.inf) for x in found):
         raise config.wrong("time_step_limit", "two numbers")
     low, high = map(float, found)
     times = ew.max_(times, number_like(low, times)) if low > 0 else times
@@ -152,7 +165,7 @@ def _decoder(m: Building, mixed: Callable[[int, WeightGroup, Value], Value], *, 
 def _convolved(m: Building, k: int, part: WeightGroup, x: Value) -> Value:
     """[1, steps, channels]: of each channel the weighted sum of its last inputs, those before the call among them."""
     config, channels = m.config, shape_of(x)[2]
-    count, wide = config.count("conv_kernel", 4), channels.value
+    count, wide = _taps(config), channels.value
     shape = (wide, count) if _is_converted(config) else (wide, 1, count)
     weights = transpose(reshape(part.value("conv1d.weight", *shape), shape=(wide, count)), perm=(1, 0))
     total = joined([_of_lane(lane, f"inputs.{k}", lane.rows(x, 1), weights) for lane in m.lanes], 0)

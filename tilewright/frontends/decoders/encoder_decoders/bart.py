@@ -25,6 +25,8 @@ from tilewright.ir.core import Value
 from tilewright.ops import elementwise as ew
 from tilewright.runtime.errors import OptionError
 
+_MOST_WIDTH = 1 << 20
+"""Angles of positions are computed for each element."""
 LEARNED, NORMS_FIRST, EMBEDDING_NORM = ("bart", "mbart"), ("mbart", "pegasus", "m2m_100"), ("bart", "mbart")
 
 
@@ -47,7 +49,7 @@ def bart(m: Building) -> Value:
     sides = (Heads.counted(config, "encoder_attention_heads"), heads_of_decoder(config))
     attends = [Attending(heads, heads.size**-0.5) for heads in sides]
     layers = Layers(m, activation(config, default="gelu"), name in NORMS_FIRST, *attends)
-    width, context = config.count("hidden_size"), config.count("max_position_embeddings")
+    width, context = config.count("hidden_size", most=_MOST_WIDTH), config.count("max_position_embeddings")
     if m.capacity > context:
         raise OptionError(f"capacity={m.capacity} is more than the {context} positions that the model has")
     factor = math.sqrt(width) if config.flag("scale_embedding", False) else 1.0
