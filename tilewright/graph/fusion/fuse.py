@@ -246,11 +246,18 @@ class _Fusion:
             return [*before, *after]
         return [*before, self._fused(region), *after]
 
+    def _is_given_as_it_is(self, op: Op) -> bool:
+        """Whether a value is a result of the function, or is one by another shape: a kernel has to write it."""
+        return any(
+            not is_operator(user) or (self.facts.info(user).is_alias and self._is_given_as_it_is(user))
+            for user in op.result.users
+        )
+
     def _leading_aliases(self, region: Region) -> list[Op]:
         """Reshapes of values from outside, and parts of them: they need no kernel."""
         found: list[Op] = []
         for op in list(region.ops):
-            is_alias = self.facts.info(op).is_alias or _is_part(op)
+            is_alias = self.facts.info(op).is_alias or (_is_part(op) and not self._is_given_as_it_is(op))
             if not is_alias or self._is_loose(op.operands[0]) or op.operands[0].op in region.ops:
                 continue
             region.ops.remove(op)
@@ -326,8 +333,6 @@ def _is_part(op: Op) -> bool:
     that is given the part has neither its place nor the size of the whole among its dims, and is that of other parts,
     too."""
     if not op.attrs.keys() >= {"starts", "sizes", "steps"} or not is_consecutive_slice(op):
-        return False
-    if any(not is_operator(u) for u in op.result.users):
         return False
     whole, part = op.operands[0].tensor.shape, op.result.tensor.shape
     cut = zip(op.attrs["starts"], part, whole, strict=True)
