@@ -94,6 +94,34 @@ def test_a_stream_that_is_closed_computes_nothing_more() -> None:
     assert model.answer("a b").text.startswith(first)  # its decoder begins anew
 
 
+def test_a_stream_that_another_thread_closes_keeps_its_decoder_until_its_call_is_over() -> None:
+    class Waiting(Chance):
+        begun, goes_on = threading.Event(), threading.Event()
+
+        def feed(self, tokens: Any) -> np.ndarray:
+            self.begun.set()
+            assert self.goes_on.wait(60)
+            return super().feed(tokens)
+
+    model = LanguageModel(Waiting(704), tokenizer())
+    stream = model.stream("the", max_tokens=50)
+    thread = threading.Thread(target=lambda: list(stream))
+    thread.start()
+    assert Waiting.begun.wait(60)
+    stream.close()
+    idle = list(model._idle)
+    Waiting.goes_on.set()
+    thread.join(60)
+    assert not idle and not thread.is_alive() and len(model._idle) == 1
+    assert stream.answer.reason == "closed" and len(stream.answer.tokens) == 1
+    assert model.answer("the", max_tokens=5).text == chance().answer("the", max_tokens=5).text
+
+
+def test_templates_have_what_the_prompt_is_about() -> None:
+    with pytest.raises(InputError, match="'messages' is no variable for templates"):
+        LanguageModel(Chance(704), tokenizer(), template()).tokens([{"role": "user", "content": "a"}], messages=[])
+
+
 def test_the_same_seed_gives_the_same_text_alone_in_lists_and_in_threads() -> None:
     model = chance()
     how: dict[str, Any] = {

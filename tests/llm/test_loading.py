@@ -263,3 +263,8 @@ def test_names_of_the_room_are_imported_when_they_are_used() -> None:
     assert {getattr(llm, name) for name in llm.__all__} >= {llm.load, llm.Sampling}
     with pytest.raises(AttributeError, match=r"module 'tilewright\.llm' has no attribute 'lod'"):
         _ = llm.lod
+
+
+def test_no_sequences_are_refused_beside_a_draft(file: Path) -> None:
+    with pytest.raises(OptionError, match="sequences=0 is not allowed"):
+        llm.load(file, sequences=0, draft="lookup", cache=False)

@@ -16,7 +16,7 @@ from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.beams import beam_search
 from tilewright.llm.decoder import UNLIMITED, CompiledDecoder, rewound
 from tilewright.runtime import Model
-from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.errors import ExecutionError, InputError, OptionError
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -128,3 +128,15 @@ def test_beams(decoder: CompiledDecoder) -> None:
     decoder.rewind(0)
     found = beam_search(decoder, IDS[:3], width=3, max_tokens=4, ends=frozenset(), size=decoder.vocabulary)
     assert len(found[0].tokens) == 4
+
+
+def test_what_a_failed_call_has_lost_begins_anew(decoder: CompiledDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no token had been fed."""
+    wanted = decoder.feed(IDS[:3])
+    decoder.rewind(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "vocabulary", 1 << 40)
+        with pytest.raises(ExecutionError, match="out of range"):
+            decoder.feed([10**6])
+    decoder.rewind(0)
+    np.testing.assert_array_equal(decoder.feed(IDS[:3]), wanted)

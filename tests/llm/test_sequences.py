@@ -97,6 +97,17 @@ def test_a_sequence_is_in_a_call_once() -> None:
     assert found.length(one) == 0
 
 
+def test_a_sequence_of_another_object_is_none_of_these() -> None:
+    found, other = forked(), forked()
+    own = [found.open() for _ in range(2)]
+    foreign = other.open()
+    other.feed([(foreign, [1, 2])])
+    for call in (lambda: found.feed([(own[0], [1]), (foreign, [3])]), lambda: found.close(foreign)):
+        with pytest.raises(SequenceError, match=f"sequence {foreign}: it is not open"):
+            call()
+    assert [found.length(handle) for handle in own] == [0, 0] and other.length(foreign) == 2
+
+
 def test_rewinding_too_far() -> None:
     found = forked()
     one = found.open()
@@ -131,7 +142,7 @@ class _Summing(_Failing):
 def test_a_call_that_fails_half_way_changes_nothing() -> None:
     found = ForkedSequences(_Failing(context=16))
     handles = [found.open() for _ in range(3)]
-    found.feed([(handle, [handle]) for handle in handles])
+    found.feed([(handle, [n]) for n, handle in enumerate(handles)])
     with pytest.raises(ExecutionError, match="no memory"):
         found.feed([(handles[0], [1]), (handles[1], [9]), (handles[2], [1])])
     assert [found.length(handle) for handle in handles] == [1, 1, 1]
@@ -140,13 +151,34 @@ def test_a_call_that_fails_half_way_changes_nothing() -> None:
 def test_what_cannot_be_taken_back_is_closed() -> None:
     found = ForkedSequences(_Summing(context=16))
     handles = [found.open() for _ in range(3)]
-    found.feed([(handle, [handle]) for handle in handles])
+    found.feed([(handle, [n]) for n, handle in enumerate(handles)])
     with pytest.raises(ExecutionError, match="no memory"):
         found.feed([(handles[0], [1]), (handles[1], [9]), (handles[2], [1])])
     for handle in handles[:2]:
         with pytest.raises(SequenceError, match="it is not open"):
             found.length(handle)
     assert found.length(handles[2]) == 1
+
+
+class _Windowed(_Failing):
+    """As layers with a window have it: far back there is nothing but the begin."""
+
+    def rewind(self, length: int) -> None:
+        if length and length < self.length - 2:
+            raise InputError("rows that are not kept")
+        super().rewind(length)
+
+
+def test_what_a_window_has_forgotten_is_closed() -> None:
+    """The error is that of the call."""
+    found = ForkedSequences(_Windowed(context=16))
+    handles = [found.open() for _ in range(3)]
+    found.feed([(handle, [5]) for handle in handles])
+    with pytest.raises(ExecutionError, match="no memory"):
+        found.feed([(handles[0], [1] * 6), (handles[1], [9]), (handles[2], [1])])
+    with pytest.raises(SequenceError, match="it is not open"):
+        found.length(handles[0])
+    assert (found.length(handles[1]), found.length(handles[2])) == (1, 1)
 
 
 def test_the_decoder_that_is_given_stays_as_it_is() -> None:

@@ -16,7 +16,7 @@ from tilewright.llm.model import LanguageModel
 from tilewright.llm.speculation.drafts import DraftModel, Drafts, Lookup
 from tilewright.llm.speculation.gains import Drafted, Gains
 from tilewright.llm.speculation.speculating import SpeculatingDecoder
-from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.errors import ExecutionError, InputError, OptionError
 
 
 class Rows(Chance):
@@ -186,6 +186,40 @@ def test_a_draft_model_follows_without_being_fed_twice() -> None:
 
 
 # whether it pays
+
+
+class Windowed(Rows):
+    """As layers with a window have it: far back there is nothing but the begin. Token 11 fails, and takes all."""
+
+    def feed(self, tokens: Tokens) -> np.ndarray:
+        if 11 in tokens:
+            self.past.clear()
+            raise ExecutionError("no memory")
+        return super().feed(tokens)
+
+    def rewind(self, length: int) -> None:
+        if length and length < self.length - 3:
+            raise InputError("rows that are not kept")
+        super().rewind(length)
+
+
+def test_a_draft_model_with_windows_follows_another_text_from_its_begin() -> None:
+    drafts = DraftModel(Windowed(12, 64), 11)
+    drafts.propose([1, 2, 3, 4, 5, 6, 7], 2)
+    fresh = DraftModel(Chance(12, 64), 11)
+    for past in ([1, 2, 5], [1, 2, 5, 4, 3, 2, 1, 1], [1, 2]):
+        assert drafts.propose(past, 3) == fresh.propose(past, 3)
+
+
+def test_a_call_that_fails_leaves_as_much_as_the_decoder_has() -> None:
+    found = SpeculatingDecoder(Windowed(12, 64), Oracle(1.0, Chance(12, 64)), clock=lambda: 0.0)
+    found.feed([1, 2, 3])
+    with pytest.raises(ExecutionError, match="no memory"):
+        found.feed([11])
+    assert found.length == 0
+    for tokens in ([4, 5], [6], [7], [8]):
+        logits = found.feed(tokens)
+    np.testing.assert_array_equal(logits, Chance(12, 64).logits_behind([6, 7, 8]))
 
 
 class Clock:

@@ -15,8 +15,9 @@ import tilewright
 from tests.frontends.decoders.checkpoints import VOCABULARY, cases, write_folder
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.decoder import CompiledDecoder, rewound
+from tilewright.llm.sequences import CompiledSequences
 from tilewright.runtime import Model
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import ExecutionError, InputError
 from tilewright.runtime.kept import state_memory
 from tilewright.runtime.kept.state_memory import SLACK
 
@@ -152,3 +153,25 @@ def test_states_are_told_in_their_places(decoder: CompiledDecoder, loaded: Model
     found, first = loaded.state(name), kept(loaded)[name]
     assert found.shape == (1, found.shape[1], CAPACITY, found.shape[3])
     assert not found[:, :, :first].any() and not found[:, :, LENGTH:].any() and found[:, :, first:LENGTH].any()
+
+
+def test_a_call_of_several_that_fails_far_on_leaves_none_half_fed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can be taken back is; where a window has moved on, the sequence is empty, and all go on."""
+    case = cases()["gemma3"]
+    write_folder(tmp_path, case["config"], case["tensors"])
+    model = tilewright.compile(DecoderSource(tmp_path, capacity=CAPACITY, sequences=2), cache=False, threads=1)
+    found = CompiledSequences(model, piece=200)
+    handles = [found.open() for _ in range(3)]
+    found.feed([(handle, TOKENS[: 5 + n]) for n, handle in enumerate(handles)])
+    (wanted,) = found.feed([(found.open(like=handles[1]), [3])])
+    for handle in handles:
+        monkeypatch.setattr(found._open[handle], "vocabulary", 1 << 40)
+    with pytest.raises(ExecutionError, match="out of range"):
+        found.feed([(handles[0], [*TOKENS[:1500], 10**6]), (handles[1], [2])])
+    assert [found.length(handle) for handle in handles] == [0, 6, 7]
+    np.testing.assert_array_equal(found.feed([(handles[1], [3])])[0], wanted)
+    fresh = found.open()
+    again = found.feed([(handles[0], TOKENS[:30]), (fresh, TOKENS[:30])])
+    np.testing.assert_array_equal(*again)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,22 @@ def test_memory_of_other_states_is_refused() -> None:
         model.new_state_memory(["x"])
     with pytest.raises(OptionError, match="the model keeps no state 'x'"):
         model.use_state_memory(["x"], None)
+
+
+def test_memory_is_in_one_place_at_a_time() -> None:
+    """Calls of two models, or states of one, would write to the same places."""
+    model = compiled(source(SUMS), states={"h": "hn"})
+    other = copy.copy(model)
+    one, two = (model.new_state_memory(["h"]) for _ in range(2))
+    model.use_state_memory(["h"], one)
+    model.use_state_memory(["h"], one)
+    with pytest.raises(OptionError, match=r"the memory for h is in use already(.*\n)*.*None\) there first"):
+        other.use_state_memory(["h"], one)
+    assert not other.state("h").any()
+    other.use_state_memory(["h"], two)
+    model.use_state_memory(["h"], None)
+    other.use_state_memory(["h"], one)  # two is free again
+    model.use_state_memory(["h"], two)
+    del other
+    gc.collect()
+    model.use_state_memory(["h"], one)  # whoever had it is gone

@@ -170,12 +170,17 @@ class CompiledDecoder:
         """See `Decoder`. OptionError where the model keeps more of its past than rows of positions, and InputError
         where layers with a window would read rows that are not kept any more, unless all is forgotten."""
         length = check_length(self, length)
-        if length == self._length:
-            return
         if not length:
-            self.model.reset()
-            self._length = 0
-            return
+            self._begin_anew()
+        elif length != self._length:
+            self._go_back(length)
+
+    def _begin_anew(self) -> None:
+        """Also where a call that failed has left nothing that could be read."""
+        self.model.reset()
+        self._length = 0
+
+    def _go_back(self, length: int) -> None:
         if self._sums:
             raise OptionError(
                 f"cannot rewind to {length} of {self._length} positions: the model keeps sums of its past",
@@ -187,8 +192,7 @@ class CompiledDecoder:
         try:
             self._set(length)
         except InputError:
-            self.model.reset()
-            self._length = 0
+            self._begin_anew()
 
     def _set(self, length: int) -> None:
         self.model.set_state(self._counter, np.full(self._shape, length))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Literal, Protocol
 
 import numpy as np
@@ -176,6 +177,7 @@ class Stream(Iterator[str]):
         self._prompt_tokens = len(prompt) if prompt_tokens is None else prompt_tokens
         self._draft = Draft(tokenizer, prompt, wanted, decoder.vocabulary, is_first=is_first)
         self._done = done
+        self._turn = Lock()
         self._start = time.perf_counter()
         self._first = self._last = self._start
 
@@ -196,17 +198,27 @@ class Stream(Iterator[str]):
         return self
 
     def __next__(self) -> str:
-        try:
-            while not self._draft.reason:
-                part = self._step()
-                if part:
-                    return part
-        except BaseException:
-            self.failed = True
+        part = ""
+        while not part and not self._draft.reason:
+            try:
+                part = self._in_turn()
+            except BaseException:
+                self.close()
+                raise
+        if not part or self._draft.reason == "closed":
             self.close()
-            raise
-        self.close()
-        raise StopIteration
+        if not part:
+            raise StopIteration
+        return part
+
+    def _in_turn(self) -> str:
+        """The next part, if there is one by now; threads wait for each other."""
+        with self._turn:
+            try:
+                return "" if self._draft.reason else self._step()
+            except BaseException:
+                self.failed = True
+                raise
 
     def rest(self) -> Answer:
         """The answer with all that is still to come."""
@@ -215,10 +227,16 @@ class Stream(Iterator[str]):
         return self.answer
 
     def close(self) -> None:
-        """Ends the answer here: what comes behind is not computed."""
-        done, self._done = self._done, lambda: None
-        self._next = []
+        """Ends the answer here: what comes behind is not computed. A part that another thread computes now is the last
+        one, and the decoder is free behind it."""
         self._draft.reason = self._draft.reason or "closed"
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            done, self._done = self._done, lambda: None
+            self._next = []
+        finally:
+            self._turn.release()
         done()
 
     def __enter__(self) -> Stream:

@@ -97,7 +97,7 @@ def load(
         weights=weights,
         importance=None if promised is None else promised.importance,
         # guesses are looked at as rows of a sequence of a model for several
-        sequences=sequences if draft is None else sequences or 1,
+        sequences=1 if draft is not None and sequences is None else sequences,
     )
     model = _model(source, **how)
     decoder: Decoder = _decoder(model) if draft is None else _guessing(place, model, draft, words.tokenizer, how)

@@ -207,7 +207,7 @@ class LanguageModel:
         """The record of `how`, for answers of a `Conversation`."""
         return self._wanted(how)[0]
 
-    def tokens(self, prompt: Prompt, **variables: Any) -> list[int]:
+    def tokens(self, prompt: Prompt, /, **variables: Any) -> list[int]:
         """The tokens of a prompt, as the model is fed them, or as its encoder reads them."""
         if self._reader is not None and isinstance(prompt, str):
             return self.tokenizer.encode_read(prompt)

@@ -18,7 +18,7 @@ Prompt = str | Sequence[int] | Sequence[Message]
 class Template(Protocol):
     """Makes one text of the messages of a chat."""
 
-    def render(self, messages: Sequence[Message], **variables: Any) -> str:
+    def render(self, messages: Sequence[Message], /, **variables: Any) -> str:
         """The text behind which the answer begins."""
 
 
@@ -73,4 +73,7 @@ def chat_tokens(
             "the model has no chat template: it was not trained for chats",
             hint="give a text as prompt, or a template of your own (load(..., template=...))",
         )
+    for name in ("messages", "written"):
+        if name in variables:
+            raise InputError(f"'{name}' is no variable for templates: the prompt is what they are about")
     return tokenizer.encode_chat(template.render(messages, written=tokenizer.typed, **variables))

@@ -30,7 +30,7 @@ class LateTemplate:
     names: Mapping[str, str]
     source: str
 
-    def render(self, messages: Sequence[Message], **variables: Any) -> str:
+    def render(self, messages: Sequence[Message], /, **variables: Any) -> str:
         """See `ChatTemplate.render`."""
         return self._template.render(messages, **variables)
 

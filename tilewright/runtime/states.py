@@ -275,6 +275,9 @@ class States:
     def use(self, numbers: Sequence[int], memory: StateMemory | None) -> None:
         """Keep these states in some memory from now on, or in the model's own, between two calls."""
         with self._lock:
+            if memory is not None:
+                memory.take(self, numbers)
+            left = [self._used[number][0] for number in numbers if number in self._used]
             for place, number in enumerate(numbers):
                 if number not in self._used:
                     self._own[number] = self.current[number]
@@ -285,6 +288,10 @@ class States:
                     self._used[number] = memory, place
                     array = memory.arrays[place]
                 self.current[number], self._addresses[number] = array, address_of(array)
+            used = {id(found) for found, _ in self._used.values()}
+            for found in left:
+                if id(found) not in used:
+                    found.leave()
 
 
 def _empty(info: TensorInfo) -> np.ndarray:
@@ -338,8 +345,8 @@ class KeepsStates:
 
     def use_state_memory(self, names: Sequence[str], memory: StateMemory | None) -> None:
         """Let the next calls read and write some states in `memory`, which is for as many of the same types, or (None)
-        in the model's own, where they are as they were left. Nothing is copied. OptionError for an unknown name, and
-        for memory of other states."""
+        in the model's own, where they are as they were left. Nothing is copied. OptionError for an unknown name, for
+        memory of other states, and for memory that is in use elsewhere."""
         numbers = [self._states.number(name) for name in names]
         if memory is not None:
             own = [(self.states[n].info.dtype, self.states[n].info.shape) for n in numbers]

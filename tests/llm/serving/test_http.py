@@ -260,6 +260,8 @@ def test_embeddings_are_the_models() -> None:
         assert found.post("embeddings", input="a", dimensions=1).json()["error"]["param"] == "dimensions"
         assert found.post("embeddings", input="a" * 999).json()["error"]["code"] == "context_length_exceeded"
         assert found.post("embeddings", input=[]).status_code == 400
+        assert found.post("embeddings", input=[[5]] * 2048).status_code == 200
+        assert "at most 2048 texts" in found.post("embeddings", input=["a"] * 2049).json()["error"]["message"]
         model.embed = lambda tokens: 1 / 0  # type: ignore[attr-defined]
         assert found.post("embeddings", input="a").status_code == 500
 
@@ -392,6 +394,12 @@ def test_a_chat_needs_a_template() -> None:
         assert error["param"] == "messages" and "no chat template" in error["message"]
 
 
+def test_variables_of_templates_have_any_names(any_server: Server) -> None:
+    for name in ("prompt", "self", "messages_", "given", "variables"):
+        found = any_server.post("chat/completions", messages=CHAT, max_tokens=1, chat_template_kwargs={name: 1})
+        assert found.status_code == 200, found.text
+
+
 def test_what_a_template_refuses_is_told() -> None:
     text = "{% if messages[0].role == 'system' %}{{ raise_exception('no system here') }}{% endif %}x"
     with server(LanguageModel(Chance(704), tokenizer(), ChatTemplate(text, {}, "x"))) as found:
@@ -410,6 +418,9 @@ def test_keys_are_asked_for() -> None:
         with pytest.raises(openai.AuthenticationError):
             found.openai("third").models.list()
         assert found.openai("first").models.list().data[0].id == "m"
+        for coding in ("utf-8", "latin-1"):
+            head = [(b"authorization", "Bearer second ö".encode(coding))]
+            assert found.http.get("/v1/models", headers=head).status_code == 200, coding
 
 
 def test_a_model_that_fails_is_told_and_others_go_on() -> None:

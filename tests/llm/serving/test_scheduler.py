@@ -65,7 +65,9 @@ def test_calls_that_fail_change_no_byte_of_what_does_not(fresh_seed: int) -> Non
     """Calls fail by chance, some half way, and with some sequences always: a request has its text, or an error."""
     rng = random.Random(fresh_seed)
     served = Served(context=120, parallel=rng.randint(2, 5), kept=rng.randint(0, 3), waiting=99)
-    cursed = {handle for handle in range(200) if rng.random() < 0.1}
+    begin = served.sequences.open()
+    served.sequences.close(begin)
+    cursed = {begin + 1 + n for n in range(200) if rng.random() < 0.1}
 
     def fails(parts: Sequence[Part]) -> None:
         if any(handle in cursed for handle, _ in parts):
@@ -220,6 +222,32 @@ def test_nothing_is_shared_where_the_model_cannot_rewind() -> None:
     served.run()
     assert again.text() == clients[0].text() == clients[2].text()
     assert served.sequences.live == 0
+
+
+def test_a_begin_that_layers_with_a_window_have_forgotten_is_read_again() -> None:
+    """As caches of windows are given back: a sequence goes back a little, or to its begin."""
+
+    class Windows(Pieces):
+        def rewind(self, length: int) -> None:
+            if length and length < self.length - 40:
+                raise InputError("rows that are not kept")
+            super().rewind(length)
+
+    served = Served(decoder=Windows(704, 400))
+    begin = prompt_of(64, 1)
+    prompts = [[*begin, *prompt_of(150, 2)], [*begin, *prompt_of(100, 3)], [*begin, 5]]
+    first = served.ask(prompts[0], wanted_of(30))
+    served.run(16)
+    clients = [first]
+    for prompt in prompts[1:]:  # beside it, and behind its end
+        clients.append(served.ask(prompt, wanted_of(6)))
+        served.run()
+    for client, prompt, count in zip(clients, prompts, (30, 6, 6), strict=True):
+        assert client.error is None
+        assert client.text() == alone(Pieces(704, 400), prompt, wanted_of(count)).text
+    near = served.ask([*prompts[0][:200], 7], wanted_of(2))
+    served.run()
+    assert near.told[0][1].reused == 192, "what it can go back to is shared"
 
 
 # several answers

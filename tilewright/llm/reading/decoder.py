@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from tilewright.llm.decoder import ENCODED, CompiledDecoder, Decoder, Given, Tokens
+from tilewright.llm.decoder import ENCODED, CompiledDecoder, Decoder, Given, Tokens, check_length
 from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -84,7 +84,7 @@ class CompiledReader(CompiledDecoder):
 
     def rewind(self, length: int) -> None:
         """See `Decoder`. What was read stays."""
-        if length == 0 and self._length:
+        if check_length(self, length) == 0:
             self._set(0)
         else:
             super().rewind(length)

@@ -4,7 +4,6 @@ read once for all, and each attends to its own past."""
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from tilewright.llm.sequences.open import (
     all_taken,
     check_parts,
     check_slots,
+    new_handle,
     not_open,
 )
 from tilewright.runtime import Model
@@ -60,7 +60,8 @@ class CompiledSequences:
     of its own, to which a lane is pointed, and nothing is copied. The model that is given stays as it is; code and
     weights are shared with it. What is fed goes through the model in pieces of `piece` tokens of each sequence, as many
     of these together as fit into that number of rows. Pieces of up to `FEW` tokens go with others of these, up to that
-    number of rows: the bits of a sequence are those that it has alone.
+    number of rows: the bits of a sequence are those that it has alone. A call that fails half way leaves sequences as
+    they were; those in which layers with a window would read rows that are not kept any more are empty then.
     """
 
     def __init__(self, model: Model, slots: int = 64, *, piece: int = 512) -> None:
@@ -75,7 +76,6 @@ class CompiledSequences:
         self.context = _context_of(model, self._lanes[0])
         self._in_lane: list[_Open | None] = [None] * self.lanes
         self._open: dict[Handle, _Open] = {}
-        self._numbers = itertools.count()
         self._none = np.zeros((1, 0), np.int64)
 
     @property
@@ -91,7 +91,7 @@ class CompiledSequences:
         memory = self.model.new_state_memory(self._lanes[0])
         if before is not None:
             memory.copy_from(before.memory)
-        handle = next(self._numbers)
+        handle = new_handle()
         length = 0 if before is None else before.length
         self._open[handle] = _Open(handle, self.context, self.vocabulary, memory, length)
         return handle
@@ -144,9 +144,13 @@ class CompiledSequences:
             raise
 
     def _take_back(self, failed: Sequence[_Open], lengths: Sequence[int]) -> None:
-        """What a call was about is as long as it was."""
+        """What a call was about is as long as it was, or empty where layers with a window would read rows that are not
+        kept any more."""
         for found, length in zip(failed, lengths, strict=True):
-            self._set(found, length)
+            try:
+                self._set(found, length)
+            except InputError:
+                self._set(found, 0)
         for names, of in zip(self._lanes, self._in_lane, strict=True):  # all of them count as lost
             self.model.set_state(names[0], of.length if of is not None else 0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -16,6 +15,7 @@ from tilewright.llm.sequences.open import (
     all_taken,
     check_parts,
     check_slots,
+    new_handle,
     not_open,
 )
 from tilewright.runtime.errors import InputError, OptionError
@@ -24,8 +24,8 @@ from tilewright.runtime.errors import InputError, OptionError
 class ForkedSequences:
     """Forks of one decoder, fed one after the other: each takes the time that it takes alone.
 
-    The decoder that is given stays as it is. Where a call fails half way, sequences of a decoder that cannot rewind
-    may be closed.
+    The decoder that is given stays as it is. Where a call fails half way, sequences of a decoder that cannot rewind so
+    far may be closed.
     """
 
     lanes = 1
@@ -36,14 +36,13 @@ class ForkedSequences:
         self._empty = decoder.fork()
         self._empty.rewind(0)
         self._open: dict[Handle, Decoder] = {}
-        self._numbers = itertools.count()
 
     def open(self, like: Handle | None = None) -> Handle:
         """See `Sequences`."""
         before = self._empty if like is None else self._of(like)
         if len(self._open) == self.slots:
             raise all_taken(self.slots)
-        handle = next(self._numbers)
+        handle = new_handle()
         self._open[handle] = before.fork()
         return handle
 
@@ -85,7 +84,7 @@ class ForkedSequences:
     def _take_back(self, handle: Handle, length: int) -> None:
         decoder = self._open[handle]
         if decoder.length != length:
-            with suppress(OptionError):
+            with suppress(OptionError, InputError):
                 decoder.rewind(length)
             if decoder.length != length:
                 del self._open[handle]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from tilewright.llm.decoder import Tokens
 from tilewright.runtime.errors import InputError, OptionError
 
 Handle = int
-"""A sequence that is open; no later one has the same number."""
+"""A sequence that is open; no other one in the process has the same number, before or later."""
 
 Part = tuple[Handle, Tokens]
 """Tokens that a call appends to a sequence."""
@@ -66,6 +67,14 @@ class Sequences(Protocol):
         """Append any number of tokens, at least one, to each of some sequences; the logits f32[vocabulary] behind the
         last of each, which belong to the caller. SequenceError names the first of them that cannot take its tokens:
         nothing has changed then, and the others can be fed without it."""
+
+
+_NUMBERS = itertools.count()
+
+
+def new_handle() -> Handle:
+    """The number of a sequence that is opened: where it is not open, nobody takes it for another one."""
+    return next(_NUMBERS)
 
 
 def check_slots(slots: int) -> None:

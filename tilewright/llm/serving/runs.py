@@ -12,7 +12,8 @@ from tilewright.llm.tokens.tokenizer import Tokenizer
 
 class AnswerRun:
     """An answer of a ticket. `handle` is its sequence, None before it begins; `fed` tokens of the prompt and of what
-    was drawn are in it; `turn` is the step in which it was served last.
+    was drawn are in it; `turn` is the step in which it was served last; `alone`: it begins where no other one is, as
+    one could not be taken back to what it shares.
 
     A sequence that had to give way is fed again, later, in the same pieces: the text is the same.
     """
@@ -24,6 +25,7 @@ class AnswerRun:
         self.draft = Draft(tokenizer, self.prompt.tolist(), wanted, rows)
         self.handle: Handle | None = None
         self.fed = self.reused = self.turn = 0
+        self.alone = False
         self._told = 0
 
     @property

@@ -177,8 +177,10 @@ class Scheduler:
         if self._sequences.length(run.handle) != shared:
             try:
                 self._sequences.rewind(run.handle, shared)
-            except OptionError:  # the model keeps sums of its past
-                self._rewinds = False
+            except (OptionError, InputError) as error:
+                if isinstance(error, OptionError):  # the model keeps sums of its past
+                    self._rewinds = False
+                run.alone = True  # layers with a window may have forgotten so much
                 self._begin(run, 0, None)
                 return
         run.fed = shared
@@ -234,7 +236,7 @@ class Scheduler:
         token at least is left to be fed."""
         most = (run.prompt.size - 1) // self._piece * self._piece
         best, source = run.fed, None
-        if not self._rewinds:
+        if not self._rewinds or run.alone:
             return best, source
         for other in self._running:
             if other is run:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tilewright.llm.decoder import Decoder
+from tilewright.llm.decoder import Decoder, rewound
 
 
 class Drafts(Protocol):
@@ -67,8 +67,7 @@ class DraftModel:
         count = min(count, self._decoder.context - len(past))
         if count <= 0:
             return []
-        known = min(_common(self._fed, past), len(past) - 1)
-        self._decoder.rewind(known)
+        known = rewound(self._decoder, min(_common(self._fed, past), len(past) - 1, self._decoder.length))
         self._fed = list(past[:known])
         found: list[int] = []
         tokens = list(past[known:])

@@ -78,7 +78,11 @@ class SpeculatingDecoder:
             self.drafted.accepted += 1
             return self._rows[self._used].copy()
         self._forget()
-        logits = self._next(new[0]) if len(new) == 1 else self._decoder.feed(new)
+        try:
+            logits = self._next(new[0]) if len(new) == 1 else self._decoder.feed(new)
+        except BaseException:
+            self._take_back()
+            raise
         self._past += new
         return logits
 
@@ -115,6 +119,13 @@ class SpeculatingDecoder:
         self.drafted.calls += 1
         self.drafted.proposed += len(guesses)
         return rows[0].copy()
+
+    def _take_back(self) -> None:
+        """Behind a call that failed: nothing is guessed, and what the decoder could not keep is forgotten."""
+        self._guesses = []
+        if self._decoder.length > len(self._past):
+            self._decoder.rewind(len(self._past))
+        del self._past[self._decoder.length :]
 
     def _forget(self) -> None:
         """Forget guesses that did not come true; how many did says how many are made next."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import mmap
+import weakref
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tilewright.runtime.artifact import StateInfo, TensorInfo
-from tilewright.runtime.errors import ArtifactError, InputError
+from tilewright.runtime.errors import ArtifactError, InputError, OptionError
 from tilewright.runtime.kept.reserved import Reserved
 from tilewright.runtime.values.dtypes import numpy_dtype
 
@@ -75,6 +76,24 @@ class StateMemory:
                 array[...] = value
         names = [info.info.name for info in infos]
         self._counters = [names.index(info.counter) if info.counter else -1 for info in infos]
+        self._user: tuple[weakref.ref[object], tuple[int, ...]] | None = None
+
+    def take(self, user: object, numbers: Sequence[int]) -> None:
+        """It is for these states of a user alone from now on. OptionError where it is for others: calls would write to
+        the same places."""
+        if self._user is not None:
+            before, places = self._user
+            if before() is not None and (before() is not user or places != tuple(numbers)):
+                raise OptionError(
+                    f"the memory for {', '.join(info.info.name for info in self.infos)} is in use already, for other "
+                    "states or by another model",
+                    hint="use_state_memory(names, None) there first, or copy_from() into new memory",
+                )
+        self._user = weakref.ref(user), tuple(numbers)
+
+    def leave(self) -> None:
+        """Others may use it."""
+        self._user = None
 
     def set(self, number: int, value: int) -> None:
         """Set one of the states to a number: a counter, so that what grows with it is filled so far. InputError where

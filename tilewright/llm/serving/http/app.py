@@ -39,6 +39,8 @@ F = TypeVar("F", bound=Fields)
 
 MOST_BYTES = 4 << 20
 """Of a body."""
+MOST_INPUTS = 2048
+"""Texts of a request for embeddings."""
 _MOST_SECONDS = 60.0
 """For a body to arrive."""
 
@@ -67,7 +69,9 @@ class Service:
         a right key."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         right = [
-            n for n, key in enumerate(self.keys) if hmac.compare_digest(key.encode(), given.strip().encode())
+            n
+            for n, key in enumerate(self.keys)
+            if any(hmac.compare_digest(key.encode(), sent) for sent in _sent_as(given.strip(" \t")))
         ]
         if self.keys and (scheme.lower() != "bearer" or not right):
             raise RefusedError(
@@ -89,6 +93,11 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+
+def _sent_as(text: str) -> tuple[bytes, bytes]:
+    """What of a header field may be meant, in UTF-8: clients send that, or Latin-1, as which fields are read."""
+    return text.encode("latin-1", "replace"), text.encode()
 
 
 def make_app(service: Service) -> FastAPI:
@@ -223,6 +232,8 @@ async def _embedded(service: Service, reader: RequestReader, fields: EmbeddingFi
         raise RefusedError(
             "'dimensions' is not supported: embeddings are as the model has them", param="dimensions"
         )
+    if isinstance(fields.input, list) and len(fields.input) > MOST_INPUTS and not isinstance(fields.input[0], int):
+        raise RefusedError(f"a request has at most {MOST_INPUTS} texts", param="input")
     prompts = await run_in_threadpool(reader.prompts, fields.input, "input")
     data = []
     for n, tokens in enumerate(prompts):
