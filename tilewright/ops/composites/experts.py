@@ -35,7 +35,8 @@ Layers = Callable[[Value, Value], Value]
 
 def mixed_experts(x: Value, chosen: Value, weights: Value, experts: int, layers: Layers) -> Value:
     """[tokens, out]: of each token of x [tokens, width] the sum of what `layers` make of it for the experts `chosen`
-    i64[tokens, each], times their weights [tokens, each]. A token takes an expert once."""
+    i64[tokens, each], times their weights [tokens, each]. Experts are numbers from 0 on, as of `topk`: those below 0
+    do not count from the end, and give sums of other tokens."""
     tokens, width = shape_of(x)
     tiles = _Tiles.of(chosen, tokens, experts)
     rows = gather(x, tiles.tokens, axis=0, in_range=True)
