@@ -66,7 +66,9 @@ class Linear:
             return is_function or converted_from(op.result) is not None
         read = (*op.attrs["idx"], *op.attrs.get("guard", ()))
         moved = self.moved(read, (ZERO,) * len(self.places))
-        return not stores_to(self.loop, op.operands[0]) and not any(i.vars & self.inside for i in moved)
+        chosen = {bind.attrs["var"] for bind in self.loop.walk() if bind.name == "bind"}  # not known outside
+        changes = self.inside | chosen
+        return not stores_to(self.loop, op.operands[0]) and not any(i.vars & changes for i in moved)
 
     def moved(self, read: Sequence[Sym], places: Sequence[Sym]) -> tuple[Sym, ...]:
         """Expressions of the places of elements at other ones: a variable that moves a place by one makes all the
