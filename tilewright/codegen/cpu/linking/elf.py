@@ -51,6 +51,19 @@ class Symbols:
     is_weak: np.ndarray
     names: tuple[str, ...]
 
+    @property
+    def defined(self) -> frozenset[str]:
+        """The names that others may use."""
+        return self._named(self.section != UNDEFINED)
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """The names that others must define."""
+        return self._named((self.section == UNDEFINED) & ~self.is_weak)
+
+    def _named(self, which: np.ndarray) -> frozenset[str]:
+        return frozenset(self.names[k] for k in np.flatnonzero(which & ~self.is_local).tolist())
+
 
 @dataclass(frozen=True)
 class Relocations:
