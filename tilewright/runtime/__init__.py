@@ -3,4 +3,5 @@
 from tilewright.runtime.artifact import Artifact as Artifact
 from tilewright.runtime.artifact import TensorInfo as TensorInfo
 from tilewright.runtime.loading import load as load
+from tilewright.runtime.loading import sign as sign
 from tilewright.runtime.module import Model as Model
