@@ -4,6 +4,7 @@ shared; and what stands for a text as a whole."""
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Protocol, Self
@@ -12,6 +13,7 @@ import numpy as np
 
 from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.values.dtypes import numpy_dtype
 
 UNLIMITED = (1 << 31) - 1
 """The context of models whose states are of a fixed size."""
@@ -251,6 +253,14 @@ def vocabulary_of(model: Model) -> int:
             hint="export it so that logits come first",
         )
     return size
+
+
+def position_bytes(model: Model) -> int:
+    """What the caches of one sequence hold for a position; 0 for a model that has none."""
+    grown = [state for state in model.states if state.counter and state.counter.rpartition(".")[2] != ENCODED]
+    own = [state for state in grown if state.counter == grown[0].counter]
+    rows = ([int(n) for k, n in enumerate(state.info.shape) if k != state.grows] for state in own)
+    return sum(numpy_dtype(state.info.dtype).itemsize * math.prod(row) for state, row in zip(own, rows, strict=True))
 
 
 def _tokens(tokens: np.ndarray, before: int) -> np.ndarray:
