@@ -62,9 +62,19 @@ class Decoder(Growing, Protocol):
         """The same sequence, which continues by itself; weights and code are shared."""
 
 
+def array_of(given: object) -> np.ndarray:
+    """What was given as an array; InputError for lists of several lengths."""
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise InputError(
+            "tokens are a list of integers, and not lists of several lengths", hint="feed several sequences one by one"
+        ) from None
+
+
 def check_tokens(decoder: Growing, tokens: Tokens) -> np.ndarray:
     """The tokens as i64[n]; InputError for those that cannot be appended to the sequence now."""
-    array = np.asarray(tokens)
+    array = array_of(tokens)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         what = "none" if array.size == 0 else f"an array {array.dtype}{list(array.shape)}"
         raise InputError(f"tokens are a list of integers, at least one, not {what}")

@@ -78,7 +78,7 @@ def load(
     Raises ModelError, UnsupportedError, OptionError.
     """
     place = Path(path)
-    _check_not_caches(fields)
+    _check_options(context, fields)
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
     how: dict[str, Any] = {"threads": threads, "session": session, "progress": progress, **fields}
     is_checkpoint = DecoderFrontEnd().accepts(place)
@@ -128,14 +128,18 @@ def load_decoder(
     **fields: Any,
 ) -> CompiledDecoder:
     """The model alone, without vocabulary and template; the arguments are those of `load`."""
-    _check_not_caches(fields)
+    _check_options(context, fields)
     how = {"threads": threads, "session": session, "progress": progress, **fields}
     source = DecoderSource(path, capacity=context, weights=weights, caches=caches or STORED)
     return compiled_decoder(_model(source, **how))
 
 
-def _check_not_caches(fields: Mapping[str, Any]) -> None:
-    """OptionError for a type given to the option that is about compiled models."""
+def _check_options(context: object, fields: Mapping[str, Any]) -> None:
+    """OptionError for what is no number of positions, and for a type given to the option about compiled models."""
+    if context is not None and (
+        isinstance(context, bool) or not isinstance(context, int) or not 1 <= context < 1 << 31
+    ):
+        raise OptionError(f"context={context!r:.80} is not allowed: give a number of positions, from 1 on")
     if isinstance(cache := fields.get("cache"), str):
         raise OptionError(
             f"cache={cache!r:.80} is not allowed: it says whether compiled models are kept, True or False",
