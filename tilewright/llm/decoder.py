@@ -211,7 +211,7 @@ class CompiledDecoder:
         self._length = length
 
     def fork(self) -> Self:
-        """See `Decoder`. Only what is filled is copied."""
+        """See `Decoder`. Pages of what is filled are shared until somebody writes to them."""
         return type(self)(copy.copy(self.model), piece=self.piece)
 
     def _what_is_given(self, info: TensorInfo) -> Given:
