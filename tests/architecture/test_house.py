@@ -55,7 +55,10 @@ ROOMS |= {
     },
     "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},
-    "exporters": {"api", "frontends", "ir", "ops", "options", "requested", "runtime", "session", "tilewright"},
+    "exporters": {
+        "api", "compiler", "frontends", "ir", "ops", "options", "requested", "runtime", "session", "target",
+        "tilewright",
+    },
     "quantization": {
         "api", "compilation", "exporters", "frontends", "graph", "ir", "ops", "options", "passes", "requested",
         "runtime",

@@ -426,9 +426,14 @@ class Artifact:
         """Pickle and copy as a file's bytes, which are checked again."""
         return (Artifact.load, (self.to_bytes(),))
 
+    def saved_weights(self) -> list[memoryview]:
+        """The constants as a file has them, in pieces: those that are lent with them. ArtifactError where these were
+        written to since the model was compiled."""
+        return _saved_weights(_byte_view(self.constants), self.lent)
+
     def _sections(self) -> list[Section]:
         code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
-        first, *more = _saved_weights(_byte_view(self.constants), self.lent)
+        first, *more = self.saved_weights()
         return [*code, Section("weights", first, tuple(more))]
 
     def _metadata(self) -> dict[str, Any]:
