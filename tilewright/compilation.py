@@ -37,7 +37,7 @@ from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.caches import check_frequent
 from tilewright.program.memory.budget import over_budget
-from tilewright.program.memory.order import Order
+from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
 from tilewright.program.memory.places import annotate, arena_of, broken_plan, is_planned
 from tilewright.program.memory.plan import plan_in_order
@@ -349,11 +349,12 @@ class Compilation:
 
     def _plan(self) -> None:
         setting, module = self.setting, self.module
+        inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
+        self.context.remarks += setting.optional.attempt("order", lambda: reorder(module.main, inplace), list)
         setting.optional.run(
             "concurrent-kernels", lambda: setting.back_end.arrange(module, setting.machine, self.remarks)
         )
         self._clock.lap("schedule")
-        inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
         storage = setting.optional.attempt(
             "share-memory",
             lambda: assign_storage(module.main, inplace),
@@ -428,7 +429,7 @@ class Compilation:
 
     @property
     def _passes_of_fusion(self) -> list[Pass]:
-        return [Fuse(self.strategies), PlaceViews(), Order()]
+        return [Fuse(self.strategies), PlaceViews()]
 
     def _run_passes(self, passes: list[Pass], before: int) -> None:
         """Passes of which there are some `before` these."""
