@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from tilewright.codegen.cpu.assemble import ObjectFile
+from tilewright.codegen.cpu.linking.elf import read_elf
 from tilewright.exporters.library.features import features_c
 from tilewright.exporters.library.symbols import renamed
 from tilewright.exporters.library.tables import LibraryWeights, c_name, tables_c
@@ -16,7 +18,6 @@ from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.ir.diag import UnsupportedError
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.storage.files import write_slices
-from tilewright.runtime.storage.objects import object_symbols
 
 WEIGHTS_MAGIC = b"TWWEIGHT"
 WEIGHTS_VERSION = 1
@@ -34,16 +35,21 @@ class Build:
     """The making of one library in a folder of its own."""
 
     def __init__(
-        self, folder: Path, artifact: Artifact, name: str, toolchain: Toolchain, *, freestanding: bool
+        self,
+        folder: Path,
+        artifact: Artifact,
+        objects: Sequence[ObjectFile],
+        name: str,
+        toolchain: Toolchain,
+        *,
+        freestanding: bool,
     ) -> None:
         self.folder, self.artifact, self.name = folder, artifact, name
         self.toolchain, self.freestanding = toolchain, freestanding
-        blobs = [bytes(blob) for blob in artifact.objects]
-        symbols = [object_symbols(blob) for blob in blobs]
-        if freestanding:  # one thread needs no pool
-            kept = [k for k, s in enumerate(symbols) if "tw_pool_create" not in s.defined]
-            blobs, symbols = [blobs[k] for k in kept], [symbols[k] for k in kept]
-        self.blobs = blobs
+        # one thread needs no pool
+        kept = [file for file in objects if not (freestanding and file.kind == "pool")]
+        self.blobs = [file.data for file in kept]
+        symbols = [read_elf(file.data, file.name).symbols for file in kept]
         self._own = frozenset[str]().union(*(s.defined for s in symbols), _FORKS)
         self._check_needs(frozenset[str]().union(*(s.needed for s in symbols)) - self._own)
 

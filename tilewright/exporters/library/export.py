@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.api import tell_of_failures, with_examples
+from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.compiler import compile_request
 from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build
 from tilewright.exporters.library.tables import check_exportable
@@ -74,15 +75,22 @@ def export(
         check_file(file)
     session = Session.of(session)
     toolchain = Toolchain.found(getattr(session.machine(chosen), "triple", ""), cc)
-    artifact = compile_request(Request.of(source, constants, shapes), chosen, progress, session=session)
+    objects: list[ObjectFile] = []
+
+    def keep(made: Sequence[ObjectFile]) -> None:
+        objects[:] = made
+
+    request = Request.of(source, constants, shapes)
+    artifact = compile_request(request, chosen, progress, session=session, on_objects=keep)
     tell_of_failures(artifact, chosen)
-    return write_library(artifact, path, name, toolchain, weights=weights, freestanding=freestanding)
+    return write_library(artifact, objects, path, name, toolchain, weights=weights, freestanding=freestanding)
 
 
 def write_library(
-    artifact: Artifact, path: Path, name: str, toolchain: Toolchain, *, weights: str | None, freestanding: bool
+    artifact: Artifact, objects: Sequence[ObjectFile], path: Path, name: str, toolchain: Toolchain, *,
+    weights: str | None, freestanding: bool,
 ) -> tuple[Path, ...]:
-    """Write the library of a compiled model: each file whole or not at all."""
+    """Write the library of a compiled model, of the objects of its code: each file whole or not at all."""
     if artifact.target.kind != "cpu":
         raise UnsupportedError(f"there are no libraries for {artifact.target.cpu}", hint="export for a CPU")
     check_exportable(artifact)
@@ -90,7 +98,7 @@ def write_library(
     if is_beside and freestanding:
         raise UnsupportedError(f"{artifact.weight_bytes} bytes of weights are too many to be inside of a library")
     with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
-        build = Build(Path(folder), artifact, name, toolchain, freestanding=freestanding)
+        build = Build(Path(folder), artifact, objects, name, toolchain, freestanding=freestanding)
         targets = [file for file, *_ in _targets(path, name)]
         made = build.made(path.suffix, targets[2].name if is_beside else "")
         written = tuple(targets[: len(made)])
