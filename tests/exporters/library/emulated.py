@@ -31,7 +31,7 @@ class Emulator:
 
 EMULATORS = {
     "aarch64": Emulator(("qemu-aarch64",), "aarch64-linux-musl"),
-    "riscv64": Emulator(("qemu-riscv64",), "riscv64-linux-musl"),
+    "riscv64": Emulator(("qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,zba=true,zbb=true,zbs=true"), "riscv64-linux-musl"),
     "s390x": Emulator(("qemu-s390x",), "s390x-linux-musl"),
     "x86_64": Emulator((), "x86_64-linux-musl"),
 }
