@@ -29,7 +29,9 @@ class Toolchain:
     def found(cls, triple: str, given: str | None = None) -> Toolchain:
         """`given` (a command), or `cc` for this machine, or zig. ArtifactError where there is none."""
         if given:
-            return cls(tuple(shlex.split(given)), ("ar",))
+            compiler = tuple(shlex.split(given))
+            is_zig = "cc" in compiler[1:]  # one command is compiler and archiver
+            return cls(compiler, (*compiler[: compiler.index("cc")], "ar") if is_zig else ("ar",))
         here = arch_of(triple) == arch_of(platform.machine().lower()) and sys.platform in triple
         if here and shutil.which("cc"):
             return cls(("cc",), ("ar",))
