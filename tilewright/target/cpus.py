@@ -127,6 +127,13 @@ def _riscv(name: str, about: str, bits: int, *, features: tuple[str, ...], pipes
     return Cpu(target, about)
 
 
+def _wasm(name: str, about: str, *features: str) -> Cpu:
+    """WebAssembly, as engines make machine code of it: vectors of 128 bits, and registers of the machine below."""
+    every = ("simd128", "bulk-memory", "nontrapping-fptoint", "sign-ext", "mutable-globals", *features)
+    target = Target(name, "wasm32-unknown-unknown", "generic", every, 128, 16, has_fma=False, pipes=Pipes(arithmetic=2))
+    return Cpu(target, about)
+
+
 def _apple(number: int, features: tuple[str, ...], l2: int, issue: int = 8) -> Cpu:
     return _neon(
         f"apple-m{number}", f"apple-m{number}", f"Apple M{number} (macOS)",
@@ -190,6 +197,8 @@ _ALL = (
            pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
     _riscv("riscv64-v256", "RISC-V with vectors of 256 bits (SpacemiT K1, RVA22)", 256, features=_RVA22V,
            pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
+    _wasm("wasm-simd128", "WebAssembly with vectors (browsers from 2021, node 16)"),
+    _wasm("wasm-relaxed", "WebAssembly with relaxed vectors (browsers from 2024, node 21)", "relaxed-simd"),
     _apple(1, _ARM82, 3 << 20),
     _apple(2, _ARM86, 4 << 20),
     _apple(3, _ARM86, 4 << 20, issue=9),
