@@ -12,13 +12,13 @@ from tilewright.api import compile as compile_model
 from tilewright.api import with_examples
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
-from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.frontends.decoders.source import STORED, DecoderSource
 from tilewright.frontends.exported import ExportedDecoder
 from tilewright.frontends.onnx import OnnxFrontEnd
 from tilewright.frontends.tflite import TfliteFrontEnd
 from tilewright.frontends.torch import TorchFrontEnd
 from tilewright.frontends.weights.forms import Wanted
-from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder
+from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder, position_bytes
 from tilewright.llm.model import LanguageModel
 from tilewright.llm.reading.decoder import compiled_decoder
 from tilewright.llm.sequences import SequenceDecoder, is_for_several
@@ -49,6 +49,7 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     sequences: int | None = None,
+    caches: str | None = None,
     tokenizer: str | Path | None = None,
     template: str | None = None,
     draft: str | Path | None = None,
@@ -71,6 +72,8 @@ def load(
         a config.json or genai_config.json beside it says, or 4096).
     sequences: how many go through the model together, 1 to 8, for `LanguageModel.sequences` (None: they would go one
         after the other). UnsupportedError for architectures that have no form for several.
+    caches: what keys and values are stored in: "float32" (None), "float16", "bfloat16" or "int8" (see
+        `tilewright.DecoderSource`).
     tokenizer: where the vocabulary is, if it is not in `path`: a GGUF file, or a folder with a tokenizer.json.
     template: the text of a chat template in place of the model's own.
     draft: guess what comes next, and look at several tokens in a call: "lookup" from what was there before, or the
@@ -79,9 +82,10 @@ def load(
 
     Raises ModelError, UnsupportedError, OptionError.
     """
+    _check_options(context, fields)
     how: dict[str, Any] = {"threads": threads, "session": session, "progress": progress, **fields}
     if not isinstance(path, str | Path):
-        _check_program({"weights": weights, "sequences": sequences, "draft": draft}, path)
+        _check_program({"weights": weights, "sequences": sequences, "caches": caches, "draft": draft}, path)
         if tokenizer is None:
             raise OptionError("a program has no vocabulary", hint="tokenizer= is a GGUF file or a folder that has it")
         words = read_vocabulary(Path(tokenizer))
@@ -99,7 +103,9 @@ def load(
     if weights == "auto":
         from tilewright.llm.texts.promised import promised_weights
 
-        promised = promised_weights(place, words.tokenizer, max_drop=max_drop, text=text, context=context, **how)
+        promised = promised_weights(
+            place, words.tokenizer, max_drop=max_drop, text=text, context=context, caches=caches, **how
+        )
         weights = promised.certificate.forms or None
     elif max_drop is not None or text is not None:
         name = "max_drop" if max_drop is not None else "text"
@@ -111,11 +117,13 @@ def load(
         importance=None if promised is None else promised.importance,
         # guesses are looked at as rows of a sequence of a model for several
         sequences=1 if draft is not None and sequences is None else sequences,
+        caches=caches or STORED,
     )
     model = _model(source, **how)
     guessing = None if draft is None else _guessing(place, model, draft, words.tokenizer, how)
     embedder = partial(_embedder, source, **how) if is_checkpoint else None
     found = LanguageModel(guessing or _decoder(model), words.tokenizer, words.with_template(template), embedder)
+    found.position_bytes = position_bytes(model)
     found.certificate = None if promised is None else promised.certificate
     return found
 
@@ -126,16 +134,32 @@ def load_decoder(
     weights: Wanted = None,
     threads: int | None = None,
     context: int | None = None,
+    caches: str | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
     **fields: Any,
 ) -> CompiledDecoder:
     """The model alone, without vocabulary and template; the arguments are those of `load`."""
+    _check_options(context, fields)
     how = {"threads": threads, "session": session, "progress": progress, **fields}
     if not isinstance(path, str | Path):
-        _check_program({"weights": weights}, path)
+        _check_program({"weights": weights, "caches": caches}, path)
         return compiled_decoder(_program(path, context, **how))
-    return compiled_decoder(_model(DecoderSource(path, capacity=context, weights=weights), **how))
+    source = DecoderSource(path, capacity=context, weights=weights, caches=caches or STORED)
+    return compiled_decoder(_model(source, **how))
+
+
+def _check_options(context: object, fields: Mapping[str, Any]) -> None:
+    """OptionError for what is no number of positions, and for a type given to the option about compiled models."""
+    if context is not None and (
+        isinstance(context, bool) or not isinstance(context, int) or not 1 <= context < 1 << 31
+    ):
+        raise OptionError(f"context={context!r:.80} is not allowed: give a number of positions, from 1 on")
+    if isinstance(cache := fields.get("cache"), str):
+        raise OptionError(
+            f"cache={cache!r:.80} is not allowed: it says whether compiled models are kept, True or False",
+            hint="caches= is what keys and values are stored in",
+        )
 
 
 def _model(source: DecoderSource, **how: Any) -> Model:
@@ -143,7 +167,8 @@ def _model(source: DecoderSource, **how: Any) -> Model:
     if DecoderFrontEnd().accepts(place):
         return compile_model(source, **how)
     is_compiled, context = is_container_file(place), source.capacity
-    asked = {"weights": source.weights, "sequences": source.sequences}
+    caches = None if source.caches == STORED else source.caches
+    asked = {"weights": source.weights, "sequences": source.sequences, "caches": caches}
     _check_program(asked | ({"context": context} if is_compiled else {}), place)
     return load_artefact(place, how["threads"]) if is_compiled else _program(place, context, **how)
 
