@@ -295,7 +295,7 @@ class Artifact:
 
     @classmethod
     def load(
-        cls, source: str | Path | Bytes | io.FileIO, *, check_weights: bool = True, mmap: bool = False
+        cls, source: str | Path | Bytes | io.FileIO, *, check_weights: bool | None = None, mmap: bool = False
     ) -> Artifact:
         """Read a file written by `save` (by its path, or open), or its bytes; ArtifactError when it is missing,
         damaged, foreign or too new.
@@ -306,7 +306,8 @@ class Artifact:
         time, but then the file may only be replaced by renaming (as `save` and `mv` do) or deleted. Writing over it
         changes the running model, cutting it off ends the process at the next call.
 
-        `check_weights=False` skips the checksum of the weights (a third of a second per GB).
+        `check_weights` says whether the checksum of the weights is looked at, which takes a third of a second per GB:
+        by default unless they are mapped.
         """
         if isinstance(source, str | os.PathLike):
             name, source = str(source), Path(source)
@@ -318,7 +319,9 @@ class Artifact:
             raise ArtifactError(f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes")
         if mmap and not isinstance(source, Path | io.FileIO):
             raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
-        metadata, sections = read_container(source, check_weights=check_weights, mapped=mmap)
+        metadata, sections = read_container(
+            source, check_weights=not mmap if check_weights is None else check_weights, mapped=mmap
+        )
         try:
             *code, weights = sections
             kinds = [section.kind for section in code]
