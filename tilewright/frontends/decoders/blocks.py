@@ -147,9 +147,9 @@ def _attended(
     else:
         scores = ew.mul(matmul(wide, keys, transpose_b=True), scale)
         scores = ew.mul(ew.tanh(ew.div(scores, softcap)), softcap)
-        seen = ew.le(_positions_from(first, total), reshape(lane.positions, shape=(steps, 1)))
-        seen = seen if mask is None else ew.and_(seen, mask)
-        scores = ew.select(seen, scores, full(value=-math.inf, dtype=dt.f32, shape=()))
+        seen = ew.le(_positions_from(first, total), _own_positions(lane))
+        for condition in [seen] if mask is None else [seen, mask]:
+            scores = ew.select(condition, scores, full(value=-math.inf, dtype=dt.f32, shape=()))
         found = matmul(softmax(scores, axis=-1), values)
     return from_heads(reshape(found, shape=(1, heads, steps, shape_of(values)[4])))
 
@@ -173,11 +173,15 @@ def _positions_from(first: Sym, count: Sym) -> Value:
     return positions if first == 0 else ew.add(positions, dim_value(first))
 
 
+def _own_positions(lane: Lane) -> Value:
+    """i64[steps, 1]: those of the queries, from a dim, so that kernels know which keys these see."""
+    return ew.add(iota(shape=(lane.steps, 1), axis=0), dim_value(lane.before))
+
+
 def _in_window(lane: Lane, window: int, first: Sym) -> Value:
     """[steps, past + steps - first] of bool: is a key among the last `window` up to the query?"""
-    own = reshape(lane.positions, shape=(lane.steps, 1))
     keys = _positions_from(first, lane.before + lane.steps - first)
-    return ew.gt(keys, ew.sub(own, window))
+    return ew.gt(keys, ew.sub(_own_positions(lane), window))
 
 
 def self_attention(
