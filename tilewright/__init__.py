@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tilewright.comparison.errors import Difference as Difference
     from tilewright.comparison.errors import LayerDifference as LayerDifference
     from tilewright.exporters.convert import convert as convert
+    from tilewright.exporters.library.export import export as export
     from tilewright.frontends.decoders.source import DecoderSource as DecoderSource
     from tilewright.ir.diag import InternalError as InternalError
     from tilewright.ir.diag import ModelError as ModelError
@@ -82,6 +83,7 @@ _HOMES = {
     "compile": "tilewright.api",
     "convert": "tilewright.exporters.convert",
     "diff": "tilewright.comparison.diff",
+    "export": "tilewright.exporters.library.export",
     "load": "tilewright.runtime",
     "quantize": "tilewright.quantization.quantize",
     "verify": "tilewright.quantization.verify",

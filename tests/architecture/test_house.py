@@ -55,7 +55,10 @@ ROOMS |= {
     },
     "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},
-    "exporters": {"api", "frontends", "ir", "ops", "options", "requested", "runtime", "session", "tilewright"},
+    "exporters": {
+        "api", "codegen", "compiler", "frontends", "ir", "ops", "options", "requested", "runtime", "session", "target",
+        "tilewright",
+    },
     "quantization": {
         "api", "compilation", "exporters", "frontends", "graph", "ir", "ops", "options", "passes", "requested",
         "runtime",
@@ -76,7 +79,7 @@ FOREIGN: dict[str, set[str]] = {
     "torch": {"frontends", "torch"},
     "jaxlib": {"frontends"},
     "jax": set(),
-    "llvmlite": {"codegen", "target", "runtime", "cli"},
+    "llvmlite": {"codegen", "target", "runtime", "torch", "cli"},
     "tokenizers": {"llm"},
     "jinja2": {"llm"},
     "llguidance": {"llm"},
@@ -122,7 +125,10 @@ LATE = {
     ("cli/language_models/chat.py", "readline"),  # pipes need none, and it may write to the standard output
     ("torch/__init__.py", "importlib"),
     ("torch/backend.py", "tilewright.torch.traced"),  # a graph that the cache has needs no adapters
-    ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM
+    ("runtime/storage/loader.py", "llvmlite.binding"),  # asked of CPUs of which nothing here knows the features
+    ("target/host.py", "llvmlite"),  # models that the cache has need no LLVM
+    ("target/clock.py", "llvmlite"),
+    ("torch/watch/native.py", "llvmlite"),
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part
     ("runtime/staged/functions/images.py", "PIL.Image"),  # an extra

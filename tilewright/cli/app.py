@@ -32,10 +32,14 @@ _JSON = "tilewright.json"
 """Whether errors are told as JSON data, too."""
 
 COMMANDS = (
-    "check", "compile", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "verify", "diff",
-    "info", "cache", "generate", "chat", "serve", "cost", "score",
+    "check", "compile", "export", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "verify",
+    "diff", "info", "cache", "generate", "chat", "serve", "cost", "score",
 )  # fmt: skip
-OF_LANGUAGE_MODELS = {"generate", "chat", "serve", "cost", "score"}
+_HOMES = {
+    "language_models": ("generate", "chat", "serve", "cost", "score"),
+    "writing": ("compile", "export", "convert", "quantize"),
+}
+"""Rooms of commands that are not among the others."""
 
 HELP = """Compile trained models to native code, run them, and look inside (`info` lists the formats).
 
@@ -43,6 +47,7 @@ HELP = """Compile trained models to native code, run them, and look inside (`inf
 Examples:
   tilewright check model.onnx
   tilewright compile model.onnx -o model.tw
+  tilewright export model.onnx -o libmodel.so
   tilewright run model.tw --input x=image.npy --output results
   tilewright bench model.onnx --vs onnxruntime --threads 1
   tilewright show model.onnx --level loops --kernel k0
@@ -77,7 +82,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        home = "language_models" if cmd_name in OF_LANGUAGE_MODELS else "commands"
+        home = next((room for room, names in _HOMES.items() if cmd_name in names), "commands")
         command: click.Command = importlib.import_module(f"tilewright.cli.{home}.{cmd_name}").command
         return command
 

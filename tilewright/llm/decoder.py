@@ -4,6 +4,7 @@ shared; and what stands for a text as a whole."""
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Protocol, Self
@@ -12,6 +13,7 @@ import numpy as np
 
 from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.values.dtypes import numpy_dtype
 
 UNLIMITED = (1 << 31) - 1
 """The context of models whose states are of a fixed size."""
@@ -60,9 +62,19 @@ class Decoder(Growing, Protocol):
         """The same sequence, which continues by itself; weights and code are shared."""
 
 
+def array_of(given: object) -> np.ndarray:
+    """What was given as an array; InputError for lists of several lengths."""
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise InputError(
+            "tokens are a list of integers, and not lists of several lengths", hint="feed several sequences one by one"
+        ) from None
+
+
 def check_tokens(decoder: Growing, tokens: Tokens) -> np.ndarray:
     """The tokens as i64[n]; InputError for those that cannot be appended to the sequence now."""
-    array = np.asarray(tokens)
+    array = array_of(tokens)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         what = "none" if array.size == 0 else f"an array {array.dtype}{list(array.shape)}"
         raise InputError(f"tokens are a list of integers, at least one, not {what}")
@@ -251,6 +263,14 @@ def vocabulary_of(model: Model) -> int:
             hint="export it so that logits come first",
         )
     return size
+
+
+def position_bytes(model: Model) -> int:
+    """What the caches of one sequence hold for a position; 0 for a model that has none."""
+    grown = [state for state in model.states if state.counter and state.counter.rpartition(".")[2] != ENCODED]
+    own = [state for state in grown if state.counter == grown[0].counter]
+    rows = ([int(n) for k, n in enumerate(state.info.shape) if k != state.grows] for state in own)
+    return sum(numpy_dtype(state.info.dtype).itemsize * math.prod(row) for state, row in zip(own, rows, strict=True))
 
 
 def _tokens(tokens: np.ndarray, before: int) -> np.ndarray:

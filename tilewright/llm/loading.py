@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any
 from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
-from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.frontends.decoders.source import STORED, DecoderSource
 from tilewright.frontends.onnx import ExportedDecoder, OnnxFrontEnd
 from tilewright.frontends.tflite import TfliteFrontEnd
 from tilewright.frontends.weights.forms import Wanted
-from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder
+from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder, position_bytes
 from tilewright.llm.model import LanguageModel
 from tilewright.llm.reading.decoder import compiled_decoder
 from tilewright.llm.sequences import SequenceDecoder, is_for_several
@@ -45,6 +46,7 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     sequences: int | None = None,
+    caches: str | None = None,
     tokenizer: str | Path | None = None,
     template: str | None = None,
     draft: str | Path | None = None,
@@ -65,6 +67,8 @@ def load(
         a config.json or genai_config.json beside it says, or 4096).
     sequences: how many go through the model together, 1 to 8, for `LanguageModel.sequences` (None: they would go one
         after the other). UnsupportedError for architectures that have no form for several.
+    caches: what keys and values are stored in: "float32" (None), "float16", "bfloat16" or "int8" (see
+        `tilewright.DecoderSource`).
     tokenizer: where the vocabulary is, if it is not in `path`: a GGUF file, or a folder with a tokenizer.json.
     template: the text of a chat template in place of the model's own.
     draft: guess what comes next, and look at several tokens in a call: "lookup" from what was there before, or the
@@ -74,6 +78,7 @@ def load(
     Raises ModelError, UnsupportedError, OptionError.
     """
     place = Path(path)
+    _check_options(context, fields)
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
     how: dict[str, Any] = {"threads": threads, "session": session, "progress": progress, **fields}
     is_checkpoint = DecoderFrontEnd().accepts(place)
@@ -86,7 +91,9 @@ def load(
     if weights == "auto":
         from tilewright.llm.texts.promised import promised_weights
 
-        promised = promised_weights(place, words.tokenizer, max_drop=max_drop, text=text, context=context, **how)
+        promised = promised_weights(
+            place, words.tokenizer, max_drop=max_drop, text=text, context=context, caches=caches, **how
+        )
         weights = promised.certificate.forms or None
     elif max_drop is not None or text is not None:
         name = "max_drop" if max_drop is not None else "text"
@@ -98,11 +105,13 @@ def load(
         importance=None if promised is None else promised.importance,
         # guesses are looked at as rows of a sequence of a model for several
         sequences=1 if draft is not None and sequences is None else sequences,
+        caches=caches or STORED,
     )
     model = _model(source, **how)
     decoder: Decoder = _decoder(model) if draft is None else _guessing(place, model, draft, words.tokenizer, how)
     embedder = partial(_embedder, source, **how) if is_checkpoint else None
     found = LanguageModel(decoder, words.tokenizer, words.with_template(template), embedder)
+    found.position_bytes = position_bytes(model)
     found.certificate = None if promised is None else promised.certificate
     return found
 
@@ -113,13 +122,29 @@ def load_decoder(
     weights: Wanted = None,
     threads: int | None = None,
     context: int | None = None,
+    caches: str | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
     **fields: Any,
 ) -> CompiledDecoder:
     """The model alone, without vocabulary and template; the arguments are those of `load`."""
+    _check_options(context, fields)
     how = {"threads": threads, "session": session, "progress": progress, **fields}
-    return compiled_decoder(_model(DecoderSource(path, capacity=context, weights=weights), **how))
+    source = DecoderSource(path, capacity=context, weights=weights, caches=caches or STORED)
+    return compiled_decoder(_model(source, **how))
+
+
+def _check_options(context: object, fields: Mapping[str, Any]) -> None:
+    """OptionError for what is no number of positions, and for a type given to the option about compiled models."""
+    if context is not None and (
+        isinstance(context, bool) or not isinstance(context, int) or not 1 <= context < 1 << 31
+    ):
+        raise OptionError(f"context={context!r:.80} is not allowed: give a number of positions, from 1 on")
+    if isinstance(cache := fields.get("cache"), str):
+        raise OptionError(
+            f"cache={cache!r:.80} is not allowed: it says whether compiled models are kept, True or False",
+            hint="caches= is what keys and values are stored in",
+        )
 
 
 def _model(source: DecoderSource, **how: Any) -> Model:
@@ -131,6 +156,7 @@ def _model(source: DecoderSource, **how: Any) -> Model:
         "weights": source.weights,
         "sequences": source.sequences,
         "context": context if is_compiled else None,
+        "caches": None if source.caches == STORED else source.caches,
     }
     if name := next((name for name, value in asked.items() if value is not None), ""):
         raise OptionError(

@@ -68,7 +68,7 @@ def load(
     """Load a compiled model from the file that `Model.save` wrote, or from its bytes.
 
     Afterwards the file may be replaced, written over, cut off or deleted: a model has its own copy of all that it
-    needs, and neither fails nor changes. `mmap=True` leaves the weights in the file, whose memory processes share;
+    needs, and neither fails nor changes. `mmap=True` leaves weights and code in the file, whose memory processes share;
     then the file may be replaced by renaming (as `Model.save` and `mv` do, not `cp`) or deleted, and nothing else.
     `check_weights=False` skips the checksum of the weights. `threads` and `executor` (what runs code for another kind
     of machine): see `Model`. ArtifactError for a file that is missing, damaged, foreign, too new or for another CPU.

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from llvmlite import binding
 
@@ -35,13 +35,27 @@ class Effort(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The text of one LLVM module, how hard LLVM should try, who is to look at the assembler text, and the name of the
-    kernel."""
+    """The text of one LLVM module, how hard LLVM should try, who is to look at the assembler text, the name of the
+    kernel, and what the module is."""
 
     text: str
     effort: Effort = Effort.KERNEL
     inspect: Callable[[str], None] | None = None
     kernel: str = ""
+    kind: ObjectKind = "kernel"
+
+
+ObjectKind = Literal["kernel", "program", "pool"]
+"""What an object holds: a kernel, the program that calls kernels, the thread pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFile:
+    """A relocatable object of a compiled model; `name` is that of its kernel, or what it is."""
+
+    kind: ObjectKind
+    name: str
+    data: bytes
 
 
 def compile_ir(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
@@ -95,6 +109,13 @@ class ObjectMaker:
             if k not in done:
                 note(k, self._object(unit, made.result))
         return [done[k] for k in range(len(self._submitted))]
+
+    def files(self, objects: Sequence[bytes]) -> tuple[ObjectFile, ...]:
+        """What `objects` gave, with what each is."""
+        units = [unit for unit, _ in self._submitted]
+        return tuple(
+            ObjectFile(unit.kind, unit.kernel or unit.kind, data) for unit, data in zip(units, objects, strict=True)
+        )
 
     def _object(self, unit: Unit, make: Callable[[], bytes]) -> bytes:
         try:
@@ -166,13 +187,18 @@ def _initialise() -> None:
 _LOCAL = threading.local()
 
 
+def object_triple(triple: str) -> str:
+    """The triple for code whose object files are ELF, which images are linked of, whatever the system has."""
+    return f"{triple}-elf" if "darwin" in triple or "macos" in triple else triple
+
+
 class _Tools:
     """LLVM's code generator and what makes its scalar passes, for one effort. Loops are vectorised and unrolled by the
     schedule, so LLVM's passes for it are off."""
 
     def __init__(self, target: Target, effort: Effort) -> None:
         self.level, level = effort.value
-        llvm_target = binding.Target.from_triple(target.triple)
+        llvm_target = binding.Target.from_triple(object_triple(target.triple))
         self.machine = llvm_target.create_target_machine(
             cpu=target.cpu, features=target.feature_text, opt=level, reloc="pic", codemodel="small"
         )

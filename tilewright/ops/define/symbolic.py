@@ -303,7 +303,7 @@ class _SymbolicGrid:
                 dtype = op.result.scalar.dtype
                 source = op.operands[0].scalar.dtype
                 self._map(op, lambda x: self.arithmetic.cast(x, dtype, source))
-            case "bitcast":
+            case "bitcast" | "level":
                 raise UnknownValueError("bits of dims are not an expression of dims")
             case _:
                 first, dtype = op.operands[-1].scalar.dtype, op.result.scalar.dtype

@@ -99,7 +99,9 @@ class Attention(Strategy):
             return None
         scores, rows = found
         reason = _why_apart(op, scores, rows, values, facts)
-        return NoMatch(reason) if reason else Group((scores, *rows, values))
+        if reason:
+            return NoMatch(reason)
+        return _with_sources((scores, *rows, values), facts)
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_attention(s, lowered, target)
@@ -120,8 +122,6 @@ def _rows_before(op: Op, facts: Facts) -> tuple[Region, list[Region]] | None:
         elif is_row_reduction(region) or is_elementwise(region):
             rows.add(region)
             waiting += _feeders(region, facts)
-        else:
-            return None
     products = [r for r in found if any(facts.info(o).is_matrix_product for o in r.ops)]
     if len(products) != 1 or len(found) != 1:
         return None
@@ -138,6 +138,30 @@ def _feeders(region: Region | None, facts: Facts) -> list[Region]:
     ops = () if region is None else region.ops
     found = dict.fromkeys(facts.region(v.op) for o in ops for v in o.operands)
     return [r for r in found if r is not None and r is not region]
+
+
+def _with_sources(group: Sequence[Region], facts: Facts) -> Group:
+    """The regions with those that only move or widen what nothing but these reads: parts of caches. Keys and values are
+    copied, or read but once, and may be widened then."""
+    inside = {o for r in group for o in r.ops}
+    found: list[Region] = []
+    for region in group:
+        for feeder in _feeders(region, facts):
+            users = {u for o in feeder.ops for v in o.results for u in v.users}
+            if (
+                feeder not in (*group, *found) and is_elementwise(feeder)
+                and users <= {*inside, *feeder.ops} and all(_moves_or_widens(o, facts) for o in feeder.ops)
+            ):  # fmt: skip
+                found.append(feeder)
+    return Group((*found, *group))
+
+
+def _moves_or_widens(op: Op, facts: Facts) -> bool:
+    """Whether elements of its result are those of its only operand, if in more bits."""
+    info = facts.info(op)
+    if info.is_alias or info.is_index_map:
+        return True
+    return info.is_pointwise and len(op.operands) == 1 and dtype_of(op.operands[0]).bits < dtype_of(op.result).bits
 
 
 def _place(region: Region, facts: Facts) -> int:
