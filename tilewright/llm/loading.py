@@ -83,6 +83,8 @@ def load(
     Raises ModelError, UnsupportedError, OptionError.
     """
     _check_options(context, fields)
+    if draft is not None and (not isinstance(draft, str | Path) or not str(draft)):
+        raise OptionError(f"draft={draft!r:.80} is not allowed: give '{LOOKUP}', or the path of a smaller model")
     how: dict[str, Any] = {"threads": threads, "session": session, "progress": progress, **fields}
     if not isinstance(path, str | Path):
         _check_program({"weights": weights, "sequences": sequences, "caches": caches, "draft": draft}, path)
