@@ -12,7 +12,7 @@ import pytest
 
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.kept import frozen
+from tilewright.runtime.kept import shared_pages
 from tilewright.runtime.kept.state_memory import StateMemory
 
 GROUPS, CAPACITY, SIZE = 3, 600, 64
@@ -60,10 +60,10 @@ class Twin:
 
 
 @pytest.mark.fresh_seeds(2)
-@pytest.mark.parametrize("most", [frozen.MOST, 5, 0])
+@pytest.mark.parametrize("most", [shared_pages.MOST, 5, 0])
 def test_nobody_sees_what_another_has_written(fresh_seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random copies, calls, and steps back; also where no more, or only a few, parts may be shared."""
-    monkeypatch.setattr(frozen, "MOST", min(most, frozen._COUNT.now + most))
+    monkeypatch.setattr(shared_pages, "MOST", min(most, shared_pages._COUNT.now + most))
     rng, draw = np.random.default_rng(fresh_seed), random.Random(fresh_seed)
     twins = [Twin()]
     for _ in range(150):
@@ -102,7 +102,7 @@ def _own_bytes() -> int:
 
 
 @pytest.mark.without_zones
-@pytest.mark.skipif(not frozen._IS_THERE or not Path("/proc/self/smaps_rollup").exists(), reason="no such files")
+@pytest.mark.skipif(not shared_pages._IS_THERE or not Path("/proc/self/smaps_rollup").exists(), reason="no such files")
 def test_copies_take_no_memory() -> None:
     one = filled(500)
     forks = [memory() for _ in range(50)]
@@ -113,7 +113,7 @@ def test_copies_take_no_memory() -> None:
     assert _own_bytes() - before < 10 * 500 * GROUPS * ROW  # and not 50 times
 
 
-@pytest.mark.skipif(not frozen._IS_THERE, reason="there are no such files")
+@pytest.mark.skipif(not shared_pages._IS_THERE, reason="there are no such files")
 def test_what_is_shared_is_written_once() -> None:
     """A second copy makes no file, nor does a copy of a copy; what came since goes to another one."""
     one, made = filled(300), len(os.listdir("/proc/self/fd"))
@@ -127,11 +127,11 @@ def test_what_is_shared_is_written_once() -> None:
     assert len(os.listdir("/proc/self/fd")) == made + 2
     for twin in (one, *forks):
         twin.check()
-    count = frozen._COUNT.now
+    count = shared_pages._COUNT.now
     del one, twin
     forks.clear()
     assert len(os.listdir("/proc/self/fd")) == made
-    assert frozen._COUNT.now < count
+    assert shared_pages._COUNT.now < count
 
 
 def test_no_room_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_no_room_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
     one = filled(300)
     for name, value in (("_IS_THERE", False), ("_map", lambda *given: False)):
         with monkeypatch.context() as patch:
-            patch.setattr(frozen, name, value)
+            patch.setattr(shared_pages, name, value)
             fork = Twin()
             fork.copy(one)
             fork.check()

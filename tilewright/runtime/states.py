@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.runtime.arena import address_of, aligned_bytes
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError
-from tilewright.runtime.kept.frozen import Frozen
+from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.kept.state_memory import (
     MemoryOfState,
     StateMemory,
@@ -154,7 +154,7 @@ class States:
         """Give the states of another model of the same artefact what these hold, between two calls."""
         with self._lock, other._lock:
             self._check()
-            file, values = Frozen(), {}
+            file, values = PageFile(), {}
             for number, state in enumerate(self.infos):
                 own, its, filled = self._memory_of(number), other._memory_of(number), self.filled(number)
                 if self._counters[number] < 0 or own is None or its is None:

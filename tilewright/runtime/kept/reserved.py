@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.runtime.arena import address_of, aligned_bytes
 from tilewright.runtime.errors import ExecutionError
-from tilewright.runtime.kept.frozen import Frozen, Shared, let_be_zeros
+from tilewright.runtime.kept.shared_pages import PageFile, SharedPages, let_be_zeros
 
 _FLAGS = sum(getattr(mmap, name, 0) for name in ("MAP_PRIVATE", "MAP_ANONYMOUS", "MAP_NORESERVE"))
 _DONT_NEED = getattr(mmap, "MADV_DONTNEED", None)
@@ -20,12 +20,12 @@ class Reserved:
 
     def __init__(self, nbytes: int, purpose: str) -> None:
         self._block: mmap.mmap | None = None
-        self._shared: Shared | None = None
+        self._shared: SharedPages | None = None
         try:
             if nbytes >= mmap.PAGESIZE and _FLAGS and _DONT_NEED is not None:
                 self._block = mmap.mmap(-1, nbytes, flags=_FLAGS)
                 self.array = np.frombuffer(self._block, np.uint8)
-                self._shared = Shared(self.array)
+                self._shared = SharedPages(self.array)
             else:
                 self.array = aligned_bytes(nbytes)
                 self.array[...] = 0
@@ -46,7 +46,7 @@ class Reserved:
         elif not let_be_zeros(address_of(self.array) + begin, end - begin):
             self.array[begin:end] = 0
 
-    def copy_from(self, other: Reserved, begin: int, end: int, file: Frozen) -> None:
+    def copy_from(self, other: Reserved, begin: int, end: int, file: PageFile) -> None:
         """Hold what another one of the same size has between two bytes. What both share from then on is in the file."""
         if self._shared is not None and other._shared is not None:
             self._shared.copy_from(other._shared, begin, end, file)

@@ -11,8 +11,8 @@ import numpy as np
 
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, InputError, OptionError
-from tilewright.runtime.kept.frozen import Frozen
 from tilewright.runtime.kept.reserved import Reserved
+from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.values.dtypes import numpy_dtype
 
 SLACK = 256
@@ -40,7 +40,7 @@ class MemoryOfState:
         for begin in self._begins:
             self._reserved.forget(begin + filled * self._row, begin + self._whole)
 
-    def copy_from(self, other: MemoryOfState, filled: int, file: Frozen) -> None:
+    def copy_from(self, other: MemoryOfState, filled: int, file: PageFile) -> None:
         """Hold what another one for the same state does, which is filled up to a row."""
         self.first = other.first
         self.written_from(0)
@@ -131,7 +131,7 @@ class StateMemory:
     def copy_from(self, other: StateMemory) -> None:
         """Hold what another memory for the same states holds; of what grows that is what is filled, of which both
         share whole pages until they are written to."""
-        file = Frozen()
+        file = PageFile()
         for number, array in enumerate(self.arrays):
             own, its, grows = self.memory_of(number), other.memory_of(number), self.infos[number].grows
             part = other.filled(number)

@@ -31,7 +31,7 @@ _READ_WRITE = 3
 _IS_THERE = hasattr(os, "memfd_create") and hasattr(ctypes, "CDLL")
 
 
-class Frozen:
+class PageFile:
     """A file without a name, which is there as long as somebody maps parts of it."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class _Part:
 
     begin: int
     end: int
-    file: Frozen
+    file: PageFile
     offset: int
 
     def within(self, begin: int, end: int) -> _Part | None:
@@ -95,7 +95,7 @@ class _Part:
 
 
 @dataclass(eq=False)
-class Shared:
+class SharedPages:
     """What of a memory, an array of bytes, others may share, or it shares with others. `used` says whether there was
     ever anything."""
 
@@ -106,7 +106,7 @@ class Shared:
     def __del__(self) -> None:
         _COUNT.less(len(self.parts))
 
-    def copy_from(self, other: Shared, begin: int, end: int, file: Frozen) -> None:
+    def copy_from(self, other: SharedPages, begin: int, end: int, file: PageFile) -> None:
         """Hold what the other has between two bytes, of which this one has no parts. Pages of the other that are in no
         file yet go to this one."""
         if _IS_THERE and end - begin >= LEAST:
@@ -128,7 +128,7 @@ class Shared:
             _COUNT.less(1 - sum(p is not None for p in rest))
         self.parts.sort(key=lambda part: part.begin)
 
-    def _freeze(self, begin: int, end: int, file: Frozen) -> None:
+    def _freeze(self, begin: int, end: int, file: PageFile) -> None:
         """Let whole pages that are no part yet become some."""
         for first, last in self._others(_up(begin), _down(end)):
             if last - first < LEAST or _COUNT.now >= MOST:
