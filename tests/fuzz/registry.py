@@ -23,6 +23,7 @@ FUZZERS = {
     "guards": ("tests.fuzz.guards", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),
     "loops": ("tests.loops.fuzz", "fuzz"),
+    "memory": ("tests.memory.fuzz", "fuzz"),
     "narrow": ("tests.fuzz.narrow", "fuzz"),
     "onnx": ("tests.random_models.fuzz", "fuzz"),
     "reader": ("tests.fuzz.files.reader", "fuzz"),

@@ -70,6 +70,7 @@ class States:
                 if (memory := self._memory_of(number)) is not None:
                     memory.first = 0
             self._release()
+            self._beside = [None] * len(self.infos)  # with a counter of before, which nothing may take for one of now
             self.lost = ()
 
     def _begin_anew(self, numbers: Iterable[int]) -> None:

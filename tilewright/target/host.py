@@ -7,9 +7,6 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-import llvmlite
-from llvmlite import binding
-
 from tilewright.target.cpus import with_facts
 from tilewright.target.features import FEATURES, V4_FEATURES
 from tilewright.target.target import Caches, Target, arch_of
@@ -20,7 +17,9 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @lru_cache(maxsize=1)
 def host_target() -> Target:
-    """The machine that this process runs on, with the CPUs it may use."""
+    """The machine that this process runs on, with the CPUs it may use, as LLVM tells it."""
+    from llvmlite import binding
+
     features = binding.get_host_cpu_features()
     return make_host(
         binding.get_process_triple(), binding.get_host_cpu_name(), features, read_caches(), usable_cores()
@@ -58,11 +57,6 @@ def _vector_bits(features: Collection[str]) -> int:
     if set(V4_FEATURES) <= set(features):
         return 512
     return 256 if "avx" in features else 128
-
-
-def assembler_version() -> str:
-    """What makes machine code here, and its version."""
-    return f"llvmlite {llvmlite.__version__}"
 
 
 def usable_cores() -> int:

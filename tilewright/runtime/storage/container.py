@@ -4,10 +4,10 @@
     8   u32 format version      24  u64 length of the whole file    64  metadata: UTF-8 JSON
     12  u32 zero
 
-Integers are little-endian. The metadata's `sections` list each section's offset, size and checksum; code
-sections start at multiples of 64 and carry a blake2b-256, weight sections start at multiples of 4096 (so that
-they can be mapped and used in place) and carry a crc32, which is several times faster to check. Bytes between
-sections are zero. Magic and version keep their place in every later format.
+Integers are little-endian. The metadata's `sections` list each section's offset, size and checksum. The "image" of
+native code and the "weights" start at multiples of 4096, so that they can be mapped and used in place; "code" of other
+machines starts at multiples of 64. What is run carries a blake2b-256, weights carry a crc32, which is several times
+faster to check. Bytes between sections are zero. Magic and version keep their place in every later format.
 
 Files are read, not mapped, unless the caller asks for it: a page of a mapped file that somebody cuts off or writes
 over ends the process or changes the weights. Even of a mapped file nothing is looked at through the map here.
@@ -35,14 +35,14 @@ from tilewright.runtime.storage.files import open_at_once, replacing, write_slic
 
 Bytes = bytes | bytearray | memoryview
 
-FORMAT = 8
+FORMAT = 9
 """The format version that is written, and the newest that can be read."""
 
 # The first byte is no text, the line ends break when a transfer "corrects" them.
 MAGIC = b"\x89TWM\r\n\x1a\n"
 _HEADER = struct.Struct("<8sIIQQ32s")
 _SIGNED_PART = 32
-_ALIGNMENT = {"code": 64, "weights": 4096}
+_ALIGNMENT = {"code": 64, "image": 4096, "weights": 4096}
 _RECOMPILE = "compile the model again, or copy the file again from where it came"
 _PIECE = 1 << 18
 """Bytes that are read and summed at a time: few enough to be in a core's cache still when they are summed."""
@@ -50,7 +50,7 @@ _PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class Section:
-    """Bytes of the file: `kind` is "code" or "weights". Those that follow `data` may be elsewhere in memory."""
+    """Bytes of the file: `kind` is "image", "code" or "weights". Those that follow `data` may be elsewhere."""
 
     kind: str
     data: memoryview
@@ -104,22 +104,23 @@ def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> by
 
 
 def read_container(
-    source: Path | io.FileIO | Bytes, *, check_weights: bool = True, map_weights: bool = False
+    source: Path | io.FileIO | Bytes, *, check_weights: bool = True, mapped: bool = False
 ) -> tuple[dict[str, Any], list[Section]]:
     """Metadata and sections of a file (by its path, or open) or its bytes; ArtifactError when that is no sound artefact
     of a known format.
 
-    The sections are read-only, in aligned memory of their own, unless `map_weights` is true: then those of weights
-    are views of the mapped file, which stays mapped as long as one of them lives. Metadata and code are always
-    checked, weights unless `check_weights` is false.
+    The sections are read-only, in aligned memory of their own, unless `mapped` is true: then those of weights
+    are views of the mapped file, which stays mapped as long as one of them lives, and an image is mapped by itself, in
+    pages that this process may change for itself. Metadata and code are always checked, weights unless `check_weights`
+    is false.
     """
     with _opened(source) as opened:
         text, start = _checked_metadata(opened)
-        mapped = opened.map() if map_weights else None
+        whole = opened.map() if mapped else None
         try:
             metadata = json.loads(text)
             table = metadata.pop("sections")
-            return metadata, list(_sections(opened, mapped, start, table, check_weights))
+            return metadata, list(_sections(opened, whole, start, table, check_weights))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(
                 f"{opened.name}: the metadata is malformed ({error!r})", hint=_RECOMPILE
@@ -129,12 +130,14 @@ def read_container(
 @dataclass(frozen=True)
 class _Source:
     """The bytes of an artefact: `fill(offset, block)` copies those from `offset` on into the block and says how
-    many there were; `map` gives a view that follows the file."""
+    many there were; `map` gives a view that follows the file, and `map_private` one of some bytes in pages that this
+    process may write to, or None where there can be none."""
 
     name: str
     size: int
     fill: Callable[[int, memoryview], int]
     map: Callable[[], memoryview]
+    map_private: Callable[[int, int], memoryview | None] = lambda offset, size: None
 
     def read(self, offset: int, size: int) -> memoryview:
         """A copy of some bytes."""
@@ -210,7 +213,7 @@ def _blake2b(parts: Iterable[Bytes]) -> bytes:
 
 
 def _checksum(kind: str, pieces: Iterable[Bytes]) -> str:
-    if kind == "code":
+    if kind != "weights":
         return _blake2b(pieces).hex()
     found = 0
     for piece in pieces:
@@ -271,7 +274,16 @@ def _of_file(file: io.FileIO, name: str = "the open file") -> _Source:
         except (OSError, ValueError) as error:  # ValueError: an empty file
             raise _unreadable(name, error) from error
 
-    return _Source(name, os.fstat(file.fileno()).st_size, fill, mapped)
+    def mapped_private(offset: int, size: int) -> memoryview | None:
+        if size == 0 or offset % mmap.ALLOCATIONGRANULARITY:
+            return None
+        try:
+            flags = mmap.MAP_PRIVATE
+            return memoryview(mmap.mmap(file.fileno(), size, flags, mmap.PROT_READ, offset=offset))
+        except OSError as error:
+            raise _unreadable(name, error) from error
+
+    return _Source(name, os.fstat(file.fileno()).st_size, fill, mapped, mapped_private)
 
 
 def _foreign_or_cut(name: str, head: memoryview) -> ArtifactError:
@@ -321,20 +333,27 @@ def _sections(
         if not start <= offset <= offset + size <= source.size or any(source.read(start, offset - start)):
             raise ArtifactError(f"{source.name} is damaged", where=where, hint=_RECOMPILE)
         wanted = check_weights or kind != "weights"
-        block = _memory(source, size) if mapped is None or kind != "weights" else None
+        view = None if mapped is None else _view(source, mapped, kind, offset, size)
+        block = _memory(source, size) if view is None else None
         pieces = source.pieces(offset, size, block) if wanted or block is not None else iter(())
         found = _checksum(kind, pieces) if wanted else None
         for _ in pieces:  # that are read without a look
             pass
         if wanted and found != entry["checksum"]:
             raise ArtifactError(f"{source.name} is damaged: wrong checksum", where=where, hint=_RECOMPILE)
-        if block is None:
-            assert mapped is not None
-            block = mapped[offset : offset + size]
-            if len(block) < size:
-                raise ArtifactError(f"{source.name} was cut off while it was read", where=where, hint=_RECOMPILE)
-        yield Section(kind, block.toreadonly())
+        data = view if block is None else block
+        assert data is not None
+        if len(data) < size:
+            raise ArtifactError(f"{source.name} was cut off while it was read", where=where, hint=_RECOMPILE)
+        yield Section(kind, data.toreadonly())
         start = offset + size
+
+
+def _view(source: _Source, mapped: memoryview, kind: str, offset: int, size: int) -> memoryview | None:
+    """A section where it lies in the file, as it is used; None for one that is to be copied."""
+    if kind == "weights":
+        return mapped[offset : offset + size]
+    return source.map_private(offset, size) if kind == "image" else None
 
 
 def _memory(source: _Source, size: int) -> memoryview:
