@@ -78,7 +78,7 @@ def test_all_passes_and_stages_are_observed() -> None:
     setting = Setting.of(Options(), host_target(), observe=observe)
     Compilation(load_onnx(models.mlp()), setting).run("scheduled")
     passes = [step.name for step in CPU.passes(host_target(), Options())]
-    stages = ["graph", "fuse", "place-views", "order", "fused", "scheduled"]
+    stages = ["graph", "fuse", "place-views", "fused", "scheduled"]
     assert [name for name, _ in told] == ["parts", *passes, *stages]
 
 

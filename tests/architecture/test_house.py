@@ -99,13 +99,13 @@ LATE = {
     ("__init__.py", "importlib"),
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
-    ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.decoder"),  # nor onnx
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
-    ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.decoder"),
+    ("frontends/onnx/__init__.py", "tilewright.frontends.exported.one_sequence"),
     ("frontends/built_in.py", "tilewright.ir.text"),  # nor the printer
     ("frontends/built_in.py", "tilewright.ops.written_out"),  # nor operators
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.identity"),  # torch takes seconds
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.load"),
+    ("frontends/torch/__init__.py", "tilewright.frontends.exported.one_sequence"),
     ("frontends/torch/node.py", "tilewright.frontends.torch.tensors"),  # the pages list adapters without torch
     ("frontends/torch/adapters/layers/flex.py", "torch._higher_order_ops.flex_attention"),
     ("frontends/torch/adapters/layers/flex.py", "tilewright.frontends.torch.adapters.layers.traced"),

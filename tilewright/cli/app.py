@@ -33,10 +33,10 @@ _JSON = "tilewright.json"
 
 COMMANDS = (
     "check", "compile", "export", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "sign",
-    "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score",
+    "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score", "embed",
 )  # fmt: skip
 _HOMES = {
-    "language_models": ("generate", "chat", "serve", "cost", "score"),
+    "language_models": ("generate", "chat", "serve", "cost", "score", "embed"),
     "writing": ("compile", "export", "convert", "quantize", "sign"),
 }
 """Rooms of commands that are not among the others."""
@@ -63,6 +63,7 @@ Examples:
   tilewright serve model.gguf --port 8000
   tilewright cost model.gguf --prompt 512 --new 128
   tilewright score model.gguf --agreement
+  tilewright embed model.gguf "a cat" "a dog"
 
 \b
 Exit codes:

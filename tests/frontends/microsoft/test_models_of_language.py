@@ -206,6 +206,20 @@ def test_rotations_of_gemma() -> None:
     agree(Case("GemmaRotaryEmbedding", [angles, *q], outputs=(True, True)), reference=lambda *_: wanted)
 
 
+def test_experts_that_no_token_takes_are_not_read() -> None:
+    """Nothing that their weights are, not even infinite ones, gets into a result."""
+    x, logits = ROUTED
+    first, last = WIDE[0].copy(), BACK[0]
+    logits = logits.copy()
+    logits[:, 1] = -9
+    first[1] = np.inf
+    chosen = logits.argmax(1)
+    shares = np.exp(logits).max(1) / np.exp(logits).sum(1)
+    rows = [share * (last[e] @ np.maximum(first[e] @ row, 0)) for row, e, share in zip(x, chosen, shares, strict=True)]
+    case = Case("MoE", [x, logits, first, None, last], {"activation_type": "relu"}, error=1e-5)
+    agree(case, reference=lambda *_: [np.stack(rows).astype(np.float32)])
+
+
 def test_separate_gates_of_experts() -> None:
     """A third product, which ONNX Runtime's CPU has not."""
     x, logits = ROUTED

@@ -8,7 +8,7 @@ import click
 
 from tilewright.cli.output import json_option, print_json, say
 from tilewright.runtime.errors import short_name
-from tilewright.runtime.loading import sign
+from tilewright.runtime.storage.loading import sign
 from tilewright.runtime.storage.described import ArtifactFile
 
 HELP = """Sign a compiled MODEL (.tw) with an Ed25519 key, so that `tilewright.load(..., trust=PUBLIC)` takes it.

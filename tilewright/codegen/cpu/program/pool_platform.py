@@ -49,8 +49,15 @@ def platform_ir(triple: str) -> str:
     return "\n".join(parts)
 
 
+def has_threads(triple: str) -> bool:
+    """Whether code for a triple brings a pool: WebAssembly has one thread, and no system below it."""
+    return not triple.startswith("wasm")
+
+
 def check_platform(triple: str) -> None:
     """TargetError where no pool is known: before any work."""
+    if not has_threads(triple):
+        return
     _arch(triple)
     _system(triple)
 

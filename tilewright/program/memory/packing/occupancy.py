@@ -49,7 +49,7 @@ class Occupancy:
 
     def take(self, first: int, last: int, size: int) -> int:
         """Take the lowest `size` numbers that are free at all of the steps `first` to `last`; the first of them."""
-        parts, above = list(_parts(first, last)), self._above(first, last)
+        parts, above = self._nodes(first, last)
         found = [n for part in parts if (n := self._ever.get(part)) is not None]
         found += [n for node in above if (n := self._always.get(node)) is not None]
         start, blocked = 0, -1
@@ -57,10 +57,18 @@ class Occupancy:
             blocked = start
             for intervals in found:
                 start = intervals.blocked_until(start, start + size)
+        self.hold(first, last, start, size)
+        return start
+
+    def hold(self, first: int, last: int, start: int, size: int) -> None:
+        """Take `size` numbers from `start` on, which are free at all of the steps."""
         if size:
+            parts, above = self._nodes(first, last)
             _add(self._always, parts, start, start + size)
             _add(self._ever, {*parts, *above}, start, start + size)
-        return start
+
+    def _nodes(self, first: int, last: int) -> tuple[list[tuple[int, int]], set[tuple[int, int]]]:
+        return list(_parts(first, last)), self._above(first, last)
 
     def _above(self, first: int, last: int) -> set[tuple[int, int]]:
         """The nodes, each its level and its number there, of the two ends."""
