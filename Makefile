@@ -40,12 +40,13 @@ docs: .venv-docs/installed
 	@for page in docs/*.py; do .venv-docs/bin/python "$$page" || exit 1; done
 	@.venv-docs/bin/python -m bench table
 
-# A wheel and an sdist, which pip installs in any environment.
+# A wheel and an sdist, which pip installs in any environment, and the wheel of the runtime alone.
 dist:
 	@$(PYTHON) -m venv .venv-dist && .venv-dist/bin/python $(PIP) 'flit_core>=3.12,<5'
 	@mkdir -p dist
 	@.venv-dist/bin/python -c "from flit_core import buildapi; \
 	print(*('dist/' + make('dist') for make in (buildapi.build_sdist, buildapi.build_wheel)))"
+	@.venv-dist/bin/python release/runtime_wheel.py dist
 
 # Made again when the dependencies change; the package itself is installed in place.
 .venv-demo/installed: EXTRA = demo

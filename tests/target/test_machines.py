@@ -39,7 +39,11 @@ def test_an_artefact_is_made(name: str, tmp_path: Path) -> None:
     target = NAMED[name]
     loaded = Artifact.load(tmp_path / "m.tw")
     assert loaded.target.triple == target.triple and loaded.target.features == target.features
-    assert loaded.image is not None and loaded.image == artifact.image
+    assert loaded.image == artifact.image
+    if target.arch == "wasm32":  # has a linker and a loader of its own
+        assert loaded.image is None and loaded.objects
+        return
+    assert loaded.image is not None
     assert {"tw_run", "tw_pool_create"} <= loaded.image.layout.symbols.keys()
     assert "pthread_create" in loaded.image.layout.imports
 
@@ -52,7 +56,7 @@ def test_arm_machines_multiply_in_vectors_of_neon(name: str) -> None:
     assert not re.search(r"\bz\d+\.[bhsd]\b", text)  # registers of SVE
 
 
-@pytest.mark.parametrize("name", sorted(NAMED.keys() - set(ARM)))
+@pytest.mark.parametrize("name", sorted(name for name, target in NAMED.items() if target.arch == "x86_64"))
 def test_x86_machines_multiply_in_their_vectors(name: str) -> None:
     (text,) = programs(product(), "asm", options=Options(target=name)).values()
     register = "zmm" if NAMED[name].vector_bits == 512 else "ymm"
