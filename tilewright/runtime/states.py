@@ -266,7 +266,6 @@ class States:
         found = self._beside[number]
         if found is None:
             found = self._beside[number] = _empty(self.infos[number].info)
-            found[...] = 0  # a run that writes elsewhere first (between guard zones) leaves no random counter here
         return found
 
     # Arrays
