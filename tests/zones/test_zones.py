@@ -11,6 +11,7 @@ from tests.codegen.native import run_kernel
 from tests.runtime.native import HOST, RUN, compile_ir
 from tests.zones.pages import IS_AVAILABLE, BeyondBufferError
 from tests.zones.turned_on import arrays_between_zones, zones
+from tilewright.codegen.cpu.linking.link import link
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.runtime.artifact import Artifact, StateInfo, StaticPlan, TensorInfo
 from tilewright.runtime.module import Model
@@ -29,7 +30,7 @@ def model(statements: str, **more: object) -> Model:
             target=HOST,
             inputs=(TensorInfo("x", "uint8", (BYTES,)),),
             outputs=(TensorInfo("y", "uint8", (BYTES,)),),
-            objects=(compile_ir(text),),
+            image=link([compile_ir(text)]),
             constants=bytes(BYTES),
             static_plan=StaticPlan(arena=128, scratch=128),
             **more,

@@ -119,6 +119,20 @@ def test_results_stay_within_half_of_a_step(kind: str, bits: int) -> None:
         assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
 
 
+def test_one_infinite_element_gives_what_its_products_are() -> None:
+    """Where weights are integers times scales; and NaN makes its whole row NaN. No other row changes."""
+    depth, columns = 32, 64
+    module = product_of("4 bits", depth, columns)
+    (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
+    scheduled(module)
+    x = RNG.standard_normal((9, depth)).astype(np.float32)
+    x[4:7, 3] = np.inf, -np.inf, np.nan
+    (found,) = oracle.run(module, [x])
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(found[4:7], (x[4:7, 3:4] * w[3]).astype(np.float32))
+    assert np.isfinite(np.delete(found, (4, 5, 6), 0)).all()
+
+
 @pytest.mark.parametrize("rows", [(N,), (1, N), (N, 16)], ids=str)
 def test_threads_share_rows_and_columns(rows: tuple[object, ...]) -> None:
     module = oracle.build([tensor(dt.f32, (*rows, 64))], lambda x: contract.matmul(x, KINDS["4 bits"](64, 384)))
