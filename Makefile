@@ -27,8 +27,9 @@ test:
 	sys.exit(not tilewright.__file__.startswith(sys.prefix))'; \
 	"$$venv/bin/python" -m pytest --numprocesses 2 --dist worksteal $(SWEEPS) $(TESTS)
 
-# All cases of all tests, of which `make test` draws samples, and more fresh seeds.
-nightly: SWEEPS = --sweeps
+# All cases of all tests, of which `make test` draws samples, and more fresh seeds. A run of all tests that ended before
+# its end goes on with those that have not passed; without .nightly it begins anew.
+nightly: SWEEPS = --sweeps $(if $(TESTS),,--resume "$(CURDIR)/.nightly")
 nightly: test
 
 lint: .venv-lint/installed
@@ -59,4 +60,4 @@ dist:
 	@touch $@
 
 clean:
-	@rm -rf dist .venv-demo .venv-demo-llm .venv-dist .venv-docs .venv-lint .venv-test*
+	@rm -rf dist .venv-demo .venv-demo-llm .venv-dist .venv-docs .venv-lint .venv-test* .nightly
