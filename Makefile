@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # Modules are compiled when they are imported: PyTorch alone has thousands that never are.
 PIP = -m pip install --quiet --disable-pip-version-check --no-compile
-.PHONY: demo demo-llm test nightly lint docs dist clean
+.PHONY: demo demo-llm test nightly lint docs site dist clean
 
 demo: .venv-demo/installed
 	@.venv-demo/bin/python examples/file_types.py $(FILES)
@@ -41,6 +41,10 @@ docs: .venv-docs/installed
 	@for page in docs/*.py; do .venv-docs/bin/python "$$page" || exit 1; done
 	@.venv-docs/bin/python -m bench table
 
+# The documentation as a site in site/; a link that leads nowhere is an error.
+site: .venv-site/installed
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
+
 # A wheel and an sdist, which pip installs in any environment.
 dist:
 	@$(PYTHON) -m venv .venv-dist && .venv-dist/bin/python $(PIP) 'flit_core>=3.12,<5'
@@ -53,6 +57,7 @@ dist:
 .venv-demo-llm/installed: EXTRA = llm
 .venv-lint/installed: EXTRA = lint
 .venv-docs/installed: EXTRA = cli
+.venv-site/installed: EXTRA = site
 .venv-%/installed: pyproject.toml
 	@echo "installing into $(@D) ..."
 	@$(PYTHON) -m venv --clear $(@D)
