@@ -26,7 +26,6 @@ from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.loops.stages import Lowered
 from tilewright.options import Options, Progress
 from tilewright.passes import NeededPass
-from tilewright.program.memory.order import Order
 from tilewright.program.memory.place_views import PlaceViews
 from tilewright.runtime import Model
 from tilewright.runtime.errors import ExecutionError
@@ -133,8 +132,8 @@ def failures(model: Model) -> list[tuple[str, str]]:
 
 
 def test_the_steps_are_those_of_the_whole_pipeline() -> None:
-    passes = [*default_passes(Options()), Fuse(STRATEGIES), PlaceViews(), Order()]
-    others = {"split", "account", "inline-scalars", "share-kernels", "inplace", "concurrent-kernels"}
+    passes = [*default_passes(Options()), Fuse(STRATEGIES), PlaceViews()]
+    others = {"split", "account", "inline-scalars", "share-kernels", "inplace", "order", "concurrent-kernels"}
     others |= {"share-memory", "memory-budget", "little-kernels", "one-copy"}
     assert set(STEPS) == {p.name for p in passes} | others
     assert {p.name for p in passes if isinstance(p, NeededPass)} == {"expand", "fuse"}

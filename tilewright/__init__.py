@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tilewright.comparison.errors import Difference as Difference
     from tilewright.comparison.errors import LayerDifference as LayerDifference
     from tilewright.exporters.convert import convert as convert
+    from tilewright.exporters.library.export import export as export
     from tilewright.frontends.decoders.source import DecoderSource as DecoderSource
     from tilewright.ir.diag import InternalError as InternalError
     from tilewright.ir.diag import ModelError as ModelError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tilewright.runtime import Model as Model
     from tilewright.runtime import TensorInfo as TensorInfo
     from tilewright.runtime import load as load
+    from tilewright.runtime import sign as sign
     from tilewright.runtime.errors import ArtifactError as ArtifactError
     from tilewright.runtime.errors import ExecutionError as ExecutionError
     from tilewright.runtime.errors import InputError as InputError
@@ -82,8 +84,10 @@ _HOMES = {
     "compile": "tilewright.api",
     "convert": "tilewright.exporters.convert",
     "diff": "tilewright.comparison.diff",
+    "export": "tilewright.exporters.library.export",
     "load": "tilewright.runtime",
     "quantize": "tilewright.quantization.quantize",
+    "sign": "tilewright.runtime",
     "verify": "tilewright.quantization.verify",
 }
 

@@ -19,7 +19,7 @@ import numpy as np
 from tilewright import link
 from tilewright.accounts.account import Account
 from tilewright.accounts.reports import program_report
-from tilewright.back_end import BackEnd, Code, back_end_for
+from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for
 from tilewright.codegen.program import KernelText, Program
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
@@ -37,7 +37,7 @@ from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.caches import check_frequent
 from tilewright.program.memory.budget import over_budget
-from tilewright.program.memory.order import Order
+from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
 from tilewright.program.memory.places import annotate, arena_of, broken_plan, is_planned
 from tilewright.program.memory.plan import plan_in_order
@@ -135,10 +135,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Output:
-    """The code and the weights of an artefact, which its programs share."""
+    """The code and the weights of an artefact, which its programs share. `on_objects` is told the relocatable objects
+    before they are linked."""
 
     code: Code
     weights: link.Weights
+    on_objects: OnObjects | None = None
     programs: Iterator[int] = field(default_factory=count)
     symbols: dict[bytes, str] = field(default_factory=dict)
 
@@ -285,7 +287,8 @@ class Compilation:
         caches = pair_states(module, setting.options.states, setting.options.capacity)
         check_frequent(caches, setting.options.frequent)
         for cache in caches:
-            grows = f"a cache that '{cache.output}' continues is a state with room for {setting.options.capacity}"
+            room = cache.value.tensor.shape[cache.axis]
+            grows = f"a cache that '{cache.output}' continues is a state with room for {room}"
             self.remarks.append(Remark("states", cache.name, grows, "applied"))
         setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
         if module.main.level != LEVEL:
@@ -347,11 +350,12 @@ class Compilation:
 
     def _plan(self) -> None:
         setting, module = self.setting, self.module
+        inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
+        self.context.remarks += setting.optional.attempt("order", lambda: reorder(module.main, inplace), list)
         setting.optional.run(
             "concurrent-kernels", lambda: setting.back_end.arrange(module, setting.machine, self.remarks)
         )
         self._clock.lap("schedule")
-        inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
         storage = setting.optional.attempt(
             "share-memory",
             lambda: assign_storage(module.main, inplace),
@@ -426,7 +430,7 @@ class Compilation:
 
     @property
     def _passes_of_fusion(self) -> list[Pass]:
-        return [Fuse(self.strategies), PlaceViews(), Order()]
+        return [Fuse(self.strategies), PlaceViews()]
 
     def _run_passes(self, passes: list[Pass], before: int) -> None:
         """Passes of which there are some `before` these."""

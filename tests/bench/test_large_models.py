@@ -14,6 +14,8 @@ from bench.large_models import FAMILIES
 from tilewright.compilation import Compilation, Setting
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.options import Options
+from tilewright.program.memory.effort import PlanEffort
+from tilewright.program.memory.order import reorder
 from tilewright.program.memory.storage import assign_storage
 from tilewright.target.named import NAMED
 
@@ -22,6 +24,8 @@ POWER = 1.5
 """Between the powers of the number of nodes of what is linear and what is quadratic."""
 SHARE = 0.01
 """Of all lines that run: what is less than this says nothing, as tables that fill at first."""
+NO_SEARCH = PlanEffort(order=0, offsets=0)
+"""Searches end when their budgets do, which do not grow with a model."""
 
 
 def lines_run(model: onnx.ModelProto) -> Counter[CodeType]:
@@ -43,7 +47,8 @@ def lines_run(model: onnx.ModelProto) -> Counter[CodeType]:
     try:
         module = load_onnx(model.SerializeToString())
         Compilation(module, Setting.of(options, target)).run("fused")
-        assign_storage(module.main)
+        reorder(module.main, effort=NO_SEARCH)
+        assign_storage(module.main, effort=NO_SEARCH)
     finally:
         sys.settrace(before)
     return found

@@ -70,6 +70,7 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "run", path, "--input", "\x1b=3"
     yield "run", str(source.with_name("\x1bmissing.onnx"))
     yield "inspect", compiled
+    yield "sign", compiled, "--key", "\x1b.pem"
     yield "bench", path, "--rounds", "1", "--turn", "0.001"
     yield "bench", path, "--rounds", "1", "--kernels"
     for level in ("import", "graph", "schedule", "loops", "llvm", "asm"):
@@ -79,6 +80,8 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "quantize", path, "--data", "\x1b.npz", "--max-drop", "1%", "-o", str(source.with_name("\x1bq.onnx"))
     yield "verify", path, "--data", "\x1b.npz"
     yield "convert", path, "-o", str(source.with_name("\x1bc.onnx"))
+    yield "export", path, "-o", str(source.with_name("\x1bl.so")), "--name", "net"
+    yield "export", path, "-o", str(source.with_name("libm.so")), "--name", "\x1b"
     yield "generate", path, "--prompt", "\x1b"
     yield "chat", path
     yield "serve", path, "--port", "0"

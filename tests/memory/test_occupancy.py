@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tilewright.program.memory.occupancy import Occupancy
+from tilewright.program.memory.packing.occupancy import Occupancy
 
 
 def lowest(taken: list[tuple[int, int, int, int]], first: int, last: int, size: int) -> int:

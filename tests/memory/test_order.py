@@ -9,8 +9,7 @@ import pytest
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value
 from tilewright.ir.types import tensor
-from tilewright.passes import PassContext
-from tilewright.program.memory.order import Order
+from tilewright.program.memory.order import reorder
 from tilewright.program.memory.storage import planned_bytes
 
 
@@ -29,7 +28,7 @@ class Graph:
         module = Module()
         module.add(Func("main", self.block, "graph"))
         before = planned_bytes(module.main)
-        Order().run(module, PassContext())
+        reorder(module.main)
         return before, planned_bytes(module.main), module
 
 

@@ -23,6 +23,7 @@ from tilewright.codegen.program import Program
 from tilewright.ir.core import Func, Module
 from tilewright.ir.sym import Sym, sym
 from tilewright.program.memory import plan
+from tilewright.program.memory.effort import PlanEffort
 from tilewright.program.memory.plan import ArenaPlan, Lifetime
 from tilewright.program.memory.storage import Storage
 from tilewright.runtime.arena import aligned_bytes
@@ -44,12 +45,12 @@ def _rounded(size: Sym, unit: int) -> Sym:
     return (size + (unit - 1)) // unit * unit
 
 
-def zoned_arena(zones: Zones) -> Callable[[Sequence[Lifetime]], ArenaPlan]:
+def zoned_arena(zones: Zones) -> Callable[[Sequence[Lifetime], PlanEffort], ArenaPlan]:
     """`plan_arena` with tensors between zones."""
     shared = plan.plan_arena
 
-    def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
-        packed = shared(lifetimes)
+    def plan_arena(lifetimes: Sequence[Lifetime], effort: PlanEffort) -> ArenaPlan:
+        packed = shared(lifetimes, effort)
         is_shared = packed.total != packed.unshared
         if not zones.has_room or not lifetimes or (is_shared and zlib.crc32(repr(lifetimes).encode()) % 2):
             return packed

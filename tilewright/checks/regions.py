@@ -9,6 +9,7 @@ from tilewright.cost.core import Source, source_of
 from tilewright.cost.roofline import kernel_cycles
 from tilewright.ir.core import Module, Op
 from tilewright.ir.sym import Sym
+from tilewright.program.memory.order import reorder
 from tilewright.program.memory.storage import assign_storage
 from tilewright.schedule.work.operators import OperatorCounts, bytes_of, total
 from tilewright.schedule.work.regions import CountedRegion, Evaluate
@@ -49,6 +50,7 @@ def fused_graph(
         return RegionCost(found.operator(evaluate), found.moved, cycles)
 
     regions = tuple(region(op) for op in main.body.ops if op.name == "fused")
+    reorder(main)
     return FusedGraph(regions, weights, assign_storage(main, {}).arena.total)
 
 

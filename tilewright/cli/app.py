@@ -32,10 +32,14 @@ _JSON = "tilewright.json"
 """Whether errors are told as JSON data, too."""
 
 COMMANDS = (
-    "check", "compile", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "verify", "diff",
-    "info", "cache", "generate", "chat", "serve", "cost", "score",
+    "check", "compile", "export", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "sign",
+    "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score", "embed",
 )  # fmt: skip
-OF_LANGUAGE_MODELS = {"generate", "chat", "serve", "cost", "score"}
+_HOMES = {
+    "language_models": ("generate", "chat", "serve", "cost", "score", "embed"),
+    "writing": ("compile", "export", "convert", "quantize", "sign"),
+}
+"""Rooms of commands that are not among the others."""
 
 HELP = """Compile trained models to native code, run them, and look inside (`info` lists the formats).
 
@@ -43,12 +47,15 @@ HELP = """Compile trained models to native code, run them, and look inside (`inf
 Examples:
   tilewright check model.onnx
   tilewright compile model.onnx -o model.tw
+  tilewright export model.onnx -o libmodel.so
   tilewright run model.tw --input x=image.npy --output results
   tilewright bench model.onnx --vs onnxruntime --threads 1
   tilewright show model.onnx --level loops --kernel k0
   tilewright explain model.onnx
   tilewright convert model.pt2 -o model.onnx
   tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx
+  tilewright inspect model.tw
+  tilewright sign model.tw --key key.pem
   tilewright diff model.onnx small.onnx --data samples.npz
   tilewright --plugin my_operators.py run model.onnx --input random
   tilewright generate model.gguf --prompt "Once upon a time"
@@ -56,6 +63,7 @@ Examples:
   tilewright serve model.gguf --port 8000
   tilewright cost model.gguf --prompt 512 --new 128
   tilewright score model.gguf --agreement
+  tilewright embed model.gguf "a cat" "a dog"
 
 \b
 Exit codes:
@@ -77,7 +85,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        home = "language_models" if cmd_name in OF_LANGUAGE_MODELS else "commands"
+        home = next((room for room, names in _HOMES.items() if cmd_name in names), "commands")
         command: click.Command = importlib.import_module(f"tilewright.cli.{home}.{cmd_name}").command
         return command
 

@@ -23,7 +23,7 @@ class ShapeGuard:
             if all(isinstance(dim, int) for info in infos for dim in info.shape):
                 self._whole[tuple([info.shape for info in infos])] = number
             else:
-                self._partial.append((_fixed_places(artifact, variant.artifact), number))
+                self._partial.append((fixed_places(artifact, variant.artifact), number))
 
     def __call__(self, shapes: tuple[Shape, ...]) -> int:
         """The number of the program for these shapes; InputError where no program takes them."""
@@ -47,7 +47,8 @@ class ShapeGuard:
         return 0
 
 
-def _fixed_places(general: Artifact, variant: Artifact) -> _Places:
+def fixed_places(general: Artifact, variant: Artifact) -> _Places:
+    """The dims that a variant has fixed, and the general program has not."""
     return tuple(
         (index, axis, size)
         for index, (known, fixed) in enumerate(zip(general.inputs, variant.inputs, strict=True))

@@ -144,18 +144,21 @@ def test_numbers_that_are_multiples_of_a_step_stay() -> None:
     np.testing.assert_allclose(results(rounded("a scale"), x, q, s, m), x @ q.astype(np.float64), rtol=1e-6)
 
 
-@pytest.mark.parametrize("digits", [16, 8])
-def test_special_numbers(digits: int) -> None:
-    """Zeros give zeros, what is not finite gives NaN in its own row alone, and the largest and the smallest numbers
-    neither overflow nor divide by zero."""
+@pytest.mark.parametrize(("digits", "pieces"), [(16, 1), (8, 1), (16, 2)])
+def test_special_numbers(digits: int, pieces: int) -> None:
+    """Zeros give zeros, what is not finite changes its own row alone, and the largest and the smallest numbers neither
+    overflow nor divide by zero. An infinite element gives what its products are."""
     _, q, s, m = operands()
-    largest = float(np.finfo(np.float32).max) / (1 if digits == 16 else 1e4)  # bytes without a sign take larger sums
-    func = rounded("a scale", digits)
+    largest = float(np.finfo(np.float32).max)
+    func = rounded("a scale", digits, pieces=pieces)
     for value in (np.nan, np.inf, -np.inf):
         x = np.ones((3, 8))
         x[1, 3] = value
         y = results(func, x, q, s, m)
-        assert np.isnan(y[1]).all() and np.isfinite(y[[0, 2]]).all()
+        with np.errstate(invalid="ignore"):
+            products = value * weights("a scale", q, s, m)[3]
+        np.testing.assert_array_equal(y[1], products)
+        assert np.isfinite(y[[0, 2]]).all()
     assert not results(func, np.zeros((3, 8)), q, s, m).any()
     assert np.isfinite(results(func, np.full((3, 8), 1e-45), q, s, m)).all()
     assert np.abs(results(func, np.full((3, 8), SMALLEST / 1e3), q, s, m)).max() < 1e-29

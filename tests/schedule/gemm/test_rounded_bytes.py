@@ -78,7 +78,7 @@ def test_the_bits_of_a_row_do_not_depend_on_others(kind: str, activations: str) 
 
 
 def test_special_rows_are_alone() -> None:
-    """What is not finite gives NaN in its own row, zeros give zeros, and the largest numbers stay finite."""
+    """What is not finite stays in its own row, zeros give zeros, and the largest numbers stay finite."""
     module = product_of("8 bits", 64, 768)
     model = Model(compile_module(module, Options(activations="int16"), parse_target("host,l2=1024")), 1)
     assert is_of_bytes(only_kernel(module))
@@ -87,7 +87,8 @@ def test_special_rows_are_alone() -> None:
     x[1, 3], x[2, 40], x[3] = np.nan, -np.inf, 0
     x[4] *= 1e30
     (found,) = model(x)
-    assert np.isnan(found[1:3]).all() and not found[3].any() and np.isfinite(found[4]).all()
+    assert np.isnan(found[1]).all() and not np.isfinite(found[2]).any()
+    assert not found[3].any() and np.isfinite(found[4]).all()
     np.testing.assert_array_equal(found[[0, 5]], plain[[0, 5]])
 
 

@@ -1,36 +1,60 @@
-"""The order of execution: kernels are moved to where fewer bytes are alive, if that makes the arena smaller."""
+"""The order of execution: kernels are moved to where the fewest bytes are alive, if that makes the arena smaller."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from heapq import heappop, heappush
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
-from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
-from tilewright.passes import PassContext
-from tilewright.program.memory.plan import typical
-from tilewright.program.memory.storage import planned_bytes
-from tilewright.program.memory.views import VIEWS, bytes_of, locate
+from tilewright.ir.core import Block, Func, Op, Value, replace_in_block
+from tilewright.ir.diag import Remark
+from tilewright.program.memory.effort import FAST, PlanEffort
+from tilewright.program.memory.ordering.search import best_order
+from tilewright.program.memory.ordering.tasks import Task, Tasks
+from tilewright.program.memory.plan import aligned_units, plan_arena, typical
+from tilewright.program.memory.storage import NONE_INPLACE, Assignment, Pairs
+from tilewright.program.memory.views import bytes_of, is_view
 
-NO_KERNEL = VIEWS | {"constant", "return"}
+_OF_STATES = frozenset({"state", "read"})
+"""Ops that name memory of states, which is there before the first kernel."""
+
+_AT_LAST = frozenset({"update", "return"})
+"""Ops that say what becomes of results when all kernels are done."""
+
+MOST_TASKS = 4096
+"""Programs of more kernels keep their order: what all of a task's predecessors are takes the square of their number."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """Try another order of the regions of the main function, and keep it if it needs less memory."""
+def reorder(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, effort: PlanEffort = FAST) -> list[Remark]:
+    """Give `func` another order of its kernels if it needs less memory then, with a remark; `inplace` as for
+    `assign_storage`."""
+    program = _Program(func, inplace)
+    if not program.may_move:
+        return []
+    tasks = program.tasks()
+    found = best_order(tasks, effort.order)
+    if found.peak >= tasks.peak(range(len(tasks.tasks))):
+        return []
+    ops = program.with_kernels(found.order)
+    before, after = (_planned_bytes(f, inplace, effort) for f in (func, _with(func, ops)))
+    if after >= before:
+        return []
+    replace_in_block(func.body, ops)
+    best = ", and no order needs less" if found.is_best else ""
+    return [Remark("order", "kernels", f"{before - after} bytes less are alive at a time{best}", "applied")]
 
-    name: ClassVar[str] = "order"
 
-    def run(self, module: Module, ctx: PassContext) -> None:
-        func = module.main
-        ops = _Greedy(func).ordered()
-        if [op for op in ops if op.name != "constant"] == [op for op in func.body.ops if op.name != "constant"]:
-            return
-        before = planned_bytes(func)
-        after = planned_bytes(_with(func, ops))
-        if after < before:
-            replace_in_block(func.body, ops)
-            ctx.remark("order", "kernels", f"{before - after} bytes less are alive at a time", applied=True)
+def tasks_of(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE) -> Tasks:
+    """The kernels of `func` as tasks, in its order; sizes are in units of the alignment, for typical dims."""
+    return _Program(func, inplace).tasks()
+
+
+def _planned_bytes(func: Func, inplace: Mapping[str, Pairs], effort: PlanEffort) -> int:
+    """Bytes of the arena, and of the memory beside states, for typical dims."""
+    assignment = Assignment(func, inplace)
+    lifetimes = assignment.lifetimes(assignment.overwrites())
+    beside = sum(typical(bytes_of(root)) for root, place in assignment.fixed.items() if place.base == "next")
+    return typical(plan_arena(tuple(lifetimes.values()), effort).total) + beside
 
 
 def _with(func: Func, ops: list[Op]) -> Func:
@@ -40,83 +64,63 @@ def _with(func: Func, ops: list[Op]) -> Func:
     return replace(func, body=body)
 
 
-class _Greedy:
-    """Takes, of the regions whose operands are there, the one that adds the fewest bytes to those alive; in the order
-    of the program among equals."""
+class _Program:
+    """The kernels of a function as tasks."""
 
-    def __init__(self, func: Func) -> None:
-        self.func = func
-        self.root_of = {value: at.root for value, at in locate(func).items()}
-        self.readers: dict[Value, int] = {}
-        self.touching: dict[Value, list[Op]] = {}
-        for op in func.body.ops:
-            for root in self._reads(op):
-                self.readers[root] = self.readers.get(root, 0) + 1
-            for root in self._reads(op) | self._makes(op):
-                self.touching.setdefault(root, []).append(op)
-        for value in func.returns:
-            self.readers[self.root_of[value]] = len(func.body.ops) + 1
-        self.bytes = {root: typical(bytes_of(root)) for root in set(self.root_of.values())}
-        self.alive: set[Value] = set()
-        self.position = {op: n for n, op in enumerate(func.body.ops)}
-        self.ready: list[tuple[bool, int, int]] = []
-        self.waiting = {op: sum(v.op is not None for v in set(op.operands)) for op in func.body.ops}
+    def __init__(self, func: Func, inplace: Mapping[str, Pairs]) -> None:
+        self.body = func.body.ops
+        self.assignment = Assignment(func, inplace)
+        self.views = {op for op in self.body if is_view(op)}
+        self.kernels = [op for op in self.body if not (op in self.views or self._is_given(op) or op.name in _AT_LAST)]
 
-    def ordered(self) -> list[Op]:
+    def _is_given(self, op: Op) -> bool:
+        """Whether an op names memory that is there before the first kernel."""
+        places = [self.assignment.fixed.get(v) for v in op.results]
+        is_constant = bool(places) and all(p is not None and p.base == "constant" for p in places)
+        return is_constant or op.name in _OF_STATES
+
+    @property
+    def may_move(self) -> bool:
+        """Whether there is a choice, and what is said at last stands there."""
+        ends = [op.name in _AT_LAST for op in self.body]
+        return 2 < len(self.kernels) <= MOST_TASKS and not any(a and not b for a, b in pairwise(ends))
+
+    def tasks(self) -> Tasks:
+        assignment = self.assignment
+        number_of = {op: n for n, op in enumerate(self.kernels)}
+        buffers: dict[Value, int] = {}
+        made_by: dict[Value, tuple[int, ...]] = {}  # for each value the kernels that it waits for
+        found: list[Task] = []
+        for op in self.body:
+            own: tuple[int, ...] = _after(op, made_by)
+            if op in number_of:
+                touched = [assignment.locations[v].root for v in (*op.operands, *op.results)]
+                numbers = [buffers.setdefault(r, len(buffers)) for r in touched if r not in assignment.fixed]
+                reuses = [(buffers[a], buffers[b]) for a, b in assignment.reusable(op)]
+                found.append(Task(_once(numbers), own, tuple(reuses)))
+                own = (number_of[op],)
+            made_by |= dict.fromkeys(op.results, own)
+        return Tasks(tuple(found), tuple(aligned_units(bytes_of(root)) for root in buffers))
+
+    def with_kernels(self, order: Sequence[int]) -> list[Op]:
+        """All ops, with the kernels in another order, and each view behind the last of its operands."""
+        waiting = {op: len({v.op for v in op.operands if v.op is not None}) for op in self.views}
         found: list[Op] = []
-        done: set[Op] = set()
-        for op, count in self.waiting.items():
-            if not count:
-                self._offer(op)
-        while self.ready:
-            entry = heappop(self.ready)
-            op = self.func.body.ops[entry[2]]
-            if op in done:
-                continue
-            if entry != self._rank(op):  # more is alive after it than when it was offered
-                self._offer(op)
-                continue
-            found.append(op)
-            done.add(op)
-            for root in self._run(op):
-                for other in self.touching[root]:
-                    if not self.waiting[other] and other not in done:
-                        self._offer(other)
-            for user in (u for v in op.results for u in dict.fromkeys(v.users)):
-                self.waiting[user] -= 1
-                if not self.waiting[user]:
-                    self._offer(user)
-        return found
+        first = [op for op in self.body if self._is_given(op) or waiting.get(op) == 0]
+        for op in (*first, *(self.kernels[n] for n in order)):
+            ready = [op]
+            while ready:
+                found.append(ready.pop())
+                for user in dict.fromkeys(u for v in found[-1].results for u in v.users if u in waiting):
+                    waiting[user] -= 1
+                    if not waiting[user]:
+                        ready.append(user)
+        return [*found, *(op for op in self.body if op.name in _AT_LAST)]
 
-    def _offer(self, op: Op) -> None:
-        heappush(self.ready, self._rank(op))
 
-    def _rank(self, op: Op) -> tuple[bool, int, int]:
-        """What the ready ops are ordered by: the lowest is taken first."""
-        return op.name == "return", self._growth(op), self.position[op]
+def _after(op: Op, made_by: Mapping[Value, tuple[int, ...]]) -> tuple[int, ...]:
+    return _once(n for v in op.operands for n in made_by.get(v, ()))
 
-    def _reads(self, op: Op) -> set[Value]:
-        return set() if op.name in NO_KERNEL else {self.root_of[v] for v in op.operands}
 
-    def _makes(self, op: Op) -> set[Value]:
-        return set() if op.name in NO_KERNEL else {self.root_of[v] for v in op.results}
-
-    def _growth(self, op: Op) -> int:
-        """Bytes more alive after `op` than before; views and constants come at once."""
-        if op.name in NO_KERNEL:
-            return -(1 << 62)
-        made = self._makes(op) - self.alive
-        freed = {r for r in self._reads(op) & self.alive if self.readers[r] == 1}
-        return sum(self.bytes[r] for r in made) - sum(self.bytes[r] for r in freed)
-
-    def _run(self, op: Op) -> list[Value]:
-        """Count what `op` makes and reads; the roots for which the growth of other ops may be less than before."""
-        changed = list(self._makes(op) - self.alive)
-        self.alive |= self._makes(op)
-        for root in self._reads(op):
-            self.readers[root] -= 1
-            if not self.readers[root]:
-                self.alive.discard(root)
-            elif self.readers[root] == 1:
-                changed.append(root)
-        return changed
+def _once(numbers: Iterable[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(numbers))

@@ -1,18 +1,20 @@
 """The arena: byte offsets for all intermediate tensors, so that tensors that live at different times share memory.
 
-Static sizes are packed exactly (greedy by size: Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net
-Inference", 2020). As soon as a size is symbolic, tensors share slots instead: a slot is as large as the largest of
-its tensors, slots lie one after the other, and their offsets are expressions evaluated at call time.
+Static sizes are packed as boxes (`packing`). Where a size is symbolic, offsets are expressions that are evaluated at
+call time (`symbolic`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from tilewright.ir.sym import Sym, maximum, sym
-from tilewright.program.memory.occupancy import Occupancy
+from tilewright.program.memory.effort import FAST, PlanEffort
+from tilewright.program.memory.packing.boxes import TimedBox, most_alive
+from tilewright.program.memory.packing.pack import pack
+from tilewright.program.memory.packing.symbolic import pack_symbolic
 
 ALIGNMENT = 64
 """Bytes to a multiple of which buffers are aligned: a cache line, and the widest vector."""
@@ -40,12 +42,15 @@ class ArenaPlan:
     unshared: Sym
 
 
-def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
+def plan_arena(lifetimes: Sequence[Lifetime], effort: PlanEffort = FAST) -> ArenaPlan:
     """Offsets for tensors such that no two that live at the same time overlap."""
-    unshared = unshared_bytes(lifetimes)
     if all(t.size.is_const for t in lifetimes):
-        return _packed(lifetimes, unshared)
-    return _slotted(lifetimes, unshared)
+        packing = pack([_typical_box(t) for t in lifetimes], effort.offsets)
+        offsets, total = [sym(start * ALIGNMENT) for start in packing.offsets], sym(packing.total * ALIGNMENT)
+    else:
+        spans = [(t.first, t.last) for t in lifetimes]
+        offsets, total = pack_symbolic([_aligned(t.size) for t in lifetimes], spans, effort.offsets)
+    return ArenaPlan({t.key: at for t, at in zip(lifetimes, offsets, strict=True)}, total, unshared_bytes(lifetimes))
 
 
 def plan_in_order(lifetimes: Collection[Lifetime]) -> ArenaPlan:
@@ -74,53 +79,22 @@ def unshared_bytes(lifetimes: Iterable[Lifetime]) -> Sym:
     return total
 
 
-def typical_total(lifetimes: Collection[Lifetime]) -> int:
-    """About the bytes of the arena that `plan_arena` would give, for typical dims; quicker."""
-    if all(t.size.is_const for t in lifetimes):
-        return _offsets(lifetimes)[1]
-    return _slotted([replace(t, size=sym(typical(t.size))) for t in lifetimes], sym(0)).total.value
+def bytes_needed(lifetimes: Collection[Lifetime]) -> int:
+    """The most bytes that are needed at a step, for typical dims: no arena is smaller."""
+    return most_alive([_typical_box(t) for t in lifetimes]) * ALIGNMENT
+
+
+def aligned_units(size: Sym) -> int:
+    """Units of alignment that a tensor of so many bytes takes, for typical dims."""
+    return -(-typical(size) // ALIGNMENT)
+
+
+def _typical_box(t: Lifetime) -> TimedBox:
+    return TimedBox(aligned_units(t.size), t.first, t.last)
 
 
 def _aligned(size: Sym) -> Sym:
     return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
-
-
-def _packed(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
-    offsets, total = _offsets(lifetimes)
-    return ArenaPlan({key: sym(offset) for key, offset in offsets.items()}, sym(total), unshared)
-
-
-def _offsets(lifetimes: Collection[Lifetime]) -> tuple[dict[int, int], int]:
-    """Where tensors of known sizes lie, and the bytes of all: largest first, each at the lowest offset that is free for
-    all of its life."""
-    taken = Occupancy(_steps(lifetimes))
-    offsets: dict[int, int] = {}
-    total = 0
-    for t in sorted(lifetimes, key=lambda t: (-t.size.value, t.first, t.key)):
-        size = -(-t.size.value // ALIGNMENT) * ALIGNMENT
-        offset = offsets[t.key] = taken.take(t.first, t.last, size)
-        total = max(total, offset + size)
-    return offsets, total
-
-
-def _slotted(lifetimes: Sequence[Lifetime], unshared: Sym) -> ArenaPlan:
-    """Largest (estimated) first, each into the first slot that is free for all of its life."""
-    taken = Occupancy(_steps(lifetimes))
-    sizes: list[Sym] = []
-    slots: dict[int, int] = {}
-    for t in sorted(lifetimes, key=lambda t: (-typical(t.size), t.first, t.key)):
-        slot = slots[t.key] = taken.take(t.first, t.last, 1)
-        size = _aligned(t.size)
-        if slot == len(sizes):
-            sizes.append(size)
-        else:
-            sizes[slot] = maximum(sizes[slot], size)
-    starts = list(accumulate(sizes, initial=sym(0)))
-    return ArenaPlan({key: starts[slot] for key, slot in slots.items()}, starts[-1], unshared)
-
-
-def _steps(lifetimes: Iterable[Lifetime]) -> int:
-    return 1 + max((t.last for t in lifetimes), default=0)
 
 
 def typical(size: Sym) -> int:

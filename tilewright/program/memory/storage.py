@@ -15,7 +15,15 @@ from typing import Literal
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.traits.derive import is_alias
-from tilewright.program.memory.plan import ArenaPlan, Lifetime, plan_arena, typical_total, unshared_bytes
+from tilewright.program.memory.effort import FAST, PlanEffort
+from tilewright.program.memory.plan import (
+    ArenaPlan,
+    Lifetime,
+    bytes_needed,
+    plan_arena,
+    typical,
+    unshared_bytes,
+)
 from tilewright.program.memory.views import Location, bytes_of, locate
 
 Pairs = Sequence[tuple[int, int]]
@@ -54,29 +62,32 @@ class Storage:
     overwrites: tuple[tuple[int, int], ...] = ()
 
 
-def assign_storage(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, plan: Plan | None = None) -> Storage:
+def assign_storage(
+    func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, plan: Plan | None = None, effort: PlanEffort = FAST
+) -> Storage:
     """Places for all values of `func`.
 
     Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place.
     `inplace` tells by names of kernels which results may lie where an operand does. A simpler `plan` has results
     nowhere but in memory of their own.
     """
-    assignment = _Assignment(func, inplace)
-    return assignment.run() if plan is None else assignment.planned(plan)
+    assignment = Assignment(func, inplace)
+    return assignment.run(effort) if plan is None else assignment.planned(plan)
 
 
 def planned_bytes(func: Func, planned: Mapping[Value, Location] = NO_PLAN) -> int:
-    """Bytes of the arena for typical dims, before results take the place of arguments; for `planned` see `locate`."""
-    return typical_total(_Assignment(func, NONE_INPLACE, planned).lifetimes({}).values())
+    """The most bytes that are needed at once for typical dims, before results take the place of arguments; for
+    `planned` see `locate`."""
+    return bytes_needed(Assignment(func, NONE_INPLACE, planned).lifetimes({}).values())
 
 
 def lifetimes_of(func: Func) -> tuple[tuple[Lifetime, ...], dict[int, Op]]:
     """The tensors that need memory of the arena where each has memory of its own, and an op of each step."""
-    assignment = _Assignment(func, NONE_INPLACE)
+    assignment = Assignment(func, NONE_INPLACE)
     return tuple(assignment.lifetimes({}).values()), dict(assignment.numbered())
 
 
-class _Assignment:
+class Assignment:
     """Roots of values, and the steps between which they are needed; a root is a value with memory of its own."""
 
     def __init__(
@@ -103,15 +114,17 @@ class _Assignment:
             before = concurrent
             yield step, op
 
-    def run(self) -> Storage:
+    def run(self, effort: PlanEffort) -> Storage:
         """The plan with results in the place of arguments, unless it needs more memory: a tensor that lives longer
         can be harder to pack."""
-        apart, homes = self.lifetimes({}), self._overwrites()
+        apart, homes = self.lifetimes({}), self.overwrites()
         chosen = self.lifetimes(homes)
-        if homes and typical_total(chosen.values()) > typical_total(apart.values()):
-            chosen, homes = apart, {}
-        arena = replace(plan_arena(tuple(chosen.values())), unshared=unshared_bytes(apart.values()))
-        return self._storage(arena, chosen, homes)
+        arena = plan_arena(tuple(chosen.values()), effort)
+        if homes and typical(arena.total) > bytes_needed(apart.values()):
+            other = plan_arena(tuple(apart.values()), effort)
+            if typical(other.total) < typical(arena.total):
+                arena, chosen, homes = other, apart, {}
+        return self._storage(replace(arena, unshared=unshared_bytes(apart.values())), chosen, homes)
 
     def planned(self, plan: Plan) -> Storage:
         """As a plan has it."""
@@ -206,7 +219,7 @@ class _Assignment:
 
     # Results in the place of arguments
 
-    def _overwrites(self) -> dict[Value, Value]:
+    def overwrites(self) -> dict[Value, Value]:
         """Results that take the place of an argument, and the first of the roots that had that memory."""
         homes: dict[Value, Value] = {}
         replaced: set[Value] = set()
@@ -223,6 +236,16 @@ class _Assignment:
                     homes[result] = homes.get(root, root)
         return homes
 
+    def reusable(self, op: Op) -> Iterator[tuple[Value, Value]]:
+        """Pairs of a tensor that `op` reads and one that may take its memory, where nobody needs the former later."""
+        if op.name != "call" or "concurrent" in op.attrs:
+            return
+        for i, o in self.inplace.get(op.attrs["kernel"], ()):
+            source, result = op.operands[i], op.results[o - len(op.operands)]
+            root = self.locations[source].root
+            if root not in self.fixed and result not in self.fixed and self._is_whole(op, source, result):
+                yield root, result
+
     def _may_overwrite(self, call: Op, step: int, source: Value, result: Value) -> bool:
         """Whether both are whole tensors of the arena, and the call is the last to need the argument."""
         root = self.locations[source].root
@@ -233,10 +256,12 @@ class _Assignment:
         Of calls at the same time none is the last."""
         if "concurrent" in call.attrs:
             return False
+        return self.last[self.locations[source].root] == step and self._is_whole(call, source, result)
+
+    def _is_whole(self, call: Op, source: Value, result: Value) -> bool:
+        """Whether both are whole tensors of the same bytes, and the call reads the argument under no other name."""
         root = self.locations[source].root
-        if self.locations[result] != Location(result) or self.last[root] != step:
-            return False
-        if bytes_of(root) != bytes_of(result):
+        if self.locations[result] != Location(result) or bytes_of(root) != bytes_of(result):
             return False
         return sum(self.locations[v].root is root for v in call.operands) == 1
 

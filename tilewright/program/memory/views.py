@@ -26,6 +26,11 @@ class Location:
     offset: Sym = sym(0)
 
 
+def is_view(op: Op) -> bool:
+    """Whether an op of a program needs no kernel, as its results are part of other values' memory."""
+    return bool(VIEWS.intersection((op.name,)))
+
+
 def bytes_of(value: Value) -> Sym:
     return value.tensor.size * value.tensor.dtype.bytes
 

@@ -1,0 +1,62 @@
+"""Orders of tasks: the best one, as trying all of them shows, and within a budget never a worse one than given."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.memory.tasks import least_peak, random_tasks
+from tilewright.program.memory.ordering.search import best_order
+from tilewright.program.memory.ordering.tasks import Task, Tasks, is_possible
+
+
+def branches() -> Tasks:
+    """1 feeds 2 and 4, 2 feeds 3, 4 feeds 5, 3 and 5 feed 6, in the order 1, 2, 4, 5, 3, 6; 2 and 4 make much."""
+    made = {"1": 10, "2": 80, "4": 70, "5": 10, "3": 5, "6": 1}
+    feeds = {"1": "", "2": "1", "4": "1", "5": "4", "3": "2", "6": "35"}
+    number = {name: n for n, name in enumerate(made)}
+    reads = {name: tuple(number[r] for r in feeds[name]) for name in made}
+    return Tasks(tuple(Task((number[n], *reads[n]), reads[n]) for n in made), tuple(made.values()))
+
+
+def test_a_branch_is_finished_before_the_next_one_begins() -> None:
+    tasks = branches()
+    given = tasks.peak(range(6))
+    found = best_order(tasks, 1000)
+    assert [("1", "2", "4", "5", "3", "6")[n] for n in found.order] == ["1", "2", "3", "4", "5", "6"]
+    assert (given, found.peak, found.is_best) == (10 + 80 + 70, 10 + 80 + 5, True)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 11, 14])
+@pytest.mark.fresh_seeds(1)
+def test_the_best_order_is_what_trying_all_finds(count: int, fresh_seed: int) -> None:
+    rng = random.Random(fresh_seed + count)
+    for _ in range(12 if count < 12 else 2):
+        tasks = random_tasks(rng, count)
+        found = best_order(tasks, 1 << 60)
+        assert found.is_best
+        assert is_possible(tasks, found.order)
+        assert found.peak == tasks.peak(found.order) == least_peak(tasks)
+        assert tasks.bound <= found.peak <= tasks.peak(range(count))
+
+
+@pytest.mark.fresh_seeds(1)
+def test_within_a_budget_no_order_is_worse_than_the_one_given(fresh_seed: int) -> None:
+    rng = random.Random(fresh_seed)
+    for _ in range(20):
+        tasks = random_tasks(rng, 60)
+        found = best_order(tasks, rng.choice((0, 60, 200, 2000)))
+        assert is_possible(tasks, found.order)
+        assert found.peak == tasks.peak(found.order) <= tasks.peak(range(60))
+        assert best_order(tasks, 300) == best_order(tasks, 300)
+
+
+def test_a_good_order_costs_nothing() -> None:
+    chain = Tasks(tuple(Task((n, n + 1), (n - 1,) if n else ()) for n in range(300)), (8,) * 301)
+    found = best_order(chain, 1 << 60)
+    assert found.order == tuple(range(300)) and found.looked_at == 300
+
+
+def test_no_tasks_have_an_order() -> None:
+    assert best_order(Tasks((), ()), 10).order == ()

@@ -1,0 +1,1 @@
+"""Commands that write a model as something else: an artefact, a library, ONNX, or in smaller types."""

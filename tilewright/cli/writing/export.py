@@ -1,0 +1,57 @@
+"""`tilewright export`: a model becomes a library in C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tilewright.cli.amounts import bytes_text
+from tilewright.cli.models import compile_fields, compile_options, force_option, model_argument, need_source
+from tilewright.cli.output import SafeConsole, json_option, print_json
+from tilewright.cli.progress import compiling
+from tilewright.exporters.library.export import export
+
+HELP = """Write MODEL as a library with a C interface, which needs neither Python nor tilewright.
+
+The suffix says what is made: a shared library (.so), a static one (.a), or one object file (.o); its header is
+beside it.
+
+\b
+Examples:
+  tilewright export model.onnx -o libmodel.so
+  tilewright export model.onnx -o libmodel.so --weights beside
+  tilewright export model.onnx -o libmodel.a --target x86-64-v3
+  tilewright export model.onnx -o model.o --freestanding
+"""
+
+
+@click.command("export", help=HELP, short_help="Write a model as a library in C.")
+@model_argument
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write  [default: libMODEL.so]")
+@click.option("--name", help="What the names of the functions begin with  [default: that of the file]")
+@click.option("--weights", type=click.Choice(["inside", "beside"]),
+              help="Where the weights are: in the library, or in a file that processes share  "
+                   "[default: inside, up to 1 GB]")  # fmt: skip
+@click.option("--freestanding", is_flag=True, help="Need no C library: one thread, memory of the caller.")
+@click.option("--cc", envvar="CC", help="The command of a C compiler  [default: what CC says, cc, or zig's]")
+@json_option
+@force_option
+@compile_options
+def command(
+    model: Path, output: Path | None, name: str | None, weights: str | None, freestanding: bool, cc: str | None,
+    as_json: bool, force: bool, **options: Any,
+) -> None:  # fmt: skip
+    need_source(model, "export")
+    with compiling(model.name) as progress:
+        written = export(
+            model, output or model.with_name(f"lib{model.stem}.so"), name=name, weights=weights,
+            freestanding=freestanding, cc=cc, force=force, progress=progress, **compile_fields(**options),
+        )  # fmt: skip
+    sizes = {str(file): file.stat().st_size for file in written}
+    if as_json:
+        print_json({"output": str(written[0]), "bytes": sizes})
+        return
+    for file, size in sizes.items():
+        SafeConsole(soft_wrap=True).print(f"{file}: {bytes_text(size)}", markup=False)

@@ -1,0 +1,232 @@
+"""The files of a library: sources in C, objects of the model's code under names of their own, and the weights."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilewright.codegen.cpu.assemble import ObjectFile
+from tilewright.codegen.cpu.linking.elf import read_elf
+from tilewright.exporters.library.features import features_c
+from tilewright.exporters.library.symbols import renamed
+from tilewright.exporters.library.tables import LibraryWeights, c_name, tables_c
+from tilewright.exporters.library.toolchain import Toolchain
+from tilewright.ir.diag import UnsupportedError
+from tilewright.runtime.artifact import Artifact, TargetInfo
+from tilewright.runtime.storage.files import write_slices
+from tilewright.target.target import arch_of
+
+WEIGHTS_MAGIC = b"TWWEIGHT"
+WEIGHTS_VERSION = 1
+WEIGHTS_AT = 4096
+"""Where the weights begin in a file of their own: the page from which processes map them."""
+
+_RUNTIME = Path(__file__).parent / "runtime"
+_SOURCES = ("basics.c", "machine.c", "programs.c", "interface.c")
+_FORKS = ("tw_parallel", "tw_parallel_ordered")
+_PROVIDED = frozenset({"memcpy", "memmove", "memset", "memcmp"})
+"""Functions that a freestanding library brings itself."""
+_FUNCTIONS = ("info", "plan", "create", "run", "state", "reset", "error", "destroy")
+"""Of the interface."""
+
+
+def is_wasm(target: TargetInfo) -> bool:
+    """Whether a library for a target is a module of WebAssembly."""
+    return arch_of(target.triple) == "wasm32"
+
+
+class Build:
+    """The making of one library in a folder of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        artifact: Artifact,
+        objects: Sequence[ObjectFile],
+        name: str,
+        toolchain: Toolchain,
+        *,
+        freestanding: bool,
+    ) -> None:
+        self.folder, self.artifact, self.name = folder, artifact, name
+        self.toolchain, self.freestanding = toolchain, freestanding
+        self.is_wasm = is_wasm(artifact.target)
+        if self.is_wasm:
+            self.blobs = [file.data for file in objects]
+            return
+        # one thread needs no pool
+        kept = [file for file in objects if not (freestanding and file.kind == "pool")]
+        symbols = [read_elf(file.data, file.name).symbols for file in kept]
+        self._own = frozenset[str]().union(*(s.defined for s in symbols), _FORKS)
+        self._check_needs(frozenset[str]().union(*(s.needed for s in symbols)) - self._own)
+        self.blobs = [renamed(file.data, self._symbol) for file in kept]
+
+    def made(self, kind: str, beside: str) -> list[Path]:
+        """The library (".so", ".a", ".o" or ".wasm"), its header, and the file `beside` it: with the weights, where
+        that has a name, or a module of JavaScript for WebAssembly."""
+        weights, extra, files = self._weights("" if self.is_wasm else beside)
+        if self.is_wasm:
+            script = (_RUNTIME / "model.mjs").read_text(encoding="utf-8")
+            script = script.replace("./model.mjs", f"./{beside}").replace("./model.wasm", f"./{Path(beside).stem}.wasm")
+            files = [self._written(f"{self.name}.mjs", self._named(script))]
+        header = self._written(f"{self.name}.h", self._named((_RUNTIME / "model.h").read_text(encoding="utf-8")))
+        source = self._written(f"{self.name}.c", self.source(weights))
+        main = self.folder / f"{self.name}.o"
+        flags = ["-DTW_FREESTANDING", "-ffreestanding", "-fno-builtin"] if self.freestanding else []
+        if self.is_wasm:
+            flags += ["-DTW_SYMBOLS_KEPT", "-mbulk-memory"]
+        self.toolchain.compile(source, main, *flags)
+        objects = [main, *extra]
+        for k, blob in enumerate(self.blobs):
+            objects.append(self.folder / f"code{k}.o")
+            objects[-1].write_bytes(blob)
+        library = self.folder / f"library{kind}"
+        match kind:
+            case ".so":
+                self.toolchain.link_shared(objects, library)
+            case ".a":
+                self.toolchain.archive(objects, library)
+            case ".wasm":
+                self.toolchain.link_wasm(objects, library, [f"{self.name}_{function}" for function in _FUNCTIONS])
+            case _:
+                self.toolchain.merge(objects, library)
+        return [library, header, *files]
+
+    def source(self, weights: LibraryWeights) -> str:
+        """The C source: tables, and what runs them."""
+        features = features_c(self.artifact.target, freestanding=self.freestanding)
+        tables = tables_c(self.artifact, self.name, weights, features)
+        runtime = "\n".join((_RUNTIME / name).read_text(encoding="utf-8") for name in _SOURCES)
+        preamble = _FREE if self.freestanding else _HOSTED
+        return self._named(f'{preamble}\n#include "model.h"\n\n{tables}\n{runtime}')
+
+    def _named(self, text: str) -> str:
+        """A C text that says `model` wherever the library's name is meant."""
+        text = text.replace('"model.h"', f'"{self.name}.h"').replace("MODEL_H", f"{self.name.upper()}_H")
+        return re.sub(r"\bmodel_(?=\w)", f"{self.name}_", text)
+
+    def _symbol(self, symbol: str) -> str:
+        if symbol not in self._own:
+            return symbol
+        return f"{self.name}_{c_name(symbol) if symbol.startswith('tw_') else symbol}"
+
+    def _check_needs(self, needed: frozenset[str]) -> None:
+        missing = sorted(needed - _PROVIDED) if self.freestanding else []
+        if missing:
+            raise UnsupportedError(
+                f"the model's code needs {', '.join(missing)}, which a freestanding library has nowhere to take from",
+                hint="export it without freestanding",
+            )
+
+    def _weights(self, beside: str) -> tuple[LibraryWeights, list[Path], list[Path]]:
+        """What the tables say of the weights, objects that hold them, and the file beside."""
+        pieces = self.artifact.saved_weights()
+        size = sum(piece.nbytes for piece in pieces)
+        if not size:
+            return LibraryWeights(0), [], []
+        if beside:
+            digest, checksum = hashlib.blake2b(digest_size=32), 0
+            for piece in pieces:
+                digest.update(piece)
+                checksum = zlib.crc32(piece, checksum)
+            header = WEIGHTS_MAGIC + struct.pack("<IIQ", WEIGHTS_VERSION, checksum, size) + digest.digest()
+            path = self._write_weights("beside.weights", header.ljust(WEIGHTS_AT, b"\0"), pieces)
+            return LibraryWeights(size, checksum, beside, header), [], [path]
+        self._write_weights("weights.bin", b"", pieces)
+        text = _WASM_ASSEMBLY if self.is_wasm else _ASSEMBLY
+        source = self._written("weights.S", text.format(name=self.name, size=size))
+        made = self.folder / "weights.o"
+        self.toolchain.compile(source, made)
+        return LibraryWeights(size), [made], []
+
+    def _write_weights(self, name: str, header: bytes, pieces: Sequence[memoryview]) -> Path:
+        path = self.folder / name
+        with open(path, "wb") as file:
+            file.write(header)
+            for piece in pieces:
+                write_slices(file, piece)
+        return path
+
+    def _written(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+_ASSEMBLY = """    .section .rodata.weights,"a",%progbits
+    .p2align 12
+    .globl {name}_weights
+    .hidden {name}_weights
+{name}_weights:
+    .incbin "weights.bin"
+    .section .note.GNU-stack,"",%progbits
+"""
+
+_WASM_ASSEMBLY = """    .section .rodata.weights,"",@
+    .p2align 6
+    .globl {name}_weights
+    .hidden {name}_weights
+    .type {name}_weights,@object
+{name}_weights:
+    .incbin "weights.bin"
+    .size {name}_weights, {size}
+"""
+
+_HOSTED = """#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+#define TW_PUBLIC __attribute__((visibility("default")))
+#pragma GCC visibility push(hidden)
+
+void *model_tw_pool_create(int32_t threads, const int32_t *cpus, int64_t spin_ns);
+void model_tw_pool_destroy(void *pool);
+"""
+
+_FREE = """#include <stddef.h>
+#include <stdint.h>
+
+#define TW_PUBLIC __attribute__((visibility("default")))
+#pragma GCC visibility push(hidden)
+
+/* What C compilers ask of every program; a C library's own take their place. */
+__attribute__((weak)) void *memcpy(void *restrict to, const void *restrict from, size_t count) {
+  for (size_t k = 0; k < count; k++) ((volatile unsigned char *)to)[k] = ((const unsigned char *)from)[k];
+  return to;
+}
+
+__attribute__((weak)) void *memmove(void *to, const void *from, size_t count) {
+  if ((uintptr_t)to <= (uintptr_t)from) return memcpy(to, from, count);
+  while (count--) ((volatile unsigned char *)to)[count] = ((const unsigned char *)from)[count];
+  return to;
+}
+
+__attribute__((weak)) void *memset(void *to, int value, size_t count) {
+  for (size_t k = 0; k < count; k++) ((volatile unsigned char *)to)[k] = (unsigned char)value;
+  return to;
+}
+
+__attribute__((weak)) int memcmp(const void *one, const void *other, size_t count) {
+  const unsigned char *a = one, *b = other;
+  for (; count; count--, a++, b++)
+    if (*a != *b) return *a < *b ? -1 : 1;
+  return 0;
+}
+"""

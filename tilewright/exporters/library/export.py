@@ -1,0 +1,156 @@
+"""`tilewright.export`: a model becomes a library in C, with its kernels and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.api import tell_of_failures, with_examples
+from tilewright.codegen.cpu.assemble import ObjectFile
+from tilewright.compiler import compile_request
+from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, is_wasm
+from tilewright.exporters.library.tables import check_exportable
+from tilewright.exporters.library.toolchain import Toolchain
+from tilewright.ir.diag import UnsupportedError
+from tilewright.options import OnProgress, Options, Request
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.errors import OptionError
+from tilewright.runtime.storage.files import check_file, check_replaced, replacing
+from tilewright.session import Session
+
+KINDS = (".so", ".a", ".o", ".wasm")
+LARGEST_WITHIN = 1 << 30
+"""Bytes of weights up to which a library has them itself unless it is told otherwise: what is linked reaches two
+gigabytes."""
+
+
+def export(
+    model: str | Path | bytes | Any,
+    output: str | Path,
+    example_inputs: Any = None,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    name: str | None = None,
+    weights: str | None = None,
+    freestanding: bool = False,
+    cc: str | None = None,
+    options: Options | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    session: Session | None = None,
+    progress: OnProgress | None = None,
+    force: bool = False,
+    **fields: Any,
+) -> tuple[Path, ...]:
+    """Write a model (whatever `tilewright.compile` takes, with the same arguments and options) as a library to the file
+    `output`, and give the files that were written: the library, its header, and the file of weights where there is one.
+
+    The suffix says what is made: a shared library (.so), a static one (.a), or one object file (.o). It has the kernels
+    of the model, a thread pool and little else, and needs the C library, its mathematics and threads; `freestanding`
+    needs nothing at all, and has one thread and the caller's memory. Its functions begin with `name`, by default that
+    of the file. `weights` are "inside" (by default up to one gigabyte), or "beside": in a file that processes map and
+    share. `cc` is the command of a C compiler, by default the system's, or that of the ziglang wheel. docs/export.md
+    has the interface.
+
+    Raises as `compile` does, UnsupportedError for what needs Python while it runs, OptionError, ArtifactError.
+    """
+    path = _checked(output)
+    name = _name(path, name)
+    if weights not in (None, "inside", "beside"):
+        raise OptionError(f"weights={weights!r:.80} is not allowed: 'inside' or 'beside'")
+    if not isinstance(freestanding, bool):
+        raise OptionError(f"freestanding={freestanding!r:.80} is not allowed: give True or False")
+    if freestanding and (weights == "beside" or path.suffix == ".so"):
+        raise OptionError("a freestanding library opens no files and is not loaded: make a .a or .o, weights inside")
+    chosen = Options.of(options, **fields)
+    source = with_examples(model, example_inputs, example_kwargs, dynamic_shapes)
+    given = [Path(source)] if isinstance(source, str | Path) else []
+    for file, what, is_one in _targets(path, name):
+        check_replaced(file, what, is_one, sources=given, force=force)
+        check_file(file)
+    session = Session.of(session)
+    toolchain = Toolchain.found(getattr(session.machine(chosen), "triple", ""), cc)
+    objects: list[ObjectFile] = []
+
+    def keep(made: Sequence[ObjectFile]) -> None:
+        objects[:] = made
+
+    request = Request.of(source, constants, shapes)
+    artifact = compile_request(request, chosen, progress, session=session, on_objects=keep)
+    tell_of_failures(artifact, chosen)
+    return write_library(artifact, objects, path, name, toolchain, weights=weights, freestanding=freestanding)
+
+
+def write_library(
+    artifact: Artifact, objects: Sequence[ObjectFile], path: Path, name: str, toolchain: Toolchain, *,
+    weights: str | None, freestanding: bool,
+) -> tuple[Path, ...]:
+    """Write the library of a compiled model, of the objects of its code: each file whole or not at all."""
+    if artifact.target.kind != "cpu":
+        raise UnsupportedError(f"there are no libraries for {artifact.target.cpu}", hint="export for a CPU")
+    check_exportable(artifact)
+    if is_wasm(artifact.target) != (path.suffix == ".wasm"):
+        raise OptionError(
+            f"'{path.name:.80}' is no name of a library for {artifact.target.cpu} ({artifact.target.triple})",
+            hint="modules of WebAssembly end in .wasm, and have a target such as wasm-simd128",
+        )
+    freestanding = freestanding or path.suffix == ".wasm"
+    is_beside = weights == "beside" or (weights is None and artifact.weight_bytes > LARGEST_WITHIN)
+    if is_beside and freestanding:
+        raise UnsupportedError(f"{artifact.weight_bytes} bytes of weights are too many to be inside of a library")
+    with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
+        build = Build(Path(folder), artifact, objects, name, toolchain, freestanding=freestanding)
+        targets = [file for file, *_ in _targets(path, name)]
+        made = build.made(path.suffix, targets[2].name if is_beside or path.suffix == ".wasm" else "")
+        written = tuple(targets[: len(made)])
+        for source, target in reversed(list(zip(made, written, strict=True))):
+            with replacing(target) as file, open(source, "rb") as content:
+                shutil.copyfileobj(content, file)
+            os.chmod(target, 0o755 if target.suffix == ".so" else 0o644)
+        return written
+
+
+def _checked(output: object) -> Path:
+    if not isinstance(output, str | os.PathLike) or not Path(output).name:
+        raise OptionError(f"output={output!r:.80} is not allowed: give the path of a file")
+    path = Path(output)
+    if path.suffix not in KINDS:
+        raise OptionError(
+            f"'{path.name:.80}' has not the name of a library", hint=f"give one that ends in {', '.join(KINDS)}"
+        )
+    return path
+
+
+def _name(path: Path, given: str | None) -> str:
+    """The name with which the functions begin: a word of C."""
+    name = given if given is not None else path.stem.removeprefix("lib").replace("-", "_").replace(".", "_")
+    if not isinstance(name, str) or not name.isascii() or not name.isidentifier() or len(name) > _LONGEST:
+        raise OptionError(
+            f"name={name!r:.80} is not allowed: functions of C cannot begin so",
+            hint="give a name of letters, digits and _, such as name='resnet50'",
+        )
+    if name.startswith(("_", "tw_")) or name in ("tw", "model"):
+        raise OptionError(f"name={name!r} is not allowed: such names are the library's own", hint="give another name")
+    return name
+
+
+_LONGEST = 64
+
+
+def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
+    """What is written: the library, its header, and its weights or a module of JavaScript, with what may be replaced
+    there."""
+    weights, script = path.with_name(f"{path.stem}.weights"), path.with_suffix(".mjs")
+    third = (weights, "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC))
+    if path.suffix == ".wasm":
+        third = (script, "a module of a model", lambda begins: begins.startswith(b"// Running the "))
+    return [
+        (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>", b"\0asm"))),
+        (path.with_name(f"{name}.h"), "a header of a model", lambda begins: begins.startswith(b"/* The C interfa")),
+        third,
+    ]

@@ -1,0 +1,176 @@
+/* What the C library gives */
+
+#ifndef TW_FREESTANDING
+static atomic_uint forks;
+
+static void count_fork(void) { atomic_fetch_add(&forks, 1); }
+
+static void watch_forks(void) {
+  static atomic_flag is_watched = ATOMIC_FLAG_INIT;
+  if (!atomic_flag_test_and_set(&is_watched)) pthread_atfork(NULL, NULL, count_fork);
+}
+
+static void *zeroed(size_t bytes, void **base) {
+  *base = bytes > SIZE_MAX - ALIGNMENT ? NULL : calloc(1, bytes + ALIGNMENT);
+  return *base ? (void *)(((uintptr_t)*base + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT) : NULL;
+}
+
+static long quota_of(const char *path) {
+  char quota[32];
+  long period, cpus = 0;
+  FILE *file = fopen(path, "r");
+  if (!file) return 0;
+  if (fscanf(file, "%31s %ld", quota, &period) == 2 && quota[0] != 'm' && period > 0) {
+    cpus = strtol(quota, NULL, 10) / period;
+    if (cpus < 1) cpus = 1;
+  }
+  fclose(file);
+  return cpus;
+}
+
+/* The least quota of the control groups (version 2) of this process, in CPUs; 0 without one. */
+static long quota(void) {
+  char line[512], path[600];
+  long least = 0;
+  FILE *file = fopen("/proc/self/cgroup", "r");
+  if (!file) return 0;
+  while (fgets(line, sizeof line, file)) {
+    if (strncmp(line, "0::", 3)) continue;
+    size_t length = strcspn(line + 3, "\n");
+    for (;;) {
+      while (length && line[3 + length - 1] == '/') length--;
+      line[3 + length] = 0;
+      snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", line + 3);
+      long cpus = quota_of(path);
+      if (cpus && (!least || cpus < least)) least = cpus;
+      if (!length) break;
+      while (length && line[3 + length - 1] != '/') length--;
+    }
+  }
+  fclose(file);
+  return least;
+}
+
+static int32_t usable_cpus(void) {
+  long cpus = 0, most = quota();
+#ifdef __linux__
+  cpu_set_t set;
+  if (!sched_getaffinity(0, sizeof set, &set)) cpus = CPU_COUNT(&set);
+#endif
+  if (cpus < 1) cpus = sysconf(_SC_NPROCESSORS_ONLN);
+  if (most && most < cpus) cpus = most;
+  return cpus < 1 ? 1 : cpus > 1024 ? 1024 : (int32_t)cpus;
+}
+#endif
+
+/* The CPU */
+
+#ifdef TW_CPU_FEATURES
+/* What is missing of the features that the code needs, or null. */
+static const char *missing_feature(void) {
+#if defined(__x86_64__)
+  unsigned regs[3][4] = {{0}};
+  static const unsigned leaves[3][2] = {{1, 0}, {7, 0}, {7, 1}};
+  for (int k = 0; k < 3; k++)
+    if (!__get_cpuid_count(leaves[k][0], leaves[k][1], &regs[k][0], &regs[k][1], &regs[k][2], &regs[k][3])) break;
+  unsigned extended[4] = {0};
+  __get_cpuid(0x80000001u, &extended[0], &extended[1], &extended[2], &extended[3]);
+  uint64_t states = 0;
+  if (regs[0][2] >> 27 & 1) {
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    states = low | (uint64_t)high << 32;
+  }
+  for (size_t k = 0; k < sizeof cpu_features / sizeof *cpu_features; k++) {
+    const cpu_feature *f = cpu_features + k;
+    unsigned bits = f->leaf == 3 ? extended[f->reg] : regs[f->leaf][f->reg];
+    if (!(bits >> f->bit & 1) || (states & f->states) != f->states) return f->name;
+  }
+#elif defined(__aarch64__) && defined(__linux__)
+  for (size_t k = 0; k < sizeof cpu_features / sizeof *cpu_features; k++) {
+    const cpu_feature *f = cpu_features + k;
+    if (!(getauxval(f->leaf ? AT_HWCAP2 : AT_HWCAP) >> f->bit & 1)) return f->name;
+  }
+#endif
+  return NULL;
+}
+#endif
+
+/* Weights */
+
+#if TW_WEIGHTS_BYTES == 0
+static tw_status find_weights(model_model *model, text *error) {
+  static const _Alignas(ALIGNMENT) unsigned char none[ALIGNMENT];
+  (void)error;
+  model->weights = none;
+  return TW_OK;
+}
+#elif !defined(TW_WEIGHTS_BESIDE)
+extern const unsigned char model_weights[];
+static tw_status find_weights(model_model *model, text *error) {
+  (void)error;
+  model->weights = model_weights;
+  return TW_OK;
+}
+#else
+#define WEIGHTS_AT 4096
+
+static uint32_t crc32_of(const unsigned char *bytes, size_t count) {
+  uint32_t table[8][256], sum = 0xffffffffu;
+  for (uint32_t n = 0; n < 256; n++) {
+    uint32_t c = n;
+    for (int k = 0; k < 8; k++) c = c & 1 ? 0xedb88320u ^ c >> 1 : c >> 1;
+    table[0][n] = c;
+  }
+  for (uint32_t n = 0; n < 256; n++)
+    for (int k = 1; k < 8; k++) table[k][n] = table[0][table[k - 1][n] & 255] ^ table[k - 1][n] >> 8;
+  for (; count >= 8; count -= 8, bytes += 8) {
+    sum ^= bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+    sum = table[7][sum & 255] ^ table[6][sum >> 8 & 255] ^ table[5][sum >> 16 & 255] ^ table[4][sum >> 24] ^
+          table[3][bytes[4]] ^ table[2][bytes[5]] ^ table[1][bytes[6]] ^ table[0][bytes[7]];
+  }
+  while (count--) sum = table[0][(sum ^ *bytes++) & 255] ^ sum >> 8;
+  return ~sum;
+}
+
+static tw_status bad_weights(text *error, const char *path, const char *words) {
+  say(anew(error), "the file of weights ");
+  say(error, path);
+  say(error, words);
+  return TW_BAD_WEIGHTS;
+}
+
+/* The file that was exported with the library, in the same folder. */
+static const char *path_beside(char *path, size_t most) {
+  Dl_info found;
+  size_t folder = 0;
+  if (!dladdr((void *)(uintptr_t)model_info, &found) || !found.dli_fname) return TW_WEIGHTS_BESIDE;
+  for (size_t k = 0; found.dli_fname[k]; k++)
+    if (found.dli_fname[k] == '/') folder = k + 1;
+  if (folder + sizeof TW_WEIGHTS_BESIDE > most) return TW_WEIGHTS_BESIDE;
+  memcpy(path, found.dli_fname, folder);
+  memcpy(path + folder, TW_WEIGHTS_BESIDE, sizeof TW_WEIGHTS_BESIDE);
+  return path;
+}
+
+static tw_status find_weights(model_model *model, text *error) {
+  char beside[4096];
+  const char *path = model->options.weights ? model->options.weights : path_beside(beside, sizeof beside);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return bad_weights(error, path, " cannot be opened");
+  struct stat status;
+  size_t bytes = WEIGHTS_AT + TW_WEIGHTS_BYTES;
+  void *at = MAP_FAILED;
+  if (!fstat(file, &status) && S_ISREG(status.st_mode) && (uint64_t)status.st_size == bytes)
+    at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, file, 0);
+  close(file);
+  if (at == MAP_FAILED) return bad_weights(error, path, " is cut off, or of another model, or cannot be mapped");
+  model->mapped = at;
+  model->mapped_bytes = bytes;
+  model->weights = (const unsigned char *)at + WEIGHTS_AT;
+  if (memcmp(at, weights_header, sizeof weights_header)) return bad_weights(error, path, " is that of another model");
+  if (model->options.check_weights && crc32_of(model->weights, TW_WEIGHTS_BYTES) != TW_WEIGHTS_SUM)
+    return bad_weights(error, path, " is damaged");
+  return TW_OK;
+}
+#endif

@@ -1,0 +1,94 @@
+"""The C compiler that makes a library of sources and object files: the system's, or the one of the ziglang wheel."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.runtime.errors import ArtifactError
+from tilewright.target.target import arch_of
+
+_FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-g0")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """How a C compiler is called for a target, and an archiver."""
+
+    compiler: tuple[str, ...]
+    archiver: tuple[str, ...]
+
+    @classmethod
+    def found(cls, triple: str, given: str | None = None) -> Toolchain:
+        """`given` (a command), or `cc` for this machine, or zig. ArtifactError where there is none."""
+        if given:
+            compiler = tuple(shlex.split(given))
+            is_zig = "cc" in compiler[1:]  # one command is compiler and archiver
+            return cls(compiler, (*compiler[: compiler.index("cc")], "ar") if is_zig else ("ar",))
+        here = arch_of(triple) == arch_of(platform.machine().lower()) and sys.platform in triple
+        if here and shutil.which("cc"):
+            return cls(("cc",), ("ar",))
+        if importlib.util.find_spec("ziglang") is not None:
+            zig = (sys.executable, "-m", "ziglang")
+            return cls((*zig, "cc", "-target", _zig_target(triple)), (*zig, "ar"))
+        raise ArtifactError(
+            f"there is no C compiler that links for {triple}",
+            hint="install one (`cc`), or the extra: pip install 'tilewright[export]', which brings zig's; or give --cc",
+        )
+
+    def compile(self, source: Path, made: Path, *flags: str) -> None:
+        """An object file of a C or assembly source."""
+        self._run([*self.compiler, *_FLAGS, *flags, "-c", source.name, "-o", made.name], source.parent)
+
+    def link_shared(self, objects: Sequence[Path], made: Path) -> None:
+        """A shared library that shows what its sources say, and needs the C library, its mathematics and threads."""
+        flags = ["-shared", "-Wl,--gc-sections", "-Wl,-z,noexecstack", "-Wl,-z,defs", "-Wl,--build-id=none", "-s"]
+        names = [o.name for o in objects]
+        self._run([*self.compiler, *flags, *names, "-o", made.name, "-lm", "-lpthread", "-ldl"], made.parent)
+
+    def link_wasm(self, objects: Sequence[Path], made: Path, shown: Sequence[str]) -> None:
+        """A module of WebAssembly with these functions, its memory, and where that is free."""
+        flags = ["-nostdlib", "-Wl,--no-entry", "-Wl,--gc-sections", "-Wl,-z,stack-size=1048576", "-Wl,--strip-all"]
+        flags += [f"-Wl,--export={name}" for name in (*shown, "__heap_base")]
+        self._run([*self.compiler, *flags, *(o.name for o in objects), "-o", made.name], made.parent)
+
+    def merge(self, objects: Sequence[Path], made: Path) -> None:
+        """One object file of several."""
+        self._run([*self.compiler, "-r", "-nostdlib", *(o.name for o in objects), "-o", made.name], made.parent)
+
+    def archive(self, objects: Sequence[Path], made: Path) -> None:
+        """A static library, whose bytes follow from its members alone."""
+        self._run([*self.archiver, "rcsD", made.name, *(o.name for o in objects)], made.parent)
+
+    def _run(self, command: Sequence[str], folder: Path) -> None:
+        """In the folder of the files, so that no path is in what is made."""
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        except OSError as error:
+            hint = "install it, or give another with --cc"
+            raise ArtifactError(f"cannot run {command[0]}: {error}", hint=hint) from error
+        if done.returncode:
+            raise ArtifactError(
+                f"{' '.join(command[:3])} ... failed: {_last_lines(done.stderr)}",
+                hint="give another C compiler with --cc (C11, GCC or Clang)",
+            )
+
+
+def _zig_target(triple: str) -> str:
+    arch, rest = arch_of(triple), triple.split("-")[1:]
+    if arch == "wasm32":
+        return "wasm32-freestanding"
+    system = "macos" if "darwin" in triple or "macos" in triple else "linux"
+    library = "none" if system == "macos" else "musl" if "musl" in rest else "gnu"
+    return f"{arch}-{system}-{library}"
+
+
+def _last_lines(text: str) -> str:
+    return " | ".join(text.strip().splitlines()[:6]) or "it says nothing"

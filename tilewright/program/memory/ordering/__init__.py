@@ -1,0 +1,1 @@
+"""WHEN tasks run: orders in which the fewest bytes are alive at once."""

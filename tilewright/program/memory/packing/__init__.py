@@ -1,0 +1,1 @@
+"""WHERE boxes lie: offsets for what is needed from one step to another, such that those of the same time lie apart."""

@@ -1,0 +1,256 @@
+"""Offsets as expressions, where sizes depend on dims that are not known.
+
+A packing for some sizes says which tensors lie above which others; these orders hold for all sizes: each tensor begins
+where the highest of those below it ends, so that nothing overlaps, whatever the dims are. Which packing needs little
+memory depends on the dims, so several are compared at sizes far apart, with slots among them: a slot is as large as the
+largest of the tensors that take turns in it. Where none is good everywhere, there are a few, for dims of different
+sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, combinations, pairwise
+
+import numpy as np
+
+from tilewright.ir.sym import Sym, ge, maximum, minimum, select, sym
+from tilewright.program.memory.packing.boxes import TimedBox
+from tilewright.program.memory.packing.occupancy import Occupancy
+from tilewright.program.memory.packing.pack import pack
+
+_SAMPLES = (64, 1, 512, 8, 160, 2048)
+"""Sizes of unknown dims at which plans are compared, as far as a dim's bounds allow them; the first one counts as
+typical. Of several dims each has each size once beside typical ones, and all have the same."""
+
+_SIMPLE = 1.005
+"""A plan of slots, whose offsets are sums, is taken where no other one is smaller than by this factor."""
+
+_CLOSE = 1.02
+"""Where plans need no more than by this factor than what is alive, no other one is taken beside them."""
+
+_TOGETHER = 3
+"""So many plans are in one program at most: the sizes of dims say which one a call takes."""
+
+_PAIRED = 4
+"""Of so many dims the smaller one of each two is looked at, too: of images, whose sides count alike."""
+
+_LONGEST = 4000
+"""Parts of which the expression of a plan's size may consist."""
+
+_UNIT = 64
+"""Of the packings that are made for points, which need not fit exactly."""
+
+
+def pack_symbolic(
+    sizes: Sequence[Sym], spans: Sequence[tuple[int, int]], budget: int
+) -> tuple[list[Sym], Sym]:
+    """Offsets of tensors of `sizes`, multiples of what they are aligned to, of which each is needed from one step to
+    another (inclusive), and what all take; `budget` as for `pack`, for all packings that are compared."""
+    compared = _Comparison(sizes, spans)
+    slots = _slots(compared)
+    known: dict[tuple[int, ...], _Stack] = {}
+    for point in range(compared.points):
+        found = _stacked(compared, point, budget // compared.points)
+        known.setdefault(tuple(compared.totals(found)), found)
+    stacks = [stack for stack in known.values() if _length(stack) <= _LONGEST]
+    chosen = _chosen(compared, stacks)
+    if chosen is None or compared.excess(compared.totals(slots)) <= compared.excess(chosen.totals) * _SIMPLE:
+        return slots.place(list(sizes))
+    return chosen.place(list(sizes))
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """A plan for calls in which a dim is `least` or more, and the choice `below` that; what they take at each point."""
+
+    stack: _Stack
+    totals: np.ndarray
+    dim: Sym | None = None
+    least: int = 0
+    below: _Choice | None = None
+
+    def place(self, sizes: Sequence[Sym]) -> tuple[list[Sym], Sym]:
+        offsets, total = self.stack.place(sizes)
+        if self.below is None or self.dim is None:
+            return offsets, total
+        others, its_total = self.below.place(sizes)
+        is_large = ge(self.dim, self.least)
+        total = select(is_large, total, its_total)
+        return [select(is_large, a, b) for a, b in zip(offsets, others, strict=True)], total
+
+
+def _chosen(compared: _Comparison, stacks: Sequence[_Stack]) -> _Choice | None:
+    """The plan that is best at its worst point; where that one is not good, a few for sizes of one dim, if they are."""
+    everywhere = np.ones(compared.points, bool)
+    best = _best_at(compared, stacks, everywhere, None)
+    if best is None or compared.excess(best.totals) <= _CLOSE:
+        return best
+    found = [best]
+    for dim, column in compared.dims:
+        values = sorted({*column.tolist()})
+        for count in range(1, _TOGETHER):
+            for least in combinations(values[1:], count):
+                choice: _Choice | None = None
+                for begin, end in pairwise((values[0], *least, values[-1] + 1)):
+                    at = (column >= begin) & (column < end)
+                    choice = _best_at(compared, stacks, at, choice, dim, begin)
+                found += [] if choice is None else [choice]
+    return min(found, key=lambda c: compared.excess(c.totals))
+
+
+def _best_at(
+    compared: _Comparison,
+    stacks: Sequence[_Stack],
+    at: np.ndarray,
+    below: _Choice | None,
+    dim: Sym | None = None,
+    least: int = 0,
+) -> _Choice | None:
+    """The plan that is best at its worst of some points, beside what is chosen `below` them."""
+    stack = min(stacks, key=lambda s: compared.excess(np.where(at, compared.totals(s), 0)), default=None)
+    if stack is None or below is None:
+        return None if stack is None else _Choice(stack, compared.totals(stack))
+    return _Choice(stack, np.where(at, compared.totals(stack), below.totals), dim, least, below)
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """For each tensor, in an order of placing, those whose ends it lies above; tensors of a slot are one here."""
+
+    below: list[list[int]]
+    order: list[int]
+
+    def place(self, sizes: Sequence[Sym]) -> tuple[list[Sym], Sym]:
+        ends: dict[int, Sym] = {}
+        offsets = [sym(0)] * len(sizes)
+        for n in self.order:
+            offsets[n] = maximum(0, *(ends[k] for k in self.below[n]))
+            ends[n] = offsets[n] + sizes[n]
+        covered = {k for row in self.below for k in row}
+        return offsets, maximum(0, *(end for n, end in ends.items() if n not in covered))
+
+    def totals(self, sizes: np.ndarray) -> np.ndarray:
+        """What all take at each of some points (rows of `sizes`)."""
+        ends = np.zeros_like(sizes)
+        for n in self.order:
+            start = ends[:, self.below[n]].max(axis=1) if self.below[n] else 0
+            ends[:, n] = start + sizes[:, n]
+        return ends.max(axis=1)
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """The slot of each tensor."""
+
+    slots: list[int]
+
+    def place(self, sizes: Sequence[Sym]) -> tuple[list[Sym], Sym]:
+        members: list[list[Sym]] = [[] for _ in range(1 + max(self.slots, default=-1))]
+        for slot, size in zip(self.slots, sizes, strict=True):
+            members[slot].append(size)
+        starts = list(accumulate((maximum(*sizes) for sizes in members), initial=sym(0)))
+        return [starts[slot] for slot in self.slots], starts[-1]
+
+    def totals(self, sizes: np.ndarray) -> np.ndarray:
+        largest = np.zeros((len(sizes), 1 + max(self.slots, default=-1)), np.int64)
+        for n, slot in enumerate(self.slots):
+            largest[:, slot] = np.maximum(largest[:, slot], sizes[:, n])
+        return largest.sum(axis=1)
+
+
+class _Comparison:
+    """Tensors at some points: rows of sizes, and the most that is alive at a step."""
+
+    def __init__(self, sizes: Sequence[Sym], spans: Sequence[tuple[int, int]]) -> None:
+        self.spans = spans
+        points = list(_points(sizes))
+        self.points = len(points)
+        env = {name: np.array([point[name] for point in points], np.int64) for name in points[0]}
+        variables = {v.name: v for size in sizes for v in size.vars}
+        self.dims = [(variables[name], column) for name, column in env.items()]
+        for (a, first), (b, second) in combinations(self.dims[:_PAIRED], 2):
+            self.dims.append((minimum(a, b), np.minimum(first, second)))
+        columns = [np.broadcast_to(_evaluated(size, env), len(points)) for size in sizes]
+        self.sizes = np.stack(columns, axis=1).clip(0)
+        self.bounds = _most_alive(self.sizes, spans)
+        self._totals: dict[int, np.ndarray] = {}
+
+    def totals(self, plan: _Stack | _Slots) -> np.ndarray:
+        """What a plan takes at each point."""
+        if id(plan) not in self._totals:
+            self._totals[id(plan)] = plan.totals(self.sizes)
+        return self._totals[id(plan)]
+
+    def excess(self, totals: np.ndarray) -> float:
+        """By which factor what is taken at each point is more than what is alive at once, where that is most."""
+        counts = self.bounds > 0
+        return float((totals[counts] / self.bounds[counts]).max(initial=1.0))
+
+
+def _points(sizes: Sequence[Sym]) -> Iterator[dict[str, int]]:
+    dims = sorted({(v.name, v.bounds) for size in sizes for v in size.vars})
+
+    def at(default: int, **others: int) -> dict[str, int]:
+        chosen = {name: others.get(name, default) for name, _ in dims}
+        return {name: max(lo or 0, min(chosen[name], chosen[name] if hi is None else hi)) for name, (lo, hi) in dims}
+
+    seen = []
+    for size in _SAMPLES:
+        for point in (at(size), *(at(_SAMPLES[0], **{name: size}) for name, _ in dims)):
+            if point not in seen:
+                seen.append(point)
+    return iter(seen)
+
+
+def _evaluated(size: Sym, env: dict[str, np.ndarray]) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.asarray(size.evaluate_numpy(env), np.int64)
+
+
+def _most_alive(sizes: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+    changes = np.zeros((len(sizes), 2 + max((last for _, last in spans), default=0)), np.int64)
+    for n, (first, last) in enumerate(spans):
+        changes[:, first] += sizes[:, n]
+        changes[:, last + 1] -= sizes[:, n]
+    return changes.cumsum(axis=1).max(axis=1)
+
+
+def _slots(compared: _Comparison) -> _Slots:
+    """Largest at the first point first, each into the first slot that is free for all of its life."""
+    spans, typical = compared.spans, compared.sizes[0]
+    taken = Occupancy(1 + max((last for _, last in spans), default=0))
+    slots = [0] * len(spans)
+    for n in sorted(range(len(spans)), key=lambda n: (-typical[n], spans[n][0])):
+        slots[n] = taken.take(*spans[n], 1)
+    return _Slots(slots)
+
+
+def _stacked(compared: _Comparison, point: int, budget: int) -> _Stack:
+    """The order of tensors above each other in a packing for a point."""
+    spans = compared.spans
+    sizes = [-(-int(size) // _UNIT) for size in compared.sizes[point]]
+    boxes = [TimedBox(size, first, last) for size, (first, last) in zip(sizes, spans, strict=True)]
+    offsets = pack(boxes, budget).offsets
+    order = sorted(range(len(boxes)), key=lambda n: (offsets[n], sizes[n] > 0, n))
+    below: list[list[int]] = [[] for _ in boxes]
+    under = [0] * len(boxes)  # sets of all that lies below, as bits
+    placed: list[int] = []
+    for n in order:
+        covered = 0
+        for k in reversed(placed):
+            if not covered >> k & 1 and spans[k][0] <= spans[n][1] and spans[n][0] <= spans[k][1]:
+                below[n].append(k)
+                covered |= under[k] | 1 << k
+        under[n] = covered
+        placed.append(n)
+    return _Stack(below, order)
+
+
+def _length(plan: _Stack) -> int:
+    """About how many parts the expression of all bytes has, written out."""
+    lengths: dict[int, int] = {}
+    for n in plan.order:
+        lengths[n] = 1 + sum(lengths[k] for k in plan.below[n])
+    return max(lengths.values(), default=0)
