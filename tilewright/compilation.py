@@ -287,7 +287,8 @@ class Compilation:
         caches = pair_states(module, setting.options.states, setting.options.capacity)
         check_frequent(caches, setting.options.frequent)
         for cache in caches:
-            grows = f"a cache that '{cache.output}' continues is a state with room for {setting.options.capacity}"
+            room = cache.value.tensor.shape[cache.axis]
+            grows = f"a cache that '{cache.output}' continues is a state with room for {room}"
             self.remarks.append(Remark("states", cache.name, grows, "applied"))
         setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
         if module.main.level != LEVEL:

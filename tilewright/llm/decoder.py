@@ -146,6 +146,7 @@ class CompiledDecoder:
         self._shape = model.state(self._counter).shape
         self.vocabulary = vocabulary_of(model)
         self._given = [self._what_is_given(info) for info in model.inputs]
+        self.piece = _piece_of(model, piece)
         grown = [state for state in model.states if state.counter == self._counter]
         self.context = min((int(state.info.shape[state.grows]) for state in grown), default=UNLIMITED)
         kept = (state.info.name for state in model.states if not state.counter)
@@ -217,7 +218,7 @@ class CompiledDecoder:
         self._length = length
 
     def fork(self) -> Self:
-        """See `Decoder`. Only what is filled is copied."""
+        """See `Decoder`. Pages of what is filled are shared until somebody writes to them."""
         return type(self)(copy.copy(self.model), piece=self.piece)
 
     def _what_is_given(self, info: TensorInfo) -> Given:
@@ -231,6 +232,18 @@ class CompiledDecoder:
         return lambda tokens, before: (
             (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))
         )
+
+
+def _piece_of(model: Model, piece: int) -> int:
+    """How many tokens a call takes at most; OptionError for a model that takes some other fixed number than one."""
+    sizes = {info.shape[-1] for info in model.inputs if _ROLES.get(info.name) is _tokens}
+    fixed = {n for n in sizes if isinstance(n, int)}
+    if fixed - {1}:
+        raise OptionError(
+            f"{model} takes {max(fixed)} tokens in each call, and texts have any number",
+            hint="export it with a symbolic number of tokens (dynamic_shapes=), or for one token",
+        )
+    return 1 if fixed else piece
 
 
 def rewound(decoder: Decoder, length: int) -> int:

@@ -8,7 +8,8 @@ Firestorm (Apple M1), and, where none of these tells, what is said beside the en
 
 Only x86-64 cores have been measured here; the others are taken from their documents. Cores with SVE (Neoverse V1 and
 V2) are driven as NEON machines of 128 bits, and SVE is switched off, so that an artefact needs nothing that it does not
-list. Code for AArch64 and for macOS has been made and read, but never been run.
+list. Code for AArch64 and RISC-V has been run under emulation, which tells whether it is right and not how fast; code
+for macOS has been made and read, but never been run.
 """
 
 from __future__ import annotations
@@ -127,6 +128,13 @@ def _riscv(name: str, about: str, bits: int, *, features: tuple[str, ...], pipes
     return Cpu(target, about)
 
 
+def _wasm(name: str, about: str, *features: str) -> Cpu:
+    """WebAssembly, as engines make machine code of it: vectors of 128 bits, and registers of the machine below."""
+    every = ("simd128", "bulk-memory", "nontrapping-fptoint", "sign-ext", "mutable-globals", *features)
+    target = Target(name, "wasm32-unknown-unknown", "generic", every, 128, 16, has_fma=False, pipes=Pipes(arithmetic=2))
+    return Cpu(target, about)
+
+
 def _apple(number: int, features: tuple[str, ...], l2: int, issue: int = 8) -> Cpu:
     return _neon(
         f"apple-m{number}", f"apple-m{number}", f"Apple M{number} (macOS)",
@@ -190,6 +198,8 @@ _ALL = (
            pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
     _riscv("riscv64-v256", "RISC-V with vectors of 256 bits (SpacemiT K1, RVA22)", 256, features=_RVA22V,
            pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
+    _wasm("wasm-simd128", "WebAssembly with vectors (browsers from 2021, node 16)"),
+    _wasm("wasm-relaxed", "WebAssembly with relaxed vectors (browsers from 2024, node 21)", "relaxed-simd"),
     _apple(1, _ARM82, 3 << 20),
     _apple(2, _ARM86, 4 << 20),
     _apple(3, _ARM86, 4 << 20, issue=9),
@@ -199,14 +209,16 @@ _ALL = (
 CPUS: Mapping[str, Cpu] = MappingProxyType({cpu.target.name: cpu for cpu in _ALL})
 """By the names of their targets."""
 
-_BY_CORE = {cpu.target.cpu: cpu for cpu in _ALL}
+_BY_CORE = {(cpu.target.arch, cpu.target.cpu): cpu for cpu in reversed(_ALL)}
+_BY_WIDTH = {(*core, cpu.target.vector_bits): cpu for cpu in _ALL for core in [(cpu.target.arch, cpu.target.cpu)]}
 
 
 def with_facts(target: Target) -> Target:
     """The target with what is known of its core, which has vectors of `target.vector_bits`; what a usual one has where
     nothing is."""
     bits, usual = target.vector_bits, _USUAL_512 if target.vector_bits == 512 else _USUAL
-    cpu = _BY_CORE.get(target.cpu)
+    core = (target.arch, target.cpu)
+    cpu = _BY_WIDTH.get((*core, bits), _BY_CORE.get(core))
     if cpu is None:
         return replace(target, pipes=usual)
     known = cpu.target

@@ -25,7 +25,7 @@ from tilewright.quantization.decoders.promise import Choosing, Chosen, ComparedT
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.session import Session
 
-_MOST_PIECES = 32
+MOST_PIECES = 32
 """Of a longer text so many are taken, at equal distances."""
 
 
@@ -59,10 +59,10 @@ def promised_weights(
         )
     promise, session = Promise(max_drop, confidence), Session.of(session)
     content, name = text_of(text)
-    digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    digest = digest_of_text(content)
     source = DecoderSource(path, capacity=context, caches=caches or STORED)
     key = session.key(Request.of(source, None, None), Options(threads=threads, **fields)) if cache else None
-    pieces = pieces_of(content, tokenizer, min(context or WINDOW, context_of(path)), most=_MOST_PIECES)
+    pieces = pieces_of(content, tokenizer, min(context or WINDOW, context_of(path)), most=MOST_PIECES)
     tokens = hashlib.blake2b(b"".join(p.tobytes() for p in pieces), digest_size=16).hexdigest()  # by this vocabulary
     about = f"forms of {key}: {promise} {digest} {tokens}"
     known = session.recall(about) if key else None
@@ -79,6 +79,11 @@ def promised_weights(
     if key:
         session.note(about, json.dumps(found.record()).encode())
     return found
+
+
+def digest_of_text(content: str) -> str:
+    """What tells a text from another one in certificates."""
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def reference_of(path: Path, context: int, **how: Any) -> Callable[[np.ndarray], np.ndarray]:
