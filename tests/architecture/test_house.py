@@ -91,6 +91,7 @@ FOREIGN: dict[str, set[str]] = {
     "rich": {"cli"},
     "onnxruntime": {"cli"},
     "openvino": {"cli"},
+    "cryptography": {"runtime"},
 }
 
 # Imports inside of functions, each with a reason: heavy or optional packages, and the lazy names of the package.
@@ -129,6 +130,9 @@ LATE = {
     ("target/host.py", "llvmlite"),  # models that the cache has need no LLVM
     ("target/clock.py", "llvmlite"),
     ("torch/watch/native.py", "llvmlite"),
+    ("runtime/storage/signing.py", "cryptography.exceptions"),  # an extra
+    ("runtime/storage/signing.py", "cryptography.hazmat.primitives"),
+    ("runtime/storage/signing.py", "cryptography.hazmat.primitives.asymmetric"),
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part
     ("runtime/staged/functions/images.py", "PIL.Image"),  # an extra

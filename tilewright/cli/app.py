@@ -32,13 +32,12 @@ _JSON = "tilewright.json"
 """Whether errors are told as JSON data, too."""
 
 COMMANDS = (
-    "check", "compile", "export", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "verify",
-    "diff", "info", "cache", "generate", "chat", "serve", "cost", "score",
-    "embed",
+    "check", "compile", "export", "run", "bench", "show", "explain", "opt", "convert", "quantize", "inspect", "sign",
+    "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score", "embed",
 )  # fmt: skip
 _HOMES = {
     "language_models": ("generate", "chat", "serve", "cost", "score", "embed"),
-    "writing": ("compile", "export", "convert", "quantize"),
+    "writing": ("compile", "export", "convert", "quantize", "sign"),
 }
 """Rooms of commands that are not among the others."""
 
@@ -55,6 +54,8 @@ Examples:
   tilewright explain model.onnx
   tilewright convert model.pt2 -o model.onnx
   tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx
+  tilewright inspect model.tw
+  tilewright sign model.tw --key key.pem
   tilewright diff model.onnx small.onnx --data samples.npz
   tilewright --plugin my_operators.py run model.onnx --input random
   tilewright generate model.gguf --prompt "Once upon a time"

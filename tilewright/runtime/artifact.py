@@ -50,6 +50,7 @@ from tilewright.runtime.storage.container import (
 from tilewright.runtime.storage.files import check_replaced
 from tilewright.runtime.storage.image import Image, ImageLayout
 from tilewright.runtime.storage.records import plain, record
+from tilewright.runtime.storage.signing import Trust, signer_of, trusted_keys
 
 Dim = int | str
 
@@ -274,8 +275,9 @@ class Artifact:
         inputs, outputs = (tuple(info.parts for info in infos) for infos in (self.inputs, self.outputs))
         return replace(self, variants=(), broadcasting=None, inputs=inputs, outputs=outputs)
 
-    def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the artefact to a file, whole or not at all; ArtifactError when that fails.
+    def save(self, path: str | Path, *, force: bool = False, key: str | Path | bytes | None = None) -> None:
+        """Write the artefact to a file, whole or not at all; ArtifactError when that fails. With a private `key`
+        (Ed25519, the path of a PEM file, or its bytes) it is signed.
 
         An artefact of that name is replaced, not written over: models that were loaded from it go on as before. Any
         other file that is there, such as the model that was compiled, is replaced only by `force`.
@@ -283,7 +285,8 @@ class Artifact:
         if not isinstance(path, str | os.PathLike):
             raise ArtifactError(f"cannot save to {path!r:.80}", hint="give a path")
         check_replaced(Path(path), "a compiled model", is_container, force=force)
-        write_container(Path(path), self._metadata(), self._sections())
+        signer = None if key is None else signer_of(key)
+        write_container(Path(path), self._metadata(), self._sections(), signer)
 
     def write(self, file: BinaryIO) -> None:
         """Write to an open file what `save` writes; OSError where that fails, half of it written."""
@@ -295,7 +298,12 @@ class Artifact:
 
     @classmethod
     def load(
-        cls, source: str | Path | Bytes | io.FileIO, *, check_weights: bool = True, mmap: bool = False
+        cls,
+        source: str | Path | Bytes | io.FileIO,
+        *,
+        check_weights: bool | None = None,
+        mmap: bool = False,
+        trust: Trust | None = None,
     ) -> Artifact:
         """Read a file written by `save` (by its path, or open), or its bytes; ArtifactError when it is missing,
         damaged, foreign or too new.
@@ -306,7 +314,11 @@ class Artifact:
         time, but then the file may only be replaced by renaming (as `save` and `mv` do) or deleted. Writing over it
         changes the running model, cutting it off ends the process at the next call.
 
-        `check_weights=False` skips the checksum of the weights (a third of a second per GB).
+        `check_weights` says whether the checksum of the weights is looked at, which takes a third of a second per GB:
+        by default unless they are mapped.
+
+        With `trust`, one or several public keys (Ed25519, the paths of PEM files, or their bytes), only what one of
+        them has signed is loaded, and all of it is compared with what was signed.
         """
         if isinstance(source, str | os.PathLike):
             name, source = str(source), Path(source)
@@ -318,7 +330,12 @@ class Artifact:
             raise ArtifactError(f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes")
         if mmap and not isinstance(source, Path | io.FileIO):
             raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
-        metadata, sections = read_container(source, check_weights=check_weights, mapped=mmap)
+        metadata, sections = read_container(
+            source,
+            check_weights=not mmap if check_weights is None else check_weights,
+            mapped=mmap,
+            trusted=None if trust is None else trusted_keys(trust),
+        )
         try:
             *code, weights = sections
             kinds = [section.kind for section in code]

@@ -29,17 +29,17 @@ from tilewright.runtime.errors import (
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.named_calls import CalledByName
+from tilewright.runtime.needed import TellsBytes, needs_of
 from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
 from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.states import KeepsStates, States
-from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
 from tilewright.runtime.tensors import TensorModel
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
-from tilewright.runtime.values.outputs import no_memory, views_of
+from tilewright.runtime.values.outputs import no_memory, shapes_of, views_of
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
@@ -57,31 +57,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
 
-def load(
-    source: str | Path | Bytes,
-    threads: int | None = None,
-    *,
-    check_weights: bool = True,
-    mmap: bool = False,
-    executor: MakeExecutor | None = None,
-) -> Model:
-    """Load a compiled model from the file that `Model.save` wrote, or from its bytes.
-
-    Afterwards the file may be replaced, written over, cut off or deleted: a model has its own copy of all that it
-    needs, and neither fails nor changes. `mmap=True` leaves weights and code in the file, whose memory processes share;
-    then the file may be replaced by renaming (as `Model.save` and `mv` do, not `cp`) or deleted, and nothing else.
-    `check_weights=False` skips the checksum of the weights. `threads` and `executor` (what runs code for another kind
-    of machine): see `Model`. ArtifactError for a file that is missing, damaged, foreign, too new or for another CPU.
-    An artefact is native code: load only what you trust.
-    """
-    return Model(Artifact.load(source, check_weights=check_weights, mmap=mmap), threads, executor)
-
-
 def _loaded_again(
     source: bytes, threads: int | None, executor: MakeExecutor | None, states: Mapping[str, np.ndarray]
 ) -> Model:
     """A model that was pickled, with what its states held."""
-    model = load(source, threads, executor=executor)
+    model = Model(Artifact.load(source), threads, executor)
     model._states.put(states)
     return model
 
@@ -109,7 +89,7 @@ class _Staged:
         yield from (run.native for run in self.runs if isinstance(run, staged.run.StagedRun) and run.native is not None)
 
 
-class Model(CalledByName, KeepsStates):
+class Model(CalledByName, KeepsStates, TellsBytes):
     """A compiled model that can be called with NumPy arrays, made by `tilewright.compile` and `tilewright.load`.
 
     `inputs` and `outputs` describe its tensors in order, `threads` is the number of threads a call uses.
@@ -490,15 +470,23 @@ class Model(CalledByName, KeepsStates):
 
     def _plan(self, context: Context, shapes: tuple[Shape, ...]) -> None:
         """Choose the program for new shapes, and compute from them the outputs' shapes and the memory a run needs."""
+        program = self._program_for(context, shapes)
+        if context.planned != shapes:
+            context.use(program)
+
+    def _program_for(self, context: Context, shapes: tuple[Shape, ...]) -> Planned:
         number = self._guard(shapes)
         try:
-            program = self._planned(context, number, shapes)
+            return self._planned(context, number, shapes)
         except InputError:
             if number == context.last or not self._has_broadcasting:
                 raise
-            program = self._planned(context, context.last, shapes)
-        if context.planned != shapes:
-            context.use(program)
+            return self._planned(context, context.last, shapes)
+
+    def _needs(self, shapes: tuple[Shape, ...]) -> tuple[int, int, int] | None:
+        loaded = self._open()
+        is_one = isinstance(loaded, _Native) and not any(p.plan_reads_data for p in loaded.artifact.programs)
+        return needs_of(self._program_for(self._new_context(), shapes)) if is_one else None
 
     def _planned(self, context: Context, number: int, shapes: tuple[Shape, ...]) -> Planned:
         """A program that is planned for these shapes; InputError where it refuses them."""
@@ -521,23 +509,11 @@ class Model(CalledByName, KeepsStates):
             if shapes == known and planned == program.planned:  # data that ask for the same sizes as before
                 context.planned = program.shapes = shapes
                 return program
-            outputs = zip(self._output_shapes(context), self._output_dtypes, strict=True)
+            outputs = zip(shapes_of(self.outputs, context.out_shapes), self._output_dtypes, strict=True)
             arena, scratch = context.sizes
             program.plan(shapes, list(outputs), (arena, scratch))
             program.planned = planned
         return program
-
-    def _output_shapes(self, context: Context) -> tuple[Shape, ...]:
-        sizes = iter(context.out_shapes)
-        whole = [tuple(next(sizes) for _ in info.parts.shape) for info in self.outputs]
-        shapes = tuple(s[: len(info.shape)] for s, info in zip(whole, self.outputs, strict=True))
-        for info, shape in zip(self.outputs, shapes, strict=True):
-            if any(size < 0 for size in shape):
-                raise InputError(
-                    f"with these inputs output '{info.name}' would have the shape {list(shape)}",
-                    hint=f"the model's outputs are: {', '.join(map(str, self.outputs))}",
-                )
-        return shapes
 
     def _failure(self, program: Planned, code: int, shapes: tuple[Shape, ...]) -> Exception:
         errors = program.linked.artifact.errors

@@ -61,7 +61,7 @@ class ObjectFile:
 def compile_ir(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
     """The object file of a module; InternalError with LLVM's message when the text is not legal."""
     tools = _tools(target, effort)
-    return compiled(text, tools.machine, tools.builder, tools.level)
+    return compiled(tools.adapted(text), tools.machine, tools.builder, tools.level)
 
 
 class ObjectMaker:
@@ -158,7 +158,7 @@ def assembly(text: str, target: Target, *, comments: bool = False, effort: Effor
     """The assembler text of a module, as the object file would hold it; with LLVM's comments, which name the
     blocks that the machine code comes from."""
     tools = _tools(target, effort)
-    with _parsed(text) as module:
+    with _parsed(tools.adapted(text)) as module:
         tools.optimise(module)
         tools.machine.set_asm_verbosity(comments)
         return str(tools.machine.emit_assembly(module))
@@ -202,12 +202,23 @@ class _Tools:
         self.machine = llvm_target.create_target_machine(
             cpu=target.cpu, features=target.feature_text, opt=level, reloc="pic", codemodel="small"
         )
+        layout = str(self.machine.target_data)
+        self.layout = layout if layout.startswith("E") or "-p:32:" in layout else ""
+        self.has_fma = target.has_fma
         options = binding.create_pipeline_tuning_options(speed_level=self.level)
         options.loop_vectorization = False
         options.slp_vectorization = False
         options.loop_interleaving = False
         options.loop_unrolling = False
         self.builder = binding.create_pass_builder(self.machine, options)
+
+    def adapted(self, text: str) -> str:
+        """A text as this machine needs it. LLVM's own layout of data is that of 64-bit machines with the low byte
+        first: others are named, as passes fold loads by it. Without fused multiply-adds a call of one would be a call
+        of the C library for each lane; here products are rounded in between, if the machine does so."""
+        if not self.has_fma:
+            text = text.replace("@llvm.fma.", "@llvm.fmuladd.")
+        return f'target datalayout = "{self.layout}"\n{text}' if self.layout else text
 
     def optimise(self, module: Any) -> None:
         """Run the passes on a module of llvmlite's, in place."""

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.api import tell_of_failures, with_examples
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.compiler import compile_request
-from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build
+from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, is_wasm
 from tilewright.exporters.library.tables import check_exportable
 from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.ir.diag import UnsupportedError
@@ -22,7 +22,7 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
 
-KINDS = (".so", ".a", ".o")
+KINDS = (".so", ".a", ".o", ".wasm")
 LARGEST_WITHIN = 1 << 30
 """Bytes of weights up to which a library has them itself unless it is told otherwise: what is linked reaches two
 gigabytes."""
@@ -94,13 +94,19 @@ def write_library(
     if artifact.target.kind != "cpu":
         raise UnsupportedError(f"there are no libraries for {artifact.target.cpu}", hint="export for a CPU")
     check_exportable(artifact)
+    if is_wasm(artifact.target) != (path.suffix == ".wasm"):
+        raise OptionError(
+            f"'{path.name:.80}' is no name of a library for {artifact.target.cpu} ({artifact.target.triple})",
+            hint="modules of WebAssembly end in .wasm, and have a target such as wasm-simd128",
+        )
+    freestanding = freestanding or path.suffix == ".wasm"
     is_beside = weights == "beside" or (weights is None and artifact.weight_bytes > LARGEST_WITHIN)
     if is_beside and freestanding:
         raise UnsupportedError(f"{artifact.weight_bytes} bytes of weights are too many to be inside of a library")
     with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
         build = Build(Path(folder), artifact, objects, name, toolchain, freestanding=freestanding)
         targets = [file for file, *_ in _targets(path, name)]
-        made = build.made(path.suffix, targets[2].name if is_beside else "")
+        made = build.made(path.suffix, targets[2].name if is_beside or path.suffix == ".wasm" else "")
         written = tuple(targets[: len(made)])
         for source, target in reversed(list(zip(made, written, strict=True))):
             with replacing(target) as file, open(source, "rb") as content:
@@ -137,9 +143,14 @@ _LONGEST = 64
 
 
 def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
-    """What is written: the library, its header and its weights, with what may be replaced there."""
+    """What is written: the library, its header, and its weights or a module of JavaScript, with what may be replaced
+    there."""
+    weights, script = path.with_name(f"{path.stem}.weights"), path.with_suffix(".mjs")
+    third = (weights, "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC))
+    if path.suffix == ".wasm":
+        third = (script, "a module of a model", lambda begins: begins.startswith(b"// Running the "))
     return [
-        (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>"))),
+        (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>", b"\0asm"))),
         (path.with_name(f"{name}.h"), "a header of a model", lambda begins: begins.startswith(b"/* The C interfa")),
-        (path.with_name(f"{path.stem}.weights"), "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC)),
+        third,
     ]

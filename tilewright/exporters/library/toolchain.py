@@ -53,6 +53,12 @@ class Toolchain:
         names = [o.name for o in objects]
         self._run([*self.compiler, *flags, *names, "-o", made.name, "-lm", "-lpthread", "-ldl"], made.parent)
 
+    def link_wasm(self, objects: Sequence[Path], made: Path, shown: Sequence[str]) -> None:
+        """A module of WebAssembly with these functions, its memory, and where that is free."""
+        flags = ["-nostdlib", "-Wl,--no-entry", "-Wl,--gc-sections", "-Wl,-z,stack-size=1048576", "-Wl,--strip-all"]
+        flags += [f"-Wl,--export={name}" for name in (*shown, "__heap_base")]
+        self._run([*self.compiler, *flags, *(o.name for o in objects), "-o", made.name], made.parent)
+
     def merge(self, objects: Sequence[Path], made: Path) -> None:
         """One object file of several."""
         self._run([*self.compiler, "-r", "-nostdlib", *(o.name for o in objects), "-o", made.name], made.parent)
@@ -77,6 +83,8 @@ class Toolchain:
 
 def _zig_target(triple: str) -> str:
     arch, rest = arch_of(triple), triple.split("-")[1:]
+    if arch == "wasm32":
+        return "wasm32-freestanding"
     system = "macos" if "darwin" in triple or "macos" in triple else "linux"
     library = "none" if system == "macos" else "musl" if "musl" in rest else "gnu"
     return f"{arch}-{system}-{library}"

@@ -151,11 +151,15 @@ def _positions_from(first: Sym, count: Sym) -> Value:
     return positions if first == 0 else ew.add(positions, dim_value(first))
 
 
+def _own_positions(lane: Lane) -> Value:
+    """i64[steps, 1]: those of the queries, from a dim, so that kernels know which keys these see."""
+    return ew.add(iota(shape=(lane.steps, 1), axis=0), dim_value(lane.before))
+
+
 def _in_window(lane: Lane, window: int, first: Sym) -> Value:
     """[steps, past + steps - first] of bool: is a key among the last `window` up to the query?"""
-    own = reshape(lane.positions, shape=(lane.steps, 1))
     keys = _positions_from(first, lane.before + lane.steps - first)
-    return ew.gt(keys, ew.sub(own, window))
+    return ew.gt(keys, ew.sub(_own_positions(lane), window))
 
 
 def self_attention(

@@ -116,11 +116,10 @@ def attended(
         scores = ew.mul(ew.tanh(ew.div(scores, softcap)), softcap)
     if mask is not None and mask.tensor.dtype is not dt.bool_:
         scores, mask = ew.add(scores, mask), None
-    if causal_offset is not None:
-        seen = _up_to(causal_offset, *shape_of(scores)[-2:])
-        mask = seen if mask is None else ew.and_(seen, mask)
-    if mask is not None:
-        scores = ew.select(mask, scores, full(value=-math.inf, dtype=dt.f32, shape=()))
+    seen = None if causal_offset is None else _up_to(causal_offset, *shape_of(scores)[-2:])
+    for condition in (seen, mask):
+        if condition is not None:
+            scores = ew.select(condition, scores, full(value=-math.inf, dtype=dt.f32, shape=()))
     weights = softmax(scores, axis=-1)
     return matmul(weights if values.scales is None else ew.mul(weights, _along(values.scales)), values.rows)
 

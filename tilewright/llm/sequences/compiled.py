@@ -73,7 +73,7 @@ class CompiledSequences(OpenSequences[_Open]):
         return len(self._lanes)
 
     def open(self, like: Handle | None = None) -> Handle:
-        """See `Sequences`. Of what a shared prefix has filled there is a copy."""
+        """See `Sequences`. Pages of a shared prefix are shared until somebody writes to them."""
         before = None if like is None else self._of(like)
 
         def made() -> _Open:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,3 +91,17 @@ def no_memory(shapes: Sequence[tuple[Shape, np.dtype[Any]]], infos: Sequence[Ten
         f"no memory for output '{info.name}': {dtype}{list(shape)}",
         hint="use smaller inputs (batch, sequence length), or a machine with more memory",
     )
+
+
+def shapes_of(outputs: Sequence[TensorInfo], sizes: Iterable[int]) -> tuple[Shape, ...]:
+    """The shapes of outputs, whose `sizes` follow each other; InputError for sizes below 0."""
+    rest = iter(sizes)
+    whole = [tuple(next(rest) for _ in info.parts.shape) for info in outputs]
+    shapes = tuple(s[: len(info.shape)] for s, info in zip(whole, outputs, strict=True))
+    for info, shape in zip(outputs, shapes, strict=True):
+        if any(size < 0 for size in shape):
+            raise InputError(
+                f"with these inputs output '{info.name}' would have the shape {list(shape)}",
+                hint=f"the model's outputs are: {', '.join(map(str, outputs))}",
+            )
+    return shapes

@@ -39,8 +39,10 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym
 from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, loop_var
+from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.gemm.dot_products import dot_for, split_group
@@ -268,8 +270,32 @@ def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op,
     scores, scores_reader = _scores(s, form, size, block.outer, copies, target, groups[0])
     for sums in (scores, values):
         pack_all_columns(s, sums.add, home or block.outer, target)
+    _skip_masked(s, block.outer, [*scores_reader.outer, *scores_reader.tile][0])
     _join_rows(s, form, copies)
     return copies, [*scores.nests, scores_reader, *values.nests, reader]
+
+
+def _skip_masked(s: Schedule, block: Op, scores: Op) -> None:
+    """Leave out the keys that no row of a block sees, where conditions on positions mask the scores that the nest
+    `scores` stores. Whole vectors of the sums of weights are left out, so that bits do not depend on it."""
+    for store in stores_in(scores):
+        if _selects_by_position(store.operands[0]):
+            with s.noting("keys that are masked in all rows of a block are multiplied, too"):
+                s.skip_masked(block, store.operands[1], MAX_LANES)
+
+
+def _selects_by_position(value: Value) -> bool:
+    """Whether a scalar is selected by a condition on positions, or selected of what is."""
+    op = value.op
+    if op is None or not scalar_operation(op).conditions:
+        return False
+    return _is_of_positions(op.operands[0]) or any(map(_selects_by_position, op.operands[1:]))
+
+
+def _is_of_positions(value: Value) -> bool:
+    """Whether a scalar follows from the variables of loops and dims alone."""
+    op = value.op
+    return op is not None and op.name != "load" and all(map(_is_of_positions, op.operands))
 
 
 def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], list[Nest]]:

@@ -3,18 +3,19 @@
 A packing for some sizes says which tensors lie above which others; these orders hold for all sizes: each tensor begins
 where the highest of those below it ends, so that nothing overlaps, whatever the dims are. Which packing needs little
 memory depends on the dims, so several are compared at sizes far apart, with slots among them: a slot is as large as the
-largest of the tensors that take turns in it.
+largest of the tensors that take turns in it. Where none is good everywhere, there are a few, for dims of different
+sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, combinations, pairwise
 
 import numpy as np
 
-from tilewright.ir.sym import Sym, maximum, sym
+from tilewright.ir.sym import Sym, ge, maximum, minimum, select, sym
 from tilewright.program.memory.packing.boxes import TimedBox
 from tilewright.program.memory.packing.occupancy import Occupancy
 from tilewright.program.memory.packing.pack import pack
@@ -23,14 +24,20 @@ _SAMPLES = (64, 1, 512, 8, 160, 2048)
 """Sizes of unknown dims at which plans are compared, as far as a dim's bounds allow them; the first one counts as
 typical. Of several dims each has each size once beside typical ones, and all have the same."""
 
-_PLANNED = 3
-"""At how many of these points packings are made."""
-
 _SIMPLE = 1.005
 """A plan of slots, whose offsets are sums, is taken where no other one is smaller than by this factor."""
 
+_CLOSE = 1.02
+"""Where plans need no more than by this factor than what is alive, no other one is taken beside them."""
+
+_TOGETHER = 3
+"""So many plans are in one program at most: the sizes of dims say which one a call takes."""
+
+_PAIRED = 4
+"""Of so many dims the smaller one of each two is looked at, too: of images, whose sides count alike."""
+
 _LONGEST = 4000
-"""Parts of which the expression of an arena's size may consist."""
+"""Parts of which the expression of a plan's size may consist."""
 
 _UNIT = 64
 """Of the packings that are made for points, which need not fit exactly."""
@@ -40,16 +47,72 @@ def pack_symbolic(
     sizes: Sequence[Sym], spans: Sequence[tuple[int, int]], budget: int
 ) -> tuple[list[Sym], Sym]:
     """Offsets of tensors of `sizes`, multiples of what they are aligned to, of which each is needed from one step to
-    another (inclusive), and what all take; `budget` as for `pack`, for each of some packings."""
+    another (inclusive), and what all take; `budget` as for `pack`, for all packings that are compared."""
     compared = _Comparison(sizes, spans)
-    best: _Stack | _Slots = _slots(compared)
-    worst = compared.excess(best) / _SIMPLE
-    for point in range(min(_PLANNED, compared.points)):
-        found = _stacked(compared, point, budget)
-        excess = compared.excess(found)
-        if excess < worst and _length(found) <= _LONGEST:
-            best, worst = found, excess
-    return best.place(list(sizes))
+    slots = _slots(compared)
+    known: dict[tuple[int, ...], _Stack] = {}
+    for point in range(compared.points):
+        found = _stacked(compared, point, budget // compared.points)
+        known.setdefault(tuple(compared.totals(found)), found)
+    stacks = [stack for stack in known.values() if _length(stack) <= _LONGEST]
+    chosen = _chosen(compared, stacks)
+    if chosen is None or compared.excess(compared.totals(slots)) <= compared.excess(chosen.totals) * _SIMPLE:
+        return slots.place(list(sizes))
+    return chosen.place(list(sizes))
+
+
+@dataclass(frozen=True, eq=False)
+class _Choice:
+    """A plan for calls in which a dim is `least` or more, and the choice `below` that; what they take at each point."""
+
+    stack: _Stack
+    totals: np.ndarray
+    dim: Sym | None = None
+    least: int = 0
+    below: _Choice | None = None
+
+    def place(self, sizes: Sequence[Sym]) -> tuple[list[Sym], Sym]:
+        offsets, total = self.stack.place(sizes)
+        if self.below is None or self.dim is None:
+            return offsets, total
+        others, its_total = self.below.place(sizes)
+        is_large = ge(self.dim, self.least)
+        total = select(is_large, total, its_total)
+        return [select(is_large, a, b) for a, b in zip(offsets, others, strict=True)], total
+
+
+def _chosen(compared: _Comparison, stacks: Sequence[_Stack]) -> _Choice | None:
+    """The plan that is best at its worst point; where that one is not good, a few for sizes of one dim, if they are."""
+    everywhere = np.ones(compared.points, bool)
+    best = _best_at(compared, stacks, everywhere, None)
+    if best is None or compared.excess(best.totals) <= _CLOSE:
+        return best
+    found = [best]
+    for dim, column in compared.dims:
+        values = sorted({*column.tolist()})
+        for count in range(1, _TOGETHER):
+            for least in combinations(values[1:], count):
+                choice: _Choice | None = None
+                for begin, end in pairwise((values[0], *least, values[-1] + 1)):
+                    at = (column >= begin) & (column < end)
+                    choice = _best_at(compared, stacks, at, choice, dim, begin)
+                found += [] if choice is None else [choice]
+    return min(found, key=lambda c: compared.excess(c.totals))
+
+
+def _best_at(
+    compared: _Comparison,
+    stacks: Sequence[_Stack],
+    at: np.ndarray,
+    below: _Choice | None,
+    dim: Sym | None = None,
+    least: int = 0,
+) -> _Choice | None:
+    """The plan that is best at its worst of some points, beside what is chosen `below` them."""
+    stack = min(stacks, key=lambda s: compared.excess(np.where(at, compared.totals(s), 0)), default=None)
+    if stack is None or below is None:
+        return None if stack is None else _Choice(stack, compared.totals(stack))
+    return _Choice(stack, np.where(at, compared.totals(stack), below.totals), dim, least, below)
 
 
 @dataclass(frozen=True)
@@ -105,13 +168,23 @@ class _Comparison:
         points = list(_points(sizes))
         self.points = len(points)
         env = {name: np.array([point[name] for point in points], np.int64) for name in points[0]}
+        variables = {v.name: v for size in sizes for v in size.vars}
+        self.dims = [(variables[name], column) for name, column in env.items()]
+        for (a, first), (b, second) in combinations(self.dims[:_PAIRED], 2):
+            self.dims.append((minimum(a, b), np.minimum(first, second)))
         columns = [np.broadcast_to(_evaluated(size, env), len(points)) for size in sizes]
         self.sizes = np.stack(columns, axis=1).clip(0)
         self.bounds = _most_alive(self.sizes, spans)
+        self._totals: dict[int, np.ndarray] = {}
 
-    def excess(self, plan: _Stack | _Slots) -> float:
-        """By which factor a plan needs more than is alive at once, at the point where that is most."""
-        totals = plan.totals(self.sizes)
+    def totals(self, plan: _Stack | _Slots) -> np.ndarray:
+        """What a plan takes at each point."""
+        if id(plan) not in self._totals:
+            self._totals[id(plan)] = plan.totals(self.sizes)
+        return self._totals[id(plan)]
+
+    def excess(self, totals: np.ndarray) -> float:
+        """By which factor what is taken at each point is more than what is alive at once, where that is most."""
         counts = self.bounds > 0
         return float((totals[counts] / self.bounds[counts]).max(initial=1.0))
 
