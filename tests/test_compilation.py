@@ -144,7 +144,7 @@ def test_a_program_goes_on_from_its_text(stage: str) -> None:
         np.testing.assert_allclose(run_program(again.module, [x]), expected, rtol=1e-5)
         artifact = again.run("program").artifact
         assert artifact is not None
-        artifact = artifact.sharing(tuple(code.objects()), *weights.blocks())
+        artifact = artifact.sharing(code.image(code.objects()), (), *weights.blocks())
     np.testing.assert_allclose(Model(artifact, 1)(x), expected, rtol=1e-5)
 
 

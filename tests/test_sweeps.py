@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,44 +30,55 @@ def test_drawn(fresh_seed): pass
 """
 
 
-def collected(tmp_path: Path, *arguments: str, case: str = "") -> list[str]:
-    """The names of the cases that run, of the tests above."""
+SEVERAL_TIMES = """
+import json, sys
+import pytest
+for arguments in json.loads(sys.argv[1]):
+    code = pytest.main(arguments)
+    print("ended with", int(code))
+"""
+
+
+def collected(tmp_path: Path, *runs: Sequence[str]) -> list[list[str]]:
+    """The names of the cases that run, of the tests above, with each of these arguments; "::" begins what names one."""
     file = tmp_path / "test_cases.py"
     file.write_text(CASES)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "tests.conftest", "--collect-only"]
-    command += ["-c", "/dev/null", "--rootdir", str(tmp_path), "-q", f"{file}{case}", *arguments]
+    shared = ["-p", "no:cacheprovider", "-p", "tests.conftest", "--collect-only"]
+    shared += ["-c", "/dev/null", "--rootdir", str(tmp_path), "-q"]
+    named = [next((a for a in run if a.startswith("::")), "") for run in runs]
+    given = [[*shared, f"{file}{n}", *(a for a in run if a != n)] for run, n in zip(runs, named, strict=True)]
     root = Path(__file__).parent.parent
+    command = [sys.executable, "-c", SEVERAL_TIMES, json.dumps(given)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+    *outputs, rest = done.stdout.split("ended with 0\n")
+    assert len(outputs) == len(runs) and not rest, done.stdout + done.stderr
+    return [[line.partition("::")[2] for line in output.splitlines() if "::" in line] for output in outputs]
 
 
 def of(names: list[str], test: str) -> list[str]:
     return [name.partition("[")[2].removesuffix("]") for name in names if name.startswith(f"{test}[")]
 
 
-@pytest.mark.fresh_seeds(2)
+@pytest.mark.fresh_seeds(1)
 def test_a_sample_has_each_value_of_each_parameter(fresh_seed: int, tmp_path: Path) -> None:
-    names = collected(tmp_path, "--seed", str(fresh_seed))
-    covered = of(names, "test_covered")
-    assert 5 <= len(covered) <= 6
-    arrays, smalls = ({case.split("-")[k] for case in covered} for k in (0, 1))
-    assert arrays == {f"array{k}" for k in range(5)} and smalls == {"0", "1"}
-    assert len(of(names, "test_counted")) == 3
-    assert len(of(names, "test_all")) == 4 and len(of(names, "test_drawn")) == 2
-    assert collected(tmp_path, "--seed", str(fresh_seed)) == names
+    seeds = (fresh_seed, fresh_seed + 1, fresh_seed)
+    found = collected(tmp_path, *(("--seed", str(seed)) for seed in seeds))
+    for names in found:
+        covered = of(names, "test_covered")
+        assert 5 <= len(covered) <= 6
+        arrays, smalls = ({case.split("-")[k] for case in covered} for k in (0, 1))
+        assert arrays == {f"array{k}" for k in range(5)} and smalls == {"0", "1"}
+        assert len(of(names, "test_counted")) == 3
+        assert len(of(names, "test_all")) == 4 and len(of(names, "test_drawn")) == 2
+    assert found[0] == found[2]
 
 
-def test_other_seeds_draw_other_cases(tmp_path: Path) -> None:
-    assert len({tuple(of(collected(tmp_path, "--seed", str(s)), "test_counted")) for s in range(4)}) > 1
-
-
-def test_the_nightly_run_tries_all(tmp_path: Path) -> None:
-    names = collected(tmp_path, "--sweeps")
-    counts = [len(of(names, test)) for test in ("test_covered", "test_counted", "test_all", "test_drawn")]
+def test_seeds_nights_and_names(tmp_path: Path) -> None:
+    """Other seeds draw other cases, the nightly run tries all, and a case that somebody names runs."""
+    seeds = [("--seed", str(seed)) for seed in range(4)]
+    named = [(f"::test_counted[{k}]",) for k in range(20)[::7]]
+    found = collected(tmp_path, *seeds, ("--sweeps",), *named)
+    assert len({tuple(of(names, "test_counted")) for names in found[:4]}) > 1
+    counts = [len(of(found[4], test)) for test in ("test_covered", "test_counted", "test_all", "test_drawn")]
     assert counts == [10, 20, 4, 10]
-
-
-def test_a_case_that_somebody_names_runs(tmp_path: Path) -> None:
-    names = [collected(tmp_path, case=f"::test_counted[{k}]") for k in range(20)[::7]]
-    assert names == [["test_counted[0]"], ["test_counted[7]"], ["test_counted[14]"]]
+    assert found[5:] == [["test_counted[0]"], ["test_counted[7]"], ["test_counted[14]"]]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tilewright.runtime import Model as Model
     from tilewright.runtime import TensorInfo as TensorInfo
     from tilewright.runtime import load as load
+    from tilewright.runtime import sign as sign
     from tilewright.runtime.errors import ArtifactError as ArtifactError
     from tilewright.runtime.errors import ExecutionError as ExecutionError
     from tilewright.runtime.errors import InputError as InputError
@@ -86,6 +87,7 @@ _HOMES = {
     "export": "tilewright.exporters.library.export",
     "load": "tilewright.runtime",
     "quantize": "tilewright.quantization.quantize",
+    "sign": "tilewright.runtime",
     "verify": "tilewright.quantization.verify",
 }
 

@@ -13,12 +13,13 @@ from traceback import walk_tb
 from typing import Any, Protocol, Self, cast
 
 from tilewright.asm.floats import check_known, floating_point_instructions
-from tilewright.codegen.cpu.assemble import Effort, ObjectMaker, Unit
+from tilewright.codegen.cpu.assemble import Effort, ObjectFile, ObjectMaker, Unit
 from tilewright.codegen.cpu.families import Families
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.cpu.linking.link import link
 from tilewright.codegen.cpu.program.emit import program_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
-from tilewright.codegen.cpu.program.pool_platform import check_platform
+from tilewright.codegen.cpu.program.pool_platform import check_platform, has_threads
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
@@ -32,6 +33,7 @@ from tilewright.plugins import Plugins
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import OptionError, PluginError
 from tilewright.runtime.executor import Executor
+from tilewright.runtime.storage.image import Image
 from tilewright.runtime.storage.loader import NativeCode
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
@@ -41,6 +43,7 @@ from tilewright.target.machine import Machine, TargetError
 from tilewright.target.target import Target
 
 OnStep = Callable[[int, int], None]
+OnObjects = Callable[[Sequence[ObjectFile]], None]
 
 
 class Code(Protocol):
@@ -62,6 +65,12 @@ class Code(Protocol):
     def objects(self, step: OnStep | None = None) -> Sequence[bytes]:
         """All code that was submitted, in this order, waiting for what is not ready. `step` is told how many of how
         many parts are."""
+
+    def files(self, objects: Sequence[bytes]) -> Sequence[ObjectFile]:
+        """What `objects` gave, with what each is."""
+
+    def image(self, objects: Sequence[bytes]) -> Image | None:
+        """What `objects` gave, linked; None where it runs as it is."""
 
     @property
     def failed(self) -> str:
@@ -171,10 +180,17 @@ class CpuCode(ObjectMaker):
             inspect = self._inspector(f"kernel '{text.symbol}'")
             self.start(Unit(text.text, self._effort(text), inspect, text.symbol))
         else:
-            self.start(Unit(text.text, Effort.CALLS, self._inspector("the program that calls the kernels")))
+            inspect = self._inspector("the program that calls the kernels")
+            self.start(Unit(text.text, Effort.CALLS, inspect, kind="program"))
             if not self.has_pool:
-                self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT, self._inspector("the thread pool")))
+                inspect = self._inspector("the thread pool")
+                self.start(Unit(pool_ir(self.machine.triple), Effort.SUPPORT, inspect, kind="pool"))
                 self.has_pool = True
+
+    def image(self, objects: Sequence[bytes]) -> Image | None:
+        if not has_threads(self.machine.triple):  # WebAssembly has a linker and a loader of its own
+            return None
+        return link(objects, [f"the code of {file.kind} '{file.name}'" for file in self.files(objects)])
 
     def _effort(self, text: KernelText) -> Effort:
         """How hard LLVM should try. Where code is looked through, it is that of all passes, which are known to add no
@@ -292,6 +308,13 @@ class _CodeOfPlugin:
     def objects(self, step: OnStep | None = None) -> Sequence[bytes]:
         found = self._one("objects", self._inner.objects(step), Sequence)
         return [self._one("objects", each, bytes) for each in found]
+
+    def files(self, objects: Sequence[bytes]) -> Sequence[ObjectFile]:
+        return [ObjectFile("program", f"object {k}", data) for k, data in enumerate(objects)]
+
+    def image(self, objects: Sequence[bytes]) -> Image | None:
+        made = self._inner.image(objects) if hasattr(self._inner, "image") else None
+        return None if made is None else cast(Image, self._one("image", made, Image))
 
     @property
     def failed(self) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from tilewright import link
 from tilewright.accounts.account import Account
 from tilewright.accounts.reports import program_report
-from tilewright.back_end import BackEnd, Code, back_end_for
+from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for
 from tilewright.codegen.program import KernelText, Program
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
@@ -136,10 +136,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Output:
-    """The code and the weights of an artefact, which its programs share."""
+    """The code and the weights of an artefact, which its programs share. `on_objects` is told the relocatable objects
+    before they are linked."""
 
     code: Code
     weights: link.Weights
+    on_objects: OnObjects | None = None
     programs: Iterator[int] = field(default_factory=count)
     symbols: dict[bytes, str] = field(default_factory=dict)
 
@@ -286,7 +288,8 @@ class Compilation:
         caches = pair_states(module, setting.options.states, setting.options.capacity)
         check_frequent(caches, setting.options.frequent)
         for cache in caches:
-            grows = f"a cache that '{cache.output}' continues is a state with room for {setting.options.capacity}"
+            room = cache.value.tensor.shape[cache.axis]
+            grows = f"a cache that '{cache.output}' continues is a state with room for {room}"
             self.remarks.append(Remark("states", cache.name, grows, "applied"))
         setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
         if module.main.level != LEVEL:

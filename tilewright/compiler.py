@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tilewright import link
-from tilewright.back_end import faults_of_plugins
+from tilewright.back_end import OnObjects, faults_of_plugins
 from tilewright.compilation import Clock, Compilation, Output, Setting, left_out
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, UnsupportedError
@@ -34,15 +34,17 @@ T = TypeVar("T")
 
 
 def compile_request(
-    request: Request, options: Options, progress: OnProgress | None = None, *, session: Session
+    request: Request, options: Options, progress: OnProgress | None = None, *, session: Session,
+    on_objects: OnObjects | None = None,
 ) -> Artifact:
-    """From the model's file on, without the session's cache. Raises ModelError, UnsupportedError, OptionError."""
+    """From the model's file on, without the session's cache. The objects of which its code is linked are given to
+    `on_objects`. Raises ModelError, UnsupportedError, OptionError."""
     machine, plugins = session.machine(options), session.loaded_plugins
     request = request.with_states_of(options)
 
     def compiled(module: Module, optional: OptionalSteps, report_step: OnProgress | None) -> Artifact:
         graphs = RequestedGraphs.of(module, request, options.frequent, session, report_step)
-        return compile_graphs(graphs, options, machine, report_step, plugins, optional)
+        return compile_graphs(graphs, options, machine, report_step, plugins, optional, on_objects)
 
     artifact = compile_with_fallbacks(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
@@ -115,6 +117,7 @@ def compile_graphs(
     progress: OnProgress | None = None,
     plugins: Plugins = NO_PLUGINS,
     optional: OptionalSteps = CHECKED,
+    on_objects: OnObjects | None = None,
 ) -> Artifact:
     """All programs of an artefact, and their code: those for frequent sizes are variants of the general one."""
     module, broadcasting = graphs.general, graphs.broadcasting
@@ -124,7 +127,7 @@ def compile_graphs(
         lends = options.share_weights and machine.kind == Target.kind
         lent = link.Lent(module.constants.values() if lends else ())
         weights = link.Weights(lent, options.compile_threads or usable_cores(), optional)
-        output = Output(code, weights)
+        output = Output(code, weights, on_objects)
         artifact = _compile_program(module, setting, output)
         variants, ends = [], [(code.submitted, weights.total)]
         for sizes, load in graphs.frequent:
@@ -156,10 +159,16 @@ def _with_code(artifact: Artifact, setting: Setting, output: Output, ends: Seque
         setting.optional.blame(code.failed, error)
     clock.lap("llvm")
     setting.tell("link", 0, 1)
+    if output.on_objects is not None:
+        output.on_objects(code.files(objects))
+    image = code.image(objects)
+    clock.lap("link")
     added = [
         (sum(map(len, objects[before[0] : after[0]])), after[1] - before[1]) for before, after in pairwise(ends)
     ]
-    return link.with_costs(artifact, clock.laps, added).sharing(tuple(objects), *blocks)
+    return link.with_costs(artifact, clock.laps, added).sharing(
+        image, tuple(objects) if image is None else (), *blocks
+    )
 
 
 def compile_text(

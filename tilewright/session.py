@@ -9,6 +9,7 @@ import importlib.util
 import io
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -39,6 +40,7 @@ from tilewright.runtime import Artifact
 from tilewright.runtime.arena import flat_bytes
 from tilewright.runtime.errors import ArtifactError, OptionError, PluginError, TilewrightError
 from tilewright.runtime.executor import MakeExecutor
+from tilewright.runtime.storage.cpu import cpu_facts
 from tilewright.runtime.storage.private import (
     NotPrivateError,
     check_private_folder,
@@ -48,7 +50,7 @@ from tilewright.runtime.storage.private import (
     replacing_private,
     tell_once,
 )
-from tilewright.target.host import assembler_version
+from tilewright.target.host import read_caches, usable_cores
 from tilewright.target.machine import Machine
 from tilewright.target.named import ALIASES, NAMED, find_machine
 from tilewright.target.target import Target
@@ -73,12 +75,12 @@ def compiler_stamp(package: Path) -> str:
     digest.update(file_states(package).encode())
     for name in _DEPENDENCIES:
         digest.update(_state_of(name).encode())
-    return f"{tilewright.__version__};{assembler_version()};{digest.hexdigest()}"
+    return f"{tilewright.__version__};{digest.hexdigest()}"
 
 
-_DEPENDENCIES = ("numpy", "ml_dtypes", "onnx")
-"""Packages that decide what a model means: `onnx` has the bodies of functions and the defaults of attributes, the
-others compute what is folded."""
+_DEPENDENCIES = ("numpy", "ml_dtypes", "onnx", "llvmlite")
+"""Packages that decide what a model becomes: `onnx` has the bodies of functions and the defaults of attributes,
+`llvmlite` makes machine code, the others compute what is folded."""
 
 
 def _state_of(package: str) -> str:
@@ -255,11 +257,19 @@ class Session:
     def stamp(self, options: Options) -> str | None:
         """What determines the artefact of any model: the compiler, its plugins, the machine and the options. None
         where models are not kept (see `refusal`)."""
-        target = self.machine(options)
+        machine = self._identity(options)
         if self.refusal() is not None:
             return None
         outside = f"{outside_digest()};{identity(self._candidates)}"
-        return f"{compiler_stamp(_PACKAGE)};{outside};{target!r};{options.fingerprint()}"
+        return f"{compiler_stamp(_PACKAGE)};{outside};{machine};{options.fingerprint()}"
+
+    def _identity(self, options: Options) -> str:
+        """What tells the machine that models are compiled for. What this one is to LLVM follows from what its CPU tells
+        of itself, so that LLVM, which takes a tenth of a second to import, is not asked for models that are kept."""
+        facts = cpu_facts() if options.target in (None, "host") else None
+        if facts is None:
+            return repr(self.machine(options))
+        return f"{facts.identity};{sys.platform};{read_caches()!r};{usable_cores()}"
 
     def refusal(self) -> str | None:
         """Why no model can be kept now: changes of an operator or a plugin from outside of the package would go

@@ -93,8 +93,9 @@ def compiled(kind: Kind, sample: Sample, target: Target) -> tuple[str, dict[str,
     return (str(chosen), found) if len(found) > 1 else None
 
 
-def _code(made: Artifact) -> tuple[bytes, ...]:
-    return tuple(map(bytes, made.objects))
+def _code(made: Artifact) -> bytes:
+    assert made.image is not None
+    return bytes(made.image.text)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ ROOMS |= {
     "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},
     "exporters": {
-        "api", "compiler", "frontends", "ir", "ops", "options", "requested", "runtime", "session", "target",
+        "api", "codegen", "compiler", "frontends", "ir", "ops", "options", "requested", "runtime", "session", "target",
         "tilewright",
     },
     "quantization": {
@@ -79,7 +79,7 @@ FOREIGN: dict[str, set[str]] = {
     "torch": {"frontends", "torch"},
     "jaxlib": {"frontends"},
     "jax": set(),
-    "llvmlite": {"codegen", "target", "runtime", "cli"},
+    "llvmlite": {"codegen", "target", "runtime", "torch", "cli"},
     "tokenizers": {"llm"},
     "jinja2": {"llm"},
     "llguidance": {"llm"},
@@ -91,6 +91,7 @@ FOREIGN: dict[str, set[str]] = {
     "rich": {"cli"},
     "onnxruntime": {"cli"},
     "openvino": {"cli"},
+    "cryptography": {"runtime"},
 }
 
 # Imports inside of functions, each with a reason: heavy or optional packages, and the lazy names of the package.
@@ -98,13 +99,13 @@ LATE = {
     ("__init__.py", "importlib"),
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
-    ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.decoder"),  # nor onnx
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
-    ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.decoder"),
+    ("frontends/onnx/__init__.py", "tilewright.frontends.exported.one_sequence"),
     ("frontends/built_in.py", "tilewright.ir.text"),  # nor the printer
     ("frontends/built_in.py", "tilewright.ops.written_out"),  # nor operators
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.identity"),  # torch takes seconds
     ("frontends/torch/__init__.py", "tilewright.frontends.torch.load"),
+    ("frontends/torch/__init__.py", "tilewright.frontends.exported.one_sequence"),
     ("frontends/torch/node.py", "tilewright.frontends.torch.tensors"),  # the pages list adapters without torch
     ("frontends/torch/adapters/layers/flex.py", "torch._higher_order_ops.flex_attention"),
     ("frontends/torch/adapters/layers/flex.py", "tilewright.frontends.torch.adapters.layers.traced"),
@@ -125,7 +126,13 @@ LATE = {
     ("cli/language_models/chat.py", "readline"),  # pipes need none, and it may write to the standard output
     ("torch/__init__.py", "importlib"),
     ("torch/backend.py", "tilewright.torch.traced"),  # a graph that the cache has needs no adapters
-    ("runtime/storage/loader.py", "llvmlite.binding"),  # a model that is only saved again needs no LLVM
+    ("runtime/storage/loader.py", "llvmlite.binding"),  # asked of CPUs of which nothing here knows the features
+    ("target/host.py", "llvmlite"),  # models that the cache has need no LLVM
+    ("target/clock.py", "llvmlite"),
+    ("torch/watch/native.py", "llvmlite"),
+    ("runtime/storage/signing.py", "cryptography.exceptions"),  # an extra
+    ("runtime/storage/signing.py", "cryptography.hazmat.primitives"),
+    ("runtime/storage/signing.py", "cryptography.hazmat.primitives.asymmetric"),
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part
     ("runtime/staged/functions/images.py", "PIL.Image"),  # an extra

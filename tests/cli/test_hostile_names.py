@@ -70,6 +70,7 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "run", path, "--input", "\x1b=3"
     yield "run", str(source.with_name("\x1bmissing.onnx"))
     yield "inspect", compiled
+    yield "sign", compiled, "--key", "\x1b.pem"
     yield "bench", path, "--rounds", "1", "--turn", "0.001"
     yield "bench", path, "--rounds", "1", "--kernels"
     for level in ("import", "graph", "schedule", "loops", "llvm", "asm"):

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import llvmlite.binding as binding
 import numpy as np
 
 from tests.zones.turned_on import arrays_between_zones
 from tilewright.codegen.cpu.assemble import Effort, Unit, compile_all
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.codegen.cpu.linking.link import link
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Block, Builder, Func
@@ -20,6 +20,7 @@ from tilewright.ir.sym import Sym
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import KernelInfo, new_kernel
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
+from tilewright.runtime.storage.loader import LoadedImage
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
 
@@ -41,16 +42,10 @@ class Native:
     """Machine code in this process; `address` gives the address of a symbol."""
 
     def __init__(self, *objects: bytes) -> None:
-        binding.initialize_all_targets()
-        binding.initialize_all_asmprinters()
-        machine = binding.Target.from_default_triple().create_target_machine()
-        self.engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-        for blob in objects:
-            self.engine.add_object_file(binding.ObjectFileRef.from_data(blob))
-        self.engine.finalize_object()
+        self.loaded = LoadedImage(link(objects))
 
     def address(self, symbol: str) -> int:
-        found = int(self.engine.get_function_address(symbol))
+        found = self.loaded.address(symbol)
         assert found, symbol
         return found
 

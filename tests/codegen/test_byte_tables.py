@@ -10,7 +10,7 @@ import pytest
 
 from tests.codegen import native
 from tilewright.codegen.cpu.assemble import assembly
-from tilewright.codegen.cpu.kernel.byte_tables import SIZE, looked_up
+from tilewright.codegen.cpu.kernel.byte_tables import SIZE, level_of, looked_up
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.kernel.text import Text
 from tilewright.ir import dtype as dt
@@ -60,6 +60,10 @@ class Interpreted(Text):
             case "shufflevector":
                 picks = [int(p) if p != "poison" else 0 for p in re.findall(r"i32 (\w+)", instruction.split("<")[-1])]
                 return np.concatenate([operands[0], operands[-1]])[picks]
+            case "call" if "tbl1" in instruction or "pshuf" in instruction:
+                table = np.array([int(n) % 256 for n in re.findall(r"i8 (-?\d+)", instruction)], np.uint8)
+                table = operands[0] if len(operands) > 1 else table
+                return _pshufb(table, operands[-1])
             case "call":
                 return _INTRINSICS[re.search(r"@([\w.]+)", instruction)[1]](*operands[0:])  # type: ignore[index]
         raise AssertionError(instruction)
@@ -108,6 +112,39 @@ def test_instructions_find_every_element(how: ByteTable, lanes: int) -> None:
         found = looked_up(how, "%table", dt.i8, text.named("%at", dt.u8, lanes))
         assert (found.dtype, found.lanes) == (dt.i8, lanes)
         np.testing.assert_array_equal(text.found[found.name], TABLE[text.found["%at"]])
+
+
+LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+@pytest.mark.parametrize("machine", ("x86-64-v3", "x86-64-v4", "aarch64-neon"))
+@pytest.mark.parametrize("lanes", (2, 4, 8, 16, 32, 64))
+def test_levels_of_codes(lanes: int, machine: str) -> None:
+    text = Interpreted()
+    text.found["%at"] = RNG.integers(0, 16, lanes).astype(np.uint8)
+    how = parse_target(machine).level_table
+    assert how is not None
+    found = level_of(how, text.named("%at", dt.u4, lanes), LEVELS, dt.i8)
+    assert (found.dtype, found.lanes) == (dt.i8, lanes)
+    np.testing.assert_array_equal(text.found[found.name].view(np.int8), np.array(LEVELS, np.int8)[text.found["%at"]])
+
+
+@pytest.mark.parametrize("dtype", (dt.i8, dt.u8, dt.i16, dt.f32, dt.f64), ids=str)
+@pytest.mark.parametrize("count", (1, 3, 16, 64))
+def test_levels_in_machine_code(count: int, dtype: dt.DType) -> None:
+    levels = tuple(abs(n) if dtype is dt.u8 else n / 8 if dtype.is_float else n for n in LEVELS)
+    codes = RNG.integers(0, 16, count).astype(dt.u4.storage)
+
+    def body(t: Any, arrays: Any) -> None:
+        x, y = arrays
+        with t.loop(count) as i:
+            y.store((i,), t.level(x[i], levels, dtype))
+
+    func = native.kernel([buffer(dt.u4, (count,)), buffer(dtype, (count,))], body)
+    next(op for op in func.body.walk() if op.name == "for").attrs["kind"] = "vector"
+    found = np.zeros(count, dtype.storage)
+    native.run_kernel(func, [codes, found])
+    np.testing.assert_array_equal(found, np.array(levels).astype(dtype.storage)[codes.astype(int)])
 
 
 def looking_up(count: int, dtype: dt.DType = dt.u8, element: dt.DType = dt.u8) -> Any:

@@ -35,11 +35,19 @@ MACHINES = ("zen3", "zen4", "zen5", "skylake", "cascadelake", "sapphirerapids", 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("signed", [True, False])
 def test_weights_from_memory_lie_in_halves_of_bytes(machine: str, signed: bool) -> None:
-    assert lie_in_halves(1, WEIGHTS, FAR, signed, parse_target(machine))
-    assert lie_in_halves(64, WEIGHTS, FAR, signed, parse_target(machine))
+    target = parse_target(machine)
+    converting = target.half_bytes.signed if signed else target.half_bytes.unsigned
+    assert lie_in_halves(1, WEIGHTS, FAR, converting, target)
+    assert lie_in_halves(64, WEIGHTS, FAR, converting, target)
 
 
 def test_near_weights_stay_bytes_for_one_row_that_would_wait_for_more_instructions() -> None:
-    for machine in ("zen3", "zen4", "zen5"):
-        assert not lie_in_halves(1, WEIGHTS, NEAR, True, parse_target(machine))
-        assert lie_in_halves(512, WEIGHTS, NEAR, True, parse_target(machine))
+    for target in map(parse_target, ("zen3", "zen4", "zen5")):
+        assert not lie_in_halves(1, WEIGHTS, NEAR, target.half_bytes.signed, target)
+        assert lie_in_halves(512, WEIGHTS, NEAR, target.half_bytes.signed, target)
+
+
+@pytest.mark.parametrize("machine", ["zen4", "zen5", "cascadelake", "sapphirerapids"])
+def test_levels_lie_in_halves_of_bytes_where_instructions_look_up_floats(machine: str) -> None:
+    target = parse_target(machine)
+    assert lie_in_halves(1, WEIGHTS, FAR, target.half_bytes.levels, target)

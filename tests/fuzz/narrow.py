@@ -1,8 +1,8 @@
 """Random products of data by weights that are stored in few bits: each gives what NumPy computes in float64.
 
-The weights are expressions of narrow constants, as front ends make them: codes of 1 to 8 bits or 16-bit floats, zero
-points, scales and minima of groups or columns, scales of two levels, columns in another order, several readers. Rows
-are few, many or unknown, and there may be axes before them.
+The weights are expressions of narrow constants, as front ends make them: codes of 1 to 8 bits, for levels or as they
+are, or 16-bit floats, zero points, scales and minima of groups or columns, scales of two levels, columns in another
+order, several readers. Rows are few, many or unknown, and there may be axes before them.
 """
 
 from __future__ import annotations
@@ -89,6 +89,10 @@ class Narrow:
         bits = dtype.bits if self.chance(0.4) else self.random.randint(1, dtype.bits)
         codes = self.integers(dtype, shape, bits)
         self.said.append(f"{dtype.name} in {bits} bits")
+        if self.chance(0.2):
+            book = self.rng.choice(np.arange(-128, 128), self.random.randint(1, 16), replace=False).astype(np.int8)
+            codes = book[self.rng.integers(0, len(book), shape)]
+            self.said.append(f"of {len(book)} levels")
         value, exact = wide(constant(codes, "w")), codes.astype(np.float64)
         size = np.abs(exact)
         before = self.chance(0.4)
@@ -251,12 +255,19 @@ class Program:
         self.module.add(Func("main", block))
         narrow.said.append(f"then {self.after or 'nothing'}{', and rows picked' if self.picked else ''}")
 
+    @property
+    def times(self) -> int:
+        return 3 if self.after == "twice" else 1
+
+    def room(self, x: Array) -> Array:
+        """How far results for these rows may be off."""
+        return 1e-6 * self.times * (np.abs(x).astype(np.float64) @ self.size) + 1e-6
+
     def check(self, model: Model, x: Array) -> None:
         """The model computes it up to rounding: a sum may be as far off as its terms are large."""
         found, *picked = model(x)
-        times = 3 if self.after == "twice" else 1
-        wanted = times * (x.astype(np.float64) @ self.exact)
-        room = 1e-6 * times * (np.abs(x).astype(np.float64) @ self.size) + 1e-6
+        wanted = self.times * (x.astype(np.float64) @ self.exact)
+        room = self.room(x)
         if self.after == "bias":
             wanted = wanted + self.bias
         if self.after == "relu":

@@ -29,6 +29,8 @@ FUZZERS = {
     "reader": ("tests.fuzz.files.reader", "fuzz"),
     "huge_sizes": ("tests.fuzz.files.huge_sizes", "fuzz"),
     "parts": ("tests.fuzz.parts", "fuzz"),
+    "rounded": ("tests.fuzz.rounded", "fuzz"),
+    "picked": ("tests.fuzz.picked", "fuzz"),
     "resizing": ("tests.fuzz.resizing", "fuzz"),
     "torch_broadcasts": ("tests.fuzz.torch_broadcasts", "fuzz"),
     "shapes": ("tests.fuzz.shapes.fuzz", "fuzz"),

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.frontends.decoders.building import Lane
+from tilewright.frontends.decoders.caches import STORED, CachedRows, attended, kept
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
-from tilewright.ir.dtype import DType
-from tilewright.ir.sym import Sym, var
+from tilewright.ir.sym import sym, var
 from tilewright.ir.types import tensor
 from tilewright.ops import elementwise as ew
-from tilewright.ops.attention import attention
-from tilewright.ops.index import put
 from tilewright.ops.source import dim_value
-from tilewright.ops.view import reshape, section
+from tilewright.ops.view import reshape
 from tilewright.program.states import VARIABLES
 
 
@@ -29,15 +28,17 @@ class Caches:
     size: int = 16
     capacity: int = 40
     layers: int = 1
-    dtype: DType = dt.f32
+    stored: str = "float32"
 
     def module(self) -> Module:
         steps, before = var("s", 0), var("val_past_0", None)
         types = {"q": tensor(dt.f32, (1, self.heads, steps, self.size))}
         types |= {name: tensor(dt.f32, (1, self.groups, steps, self.size)) for name in ("k", "v")}
-        held = tensor(self.dtype, (1, self.groups, self.capacity, self.size))
         kept = {"past": tensor(dt.i64, ())}
-        kept |= {f"{name}.{n}": held for n in range(self.layers) for name in ("keys", "values")}
+        rows = CachedRows(self.groups, self.capacity, self.size)
+        for name in (f"{name}.{n}" for n in range(self.layers) for name in ("keys", "values")):
+            states = rows.states(name, self.stored).items()
+            kept |= {name: tensor(state.dtype, state.shape or ()) for name, state in states}
         names = [*types, *kept]
         block = Block([*types.values(), *kept.values()], names)
         module = Module()
@@ -47,26 +48,30 @@ class Caches:
             VARIABLES: tuple((name, f"next.{name}", "", name) for name in kept), "nodes": 1,
         }  # fmt: skip
         with Builder(block, module) as builder:
-            builder.emit("return", self._results(dict(zip(names, block.args, strict=True)), before, steps))
+            args = dict(zip(names, block.args, strict=True))
+            lane = Lane(args["past"], before, sym(0), steps, {name: args[name] for name in kept})
+            builder.emit("return", self._results(args, lane))
         return module
 
-    def _results(self, args: dict[str, Value], before: Sym, steps: Sym) -> list[Value]:
-        x, kept = args["q"], []
-        shape = (1, self.groups, self.heads // self.groups, steps, self.size)
+    def _results(self, args: dict[str, Value], lane: Lane) -> list[Value]:
+        x = args["q"]
+        shape = (1, self.groups, self.heads // self.groups, lane.steps, self.size)
         for n in range(self.layers):
             keys, values = (
-                put(args[f"{name}.{n}"], ew.cast(args[name[0]], dtype=self.dtype), at=(0, 0, before, 0))
-                for name in ("keys", "values")
+                kept(lane, f"{name}.{n}", args[name[0]], sym(0)).of_groups() for name in ("keys", "values")
             )
-            kept += [keys, values]
-            seen = (self._seen(cache, before + steps) for cache in (keys, values))
-            x = attention(reshape(x, shape=shape), *seen, causal=True, causal_offset=before)
-        whole = reshape(x, shape=(1, self.heads, steps, self.size))
-        return [whole, ew.add(args["past"], dim_value(steps)), *kept]
+            scale = self.size**-0.5
+            x = attended(reshape(x, shape=shape), keys, values, scale=scale, causal_offset=lane.before)
+        whole = reshape(x, shape=(1, self.heads, lane.steps, self.size))
+        lane.updated["past"] = ew.add(args["past"], dim_value(lane.steps))
+        return [whole, *(lane.updated[name] for name in lane.states)]
 
-    def _seen(self, cache: Value, total: Sym) -> Value:
-        rows = reshape(section(cache, 2, 0, total), shape=(1, self.groups, 1, total, self.size))
-        return ew.cast(rows, dtype=dt.f32)
+    def read_back(self, rows: np.ndarray) -> np.ndarray:
+        """f64: what a cache makes of rows."""
+        if self.stored != "int8":
+            return rows.astype(STORED[self.stored].storage).astype(np.float64)
+        scales = np.abs(rows.astype(np.float64)).max(axis=-1, keepdims=True) / 127
+        return np.round(rows / np.where(scales > 0, scales, 1)) * scales
 
     def wanted(self, q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
         """f64: the last queries of all positions, whose keys and values are given."""

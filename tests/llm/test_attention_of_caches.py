@@ -12,7 +12,8 @@ import pytest
 from tests.llm.caches import Caches
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_module
-from tilewright.ir import dtype as dt
+from tilewright.frontends.decoders.caches import STORED
+from tilewright.frontends.decoders.source import CACHES
 from tilewright.ir.text import print_func
 from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
@@ -36,7 +37,7 @@ def fed(model: Model, caches: Caches, steps: list[int], seed: int = 0) -> tuple[
     for n in steps:
         rows = slice(at, at + n)
         found.append(model(*(np.ascontiguousarray(x[:, :, rows]) for x in (q, k, v)))[0])
-        stored = (x[:, :, : at + n].astype(caches.dtype.storage) for x in (k, v))
+        stored = (caches.read_back(x[:, :, : at + n]) for x in (k, v))
         wanted.append(caches.wanted(q[:, :, rows], *stored))
         at += n
     return found, wanted
@@ -44,10 +45,10 @@ def fed(model: Model, caches: Caches, steps: list[int], seed: int = 0) -> tuple[
 
 @pytest.mark.sweep(8)
 @pytest.mark.parametrize("numerics", ["default", "strict"])
-@pytest.mark.parametrize("dtype", [dt.f32, dt.f16])
+@pytest.mark.parametrize("stored", CACHES)
 @pytest.mark.parametrize("sharing", SHARING.values(), ids=SHARING.keys())
-def test_rows_few_and_many(sharing: tuple[int, int], dtype: dt.DType, numerics: str) -> None:
-    caches = Caches(*sharing, dtype=dtype)
+def test_rows_few_and_many(sharing: tuple[int, int], stored: str, numerics: str) -> None:
+    caches = Caches(*sharing, stored=stored)
     for steps in ([1] * 5, [7, 1, 2, 3, 1], [8, 1, 31], [40], [39, 1], [2, 9, 6]):
         results = []
         for threads in (1, 2):
@@ -104,3 +105,38 @@ def test_scores_are_scratch_memory_of_the_kernel() -> None:
     stored = set(re.findall(r"^ *(\w+)\[.*\] \+?= ", text, re.MULTILINE))
     allocated = set(re.findall(r"alloc (\w+): (?:scratch|reg)", text))
     assert stored - allocated == {"y"}
+
+
+@pytest.mark.parametrize("stored", CACHES)
+def test_caches_are_read_as_they_are_stored(stored: str) -> None:
+    """Attention takes whole caches, and no other kernel reads or makes anything as long as the past but the mask."""
+    setting = Setting.of(Options(states=True), parse_target("zen4"))
+    caches = Caches(9, 3, 64, capacity=2048, stored=stored)
+    funcs = Compilation(caches.module(), setting).run("planned").module.funcs.values()
+    heads = [print_func(f).partition("\n")[0] for f in funcs if f.name != "main"]
+    (kernel,) = (head for head in heads if "_attention(" in head)
+    dtype = str(STORED[stored])
+    assert kernel.count(f"&{dtype}[1, 3, 2048, 64]") == 2
+    assert kernel.count("&f32[1, 3, 2048, 1]") == (2 if stored == "int8" else 0)
+    long = [head for head in heads if "n0 + n1" in head.partition(" with ")[0] and head is not kernel]
+    assert all(head.count("n0 + n1") == head.count("&bool[n0, n0 + n1]") for head in long), long
+    assert not any("slice" in head.partition("(")[0] for head in heads)
+
+
+@pytest.mark.parametrize("stored", CACHES)
+def test_what_is_no_number_in_a_cache_is_seen(stored: str) -> None:
+    """Zeros, tiny and large rows stay finite; a NaN or an infinite element makes what sees it no number."""
+    caches = Caches(2, 2, 16, capacity=12, stored=stored)
+    model = Model(artifact(caches), 1)
+    q = np.ones((1, 2, 1, 16), np.float32)
+    rows = [np.zeros_like(q), q * np.float32(1e-42), q * np.float32(6e4), q]
+    for row in rows:
+        assert np.isfinite(model(q, row, row)[0]).all()
+    for wrong in (np.nan, np.inf):
+        bad = q.copy()
+        bad[0, 1, 0, 3] = wrong
+        (found,) = model(q, q, bad)
+        assert np.isfinite(found[0, 0]).all()
+        assert not np.isfinite(found[0, 1, 0, 3])
+    model.reset()
+    assert np.isfinite(model(q, q, q)[0]).all()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -19,7 +20,7 @@ from tests.llm.test_generation import chance, says
 from tilewright.cli.app import commands
 from tilewright.llm import loading
 from tilewright.llm.model import LanguageModel
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import InputError, OptionError
 
 Loaded = Callable[..., None]
 
@@ -231,3 +232,39 @@ def test_an_interrupt_ends_the_answer_and_not_the_conversation() -> None:
         process.kill()
         process.wait()
         os.close(parent)
+
+
+class Lengths:
+    """Vectors of how many tokens there are, and of the first and the last one."""
+
+    def embed(self, tokens: list[int], pooling: str) -> np.ndarray:
+        return np.array([len(tokens), tokens[0], tokens[-1]], np.float32)
+
+
+def test_vectors_of_texts_from_arguments_files_and_pipes(loaded: Any, tmp_path: Path) -> None:
+    model = says("")
+    model._make_embedder = Lengths  # type: ignore[assignment]
+    asked = loaded(model)
+    texts = ["a cat", "日本 🙂", "a dog and a cat"]
+    wanted = model.embed(texts, normalise=False)
+    (tmp_path / "texts.txt").write_text("\n\n".join(texts[1:]) + "\n")
+    result = call("embed", "m.gguf", texts[0], "--file", tmp_path / "texts.txt", "--raw", "--threads", 1)
+    assert result.exit_code == 0 and asked["threads"] == 1, result.output
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["text"] for line in lines] == texts
+    np.testing.assert_array_equal([line["embedding"] for line in lines], wanted)
+    out = tmp_path / "out.npy"
+    result = call("embed", "m.gguf", "-o", out, "--pooling", "last", said="\n".join(texts))
+    assert result.exit_code == 0 and result.stdout == "", result.output
+    np.testing.assert_allclose(np.load(out), model.embed(texts, pooling="last"))
+    for arguments, said, message in (
+        ((), "\n \n", "there is no text"), ((), b"\xff", "no text in UTF-8"), (("--pooling", "max"), "a", "--pooling"),
+    ):  # fmt: skip
+        result = call("embed", "m.gguf", *arguments, said=said)
+        assert result.exit_code in (1, 2) and message in result.output
+
+
+@pytest.mark.parametrize("draft", [True, "", 3, b"lookup"])
+def test_drafts_that_are_no_paths(draft: Any) -> None:
+    with pytest.raises(OptionError, match=r"draft=.* is not allowed: give 'lookup', or the path of a smaller model"):
+        loading.load("m.gguf", draft=draft)

@@ -16,8 +16,8 @@ from onnx import parser
 import tilewright
 from tests.llm.vocabularies import written_folder
 from tilewright import llm
-from tilewright.frontends.onnx import ExportedDecoder
-from tilewright.frontends.onnx.decoder import _decided, for_one_sequence
+from tilewright.frontends.exported import ExportedDecoder
+from tilewright.frontends.exported.one_sequence import decided
 from tilewright.ir import sym as s
 from tilewright.llm.decoder import CompiledDecoder
 from tilewright.llm.loading import load_decoder
@@ -219,30 +219,24 @@ def test_sizes_follow_from_equations_and_not_from_remainders() -> None:
         (s.eq(n, 5), [(n, 5)]), (s.eq(7, n + 1), [(n, 6)]), (s.eq(n % 2, 0), []), (s.eq(n * n, 4), []),
         (s.eq(n * n + n, 6), []), (s.eq(n, m), []), (s.le(n, 0), []),
     ):  # fmt: skip
-        assert list(_decided([condition])) == wanted, condition
-
-
-def test_other_models_stay_as_they_are() -> None:
-    """Without tokens, without caches, or of an early version."""
-    for source in (
-        "m (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }",
-        "m (int64[n, s] input_ids, int64[n, s] attention_mask) => (int64[n, s] y) { y = Neg (input_ids) }",
-    ):
-        model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{source}')
-        assert for_one_sequence(model) is model
-    early = grouped()
-    early.opset_import[0].version = 10
-    assert for_one_sequence(early) is early
+        assert list(decided([condition])) == wanted, condition
 
 
 def test_what_is_no_decoder_is_refused_with_what_is_missing(tmp_path: Path) -> None:
+    for source, wanted in (
+        ("m (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }", r"tokens are an input input_ids or .* x f32\[n, 4\]"),
+        ("m (int64[n, s] input_ids) => (int64[n, s] y) { y = Neg (input_ids) }", "caches are inputs of floats"),
+    ):
+        other = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{source}')
+        with pytest.raises(OptionError, match=wanted):
+            load_decoder(saved(tmp_path / "m.onnx", other), threads=1, cache=False)
     no_caches = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 17]>\nm (int64[1, s] input_ids) => (float[1, s, 4] y) '
         "<float[9, 4] table> { y = Gather (table, input_ids) }"
     )
     no_caches.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((9, 4), np.float32), "table"))
     path = saved(tmp_path / "m.onnx", no_caches)
-    with pytest.raises(OptionError, match="the model has none among its states"):
+    with pytest.raises(OptionError, match="caches are inputs of floats with a symbolic length"):
         load_decoder(path, threads=1, cache=False)
     with pytest.raises(OptionError, match="weights= needs a GGUF file or a folder"):
         load_decoder(path, weights="int8")

@@ -20,6 +20,7 @@ from tilewright.cli.app import commands
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.llm.decoder import Embedder
+from tilewright.llm.loading import load_decoder
 from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -37,6 +38,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def loaded(file: Path) -> llm.LanguageModel:
     return llm.load(file, threads=1, cache=False)
+
+
+@pytest.mark.parametrize("context", [0, -1, True, 1.5, 1 << 31, "8"])
+def test_a_context_is_a_number_of_positions(file: Path, context: Any) -> None:
+    for load in (llm.load, load_decoder):
+        with pytest.raises(OptionError, match=r"^context=.* is not allowed: give a number of positions, from 1 on"):
+            load(file, context=context)
 
 
 def test_a_folder_and_a_file_of_one_model_say_the_same(folder: Path, loaded: llm.LanguageModel) -> None:

@@ -64,6 +64,14 @@ def test_numbers_and_slots() -> None:
         assert error.value.handle == one
 
 
+def test_lists_of_several_lengths_are_refused() -> None:
+    found = forked()
+    one = found.open()
+    with pytest.raises(SequenceError, match=f"sequence {one}: tokens are a list of integers, and not lists of several"):
+        found.feed([(one, [[1, 2], [3]])])  # type: ignore[list-item]
+    assert found.length(one) == 0
+
+
 @pytest.mark.parametrize("slots", [0, -1, True, 1.5, 1 << 16])
 def test_slots_are_a_number(slots: Any) -> None:
     with pytest.raises(OptionError, match="is not allowed: give a number of sequences"):

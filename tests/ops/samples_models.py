@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tests.ops.sampling import Sample, normal, sample
+from tilewright.ir import dtype as dt
 from tilewright.ops.trees import GROUP
 
 
@@ -41,6 +42,7 @@ def models() -> Iterator[Sample]:
             )
     yield from _lookups()
     yield from _tables()
+    yield from _levels()
     yield from _couplings()
 
 
@@ -123,6 +125,16 @@ def _tables() -> Iterator[Sample]:
         for table in (np.arange(256)[::-1].astype(np.uint8), np.arange(256, dtype=np.float32) / 3):
             expected = table[x.view(np.uint8)]
             yield sample("table_lookup", [x, table], lambda y=expected: y)
+
+
+def _levels() -> Iterator[Sample]:
+    codes = np.arange(48).reshape(3, 16) * 7 % 16
+    signed = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+    books = {dt.i8: signed, dt.u8: range(0, 256, 16)}
+    for dtype, levels in {**books, dt.i32: range(-9, 7), dt.f32: [k / 7 for k in range(16)]}.items():
+        expected = np.array(levels).astype(dtype.storage)[codes]
+        attrs = {"levels": tuple(levels), "dtype": dtype}
+        yield sample("level", [codes.astype(dt.u4.storage)], lambda y=expected: y, **attrs)
 
 
 def _couplings() -> Iterator[Sample]:

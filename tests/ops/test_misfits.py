@@ -18,6 +18,7 @@ from tilewright.ops.define.interp import evaluate
 X = normal((2, 3, 4))
 BLOCKS = normal((2, 2, 5, 4))  # 8 channels in blocks of 4
 KEYS = np.array([1, 2])
+CODES = np.zeros(3, dt.u4.storage)
 INDICES = np.zeros(16, np.int32)
 TREES = [X[0], INDICES, np.zeros(16, np.float32), X[0, :, :1], *[INDICES] * 4, np.zeros((16, 2), np.int32)]
 FIXED = {"shift": 31, "zero_point": 0, "dtype": dt.u8}
@@ -29,6 +30,9 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
     ("and", [X, X], {}, "operands must be integers or bool, not f32"),
     ("select", [X, X, X], {}, "the condition must be bool, not f32"),
     ("bitcast", [X], {"dtype": dt.i64}, "the bits of f32 are not those of i64: both must have equally many"),
+    ("level", [X], {"levels": (0,) * 16, "dtype": dt.i8}, "codes of 4 bits stand for numbers, not f32 for i8"),
+    ("level", [CODES], {"levels": (0, 1), "dtype": dt.i8}, "codes of 4 bits have 16 levels, not 2"),
+    ("level", [CODES], {"levels": (0,) * 15 + (300,), "dtype": dt.i8}, "levels of i8 are integers that it holds"),
     ("transpose", [X], {"perm": (0, 0, 1)}, "(0, 0, 1) is not a permutation of the 3 axes"),
     ("transpose", [X], {"perm": (0, 1, 5)}, "axis 5 does not exist: the tensor has 3 axes"),
     ("reshape", [X], {"shape": (5, 5)}, "24 elements cannot take a shape of 25"),

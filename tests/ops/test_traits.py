@@ -14,7 +14,7 @@ from tests.ops.sampling import Sample
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
-from tilewright.ir.scalar import CONVERSIONS, SCALAR_OPS
+from tilewright.ir.scalar import COMPUTING
 from tilewright.ir.sym import Sym, ge
 from tilewright.ir.types import tensor
 from tilewright.ops.contract import conv, conv_transpose, matmul
@@ -123,7 +123,7 @@ class TestWhatIsDerived:
     def test_elementwise_operators_are_the_scalar_operations(self) -> None:
         found = {name for name in OPERATORS for op in _applications(name) if op.name == name and is_elementwise(op)}
         alone = {"copy", "concat"}  # of one operand, both are that operand
-        assert found == (OPERATORS.keys() & {*SCALAR_OPS, *CONVERSIONS}) | alone
+        assert found == (OPERATORS.keys() & COMPUTING) | alone
 
     def test_what_moves_elements(self) -> None:
         moving = {n for n in OPERATORS for op in _applications(n) if op.name == n and traits_of(op).moves}

@@ -84,13 +84,34 @@ def test_some_of_them_may_stay_inputs() -> None:
     assert [info.name for info in model.outputs] == ["heads2", "now_k1", "now_v1"]
 
 
+def apart(rows: str) -> bytes:
+    """Two caches with lengths of their own, of which the second gets so many rows."""
+    graph = f"""step (float[1, s, 4] x, float[1, {rows}, 4] y, float[1, p, 4] c, float[1, q, 4] d)
+        => (float[1, t, 4] all, float[1, u, 4] others) {{
+        v = Relu (x)
+        w = Relu (y)
+        all = Concat <axis = 1> (c, v)
+        others = Concat <axis = 1> (d, w)
+    }}"""
+    return bytes(parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString())
+
+
+def test_caches_that_get_as_much_are_of_one_length() -> None:
+    model = compiled(apart("s"), states=True, capacity=CAPACITY)
+    x, y = floats(1, 3, 4), floats(1, 3, 4)
+    model(x[:, :2], y[:, :2])
+    model(x[:, 2:], y[:, 2:])
+    assert [state.counter for state in model.states] == ["", "past", "past"] and model.state("past") == 3
+    np.testing.assert_array_equal(model.state("d")[:, :3], np.maximum(y, 0))
+
+
 @pytest.mark.parametrize(
     ("model", "options", "said"),
     [
         (decoder(), {"states": True, "capacity": 0}, "capacity=0 is not allowed"),
         (decoder(), {"capacity": 9}, "capacity= is that of states"),
         (decoder("3", "3"), {"states": True, "capacity": 9}, "the model has none among its states"),
-        (decoder(other="q"), {"states": True, "capacity": 9}, "do not grow together"),
+        (apart("r"), {"states": True, "capacity": 9}, "do not grow together"),
         (decoder(), {"states": {"v0": "now_k0"}, "capacity": 9}, "'p', the length of 'v0', is a dim of another input"),
     ],
 )

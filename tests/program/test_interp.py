@@ -92,7 +92,7 @@ def test_a_split_graph_computes_what_native_code_and_the_host_do(source: bytes, 
         output = Output(code, Weights())
         artifact = Compilation.resumed(text, SETTING, arrays, output=output).run("program").artifact
         assert artifact is not None
-        compiled = Model(artifact.sharing(tuple(code.objects()), *output.weights.blocks()), 1)
+        compiled = Model(artifact.sharing(code.image(code.objects()), (), *output.weights.blocks()), 1)
     for results in (run_program(again.whole(), inputs), compiled(*inputs)):
         for found, wanted in zip(results, expected, strict=True):
             for a, b in zip(found, wanted, strict=True) if isinstance(wanted, list) else [(found, wanted)]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import numpy as np
 
+from tilewright.codegen.cpu.linking.link import link
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.runtime.artifact import (
     Artifact,
@@ -78,7 +79,7 @@ def static_artifact() -> Artifact:
         target=HOST,
         inputs=(TensorInfo("x", "float32", (2, 3)),),
         outputs=(TensorInfo("y", "float32", (2, 3)),),
-        objects=(compile_ir(STATIC_IR),),
+        image=link([compile_ir(STATIC_IR)]),
         constants=STATIC_CONSTANTS.tobytes(),
         constant_table=(ConstantInfo("c", "float32", (2, 3), 0),),
         static_plan=StaticPlan(arena=0, scratch=0),
@@ -229,7 +230,7 @@ def dynamic_artifact() -> Artifact:
         target=HOST,
         inputs=(TensorInfo("x", "float32", ("n", "m")), TensorInfo("y", "float32", ("n", "m"))),
         outputs=(TensorInfo("z", "float32", ("n", "m")),),
-        objects=(compile_ir(DYNAMIC_IR), pool_object()),
+        image=link([compile_ir(DYNAMIC_IR), pool_object()]),
         variables=("n", "m"),
         dims_count=2,
         errors=(Failure("input", "m must be even"), Failure("execution", "x[0, 0] is -1")),
@@ -250,7 +251,7 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
         target=HOST,
         inputs=(TensorInfo("x", dtype, (4,)),),
         outputs=(TensorInfo("y", dtype, (4,)),),
-        objects=(compile_ir(text),),
+        image=link([compile_ir(text)]),
         static_plan=StaticPlan(arena=0, scratch=0),
     )
 
@@ -300,7 +301,7 @@ def range_artifact() -> Artifact:
         target=HOST,
         inputs=(TensorInfo("count", "int64", ()), TensorInfo("x", "float32", ("k",))),
         outputs=(TensorInfo("y", "int64", ("count",)),),
-        objects=(compile_ir(RANGE_IR),),
+        image=link([compile_ir(RANGE_IR)]),
         variables=("k", "count"),
         dims_count=2,
         plan_reads_data=True,

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.native import STATIC_CONSTANTS, compile_ir, dynamic_artifact, static_artifact
+from tilewright.codegen.cpu.linking.link import link
 from tilewright.runtime import Artifact, Model, load
 from tilewright.runtime.arena import address_of
 from tilewright.runtime.artifact import TargetInfo
@@ -44,9 +45,7 @@ def test_round_trip(tmp_path: Path, make) -> None:
     again = Artifact.load(tmp_path / "model.tw")
     for field in dataclasses.fields(Artifact):
         before, after = getattr(artifact, field.name), getattr(again, field.name)
-        if field.name == "objects":
-            before, after = [bytes(b) for b in before], [bytes(b) for b in after]
-        elif field.name == "constants":
+        if field.name == "constants":
             before, after = bytes(before), bytes(after)
         assert before == after, field.name
 
@@ -136,6 +135,7 @@ def test_well_signed_nonsense(tmp_path: Path, metadata: dict) -> None:
 
 def test_container_lays_out_sections(tmp_path: Path) -> None:
     contents = [
+        ("image", b"i" * 100),
         ("code", b"a" * 65),
         ("code", b""),
         ("weights", b"w" * 5000),
@@ -150,7 +150,7 @@ def test_container_lays_out_sections(tmp_path: Path) -> None:
     raw = path.read_bytes()
     length = int.from_bytes(raw[16:24], "little")
     table = json.loads(raw[64 : 64 + length])["sections"]
-    assert all(e["offset"] % (4096 if e["kind"] == "weights" else 64) == 0 for e in table)
+    assert all(e["offset"] % (64 if e["kind"] == "code" else 4096) == 0 for e in table)
 
 
 def test_a_failing_disk_leaves_the_old_file(tmp_path: Path, saved: bytes, monkeypatch) -> None:
@@ -243,26 +243,14 @@ define i32 @tw_run(ptr %call) {
 """
 
 
-def with_symbols_at(offset: int) -> bytes:
-    """Object code whose symbol table lies elsewhere (System V ABI, chapter 4: ELF-64 headers)."""
-    blob = bytearray(static_artifact().objects[0])
-    table, size, count = struct.unpack_from("<40xQ10xHH", blob)
-    for at in range(table, table + size * count, size):
-        if struct.unpack_from("<4xI", blob, at) == (2,):
-            struct.pack_into("<Q", blob, at + 24, offset)
-    return bytes(blob)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"run_symbol": "tw_absent"}, "lacks the function tw_absent"),
         ({"run_symbol": "\0tw_run"}, "lacks the function"),
         ({"static_plan": None}, "lacks the function tw_plan"),
-        ({"objects": (b"no object code",)}, "cannot be linked: it is no 64-bit"),
-        ({"objects": (static_artifact().objects[0][:40],)}, "cannot be linked: its headers are malformed"),
-        ({"objects": (with_symbols_at(2**63),)}, "cannot be linked: its headers are malformed"),
-        ({"objects": (compile_ir(NEEDY_IR),)}, "this system lacks: tw_nowhere"),
+        ({"image": None}, "has no code for this CPU"),
+        ({"image": link([compile_ir(NEEDY_IR)])}, "this system lacks: tw_nowhere"),
     ],
 )
 def test_code_that_does_not_fit(change: dict, message: str) -> None:

@@ -134,7 +134,7 @@ def cut_before(kind, pieces):
 
 container._checksum = cut_before
 try:
-    load(path, mmap={mmap})
+    load(path, mmap={mmap}, check_weights=True)
 except ArtifactError as error:
     print(error)
 """
@@ -161,7 +161,7 @@ def test_a_file_that_is_written_over_while_it_is_loaded(path: Path, monkeypatch:
     monkeypatch.setattr(container, "_checksum", write_before)
     for mmap in (False, True):
         with pytest.raises(ArtifactError, match="damaged: wrong checksum"):
-            load(path, mmap=mmap)
+            load(path, mmap=mmap, check_weights=True)
         artifact_with(STATIC_CONSTANTS).save(path)
 
 

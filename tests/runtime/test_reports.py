@@ -110,7 +110,8 @@ def test_text_that_is_no_report(text: str) -> None:
 def test_what_a_file_has_of_it_is_what_was_compiled() -> None:
     made = tilewright.compile(models.mlp(), cache=False, profile=True)
     again = tilewright.load(made.artifact.to_bytes(), threads=made.threads)
-    assert again.report() == made.report() and again.artifact.report == made.artifact.report
+    assert made.report().compile_ms and not again.report().compile_ms  # times differ from run to run
+    assert again.report() == replace(made.report(), compile_ms={}) and again.artifact == made.artifact
     assert Report.from_json(made.report().to_json()) == made.report()
     assert made.report().kernels == len(made.report().calls) == 2 and made.report().layers[0].layer == "dense"
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.native import RUN, STATIC_CONSTANTS, compile_ir, dynamic_artifact, static_artifact
+from tilewright.codegen.cpu.linking.link import link
 from tilewright.runtime import Artifact, Model, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError, TilewrightError
 from tilewright.runtime.values.node_arg import NodeArg
@@ -41,7 +42,7 @@ def two() -> Model:
         static_artifact(),
         inputs=(infos["x"],),
         outputs=(infos["double"], infos["same"]),
-        objects=(compile_ir(TWO_IR),),
+        image=link([compile_ir(TWO_IR)]),
     )
     return Model(artifact)
 

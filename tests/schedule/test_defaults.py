@@ -150,9 +150,9 @@ def native(module: Module, threads: int, target: Target | None = None) -> Model:
         text = code.program(program)
         for part in (*kernels.values(), text):
             code.begin(part)
-        objects = code.objects()
+        image = code.image(code.objects())
     made = link.make_artifact(module, constants, program, text, CPU.target(target), ProgramReport())
-    return Model(made.sharing(tuple(objects), *weights.blocks()), threads)
+    return Model(made.sharing(image, (), *weights.blocks()), threads)
 
 
 def only_kernel(case: Case, target: str = "x86-64-v4") -> Func:

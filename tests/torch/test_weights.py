@@ -18,8 +18,8 @@ import torch._dynamo as dynamo  # noqa: E402
 
 from tests.torch.writes import WRITES  # noqa: E402
 from tilewright.runtime.errors import OptionError  # noqa: E402
-from tilewright.runtime.watch import memory  # noqa: E402
 from tilewright.torch import backend, frozen, refresh  # noqa: E402
+from tilewright.torch.watch import memory  # noqa: E402
 
 close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 

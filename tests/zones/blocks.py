@@ -8,10 +8,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import llvmlite.binding as llvm
-
 from tests.zones.calls import Zones
 from tests.zones.pages import Buffer
+from tilewright.runtime.storage.loader import IMPORTS
 
 _NO_MEMORY = 12  # ENOMEM
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -32,7 +31,7 @@ class Blocks:
         self._taken: dict[int, Buffer] = {}
         self._functions: tuple[Any, ...] = (_ALLOCATE(self._allocate), _FREE(self._free))
         for name, function in zip(("posix_memalign", "free"), self._functions, strict=True):
-            llvm.add_symbol(name, ctypes.cast(function, ctypes.c_void_p).value)
+            IMPORTS[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
 
     def _allocate(self, at: int, alignment: int, nbytes: int) -> int:
         if not self._zones.is_on or nbytes >= LARGEST:

@@ -7,6 +7,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from tilewright.ir.symbolic.parse import parse_sym
 from tilewright.runtime.arena import ALIGNMENT, address_of
 from tilewright.runtime.artifact import Artifact, TensorInfo
 from tilewright.runtime.context import Context, Linked, Planned
+from tilewright.runtime.executor import Executor
 from tilewright.runtime.module import Model
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape
@@ -138,23 +140,34 @@ def _release_all(kept: dict[tuple[str, int, bool], Buffer]) -> None:
     kept.clear()
 
 
+class _Code:
+    """The code of a program, which a context runs: within all that is done around a call (states that are kept, sizes
+    that are counted), so that this finds results where they belong."""
+
+    def __init__(self, code: Executor, context: Callable[[], Any]) -> None:
+        self.native, self._context = code.run, context
+        self.plan, self.run_profiled = code.plan, code.run_profiled
+        self.create_pool, self.destroy_pool = code.create_pool, code.destroy_pool
+
+    def run(self, call: int) -> int:
+        found: int = self._context().run_native(self.native, call)
+        return found
+
+
 def zoned_context(zones: Zones) -> type[Context]:
     """What calls own, with `run` between zones."""
 
     class ZonedContext(Context):
-        def __init__(self, *args: Any, **named: Any) -> None:
+        def __init__(self, programs: Sequence[Linked], *args: Any, **named: Any) -> None:
             self._buffers = _Buffers(zones.memory)
-            super().__init__(*args, **named)
+            itself = weakref.ref(self)
+            super().__init__([replace(p, code=_Code(p.code, itself)) for p in programs], *args, **named)
 
-        @property  # type: ignore[override]
-        def run(self) -> Callable[[int], int]:
-            return self._run_between_zones if zones.is_on else self._native_run
+        def run_native(self, native: Callable[[int], int], call: int) -> int:
+            """Run a program; results are in the memory of whoever called when this returns."""
+            return self._run_between_zones(native) if zones.is_on else native(call)
 
-        @run.setter
-        def run(self, run: Callable[[int], int]) -> None:
-            self._native_run = run
-
-        def _run_between_zones(self, call: int) -> int:
+        def _run_between_zones(self, native: Callable[[int], int]) -> int:
             program, buffers = self.current, self._buffers
             artifact, shapes = program.linked.artifact, program.shapes
             assert shapes is not None
@@ -179,7 +192,7 @@ def zoned_context(zones: Zones) -> type[Context]:
             for buffer in buffers.used[len(read) :]:
                 if buffer.nbytes <= MOST_POISONED:
                     buffer.fill()
-            code = self._native_run(ctypes.addressof(words))
+            code = native(ctypes.addressof(words))
             in_place = {held[k] for k, state in enumerate(artifact.states) if state.way == "in place"}
             for buffer, address in zip(written, self.out_data, strict=True):
                 if address:

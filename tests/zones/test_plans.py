@@ -87,7 +87,7 @@ def test_a_store_beyond_the_scratch_memory_of_a_thread(worker: int) -> None:
         ctypes.memset(words[5] + worker * stride + 1024, 1, 1)
         return 0
 
-    context.run = beyond
+    context._programs[0].code.native = beyond
     refused(lambda: model(X), rf"scratch memory, 1024 bytes at {3072 + worker * 8192}: a store 0 bytes after its end")
 
 

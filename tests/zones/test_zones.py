@@ -11,9 +11,11 @@ from tests.codegen.native import run_kernel
 from tests.runtime.native import HOST, RUN, compile_ir
 from tests.zones.pages import IS_AVAILABLE, BeyondBufferError
 from tests.zones.turned_on import arrays_between_zones, zones
+from tilewright.codegen.cpu.linking.link import link
 from tilewright.loops.kernel_info import parse_kernel
-from tilewright.runtime.artifact import Artifact, StaticPlan, TensorInfo
+from tilewright.runtime.artifact import Artifact, StateInfo, StaticPlan, TensorInfo
 from tilewright.runtime.module import Model
+from tilewright.runtime.states import States
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="there are zones on Linux for x86-64 only")
 
@@ -28,7 +30,7 @@ def model(statements: str, **more: object) -> Model:
             target=HOST,
             inputs=(TensorInfo("x", "uint8", (BYTES,)),),
             outputs=(TensorInfo("y", "uint8", (BYTES,)),),
-            objects=(compile_ir(text),),
+            image=link([compile_ir(text)]),
             constants=bytes(BYTES),
             static_plan=StaticPlan(arena=128, scratch=128),
             **more,
@@ -136,3 +138,21 @@ def test_arrays_that_share_memory_share_it_between_zones() -> None:
     x = np.arange(4, dtype=np.int32)
     with arrays_between_zones("here", [x, x[:2]], ["x", "its half"]) as ((first, second), _):
         assert first == second
+
+
+def test_results_are_where_they_belong_before_states_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done with the states of a model after a call, such as to look at counters, finds what that computed."""
+    states = (StateInfo(TensorInfo("h", "uint8", (BYTES,)), "next", "swapped"),)
+    counting = "  %h.at = getelementptr ptr, ptr %out, i64 1\n  %h = load ptr, ptr %h.at\n  store i8 7, ptr %h"
+    own = model(counting, states=states)
+    seen: list[int] = []
+    going_on = States._note_moves
+
+    def noted(self: States, numbers: object) -> None:
+        seen.append(int(self.current[0][0]))
+        going_on(self, numbers)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(States, "_note_moves", noted)
+    own(X)
+    own(X)
+    assert seen == [7, 7]

@@ -33,11 +33,11 @@ _JSON = "tilewright.json"
 
 COMMANDS = (
     "check", "compile", "export", "run", "bench", "show", "memory", "explain", "opt", "convert", "quantize", "inspect",
-    "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score",
+    "sign", "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score", "embed",
 )  # fmt: skip
 _HOMES = {
-    "language_models": ("generate", "chat", "serve", "cost", "score"),
-    "writing": ("compile", "export", "convert", "quantize"),
+    "language_models": ("generate", "chat", "serve", "cost", "score", "embed"),
+    "writing": ("compile", "export", "convert", "quantize", "sign"),
 }
 """Rooms of commands that are not among the others."""
 
@@ -55,6 +55,8 @@ Examples:
   tilewright explain model.onnx
   tilewright convert model.pt2 -o model.onnx
   tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx
+  tilewright inspect model.tw
+  tilewright sign model.tw --key key.pem
   tilewright diff model.onnx small.onnx --data samples.npz
   tilewright --plugin my_operators.py run model.onnx --input random
   tilewright generate model.gguf --prompt "Once upon a time"
@@ -62,6 +64,7 @@ Examples:
   tilewright serve model.gguf --port 8000
   tilewright cost model.gguf --prompt 512 --new 128
   tilewright score model.gguf --agreement
+  tilewright embed model.gguf "a cat" "a dog"
 
 \b
 Exit codes:

@@ -80,12 +80,11 @@ LONGEST_OF_HALVES = 1.15
 save, and they take half of the memory and of files."""
 
 
-def lie_in_halves(rows: int, weights: int, all_weights: int, signed: bool, target: Target) -> bool:
+def lie_in_halves(rows: int, weights: int, all_weights: int, converting: float, target: Target) -> bool:
     """Whether so many weights that fit 4 bits, which a product of so many rows dequantises, are stored two in a byte:
-    it reads half of the bytes, and takes them apart. `all_weights` are those that products of the network read in
-    turns."""
-    halves = target.half_bytes
-    stored = MemoryForm(BYTES_CONVERTED, weights), MemoryForm(halves.signed if signed else halves.unsigned, weights / 2)
+    it reads half of the bytes, and takes them apart, by `converting` instructions for a vector of floats
+    (`Target.half_bytes`). `all_weights` are those that products of the network read in turns."""
+    stored = MemoryForm(BYTES_CONVERTED, weights), MemoryForm(converting, weights / 2)
     whole, half = (_cycles(rows, weights, all_weights, each, target) for each in stored)
     return half <= _worth(all_weights, target) * whole
 

@@ -211,12 +211,18 @@ _TABLE = (
     ScalarOp("ticks", 1, "same", _ticks, steps=True, is_pure=False),
 )
 SCALAR_OPS: Mapping[str, ScalarOp] = {s.name: s for s in _TABLE}
-"""All scalar operations by name. `cast`, `bitcast`, `const`, `index` and `load` are ops of their own."""
+"""All scalar operations by name. `cast`, `bitcast`, `level`, `const`, `index` and `load` are ops of their own."""
 
 CONVERSIONS = frozenset({"cast", "bitcast"})
 """Ops that give one element as one of another dtype, which operands do not tell."""
 
-COMPUTING = CONVERSIONS.union(SCALAR_OPS)
+LEVELS = 16
+"""Numbers that codes of 4 bits stand for."""
+
+LOOK_UPS = frozenset({"level"})
+"""Ops that give the number of their attribute `levels` that a code stands for."""
+
+COMPUTING = CONVERSIONS.union(SCALAR_OPS, LOOK_UPS)
 """Ops that compute an element of others."""
 
 COSTLY = frozenset(s.name for s in _TABLE if s.is_costly)

@@ -4,6 +4,7 @@ shared; and what stands for a text as a whole."""
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Protocol, Self
@@ -12,6 +13,7 @@ import numpy as np
 
 from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.values.dtypes import numpy_dtype
 
 UNLIMITED = (1 << 31) - 1
 """The context of models whose states are of a fixed size."""
@@ -60,9 +62,19 @@ class Decoder(Growing, Protocol):
         """The same sequence, which continues by itself; weights and code are shared."""
 
 
+def array_of(given: object) -> np.ndarray:
+    """What was given as an array; InputError for lists of several lengths."""
+    try:
+        return np.asarray(given)
+    except ValueError:
+        raise InputError(
+            "tokens are a list of integers, and not lists of several lengths", hint="feed several sequences one by one"
+        ) from None
+
+
 def check_tokens(decoder: Growing, tokens: Tokens) -> np.ndarray:
     """The tokens as i64[n]; InputError for those that cannot be appended to the sequence now."""
-    array = np.asarray(tokens)
+    array = array_of(tokens)
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         what = "none" if array.size == 0 else f"an array {array.dtype}{list(array.shape)}"
         raise InputError(f"tokens are a list of integers, at least one, not {what}")
@@ -134,10 +146,13 @@ class CompiledDecoder:
         self._shape = model.state(self._counter).shape
         self.vocabulary = vocabulary_of(model)
         self._given = [self._what_is_given(info) for info in model.inputs]
+        self.piece = _piece_of(model, piece)
         grown = [state for state in model.states if state.counter == self._counter]
         self.context = min((int(state.info.shape[state.grows]) for state in grown), default=UNLIMITED)
         kept = (state.info.name for state in model.states if not state.counter)
         self._sums = [name for name in kept if name != self._counter]
+        rows = all(state in grown and state.window < 0 for state in model.states if state.info.name != self._counter)
+        self._keeps_pages = bool(grown) and rows
         self._length = int(model.state(self._counter).sum())
 
     @property
@@ -168,9 +183,13 @@ class CompiledDecoder:
 
     def rewind(self, length: int) -> None:
         """See `Decoder`. OptionError where the model keeps more of its past than rows of positions, and InputError
-        where layers with a window would read rows that are not kept any more, unless all is forgotten."""
+        where layers with a window would read rows that are not kept any more, unless all is forgotten. Memory of caches
+        of rows alone stays for what is fed next (`Model.trim` and `Model.reset` give it back): pages that the operating
+        system gives anew take a twentieth of a prompt's time."""
         length = check_length(self, length)
-        if not length:
+        if not length and self._keeps_pages:
+            self._set(0)
+        elif not length:
             self._begin_anew()
         elif length != self._length:
             self._go_back(length)
@@ -199,7 +218,7 @@ class CompiledDecoder:
         self._length = length
 
     def fork(self) -> Self:
-        """See `Decoder`. Only what is filled is copied."""
+        """See `Decoder`. Pages of what is filled are shared until somebody writes to them."""
         return type(self)(copy.copy(self.model), piece=self.piece)
 
     def _what_is_given(self, info: TensorInfo) -> Given:
@@ -213,6 +232,18 @@ class CompiledDecoder:
         return lambda tokens, before: (
             (found := role(tokens, before)).astype(dtype, copy=False).reshape(*outer, len(found))
         )
+
+
+def _piece_of(model: Model, piece: int) -> int:
+    """How many tokens a call takes at most; OptionError for a model that takes some other fixed number than one."""
+    sizes = {info.shape[-1] for info in model.inputs if _ROLES.get(info.name) is _tokens}
+    fixed = {n for n in sizes if isinstance(n, int)}
+    if fixed - {1}:
+        raise OptionError(
+            f"{model} takes {max(fixed)} tokens in each call, and texts have any number",
+            hint="export it with a symbolic number of tokens (dynamic_shapes=), or for one token",
+        )
+    return 1 if fixed else piece
 
 
 def rewound(decoder: Decoder, length: int) -> int:
@@ -251,6 +282,14 @@ def vocabulary_of(model: Model) -> int:
             hint="export it so that logits come first",
         )
     return size
+
+
+def position_bytes(model: Model) -> int:
+    """What the caches of one sequence hold for a position; 0 for a model that has none."""
+    grown = [state for state in model.states if state.counter and state.counter.rpartition(".")[2] != ENCODED]
+    own = [state for state in grown if state.counter == grown[0].counter]
+    rows = ([int(n) for k, n in enumerate(state.info.shape) if k != state.grows] for state in own)
+    return sum(numpy_dtype(state.info.dtype).itemsize * math.prod(row) for state, row in zip(own, rows, strict=True))
 
 
 def _tokens(tokens: np.ndarray, before: int) -> np.ndarray:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tilewright.api import compile as compile_model
+from tilewright.api import with_examples
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
-from tilewright.frontends.decoders.source import DecoderSource
-from tilewright.frontends.onnx import ExportedDecoder, OnnxFrontEnd
+from tilewright.frontends.decoders.source import STORED, DecoderSource
+from tilewright.frontends.exported import ExportedDecoder
+from tilewright.frontends.onnx import OnnxFrontEnd
 from tilewright.frontends.tflite import TfliteFrontEnd
+from tilewright.frontends.torch import TorchFrontEnd
 from tilewright.frontends.weights.forms import Wanted
-from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder
+from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder, position_bytes
 from tilewright.llm.model import LanguageModel
 from tilewright.llm.reading.decoder import compiled_decoder
 from tilewright.llm.sequences import SequenceDecoder, is_for_several
@@ -37,7 +41,7 @@ _USUAL_CONTEXT = 4096
 
 
 def load(
-    path: str | Path,
+    path: str | Path | Any,
     *,
     weights: Wanted = None,
     max_drop: float | None = None,
@@ -45,6 +49,7 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     sequences: int | None = None,
+    caches: str | None = None,
     tokenizer: str | Path | None = None,
     template: str | None = None,
     draft: str | Path | None = None,
@@ -55,7 +60,9 @@ def load(
     """A language model, compiled or from the cache, with its vocabulary and chat template.
 
     path: a GGUF file, a folder of Hugging Face (config.json, weights as .safetensors, tokenizer.json), or a compiled
-        decoder (.tw) or any other model that is one, with `tokenizer` beside it.
+        decoder (.tw) or any other model that is one, with `tokenizer` beside it. An object that `tilewright.compile`
+        takes, such as a torch.export.ExportedProgram, needs `tokenizer`; a torch.nn.Module also `example_inputs` and
+        `dynamic_shapes`, as there.
     weights: "float32", "float16", "bfloat16", "int8" or "int4" in place of what the file stores, or another form, or
         forms by patterns of names (see `tilewright.DecoderSource`); "auto": for each matrix the smallest one, such that
         no more than `max_drop` of all tokens of a text (a file; without one the built-in text) have another most likely
@@ -65,6 +72,8 @@ def load(
         a config.json or genai_config.json beside it says, or 4096).
     sequences: how many go through the model together, 1 to 8, for `LanguageModel.sequences` (None: they would go one
         after the other). UnsupportedError for architectures that have no form for several.
+    caches: what keys and values are stored in: "float32" (None), "float16", "bfloat16" or "int8" (see
+        `tilewright.DecoderSource`).
     tokenizer: where the vocabulary is, if it is not in `path`: a GGUF file, or a folder with a tokenizer.json.
     template: the text of a chat template in place of the model's own.
     draft: guess what comes next, and look at several tokens in a call: "lookup" from what was there before, or the
@@ -73,9 +82,19 @@ def load(
 
     Raises ModelError, UnsupportedError, OptionError.
     """
+    _check_options(context, fields)
+    if draft is not None and (not isinstance(draft, str | Path) or not str(draft)):
+        raise OptionError(f"draft={draft!r:.80} is not allowed: give '{LOOKUP}', or the path of a smaller model")
+    how: dict[str, Any] = {"threads": threads, "session": session, "progress": progress, **fields}
+    if not isinstance(path, str | Path):
+        _check_program({"weights": weights, "sequences": sequences, "caches": caches, "draft": draft}, path)
+        if tokenizer is None:
+            raise OptionError("a program has no vocabulary", hint="tokenizer= is a GGUF file or a folder that has it")
+        words = read_vocabulary(Path(tokenizer))
+        decoder = compiled_decoder(_program(path, context, **how))
+        return LanguageModel(decoder, words.tokenizer, words.with_template(template))
     place = Path(path)
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
-    how: dict[str, Any] = {"threads": threads, "session": session, "progress": progress, **fields}
     is_checkpoint = DecoderFrontEnd().accepts(place)
     if draft is not None and not is_checkpoint:
         raise OptionError(
@@ -86,7 +105,9 @@ def load(
     if weights == "auto":
         from tilewright.llm.texts.promised import promised_weights
 
-        promised = promised_weights(place, words.tokenizer, max_drop=max_drop, text=text, context=context, **how)
+        promised = promised_weights(
+            place, words.tokenizer, max_drop=max_drop, text=text, context=context, caches=caches, **how
+        )
         weights = promised.certificate.forms or None
     elif max_drop is not None or text is not None:
         name = "max_drop" if max_drop is not None else "text"
@@ -98,28 +119,49 @@ def load(
         importance=None if promised is None else promised.importance,
         # guesses are looked at as rows of a sequence of a model for several
         sequences=1 if draft is not None and sequences is None else sequences,
+        caches=caches or STORED,
     )
     model = _model(source, **how)
-    decoder: Decoder = _decoder(model) if draft is None else _guessing(place, model, draft, words.tokenizer, how)
+    guessing = None if draft is None else _guessing(place, model, draft, words.tokenizer, how)
     embedder = partial(_embedder, source, **how) if is_checkpoint else None
-    found = LanguageModel(decoder, words.tokenizer, words.with_template(template), embedder)
+    found = LanguageModel(guessing or _decoder(model), words.tokenizer, words.with_template(template), embedder)
+    found.position_bytes = position_bytes(model)
     found.certificate = None if promised is None else promised.certificate
     return found
 
 
 def load_decoder(
-    path: str | Path,
+    path: str | Path | Any,
     *,
     weights: Wanted = None,
     threads: int | None = None,
     context: int | None = None,
+    caches: str | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
     **fields: Any,
 ) -> CompiledDecoder:
     """The model alone, without vocabulary and template; the arguments are those of `load`."""
+    _check_options(context, fields)
     how = {"threads": threads, "session": session, "progress": progress, **fields}
-    return compiled_decoder(_model(DecoderSource(path, capacity=context, weights=weights), **how))
+    if not isinstance(path, str | Path):
+        _check_program({"weights": weights, "caches": caches}, path)
+        return compiled_decoder(_program(path, context, **how))
+    source = DecoderSource(path, capacity=context, weights=weights, caches=caches or STORED)
+    return compiled_decoder(_model(source, **how))
+
+
+def _check_options(context: object, fields: Mapping[str, Any]) -> None:
+    """OptionError for what is no number of positions, and for a type given to the option about compiled models."""
+    if context is not None and (
+        isinstance(context, bool) or not isinstance(context, int) or not 1 <= context < 1 << 31
+    ):
+        raise OptionError(f"context={context!r:.80} is not allowed: give a number of positions, from 1 on")
+    if isinstance(cache := fields.get("cache"), str):
+        raise OptionError(
+            f"cache={cache!r:.80} is not allowed: it says whether compiled models are kept, True or False",
+            hint="caches= is what keys and values are stored in",
+        )
 
 
 def _model(source: DecoderSource, **how: Any) -> Model:
@@ -127,23 +169,32 @@ def _model(source: DecoderSource, **how: Any) -> Model:
     if DecoderFrontEnd().accepts(place):
         return compile_model(source, **how)
     is_compiled, context = is_container_file(place), source.capacity
-    asked = {
-        "weights": source.weights,
-        "sequences": source.sequences,
-        "context": context if is_compiled else None,
-    }
+    caches = None if source.caches == STORED else source.caches
+    asked = {"weights": source.weights, "sequences": source.sequences, "caches": caches}
+    _check_program(asked | ({"context": context} if is_compiled else {}), place)
+    return load_artefact(place, how["threads"]) if is_compiled else _program(place, context, **how)
+
+
+def _check_program(asked: Mapping[str, Any], program: Any) -> None:
+    """OptionError for what is asked of a model that is a program already."""
     if name := next((name for name, value in asked.items() if value is not None), ""):
+        what = program if isinstance(program, Path) else f"a {type(program).__name__}"
         raise OptionError(
-            f"{name}= needs a GGUF file or a folder with config.json: {place} says by itself what it is",
+            f"{name}= needs a GGUF file or a folder with config.json: {what} says by itself what it is",
             hint=f"leave {name}= out",
         )
-    if is_compiled:
-        return load_artefact(place, how["threads"])
-    exported = ExportedDecoder(place) if OnnxFrontEnd().accepts(place) else place
-    if context is None and not TfliteFrontEnd().accepts(place):  # whose states are variables, of fixed sizes
-        context = _context_beside(place)
+
+
+def _program(program: Any, context: int | None, **how: Any) -> Model:
+    """Of a file, or an object, of another format than those of weights."""
+    examples = [how.pop(name, None) for name in ("example_inputs", "example_kwargs", "dynamic_shapes")]
+    source = with_examples(program, *examples)
+    if any(front_end.accepts(source) for front_end in (OnnxFrontEnd(), TorchFrontEnd())):
+        source = ExportedDecoder(source)
+    if context is None and not TfliteFrontEnd().accepts(program):  # whose states are variables, of fixed sizes
+        context = _context_beside(program) if isinstance(program, Path) else _USUAL_CONTEXT
     room = {} if context is None else {"capacity": context}
-    return compile_model(exported, **{"states": True, **room, **how})
+    return compile_model(source, **{"states": True, **room, **how})
 
 
 def _context_beside(place: Path) -> int:

@@ -103,6 +103,8 @@ class LanguageModel:
         self.template = template
         self.certificate: AgreementCertificate | None = None
         """Of weights that `load` has chosen."""
+        self.position_bytes = 0
+        """What the caches of a sequence take for a position, where `load` knows it."""
         self._root = decoder
         self._idle: list[Decoder] = []
 

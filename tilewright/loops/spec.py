@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
-from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.scalar import LEVELS, SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym, logical_and, logical_not, select
 from tilewright.ir.types import BufferType, ScalarType, TokenType
 from tilewright.ir.verify import OpRule, Spec, scalar_op_rule
@@ -275,6 +275,13 @@ def _cast_rule(op: Op) -> str | None:
     return None if all(isinstance(t, ScalarType) for t in types) else "converts a scalar to a scalar"
 
 
+def _level_rule(op: Op) -> str | None:
+    source, target, levels = _scalar(op.operands[0]), _scalar(op.result), op.attrs["levels"]
+    if source is None or target is None or source.dtype is not dt.u4:
+        return "takes a code of 4 bits without a sign, and gives a scalar"
+    return None if isinstance(levels, tuple) and len(levels) == LEVELS else f"a code has {LEVELS} levels, not {levels}"
+
+
 def _bitcast_rule(op: Op) -> str | None:
     source, target = _scalar(op.operands[0]), _scalar(op.result)
     if source is None or target is None or source.dtype.bits != target.dtype.bits:
@@ -335,6 +342,7 @@ _RULES: dict[str, OpRule] = {
     "index": _rule((0, 1, 0), ("expr",), (), _index_rule),
     "cast": _rule((1, 1, 0), (), (), _cast_rule),
     "bitcast": _rule((1, 1, 0), (), (), _bitcast_rule),
+    "level": _rule((1, 1, 0), ("levels",), (), _level_rule),
     "bind": _rule((1, 0, 0), ("var",), (), _bind_rule),
     "check": _rule((1, 0, 0), ("kind", "message"), (), _check_rule),
     "run": _rule((None, None, 1), ("intrinsic", "queue"), (), _run_rule),

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
+from tilewright.ir.scalar import LEVELS
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import Compute, Operator, compute, primitive
+from tilewright.ops.define.bodies import filled
 from tilewright.ops.define.scalar_builder import Array, Scalar, ScalarBuilder
 from tilewright.ops.shape import broadcast, require_same_dtype
 from tilewright.ops.traits.facts import Traits
@@ -193,6 +195,18 @@ def bitcast(x: Array, *, dtype: DType) -> Compute:
     if "string" in (x.dtype.kind, dtype.kind) or x.dtype.bits != dtype.bits:
         raise ValueError(f"the bits of {x.dtype} are not those of {dtype}: both must have equally many")
     return compute([x], x.shape, lambda t, i, r: t.bitcast(x[tuple(i)], dtype))
+
+
+@primitive
+def level(x: Array, *, levels: tuple[float, ...], dtype: DType) -> Compute:
+    """Of 16 levels those that codes of 4 bits without a sign (u4) stand for, as numbers of `dtype`: a codebook."""
+    if x.dtype is not dt.u4 or dtype.kind not in ("int", "uint", "float"):
+        raise ValueError(f"codes of 4 bits stand for numbers, not {x.dtype} for {dtype}")
+    if len(levels) != LEVELS:
+        raise ValueError(f"codes of 4 bits have {LEVELS} levels, not {len(levels)}")
+    if dtype.is_int and any(n != int(filled(int(n), dtype)) for n in levels):
+        raise ValueError(f"levels of {dtype} are integers that it holds, not {levels}")
+    return compute([x], x.shape, lambda t, i, r: t.level(x[tuple(i)], levels, dtype))
 
 
 def _shift(name: str, doc: str) -> Operator:

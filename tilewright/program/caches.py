@@ -84,24 +84,27 @@ def grow_caches(main: Func, caches: Sequence[Cache], capacity: int) -> list[tupl
     """Make of the caches inputs and outputs of a fixed size, and of their length one more of both: the pairs that they
     are then, the counter first. OptionError for caches that do not grow together."""
     first = caches[0]
+    lengths = dict.fromkeys(cache.past for cache in caches)
     for cache in caches:
-        if cache.past is not first.past or cache.steps != first.steps:
+        # all are empty at first: those that get as much in each call are always of one length
+        if substitute(cache.steps - first.steps, dict.fromkeys(lengths, first.past)) != 0:
             raise OptionError(
                 f"'{first.name}' {first.value.type} and '{cache.name}' {cache.value.type} do not grow together: "
                 f"{first.steps} and {cache.steps} elements become more",
                 hint="name pairs of one length in states=, or give these inputs the same symbolic dims",
             )
     others = [v for v in main.args if v not in {cache.value for cache in caches}]
-    if any(d is first.past for v in others if isinstance(v.type, TensorType) for d in v.type.shape):
-        raise OptionError(
-            f"'{first.past}', the length of '{first.name}', is a dim of another input, too",
-            hint="name that dim otherwise with shapes=",
-        )
+    for cache in caches:
+        if any(d is cache.past for v in others if isinstance(v.type, TensorType) for d in v.type.shape):
+            raise OptionError(
+                f"'{cache.past}', the length of '{cache.name}', is a dim of another input, too",
+                hint="name that dim otherwise with shapes=",
+            )
     for cache in caches:
         _check_size(cache, capacity)
     counter, count = _counter(main)
     following = count + first.steps
-    _replace_dim(main, {first.past: count})
+    _replace_dim(main, dict.fromkeys(lengths, count))
     kept = {cache.output: _grow(cache, capacity, count) for cache in caches}
     more = Op("sym_tensor", (), [counter.type], {"values": (following,), "scalar": True})
     _insert(main.body, len(main.body.ops) - 1, [more])

@@ -35,6 +35,11 @@ KEEPS = "keeps"
 caches of a decoder on."""
 
 
+ROOM = "room"
+"""The attribute of a model whose caches have a size of their own: the most positions that they have room for, whatever
+the capacity is."""
+
+
 def pair_states(module: Module, wanted: Sequence[tuple[str, str]] | bool, capacity: int | None = None) -> list[Cache]:
     """Put the inputs and outputs that are states behind the others, and note them. With True they are the variables
     that the model declares, and with a `capacity` its caches, too: those become states that grow, and are the result.
@@ -58,7 +63,7 @@ def _with_caches(
         )
     variables = [entry[:2] for entry in main.attrs.get(VARIABLES, ())]
     others = variables if wanted is True else list(wanted or ())
-    grown = grow_caches(main, caches, capacity)
+    grown = grow_caches(main, caches, min(capacity, main.attrs.get(ROOM, capacity)))
     return [*(pair for pair in others if pair not in grown), *grown]
 
 

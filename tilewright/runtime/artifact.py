@@ -1,9 +1,9 @@
 """A compiled model as plain data, in memory and as a file.
 
-Objects are position-independent code of the small code model (LLVM's large one cannot link several objects
-into one process), and need no symbols but each other's, the C library's and the C math library's.
+Native code is an image (`storage/image.py`): linked, position-independent, and in need of nothing but the C library,
+the C math library and threads. Other kinds of machines have `objects`, which mean what their back ends say.
 
-Native interface. The objects of an artefact define these C functions (`plan` only when there is no
+Native interface. The image of an artefact defines these C functions (`plan` only when there is no
 `static_plan`); both return 0, or k + 1 for the failure `errors[k]`:
 
 - `i32 tw_plan(i64 *in_shapes, void **in_data, i64 *dims, i64 *out_shapes, i64 *sizes)`: from the dims of all
@@ -48,7 +48,9 @@ from tilewright.runtime.storage.container import (
     write_container,
 )
 from tilewright.runtime.storage.files import check_replaced
+from tilewright.runtime.storage.image import Image, ImageLayout
 from tilewright.runtime.storage.records import plain, record
+from tilewright.runtime.storage.signing import Trust, signer_of, trusted_keys
 
 Dim = int | str
 
@@ -228,7 +230,8 @@ class Artifact:
     that it was compiled from, and `attached` JSON data that tools keep with it, by names of their own. A staged model
     has a `program`, whose steps call its `parts`. `variants` run in its place for some sizes, those first that fix the
     most.
-    Parts and variants have the same `objects` and `constants` as the whole, and names of their own for their functions.
+    Parts and variants have the same code (`image`, `objects`) and `constants` as the whole, and names of their own for
+    their functions.
     `assumed` says which conditions on the dims the program takes for granted: other calls are those of `broadcasting`,
     which has both meanings of dims that may be equal or 1, and is tried where another program refuses the dims of a
     call. Constants that are `lent` lie elsewhere in this process; in a file they follow the others. `states` are kept
@@ -239,7 +242,8 @@ class Artifact:
     target: TargetInfo
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    objects: tuple[bytes | memoryview, ...] = field(repr=False)
+    image: Image | None = field(default=None, repr=False)
+    objects: tuple[bytes | memoryview, ...] = field(default=(), repr=False)
     constants: bytes | bytearray | memoryview = field(default=b"", repr=False)
     lent: tuple[LentArray, ...] = field(default=(), repr=False)
     constant_table: tuple[ConstantInfo, ...] = ()
@@ -271,8 +275,9 @@ class Artifact:
         inputs, outputs = (tuple(info.parts for info in infos) for infos in (self.inputs, self.outputs))
         return replace(self, variants=(), broadcasting=None, inputs=inputs, outputs=outputs)
 
-    def save(self, path: str | Path, *, force: bool = False) -> None:
-        """Write the artefact to a file, whole or not at all; ArtifactError when that fails.
+    def save(self, path: str | Path, *, force: bool = False, key: str | Path | bytes | None = None) -> None:
+        """Write the artefact to a file, whole or not at all; ArtifactError when that fails. With a private `key`
+        (Ed25519, the path of a PEM file, or its bytes) it is signed.
 
         An artefact of that name is replaced, not written over: models that were loaded from it go on as before. Any
         other file that is there, such as the model that was compiled, is replaced only by `force`.
@@ -280,7 +285,8 @@ class Artifact:
         if not isinstance(path, str | os.PathLike):
             raise ArtifactError(f"cannot save to {path!r:.80}", hint="give a path")
         check_replaced(Path(path), "a compiled model", is_container, force=force)
-        write_container(Path(path), self._metadata(), self._sections())
+        signer = None if key is None else signer_of(key)
+        write_container(Path(path), self._metadata(), self._sections(), signer)
 
     def write(self, file: BinaryIO) -> None:
         """Write to an open file what `save` writes; OSError where that fails, half of it written."""
@@ -292,18 +298,27 @@ class Artifact:
 
     @classmethod
     def load(
-        cls, source: str | Path | Bytes | io.FileIO, *, check_weights: bool = True, mmap: bool = False
+        cls,
+        source: str | Path | Bytes | io.FileIO,
+        *,
+        check_weights: bool | None = None,
+        mmap: bool = False,
+        trust: Trust | None = None,
     ) -> Artifact:
         """Read a file written by `save` (by its path, or open), or its bytes; ArtifactError when it is missing,
         damaged, foreign or too new.
 
         An artefact is native code: load only files whose origin you trust. Everything is copied into memory of this
         process, so that afterwards the file (or buffer) may be replaced, written over, cut off or deleted. With
-        `mmap=True` the weights stay in the file: processes share their memory and loading without a check takes no
+        `mmap=True` weights and code stay in the file: processes share their memory and loading without a check takes no
         time, but then the file may only be replaced by renaming (as `save` and `mv` do) or deleted. Writing over it
-        changes the weights of the running model, cutting it off ends the process at the next call.
+        changes the running model, cutting it off ends the process at the next call.
 
-        `check_weights=False` skips the checksum of the weights (a third of a second per GB).
+        `check_weights` says whether the checksum of the weights is looked at, which takes a third of a second per GB:
+        by default unless they are mapped.
+
+        With `trust`, one or several public keys (Ed25519, the paths of PEM files, or their bytes), only what one of
+        them has signed is loaded, and all of it is compared with what was signed.
         """
         if isinstance(source, str | os.PathLike):
             name, source = str(source), Path(source)
@@ -315,12 +330,21 @@ class Artifact:
             raise ArtifactError(f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes")
         if mmap and not isinstance(source, Path | io.FileIO):
             raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
-        metadata, sections = read_container(source, check_weights=check_weights, map_weights=mmap)
+        metadata, sections = read_container(
+            source,
+            check_weights=not mmap if check_weights is None else check_weights,
+            mapped=mmap,
+            trusted=None if trust is None else trusted_keys(trust),
+        )
         try:
             *code, weights = sections
-            if weights.kind != "weights" or any(section.kind != "code" for section in code):
+            kinds = [section.kind for section in code]
+            if weights.kind != "weights" or kinds not in (["image"], ["code"] * len(code)):
                 raise ValueError("the sections are others")
-            return _from_metadata(metadata).sharing(tuple(section.data for section in code), weights.data)
+            layout = metadata.pop("image", None)
+            image = Image.of(record(ImageLayout, layout), code[0].data) if kinds == ["image"] else None
+            objects = () if image is not None else tuple(section.data for section in code)
+            return _from_metadata(metadata).sharing(image, objects, weights.data)
         except (ValueError, IndexError, RecursionError) as error:
             raise ArtifactError(
                 f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
@@ -328,16 +352,22 @@ class Artifact:
 
     def sharing(
         self,
+        image: Image | None,
         objects: tuple[bytes | memoryview, ...],
         constants: bytes | bytearray | memoryview,
         lent: tuple[LentArray, ...] = (),
     ) -> Artifact:
         """The artefact, its parts and its variants with this code and these weights."""
-        parts = tuple(part.sharing(objects, constants, lent) for part in self.parts)
-        variants = tuple(Variant(v.sizes, v.artifact.sharing(objects, constants, lent)) for v in self.variants)
-        general = None if self.broadcasting is None else self.broadcasting.sharing(objects, constants, lent)
+        own = (image, objects, constants, lent)
         return replace(
-            self, objects=objects, constants=constants, lent=lent, parts=parts, variants=variants, broadcasting=general
+            self,
+            image=image,
+            objects=objects,
+            constants=constants,
+            lent=lent,
+            parts=tuple(part.sharing(*own) for part in self.parts),
+            variants=tuple(Variant(v.sizes, v.artifact.sharing(*own)) for v in self.variants),
+            broadcasting=None if self.broadcasting is None else self.broadcasting.sharing(*own),
         )
 
     @property
@@ -374,6 +404,12 @@ class Artifact:
         return memoryview(self.constants).nbytes + sum(array.data.nbytes for array in self.lent)
 
     @property
+    def code_bytes(self) -> int:
+        """All code."""
+        native = 0 if self.image is None else self.image.nbytes
+        return native + sum(memoryview(blob).nbytes for blob in self.objects)
+
+    @property
     def report(self) -> ProgramReport:
         """What the compilation told of this program; ArtifactError where it cannot be read."""
         return self.kept_report.report
@@ -402,7 +438,7 @@ class Artifact:
             assumed=self.assumed,
             states=tuple(map(_state_record, self.states)),
             target=f"{self.target.cpu} ({self.target.triple or self.target.kind})",
-            object_bytes=sum(memoryview(blob).nbytes for blob in self.objects),
+            object_bytes=self.code_bytes,
             constant_bytes=memoryview(self.constants).nbytes,
             lent_bytes=sum(array.data.nbytes for array in self.lent),
             arena_bytes=self.arena_bytes,
@@ -433,19 +469,29 @@ class Artifact:
 
     def _sections(self) -> list[Section]:
         code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
+        if self.image is not None:
+            code = [Section("image", memoryview(self.image.text), (memoryview(self.image.data),))]
         first, *more = self.saved_weights()
         return [*code, Section("weights", first, tuple(more))]
 
     def _metadata(self) -> dict[str, Any]:
+        """What a file says of the artefact and of its code."""
+        metadata = self._description()
+        if self.image is not None:
+            metadata["image"] = plain(self.image.layout)
+        return metadata
+
+    def _description(self) -> dict[str, Any]:
         metadata = {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in _ELSEWHERE}
         metadata["report"] = self.kept_report.metadata()
         if self.program is not None:
             metadata["program"] = self.program.record()
-            metadata["parts"] = [part._metadata() for part in self.parts]
+            metadata["parts"] = [part._description() for part in self.parts]
         if self.broadcasting is not None:
-            metadata["broadcasting"] = self.broadcasting._metadata()
+            metadata["broadcasting"] = self.broadcasting._description()
         if self.variants:
-            metadata["variants"] = [{"sizes": dict(v.sizes), "artifact": v.artifact._metadata()} for v in self.variants]
+            described = [{"sizes": dict(v.sizes), "artifact": v.artifact._description()} for v in self.variants]
+            metadata["variants"] = described
         return metadata
 
 
@@ -460,7 +506,7 @@ def _state_record(state: StateInfo) -> StateRecord:
 _SHOWN = 4
 """Conditions on dims that a signature shows."""
 
-_ELSEWHERE = ("objects", "constants", "lent", "program", "parts", "variants", "broadcasting", "kept_report")
+_ELSEWHERE = ("image", "objects", "constants", "lent", "program", "parts", "variants", "broadcasting", "kept_report")
 """Fields of an artefact that are no plain metadata: sections, and what only some models have."""
 
 
@@ -495,8 +541,9 @@ def _from_metadata(metadata: Any) -> Artifact:
     general = _from_metadata(metadata.pop("broadcasting")) if "broadcasting" in metadata else None
     report = KeptReport.of_metadata(metadata.pop("report", None))
     found = record(
-        Artifact, metadata, objects=(), parts=parts, variants=variants, broadcasting=general, kept_report=report
-    )
+        Artifact, metadata, image=None, objects=(), parts=parts, variants=variants, broadcasting=general,
+        kept_report=report,
+    )  # fmt: skip
     if found.program is not None:
         counts = [(len(part.inputs), len(part.outputs)) for part in parts]
         kept = len(found.states)

@@ -40,7 +40,7 @@ class Linked:
         """A program with the weights, the code and the threads of another program of the same artefact, or of its
         own."""
         if beside is not None:
-            return cls(artifact, executor_of(artifact, executor, beside.code), beside.constants, beside.pool)
+            return cls(artifact, executor_of(artifact, executor), beside.constants, beside.pool)
         code = executor_of(artifact, executor)
         return cls(artifact, code, aligned_constants(artifact.constants), ThreadPool(code, threads))
 

@@ -41,15 +41,14 @@ class Executor(Protocol):
 MakeExecutor = Callable[[Artifact], Executor]
 
 
-def executor_of(artifact: Artifact, make: MakeExecutor | None, beside: Executor | None = None) -> Executor:
+def executor_of(artifact: Artifact, make: MakeExecutor | None) -> Executor:
     """What runs an artefact: made by `make`, native code, or by the back end of a plugin that is installed;
-    ArtifactError where there is none for the kind of machine. What runs the artefact `beside`, which has the same code,
-    may share it."""
+    ArtifactError where there is none for the kind of machine."""
     kind = artifact.target.kind
     if make is not None:
         return _TheirCode.made(make, artifact)
     if kind == "cpu":
-        return NativeCode(artifact, beside if isinstance(beside, NativeCode) else None)
+        return NativeCode(artifact)
     for back_end in _installed_back_ends():
         if getattr(back_end, "name", None) == kind:
             return _TheirCode.made(back_end.executor, artifact)

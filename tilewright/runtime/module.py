@@ -34,7 +34,6 @@ from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
 from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.states import KeepsStates, States
-from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
 from tilewright.runtime.tensors import TensorModel
 from tilewright.runtime.threads import check_threads
@@ -58,31 +57,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
 
-def load(
-    source: str | Path | Bytes,
-    threads: int | None = None,
-    *,
-    check_weights: bool = True,
-    mmap: bool = False,
-    executor: MakeExecutor | None = None,
-) -> Model:
-    """Load a compiled model from the file that `Model.save` wrote, or from its bytes.
-
-    Afterwards the file may be replaced, written over, cut off or deleted: a model has its own copy of all that it
-    needs, and neither fails nor changes. `mmap=True` leaves the weights in the file, whose memory processes share;
-    then the file may be replaced by renaming (as `Model.save` and `mv` do, not `cp`) or deleted, and nothing else.
-    `check_weights=False` skips the checksum of the weights. `threads` and `executor` (what runs code for another kind
-    of machine): see `Model`. ArtifactError for a file that is missing, damaged, foreign, too new or for another CPU.
-    An artefact is native code: load only what you trust.
-    """
-    return Model(Artifact.load(source, check_weights=check_weights, mmap=mmap), threads, executor)
-
-
 def _loaded_again(
     source: bytes, threads: int | None, executor: MakeExecutor | None, states: Mapping[str, np.ndarray]
 ) -> Model:
     """A model that was pickled, with what its states held."""
-    model = load(source, threads, executor=executor)
+    model = Model(Artifact.load(source), threads, executor)
     model._states.put(states)
     return model
 

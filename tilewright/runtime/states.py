@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.runtime.arena import address_of, aligned_bytes
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, OptionError
+from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.kept.state_memory import (
     MemoryOfState,
     StateMemory,
@@ -70,10 +71,13 @@ class States:
                 if (memory := self._memory_of(number)) is not None:
                     memory.first = 0
             self._release()
+            self._beside = [None] * len(self.infos)  # with a counter of before, which nothing may take for one of now
             self.lost = ()
 
     def _begin_anew(self, numbers: Iterable[int]) -> None:
         for number in numbers:
+            if (memory := self._memory_of(number)) is not None:
+                memory.written_from(0)
             if self._first[number] is not None:
                 self.current[number][...] = self._first[number]
             elif self._counters[number] < 0:
@@ -139,13 +143,26 @@ class States:
             alone = all(self.infos[n].info.name not in values for n, own in self._windows if own == number)
             if alone:
                 self._go_back(number, int(value.reshape(-1)[0]))
+        if counter >= 0 and (memory := self._memory_of(number)) is not None:
+            memory.written_from(0)
+        for grown in (n for n, own in enumerate(self._counters) if own == number):
+            if (memory := self._memory_of(grown)) is not None:
+                memory.written_from(max(int(value.reshape(-1)[0]), 0))
         self.current[number][place_of(value.shape, state.grows, first)] = value
 
     def copy_to(self, other: States) -> None:
         """Give the states of another model of the same artefact what these hold, between two calls."""
         with self._lock, other._lock:
             self._check()
-            other.put({state.info.name: self.filled(number) for number, state in enumerate(self.infos)})
+            file, values = PageFile(), {}
+            for number, state in enumerate(self.infos):
+                own, its, filled = self._memory_of(number), other._memory_of(number), self.filled(number)
+                if self._counters[number] < 0 or own is None or its is None:
+                    values[state.info.name] = filled
+                else:  # whole pages are shared until they are written to
+                    its.copy_from(own, own.first + filled.shape[state.grows], file)
+            other.put(values)
+            other.lost = ()
 
     def number(self, name: str) -> int:
         """The position of a state; OptionError where there is none of that name."""
@@ -249,7 +266,6 @@ class States:
         found = self._beside[number]
         if found is None:
             found = self._beside[number] = _empty(self.infos[number].info)
-            found[...] = 0  # a run that writes elsewhere first (between guard zones) leaves no random counter here
         return found
 
     # Arrays

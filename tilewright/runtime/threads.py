@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import weakref
 from collections.abc import Callable
@@ -121,12 +122,17 @@ class ThreadPool:
         return self._address
 
     def _destroy_with_owner(self, address: int, pid: int) -> None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._code))
         finalizer = weakref.finalize(self, _destroy, self._code, address, pid)
-        # At exit the workers simply end with the process; joining them could wait for a daemon thread's call.
+        # At exit the workers simply end with the process; joining them could wait for a daemon thread's call. Until
+        # then they are in their code, which is why nothing that Python clears when it ends may be the last to hold it.
         finalizer.atexit = False
 
 
 def _destroy(code: Executor, address: int, pid: int) -> None:
     # In a forked child there are no workers to join; the few bytes of the parent's pool are left alone.
-    if os.getpid() == pid:
-        code.destroy_pool(address)
+    try:
+        if os.getpid() == pid:
+            code.destroy_pool(address)
+    finally:
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(code))

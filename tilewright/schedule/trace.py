@@ -22,6 +22,7 @@ from tilewright.ir.text.attributes import print_attr
 from tilewright.loops.conditions.clamp import clamp
 from tilewright.loops.conditions.guard_reduction import guard_reduction
 from tilewright.loops.conditions.simplify import simplify
+from tilewright.loops.conditions.skip_masked import skip_masked
 from tilewright.loops.conditions.specialize import specialize
 from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.unroll import unroll
@@ -241,6 +242,7 @@ class Schedule:
     split_range = _step(split_range)
     dot = _step(dot)
     guard_reduction = _step(guard_reduction)
+    skip_masked = _step(skip_masked)
     parallel = _step(parallel)
     serial = _step(serial)
     tensorize = _step(tensorize)

@@ -31,6 +31,23 @@ TBL = ByteTable(64, ((16, "llvm.aarch64.neon.tbx4.v16i8"),), 8, adds=True)
 """`tbl` with four registers; `tbx` leaves what is beyond their reach as it was."""
 
 
+@dataclass(frozen=True, slots=True)
+class LevelTable:
+    """How a machine finds elements of a table of 16 bytes by bytes below 16: `calls` are LLVM's intrinsics, which take
+    the table first, in each 16 bytes of a register, with their number of lanes, the widest first."""
+
+    calls: tuple[tuple[int, str], ...]
+
+
+def level_table_of(arch: str, features: Collection[str], vector_bits: int) -> LevelTable | None:
+    """The instruction of a machine for vectors of up to `vector_bits`; None where it has none."""
+    if arch == "aarch64":
+        return LevelTable(((16, "llvm.aarch64.neon.tbl1.v16i8"),)) if "neon" in features else None
+    if arch != "x86_64" or "avx2" not in features:
+        return None
+    return LevelTable(PSHUFB_512.calls if "avx512bw" in features and vector_bits >= 512 else _PSHUFB)
+
+
 def byte_table_of(arch: str, features: Collection[str], vector_bits: int) -> ByteTable | None:
     """The instruction of a machine for vectors of up to `vector_bits`; None where it has none."""
     if arch == "aarch64":

@@ -6,8 +6,6 @@ import ctypes
 import time
 from functools import lru_cache
 
-from llvmlite import binding
-
 STEPS, ITERATIONS, RUNS = 8, 100_000, 5
 """Of the loop that is timed: pairs of an addition and an exclusive or that wait for each other, each of which takes one
 cycle on every core; how often it runs them; and how often it is timed."""
@@ -34,6 +32,8 @@ end:
 @lru_cache(maxsize=1)
 def measured_hertz() -> float:
     """Cycles in a second of the core that runs this, in integer code; takes some milliseconds."""
+    from llvmlite import binding
+
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     machine = binding.Target.from_triple(binding.get_process_triple()).create_target_machine(opt=2)

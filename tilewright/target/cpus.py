@@ -25,6 +25,7 @@ _SMALL, _SERVER = Caches(32 << 10, 512 << 10, 32 << 20), Caches(32 << 10, 1 << 2
 
 _ARM82 = ("neon", "fullfp16", "dotprod")
 _ARM86 = (*_ARM82, "i8mm", "bf16")
+_RVA22V = ("m", "a", "f", "d", "c", "v", "zba", "zbb", "zbs")
 _VNNI = (*V4_FEATURES, "avx512vnni")
 _ICELAKE = (*_VNNI, "avx512ifma", "avx512vbmi", "avx512vbmi2", "gfni")
 _ZEN4 = (*_ICELAKE, "avx512bf16")
@@ -119,6 +120,20 @@ def _neon(
     return Cpu(replace(target, bandwidth=bandwidth), about, aliases)
 
 
+def _riscv(name: str, about: str, bits: int, *, features: tuple[str, ...], pipes: Pipes) -> Cpu:
+    """Vectors of `bits` are what LLVM may count on; those of a core may be longer."""
+    every = (*features, f"zvl{bits}b")
+    target = Target(name, "riscv64-unknown-linux-gnu", "generic-rv64", every, bits, 32, masked_memory=True, pipes=pipes)
+    return Cpu(target, about)
+
+
+def _wasm(name: str, about: str, *features: str) -> Cpu:
+    """WebAssembly, as engines make machine code of it: vectors of 128 bits, and registers of the machine below."""
+    every = ("simd128", "bulk-memory", "nontrapping-fptoint", "sign-ext", "mutable-globals", *features)
+    target = Target(name, "wasm32-unknown-unknown", "generic", every, 128, 16, has_fma=False, pipes=Pipes(arithmetic=2))
+    return Cpu(target, about)
+
+
 def _apple(number: int, features: tuple[str, ...], l2: int, issue: int = 8) -> Cpu:
     return _neon(
         f"apple-m{number}", f"apple-m{number}", f"Apple M{number} (macOS)",
@@ -178,6 +193,12 @@ _ALL = (
           bandwidth=Bandwidth(l2=8, l3=2.5, memory=2.5), aliases=("raspberry-pi-4",)),
     _neon("cortex-a76", "cortex-a76", "Raspberry Pi 5", Caches(64 << 10, 512 << 10, 2 << 20), features=_ARM82,
           pipes=_NEON_2, bandwidth=Bandwidth(l2=16, l3=7, memory=3.5), aliases=("raspberry-pi-5",)),
+    _riscv("riscv64-v", "any RISC-V with vectors (RVA22 and V, RVA23)", 128, features=_RVA22V,
+           pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
+    _riscv("riscv64-v256", "RISC-V with vectors of 256 bits (SpacemiT K1, RVA22)", 256, features=_RVA22V,
+           pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
+    _wasm("wasm-simd128", "WebAssembly with vectors (browsers from 2021, node 16)"),
+    _wasm("wasm-relaxed", "WebAssembly with relaxed vectors (browsers from 2024, node 21)", "relaxed-simd"),
     _apple(1, _ARM82, 3 << 20),
     _apple(2, _ARM86, 4 << 20),
     _apple(3, _ARM86, 4 << 20, issue=9),
@@ -187,14 +208,16 @@ _ALL = (
 CPUS: Mapping[str, Cpu] = MappingProxyType({cpu.target.name: cpu for cpu in _ALL})
 """By the names of their targets."""
 
-_BY_CORE = {cpu.target.cpu: cpu for cpu in _ALL}
+_BY_CORE = {(cpu.target.arch, cpu.target.cpu): cpu for cpu in reversed(_ALL)}
+_BY_WIDTH = {(*core, cpu.target.vector_bits): cpu for cpu in _ALL for core in [(cpu.target.arch, cpu.target.cpu)]}
 
 
 def with_facts(target: Target) -> Target:
     """The target with what is known of its core, which has vectors of `target.vector_bits`; what a usual one has where
     nothing is."""
     bits, usual = target.vector_bits, _USUAL_512 if target.vector_bits == 512 else _USUAL
-    cpu = _BY_CORE.get(target.cpu)
+    core = (target.arch, target.cpu)
+    cpu = _BY_WIDTH.get((*core, bits), _BY_CORE.get(core))
     if cpu is None:
         return replace(target, pipes=usual)
     known = cpu.target

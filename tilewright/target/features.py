@@ -30,6 +30,8 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "avxvnni", "gfni", "avx512bitalg", "avx512vpopcntdq", "avxifma", "fma4", "xop", "tbm", "sse4a", "prfchw",
         ),
         "aarch64": ("neon", "fullfp16", "dotprod", "i8mm", "bf16"),
+        "wasm32": ("simd128", "relaxed-simd", "bulk-memory", "nontrapping-fptoint", "sign-ext", "mutable-globals"),
+        "riscv64": ("m", "a", "f", "d", "c", "v", "zba", "zbb", "zbs", "zvl128b", "zvl256b"),
     }
 )  # fmt: skip
 """All features that the compiler tells apart, by architecture: those that it decides by, and those that LLVM uses by

@@ -7,9 +7,6 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-import llvmlite
-from llvmlite import binding
-
 from tilewright.target.cpus import with_facts
 from tilewright.target.features import FEATURES, V4_FEATURES
 from tilewright.target.target import Caches, Target, arch_of
@@ -20,7 +17,9 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @lru_cache(maxsize=1)
 def host_target() -> Target:
-    """The machine that this process runs on, with the CPUs it may use."""
+    """The machine that this process runs on, with the CPUs it may use, as LLVM tells it."""
+    from llvmlite import binding
+
     features = binding.get_host_cpu_features()
     return make_host(
         binding.get_process_triple(), binding.get_host_cpu_name(), features, read_caches(), usable_cores()
@@ -34,7 +33,7 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
     on = tuple(name for name in usable if features.get(name))
     off = tuple(name for name in usable if not features.get(name, True))
     x86 = arch == "x86_64"
-    bits = _vector_bits(on) if x86 else 128
+    bits = _vector_bits(on) if x86 else 256 if "zvl256b" in on else 128
     wide = bits == 512
     target = Target(
         "host",
@@ -44,7 +43,7 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
         vector_bits=bits,
         vector_registers=16 if x86 and not wide else 32,
         has_fma=not x86 or "fma" in on,
-        masked_memory=bits > 128,
+        masked_memory=bits > 128 or arch == "riscv64",
         embedded_broadcast=wide,
         caches=caches,
         cores=cores,
@@ -58,11 +57,6 @@ def _vector_bits(features: Collection[str]) -> int:
     if set(V4_FEATURES) <= set(features):
         return 512
     return 256 if "avx" in features else 128
-
-
-def assembler_version() -> str:
-    """What makes machine code here, and its version."""
-    return f"llvmlite {llvmlite.__version__}"
 
 
 def usable_cores() -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tilewright.ir.dtype import DType
-from tilewright.target.byte_tables import ByteTable, byte_table_of
+from tilewright.target.byte_tables import ByteTable, LevelTable, byte_table_of, level_table_of
 from tilewright.target.calibration import Calibration
 from tilewright.target.dots import Dot, dots_of
 from tilewright.target.features import FEATURES
@@ -132,6 +132,11 @@ class Target(Machine):
     def byte_table(self) -> ByteTable | None:
         """The instruction that looks up bytes in a table, where there is one."""
         return byte_table_of(self.arch, self.features, self.vector_bits)
+
+    @property
+    def level_table(self) -> LevelTable | None:
+        """The instruction that looks up bytes in a table of 16, where there is one."""
+        return level_table_of(self.arch, self.features, self.vector_bits)
 
     @property
     def orders_bytes(self) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tilewright.runtime.watch import refresh as refresh
 from tilewright.torch.backend import backend as backend
+from tilewright.torch.watch import refresh as refresh
 
 if TYPE_CHECKING:
     from tilewright.torch.adapters import adapter as adapter

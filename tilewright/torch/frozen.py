@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import get_plain_tensors
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from tilewright.runtime.watch import Watch
+from tilewright.torch.watch import Watch
 from tilewright.torch.weights import FROZEN, Key, addresses_in, is_readable, key_of, watch
 
 MAX_VARIANTS = 8

@@ -18,11 +18,11 @@ from tilewright.frontends.torch.tensors import digest_of_tensors
 from tilewright.ir.diag import TilewrightError
 from tilewright.options import Options
 from tilewright.runtime import Model
-from tilewright.runtime.watch import Watch
 from tilewright.session import Session
 from tilewright.torch.compiled import Compiled, Result
 from tilewright.torch.identity import graph_identity
 from tilewright.torch.layouts import Layout
+from tilewright.torch.watch import Watch
 from tilewright.torch.weights import FROZEN, addresses_in, key_of, watch
 
 Runner = Callable[..., Any]

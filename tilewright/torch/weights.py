@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tilewright.runtime.errors import OptionError
-from tilewright.runtime.watch import Span, Watch
+from tilewright.torch.watch import Span, Watch
 
 WATCHED, FROZEN = "watched", "frozen"
 

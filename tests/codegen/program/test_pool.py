@@ -12,8 +12,10 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+from tilewright.codegen.cpu.linking.link import link
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.pool_platform import check_platform
+from tilewright.runtime.storage.loader import LoadedImage
 from tilewright.target.machine import TargetError
 
 llvm.initialize_all_targets()
@@ -173,12 +175,12 @@ class Native:
 
     def __init__(self, pool_text: str) -> None:
         machine = llvm.Target.from_triple(TRIPLE).create_target_machine(reloc="pic", codemodel="small", opt=2)
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        objects = []
         for text in (pool_text, BODIES):
             module = llvm.parse_assembly(text)
             module.verify()
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(machine.emit_object(module)))
-        self._engine.finalize_object()
+            objects.append(machine.emit_object(module))
+        self._loaded = LoadedImage(link(objects))
         pointer, i64 = ctypes.c_void_p, ctypes.c_int64
         self.create = self._function("tw_pool_create", pointer, ctypes.c_int32, pointer, i64)
         self.destroy = self._function("tw_pool_destroy", None, pointer)
@@ -193,7 +195,7 @@ class Native:
         return ctypes.CFUNCTYPE(result, *arguments)(self.address(name))
 
     def address(self, name: str) -> int:
-        return self._engine.get_function_address(name)
+        return self._loaded.address(name)
 
 
 @pytest.fixture(scope="module")

@@ -145,3 +145,45 @@ def _for_neighbours(array: np.ndarray, heads: int) -> np.ndarray:
     """Rows of two halves of each head in turn."""
     shape: Sequence[int] = array.shape
     return array.reshape(heads, 2, shape[0] // heads // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+_T5 = (
+    ("SelfAttention.relative_attention_bias", "attn_rel_b"), ("SelfAttention.", "attn_"),
+    ("EncDecAttention.", "cross_attn_"),
+    ("DenseReluDense.wi_0", "ffn_gate"), ("DenseReluDense.wi_1", "ffn_up"), ("DenseReluDense.wi", "ffn_up"),
+    ("DenseReluDense.wo", "ffn_down"),
+)  # fmt: skip
+_T5_NUMBERS = {
+    "d_model": "embedding_length", "d_ff": "feed_forward_length", "num_layers": "block_count",
+    "num_decoder_layers": "decoder_block_count", "num_heads": "attention.head_count", "d_kv": "attention.key_length",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+    "relative_attention_num_buckets": "attention.relative_buckets_count",
+    "decoder_start_token_id": "decoder_start_token_id",
+}  # fmt: skip
+
+
+def t5_gguf(config: Mapping[str, Any], tensors: Mapping[str, Sequence[int]]) -> Gguf:
+    """An encoder-decoder of T5's kin."""
+    file = Gguf().key("general.architecture", "str", "t5").key("t5.context_length", "u32", 512)
+    for field, key in _T5_NUMBERS.items():
+        file.key(f"t5.{key}", "u32" if isinstance(config[field], int) else "f32", config[field])
+    for key, shape in tensors.items():
+        array = np.ascontiguousarray(tensor(key, shape), np.float32)
+        file.tensor(_t5_name(key), array.shape, "F32", array.tobytes())
+    return file
+
+
+def _t5_name(key: str) -> str:
+    side, _, rest = key.partition(".")
+    if side in ("shared", "lm_head"):
+        return {"shared": "token_embd", "lm_head": "output"}[side] + f".{rest}"
+    if rest.startswith("final_layer_norm"):
+        return f"{side[:3]}.output_norm.weight"
+    _, block, _, layer, *own = rest.split(".")
+    kinds = ("attn", "ffn") if side == "encoder" else ("attn", "cross_attn", "ffn")
+    name = ".".join(own).removesuffix(".weight")
+    if name == "layer_norm":
+        name = f"{kinds[int(layer)]}_norm"
+    for theirs, ours in _T5:
+        name = name.replace(theirs, ours)
+    return f"{side[:3]}.blk.{block}.{name}.weight"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.frontends.microsoft.against import Case, agree, f16, f32, ints, u8
+from tilewright.frontends.onnx.load import load_onnx
 
 TOKENS = np.array([[1, 2, 3, 1, 2], [4, 4, 4, 4, 4]])
 ROUTED = [f32(7, 8), f32(7, 4)]
@@ -110,6 +111,18 @@ def test_it_means_what_onnxruntime_does(case: Case, symbolic: bool) -> None:
     agree(case, symbolic and case.op not in (*fixed, "MoE", "MatMulBnb4"))  # these need to know widths
 
 
+@pytest.mark.parametrize(("columns", "block"), [(64, 32), (48, 32)])
+def test_codes_of_4_bits_are_looked_up(columns: int, block: int) -> None:
+    """Of floats of 4 bits, whose blocks may go on in the next row."""
+    weights = [u8(512 * columns // 2), np.abs(f32(512 * columns // block))]
+    case = Case("MatMulBnb4", [f32(3, columns), *weights],
+                {"K": columns, "N": 512, "block_size": block, "quant_type": 1}, (1, 2), error=1e-5)  # fmt: skip
+    module = load_onnx(case.model().SerializeToString())
+    assert {op.name for op in module.main.body.ops} >= {"level", "matmul"}
+    assert "uint4" in {array.dtype.name for array in module.constants.values()}
+    agree(case)
+
+
 def test_unique_elements_in_the_order_in_which_they_come() -> None:
     agree(Case("Unique", [np.float32([2, 1, 1, 3, 4, 3])], outputs=(True, True, True), error=0))
 
@@ -204,6 +217,20 @@ def test_rotations_of_gemma() -> None:
     cos, sin = (f(angles)[:, None].astype(np.float16) for f in (np.cos, np.sin))
     wanted = [q[0] * cos + q[1] * sin, q[2] * cos + q[3] * sin]
     agree(Case("GemmaRotaryEmbedding", [angles, *q], outputs=(True, True)), reference=lambda *_: wanted)
+
+
+def test_experts_that_no_token_takes_are_not_read() -> None:
+    """Nothing that their weights are, not even infinite ones, gets into a result."""
+    x, logits = ROUTED
+    first, last = WIDE[0].copy(), BACK[0]
+    logits = logits.copy()
+    logits[:, 1] = -9
+    first[1] = np.inf
+    chosen = logits.argmax(1)
+    shares = np.exp(logits).max(1) / np.exp(logits).sum(1)
+    rows = [share * (last[e] @ np.maximum(first[e] @ row, 0)) for row, e, share in zip(x, chosen, shares, strict=True)]
+    case = Case("MoE", [x, logits, first, None, last], {"activation_type": "relu"}, error=1e-5)
+    agree(case, reference=lambda *_: [np.stack(rows).astype(np.float32)])
 
 
 def test_separate_gates_of_experts() -> None:

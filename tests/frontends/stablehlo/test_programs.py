@@ -208,6 +208,7 @@ def artefact() -> bytes:
     return bytes(stablehlo.serialize_portable_artifact_str(str(parsed(DYNAMIC)), stablehlo.get_current_version()))
 
 
+@pytest.mark.usefixtures("first_read_by_a_child")
 def test_artefacts_and_files(tmp_path: Path) -> None:
     text, bytecode = tmp_path / "model.mlir", tmp_path / "model.mlirbc"
     text.write_bytes(DYNAMIC)
@@ -217,6 +218,7 @@ def test_artefacts_and_files(tmp_path: Path) -> None:
         assert tilewright.compile(path, threads=1, cache=False)(x, x)[1].shape == (4, 2)
 
 
+@pytest.mark.usefixtures("first_read_by_a_child")
 @pytest.mark.fresh_seeds(1)
 def test_damaged_programs_end_in_an_error(fresh_seed: int) -> None:
     chance, data = random.Random(fresh_seed), artefact()

@@ -77,6 +77,28 @@ def test_what_fits_half_a_byte(low: int, high: int, dtype: type, found: str) -> 
     assert stored(module) == {found}
 
 
+BOOK = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+@pytest.mark.parametrize(("count", "found"), [(2, "uint4"), (15, "uint4"), (16, "uint4"), (17, "int8")])
+def test_few_levels_are_looked_up(count: int, found: str) -> None:
+    q = np.array((*BOOK, 127)[:count], np.int8)[numbers(0, count - 1, 64, 90)]
+    module = program(lambda x: ct.matmul(x, weights(q)), (2, 64))
+    ctx = after(module)
+    assert stored(module) == {found}
+    looked_up = [op for op in module.main.body.ops if op.name == "level"]
+    assert len(looked_up) == (count <= 16)
+    assert count > 16 or any("two weights lie in a byte" in r.message for r in ctx.remarks)
+
+
+def test_a_matrix_with_some_of_the_levels_of_another_has_its_codes() -> None:
+    whole, some = (np.array(BOOK, np.int8)[numbers(0, most, 64, 20)] for most in (15, 9))
+    module = program(lambda x: (ct.matmul(x, weights(whole)), ct.matmul(x, weights(some))), (2, 64))
+    after(module)
+    levels = {op.attrs["levels"] for op in module.main.body.ops if op.name == "level"}
+    assert levels == {BOOK}
+
+
 def test_near_weights_are_whole_bytes_where_that_is_faster() -> None:
     q = numbers(-8, 7, 512, 512, dtype=dt.i4.storage)
     module = program(lambda x: ct.matmul(x, weights(q)), (1, 512))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -264,6 +265,26 @@ def test_embeddings_are_the_models() -> None:
         assert "at most 2048 texts" in found.post("embeddings", input=["a"] * 2049).json()["error"]["message"]
         model.embed = lambda tokens: 1 / 0  # type: ignore[attr-defined]
         assert found.post("embeddings", input="a").status_code == 500
+
+
+def test_embeddings_end_when_the_client_leaves() -> None:
+    model, begun, made = chance(context=50), threading.Event(), []
+
+    def embed(tokens: list[int]) -> np.ndarray:
+        begun.set()
+        time.sleep(0.01)
+        made.append(tokens)
+        return np.ones(2, np.float32)
+
+    model.embed = embed  # type: ignore[assignment]
+    with server(model) as found:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{found.url}/v1/embeddings", json={"model": "m", "input": [[5]] * 1000}, timeout=0.2)
+        assert begun.is_set()
+        assert found.post("embeddings", input=[[6]]).status_code == 200  # whose turn comes when the other has ended
+        count = len(made)
+        time.sleep(0.1)
+        assert len(made) == count < 500
 
 
 # what is wrong

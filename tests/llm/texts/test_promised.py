@@ -18,8 +18,10 @@ from tilewright.cli.app import commands
 from tilewright.llm.texts.promised import promised_weights
 from tilewright.llm.texts.sample import SAMPLE
 from tilewright.llm.texts.score import pieces_of
+from tilewright.llm.texts.verified import verify_agreement
 from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.quantization.decoders import promise as promises
+from tilewright.quantization.decoders.agreement import Agreement, compared
 from tilewright.quantization.decoders.certificate import KEY, AgreementCertificate
 from tilewright.quantization.decoders.promise import (
     Choosing,
@@ -155,8 +157,9 @@ def test_how_many_tokens_a_promise_needs() -> None:
     assert promise.most_changes(100) == -1 and promise.most_changes(149) == 0 and promise.most_changes(2000) == 29
     with pytest.raises(InputError, match=r"by 100 tokens that judge it: at least 149 tokens can show that"):
         promise.check(100)
-    with pytest.raises(InputError, match="no text can show that"):
-        Promise(0.0).check(10**9)
+    for drop in (0.0, 5e-324, 1e-300, 1e-14):
+        with pytest.raises(InputError, match=r"by 1000000000 tokens that judge it: no text can show that"):
+            Promise(drop).check(10**9)
     for wrong in ({"max_drop": 1.0}, {"max_drop": -0.1}, {"max_drop": "2%"}, {"max_drop": 0.1, "confidence": 0.4}):
         with pytest.raises(OptionError, match="is not allowed: give a number from"):
             Promise(**wrong)  # type: ignore[arg-type]
@@ -195,8 +198,58 @@ def test_commands_choose_tell_and_attach(
     assert all(text in result.stdout for text in ("int4:min", "at most 15 % of tokens", "model.embed_tokens.weight"))
     assert json.loads(call("inspect", small, "--json").stdout)["matrices"]
     beside = ("--agreement", "--of", model, "--tokenizer", model, "--json")
+    result = call("verify", small, "--json")
+    verified = json.loads(result.stdout)
+    assert result.exit_code == 0 and verified["holds"], result.output
+    assert verified["agreement"]["agreed"] == record["agreement"]["agreed"]
     told = json.loads(call("score", small, place / "text.txt", *beside).stdout)
     assert told["agreement"]["share"] > 1 - MAX_DROP and told["perplexity"] > 1
+
+
+def test_certificates_that_do_not_hold(place: Path, loaded: llm.LanguageModel, tmp_path: Path) -> None:
+    """Of a model that promised more than it keeps, of another text, or made of what is not there any more."""
+    found = loaded.certificate
+    assert found is not None
+    artifact = loaded._root.model.artifact  # type: ignore[attr-defined]
+
+    def saved(**changed: Any) -> Path:
+        record = replace(found, **changed).record()
+        replace(artifact, attached={KEY: record}).save(tmp_path / "m.tw")
+        return tmp_path / "m.tw"
+
+    kept = {"session": tilewright.Session(place / "cache")}
+    own = verify_agreement(saved(), threads=1, **kept)
+    assert own.holds and own.agreement.agreed == found.agreement.agreed
+    assert own.agreement.divergence == pytest.approx(found.agreement.divergence, rel=1e-4)
+    low = replace(found.agreement, divergence_bound=0.0, tokens=3)
+    result = call("verify", saved(max_drop=1e-6, agreement=low))
+    assert result.exit_code == 1 and "the certificate does not hold" in result.output
+    for said in ("and 3 when it was certified", "and at most 0.0001 % were promised", "certified was at most 0"):
+        assert said in result.output
+    with pytest.raises(InputError, match="the text is not that of the certificate"):
+        verify_agreement(saved(text_digest="0"), **kept)
+    with pytest.raises(InputError, match=r"the checkpoint .*gone that the model was made of is not there"):
+        verify_agreement(saved(model=str(tmp_path / "gone")), **kept)
+    for arguments, said in (
+        ((saved(), "--data", "x.npz"), "--data is for other models than language models"),
+        ((place / "m.gguf", "--text", "a"), "--text is for language models with a certificate"),
+        ((place / "m.gguf",), "--data is needed"),
+    ):
+        result = call("verify", *arguments)
+        assert result.exit_code == 2 and said in result.output
+    replace(artifact, attached={}).save(tmp_path / "m.tw")
+    with pytest.raises(InputError, match="the model has no certificate"):
+        verify_agreement(tmp_path / "m.tw")
+
+
+def test_what_is_not_finite_is_null_in_records() -> None:
+    """The mean of one divergence has no bound, and that of a NaN is infinite."""
+    one = Agreement.of(np.ones(1, bool), np.array([0.5]), 0.95)
+    broken = compared(np.full((2, 3), np.nan), np.zeros((2, 3))).agreement(0.95)
+    for found in (one, broken):
+        text = json.dumps(found.record(), allow_nan=False)
+        assert Agreement.from_record(json.loads(text)).divergence == found.divergence
+    assert json.loads(json.dumps(one.record()))["divergence_bound"] is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import Sym, var
 from tilewright.ir.types import product, tensor
-from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, kind_of
+from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, kind_of, loop_var
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract, quant, view
 from tilewright.ops import elementwise as ew
@@ -56,6 +56,7 @@ def dequantized(q: Value, n: int, block: int) -> Value:
     return ew.mul(ew.sub(f32(q), blocks(zero, block)), blocks(data(DEPTH // block, n), block))
 
 
+BOOK = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 FORMS: dict[str, Callable[[int], Value]] = {
     "one scale": lambda n: ew.mul(f32(constant(short(dt.i4, DEPTH, n))), constant(data())),
     "scales of columns": lambda n: ew.mul(f32(constant(short(dt.u4, DEPTH, n))), constant(data(1, n))),
@@ -67,6 +68,13 @@ FORMS: dict[str, Callable[[int], Value]] = {
     )[0],
     "columns apart": lambda n: view.transpose(
         ew.mul(f32(constant(short(dt.i4, n, DEPTH))), constant(data(n, 1))), perm=(1, 0)
+    ),
+    "levels of blocks of 16": lambda n: ew.mul(
+        f32(ew.level(constant(short(dt.u4, DEPTH, n)), levels=BOOK, dtype=dt.i8)), blocks(data(DEPTH // 16, n), 16)
+    ),
+    "levels that are floats": lambda n: ew.mul(
+        ew.level(constant(short(dt.u4, DEPTH, n)), levels=tuple(k / 7 for k in BOOK), dtype=dt.f32),
+        constant(data(1, n)),
     ),
     "a stack": lambda n: ew.mul(f32(constant(short(dt.u4, 2, DEPTH, n))), constant(data(2, 1, n))),
 }  # fmt: skip
@@ -124,6 +132,19 @@ def test_a_byte_is_read_once_for_two_steps_of_one_row() -> None:
     assert [extent_of(o).value for o in serial][-2:] == [DEPTH // 16, 16 // 2], "groups, and pairs of each"
     assert 2 in [extent_of(o).value for o in unrolled]
     assert {buffer_type(op.result).space for op in kernel.body.walk() if op.name == "alloc"} == {"reg"}
+
+
+@pytest.mark.parametrize("form", ["blocks of 16", "levels of blocks of 16"])
+def test_what_a_row_with_wide_tiles_widens_stays_in_registers(form: str) -> None:
+    """Its sums take most of them, so that each vector of columns is multiplied before the next one is widened."""
+    module = oracle.build([tensor(dt.f32, (1, DEPTH))], layer(FORMS[form], 1000))
+    oracle.scheduled(module, "x86-64-v4")
+    accesses = [user for op in kernel_of(module).body.walk() if op.name == "alloc" for user in op.result.users]
+    assert {buffer_type(access.operands[-1]).space for access in accesses} == {"reg"}
+    for access in accesses:
+        moving = {v for i in access.attrs["idx"] for v in i.vars}
+        kinds = {kind_of(o) for o in enclosing_loops(access) if loop_var(o) in moving}
+        assert kinds <= {"unroll", "vector"}
 
 
 def test_a_matrix_of_several_products_is_stored_once() -> None:

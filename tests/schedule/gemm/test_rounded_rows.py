@@ -107,16 +107,30 @@ def bound(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
 @pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_stay_within_half_of_a_step(kind: str, bits: int) -> None:
-    depth, columns = 128, 80
+    depth, columns = 64, 40
     module = product_of(kind, depth, columns)
     (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
     kernel = scheduled(module, rounded_rows=bits)
     assert is_rounded(kernel)
     assert any(step.startswith("dot(") for step in kernel_info(kernel).schedule)
-    for rows in (9, 10, 23):
+    for rows in (9, 10):
         x = RNG.standard_normal((rows, depth)).astype(np.float32)
         (y,) = oracle.run(module, [x])
         assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
+
+
+def test_one_infinite_element_gives_what_its_products_are() -> None:
+    """Where weights are integers times scales; and NaN makes its whole row NaN. No other row changes."""
+    depth, columns = 32, 64
+    module = product_of("4 bits", depth, columns)
+    (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
+    scheduled(module)
+    x = RNG.standard_normal((9, depth)).astype(np.float32)
+    x[4:7, 3] = np.inf, -np.inf, np.nan
+    (found,) = oracle.run(module, [x])
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(found[4:7], (x[4:7, 3:4] * w[3]).astype(np.float32))
+    assert np.isfinite(np.delete(found, (4, 5, 6), 0)).all()
 
 
 @pytest.mark.parametrize("rows", [(N,), (1, N), (N, 16)], ids=str)
@@ -151,7 +165,7 @@ def test_several_axes_of_rows_and_a_costly_function_behind_them() -> None:
         return ew.mul(y, ew.sigmoid(y))
 
     module = oracle.build([tensor(dt.f32, (var("b", 0), N, 128))], body)
-    arrays = [RNG.standard_normal((*shape, 128)).astype(np.float32) for shape in ((2, 9), (1, 16), (3, 2))]
+    arrays = [RNG.standard_normal((*shape, 128)).astype(np.float32) for shape in ((2, 5), (1, 9), (3, 2))]
     wanted = [oracle.expected(module, [x])[0] for x in arrays]
     assert is_rounded(scheduled(module))
     for x, y in zip(arrays, wanted, strict=True):
@@ -177,6 +191,7 @@ def test_where_it_is_not_wanted_or_does_not_gain(target: str, bits: int) -> None
     assert not is_rounded(scheduled(product_of("8 bits", 64, 96), target, bits))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("depth", "columns", "activations"), [(64, 384, "int16"), (128, 300, "int8"), (1088, 24, "int16"), (64, 96, "int8")]
@@ -192,6 +207,7 @@ def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: in
         assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("activations", ["int16", "int8"])
 @pytest.mark.parametrize(
     ("low", "bits_of_a_weight"), [(0, 4), (-8, 4), (0, 2), (-2, 2), (-4, 3), (0, 5), (-16, 5), (-32, 6), (0, 6)]

@@ -1,22 +1,31 @@
-"""`tilewright inspect`: the certificate of a quantised model."""
+"""`tilewright inspect`: what the file of a compiled model is, and the certificate of a quantised one."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from tilewright.cli.amounts import bytes_text
 from tilewright.cli.certificates import show_agreement, show_certificate
 from tilewright.cli.output import SafeConsole, print_json, say
+from tilewright.quantization.certificate import KEY, certificate_of
 from tilewright.quantization.decoders.certificate import attached_certificate
 from tilewright.quantization.verify import open_certificate
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.errors import short_name
+from tilewright.runtime.storage.container import is_container_file
+from tilewright.runtime.storage.described import ArtifactFile
 
-HELP = """Print the certificate of a quantised MODEL (.onnx or .tw): what was measured, chosen, and why. Of a compiled
-one also its inputs and outputs, and what is assumed of their dims. A language model that was compiled with --weights
-auto has one, too.
+HELP = """Print what a MODEL is. Nothing of it is run.
+
+\b
+Of a compiled one (.tw): its inputs and outputs, and what is assumed of their dims; format, size, digest, who says to
+have signed it (load it with trust= to check that), the machine and the CPU features it needs, the functions that its
+code takes from the system, its sections.
+Of a quantised one (.onnx or .tw): its certificate, which says what was measured, chosen, and why. A language model that
+was compiled with --weights auto has one, too.
 
 \b
 Examples:
@@ -25,23 +34,50 @@ Examples:
 """
 
 
-@click.command("inspect", help=HELP, short_help="Print the certificate of a quantised model.")
+@click.command("inspect", help=HELP, short_help="Print what a compiled or a quantised model is.")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON data (docs/quantize.md describes it).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON data (docs/quantize.md describes certificates).")
 def command(model: Path, as_json: bool) -> None:
-    if model.suffix == ".tw":
-        artifact = Artifact.load(model, check_weights=False)
-        if not as_json:
-            say(f"{short_name(model.name)}: {artifact.signature}")
-        agreement = attached_certificate(artifact.attached, str(model))
-        if agreement is not None:
-            if as_json:
-                print_json(agreement.record())
-            else:
-                show_agreement(agreement, SafeConsole(soft_wrap=True))
-            return
+    if model.suffix == ".tw" or is_container_file(model):
+        _inspect_compiled(model, as_json)
+        return
     certificate = open_certificate(model)
     if as_json:
-        click.echo(json.dumps(certificate.record(), indent=1))
+        print_json(certificate.record())
     else:
         show_certificate(certificate, SafeConsole(soft_wrap=True))
+
+
+def _inspect_compiled(model: Path, as_json: bool) -> None:
+    file = ArtifactFile.of(model)
+    artifact = Artifact.load(model, check_weights=False, mmap=True)
+    agreement = attached_certificate(artifact.attached, str(model))
+    certificate = certificate_of(artifact, str(model)) if KEY in artifact.attached else None
+    if as_json:
+        found = agreement or certificate
+        about = {**asdict(file), "inputs": list(map(str, artifact.inputs)), "outputs": list(map(str, artifact.outputs))}
+        print_json({**({} if found is None else found.record()), "artifact": about})
+        return
+    say(f"{short_name(model.name)}: {artifact.signature}")
+    for line in lines(file):
+        say(line)
+    if agreement is not None:
+        show_agreement(agreement, SafeConsole(soft_wrap=True))
+    if certificate is not None:
+        show_certificate(certificate, SafeConsole(soft_wrap=True))
+
+
+def lines(file: ArtifactFile) -> list[str]:
+    """What a file is, as texts."""
+    sections = [f"{s.kind} {bytes_text(s.size)} ({s.digest or s.checksum})" for s in file.sections]
+    found = [
+        f"made by: {file.producer}, format {file.format}",
+        f"size: {bytes_text(file.size)}, of which {bytes_text(file.metadata_bytes)} describe it",
+        f"digest: {file.digest}",
+        f"signed by: {file.signed_by or 'nobody'}{' (not checked)' if file.signed_by else ''}",
+        f"made for: {file.cpu} ({file.triple or file.kind})",
+        f"CPU features: {', '.join(file.features) or 'none beyond the baseline'}",
+    ]
+    if file.functions:
+        found.append(f"code: {file.functions} functions, which need {', '.join(file.imports) or 'nothing'}")
+    return [*found, *(f"section: {text}" for text in sections)]

@@ -3,51 +3,100 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tilewright.cli.models import threads_option
-from tilewright.cli.output import SafeConsole
-from tilewright.cli.progress import working
-from tilewright.quantization.verify import verify
+from tilewright.cli.models import is_artefact, threads_option
+from tilewright.cli.output import SafeConsole, json_option, print_json
+from tilewright.cli.progress import compiling, working
+from tilewright.llm.texts.verified import VerifiedAgreement, certificate_of_decoder, verify_agreement
+from tilewright.quantization.verify import Verification, verify
+from tilewright.runtime import Artifact
 
 HELP = """Measure a quantised MODEL again with the data of its certificate, beside the float32 model, and compare.
+
+A compiled language model whose weights are as small as a promise allows (`tilewright compile --weights auto`) is
+measured on the text of its certificate, beside its checkpoint in float64.
 
 \b
 Examples:
   tilewright verify small.onnx --data samples.npz
   tilewright verify small.tw --data calls/ --model model.onnx
+  tilewright verify chat.tw
+  tilewright verify chat.tw --model model.gguf --text book.txt
 
 \b
 Exit codes: 0 where the certificate holds, 1 where it does not.
 """
 
+_OF_TEXTS, _OF_DATA = ("text", "tokenizer"), ("data", "metric", "batch")
+
 
 @click.command("verify", help=HELP, short_help="Recompute the certificate of a quantised model.")
 @click.argument("model", type=click.Path(path_type=Path))
+@click.option("--data", type=click.Path(path_type=Path), help="The samples that it was made with.")
 @click.option(
-    "--data", required=True, type=click.Path(path_type=Path), help="The samples that it was made with."
-)
-@click.option(
-    "--model", "wide", type=click.Path(path_type=Path), help="The float32 model  [default: as certified]"
-)
+    "--model", "wide", type=click.Path(path_type=Path),
+    help="The float32 model, or the checkpoint of a language model  [default: as certified]",
+)  # fmt: skip
 @click.option("--metric", metavar="NAME", help="The metric, where it was a function.")
 @click.option("--batch", type=click.IntRange(min=1), help="As for `tilewright quantize`.")
+@click.option(
+    "--text", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="The text of a language model's certificate  [default: as certified]",
+)  # fmt: skip
+@click.option(
+    "--tokenizer", type=click.Path(path_type=Path), metavar="PATH",
+    help="A GGUF file or a folder with the vocabulary, if the checkpoint has none.",
+)  # fmt: skip
+@json_option
 @threads_option
-def command(
-    model: Path, data: Path, wide: Path | None, metric: str | None, batch: int | None, threads: int | None
-) -> None:
-    with working(f"verifying {model.name}"):
-        found = verify(model, data, model=wide, metric=metric, batch=batch, threads=threads)
-    console = SafeConsole(soft_wrap=True)
-    finding = found.verdict.finding
-    console.print(
-        f"{found.verdict.metric}: {finding.before:.6g} before, {finding.after:.6g} after; the drop is "
-        f"{100 * finding.drop:.4g} %, at most {100 * found.verdict.bound:.4g} %",
-        markup=False,
-    )
-    for problem in found.problems:
-        console.print(problem, markup=False)
-    console.print("the certificate holds" if found.holds else "the certificate does not hold")
-    if not found.holds:
+def command(model: Path, wide: Path | None, threads: int | None, as_json: bool, **options: Any) -> None:
+    if is_artefact(model) and certificate_of_decoder(Artifact.load(model), str(model)) is not None:
+        _refuse(options, _OF_DATA, "is for other models than language models")
+        with compiling(model.name) as progress:
+            texts = {name: options[name] for name in _OF_TEXTS}
+            told = verify_agreement(model, model=wide, threads=threads, progress=progress, **texts)
+        lines, holds, problems = _lines_of_text(told), told.holds, told.problems
+        record = told.record()
+    else:
+        _refuse(options, _OF_TEXTS, "is for language models with a certificate")
+        if options["data"] is None:
+            raise click.UsageError("--data is needed: the samples that the model was made with")
+        rest = {name: options[name] for name in ("metric", "batch")}
+        with working(f"verifying {model.name}"):
+            found = verify(model, options["data"], model=wide, threads=threads, **rest)
+        lines, holds, problems = _lines(found), found.holds, found.problems
+        finding = found.verdict.finding
+        record = {
+            "holds": holds, "problems": list(problems), "metric": found.verdict.metric, "before": finding.before,
+            "after": finding.after, "drop": finding.drop, "bound": found.verdict.bound,
+        }  # fmt: skip
+    if as_json:
+        print_json(record)
+    else:
+        console = SafeConsole(soft_wrap=True)
+        for line in (*lines, *problems, "the certificate holds" if holds else "the certificate does not hold"):
+            console.print(line, markup=False)
+    if not holds:
         click.get_current_context().exit(1)
+
+
+def _refuse(options: dict[str, Any], names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if options[name] is not None:
+            raise click.UsageError(f"--{name} {why}")
+
+
+def _lines(found: Verification) -> list[str]:
+    finding = found.verdict.finding
+    return [
+        f"{found.verdict.metric}: {finding.before:.6g} before, {finding.after:.6g} after; the drop is "
+        f"{100 * finding.drop:.4g} %, at most {100 * found.verdict.bound:.4g} %"
+    ]
+
+
+def _lines_of_text(found: VerifiedAgreement) -> list[str]:
+    promised = f"promised: at most {100 * found.certificate.max_drop:.4g} % become others"
+    return [f"certified: {found.certificate.agreement}", f"now: {found.agreement}", promised]

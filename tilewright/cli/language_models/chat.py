@@ -29,7 +29,7 @@ from tilewright.runtime.errors import InputError
 if TYPE_CHECKING:
     from tilewright.llm.conversation import Conversation
     from tilewright.llm.generation import Wanted
-    from tilewright.llm.speculation.gains import Drafted
+    from tilewright.llm.model import LanguageModel
 
 HELP = """Talk with the language model at PATH: a GGUF file, or a folder with config.json, weights as .safetensors and
 tokenizer.json. Its own template makes prompts of what is said.
@@ -56,7 +56,7 @@ def command(path: Path, system: str | None, stats: bool, **options: Any) -> None
     how = sampling_fields(options)
     model = opened(path, options)
     wanted = model.wanted(**how)
-    talk = _Talk(model.conversation(messages_of(system, [])), wanted, stats, model.drafted)
+    talk = _Talk(model, model.conversation(messages_of(system, [])), wanted, stats)
     interactive = sys.stdin is not None and sys.stdin.isatty()
     for line in _lines(interactive):
         if interactive and line == "/exit":
@@ -68,12 +68,9 @@ def command(path: Path, system: str | None, stats: bool, **options: Any) -> None
 
 
 class _Talk:
-    def __init__(
-        self, conversation: Conversation, wanted: Wanted, stats: bool, drafted: Drafted | None = None
-    ) -> None:
+    def __init__(self, model: LanguageModel, conversation: Conversation, wanted: Wanted, stats: bool) -> None:
         self.conversation = conversation
-        self._wanted = wanted
-        self._stats, self._drafted = stats, drafted
+        self._model, self._wanted, self._stats = model, wanted, stats
 
     def answer(self, text: str, interactive: bool) -> None:
         """Show the answer to a message. What is wrong with it ends no interactive conversation."""
@@ -92,7 +89,7 @@ class _Talk:
                     break
         shown.end()
         if self._stats:
-            say_stats(stream.answer, drafted=self._drafted)
+            say_stats(stream.answer, self._model)
         if interrupted() and not interactive:
             signal.raise_signal(signal.SIGINT)
 

@@ -13,12 +13,12 @@ from tilewright.checks.lengths import SequenceCosts, sequence_costs
 from tilewright.cli.inputs.specs import read_dims
 from tilewright.cli.language_models.cost_shown import show
 from tilewright.cli.language_models.cost_table import CostTable
-from tilewright.cli.language_models.options import source_argument
+from tilewright.cli.language_models.options import caches_option, source_argument
 from tilewright.cli.models import need_source
 from tilewright.cli.output import console, json_option, print_json
 from tilewright.cli.progress import compiling
 from tilewright.frontends.decoders import DecoderFrontEnd
-from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.frontends.decoders.source import STORED, DecoderSource
 from tilewright.llm.loading import load_decoder
 from tilewright.llm.pace import measured_pace
 from tilewright.runtime.errors import InputError, OptionError
@@ -50,6 +50,7 @@ Examples:
 @click.option("--weights", metavar="TYPE",
               help="float32, float16, bfloat16, int8 or int4 (also int4:64, int8:row, int4:32:min) for weights that "
                    "are stored in more bits.")
+@caches_option
 @click.option("--length", metavar="DIM", help="The symbolic dim that is the length, of a model without caches.")
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Size of another symbolic dim  [default: 1]")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads that run the model  [default: all it may use]")
@@ -87,14 +88,15 @@ def _counted(path: Path, options: Mapping[str, Any]) -> SequenceCosts:
 
 def _source(path: Path, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The model as it is imported, and the options that go with it."""
-    context, weights = options["context"], options["weights"]
+    context, weights, caches = (options[name] for name in ("context", "weights", "caches"))
     if DecoderFrontEnd().accepts(path):
-        return DecoderSource(path, capacity=context, weights=weights), {}
+        return DecoderSource(path, capacity=context, weights=weights, caches=caches or STORED), {}
     need_source(path, "cost")
-    if weights is not None:
+    if weights is not None or caches is not None:
+        name = "--weights" if weights is not None else "--caches"
         raise OptionError(
-            f"--weights needs a GGUF file or a folder with config.json: {path} says by itself what its weights are",
-            hint="leave --weights out",
+            f"{name} needs a GGUF file or a folder with config.json: {path} says by itself what it is",
+            hint=f"leave {name} out",
         )
     return path, {} if context is None else {"states": True, "capacity": context}
 
@@ -117,7 +119,8 @@ def _measured(path: Path, costs: SequenceCosts, lengths: Sequence[int], options:
         )
     model, fields = _source(path, options)
     of_file = isinstance(model, DecoderSource)
-    room = {"context": options["context"], "weights": options["weights"]} if of_file else {"states": True, **fields}
+    asked = {name: options[name] for name in ("context", "weights", "caches")}
+    room = asked if of_file else {"states": True, **fields}
     if not of_file and costs.flops.past is not None:
         room.setdefault("capacity", max(lengths))
     with compiling(path.name) as progress:

@@ -144,7 +144,7 @@ def command(
         shown.end()
         answer = stream.answer
     if stats:
-        say_stats(answer, seconds, model.drafted)
+        say_stats(answer, model, seconds)
 
 
 def _prompt(prompt: str | None, prompt_file: Path | None) -> str:

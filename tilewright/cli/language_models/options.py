@@ -12,6 +12,7 @@ import click
 from tilewright.cli.language_models.weights import check_weights_options, say_certificate, weights_options
 from tilewright.cli.models import activations_option, unique
 from tilewright.cli.progress import compiling
+from tilewright.frontends.decoders.source import CACHES
 from tilewright.runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ draft_option = click.option(
     help="Guess tokens from what was there before, or with a smaller model of the same vocabulary: the same text, "
     "sooner where guesses come true. --stats tells how many do.",
 )  # fmt: skip
+caches_option = click.option(
+    "--caches", type=click.Choice(CACHES), help="What keys and values are stored in  [default: float32]"
+)
 source_argument = click.argument("path", type=click.Path(path_type=Path))
 stats_option = click.option("--stats", is_flag=True, help="Tell tokens and times on the error stream.")
 
@@ -51,6 +55,7 @@ def model_options(command: F) -> F:
                      help="A GGUF file or a folder with the vocabulary, if PATH has none."),
         click.option("--context", type=click.IntRange(min=1), metavar="POSITIONS",
                      help="The most tokens of prompt and answer together  [default: what the model was trained for]"),
+        caches_option,
         activations_option,
         weights_options,
         click.option("--threads", type=click.IntRange(min=1),
@@ -101,6 +106,7 @@ def opened(path: Path, options: Mapping[str, Any], sequences: int | None = None)
             threads=options["threads"],
             context=options["context"],
             sequences=sequences,
+            caches=options["caches"],
             tokenizer=options["tokenizer"],
             template=text,
             draft=options.get("draft"),

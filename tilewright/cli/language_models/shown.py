@@ -12,7 +12,7 @@ from tilewright.cli.output import say
 
 if TYPE_CHECKING:
     from tilewright.llm.generation import Answer
-    from tilewright.llm.speculation.gains import Drafted
+    from tilewright.llm.model import LanguageModel
 
 
 class Shown:
@@ -39,8 +39,8 @@ def _harmless(text: str) -> str:
     return "".join(c if c in "\n\t" or " " <= c < "\x7f" or c >= "\xa0" else f"\\x{ord(c):02x}" for c in text)
 
 
-def say_stats(answer: Answer, loaded_seconds: float | None = None, drafted: Drafted | None = None) -> None:
-    """Tokens and times of an answer, on the error stream, and what was guessed until now."""
+def say_stats(answer: Answer, model: LanguageModel, loaded_seconds: float | None = None) -> None:
+    """Tokens and times of an answer, on the error stream, what caches take, and what was guessed until now."""
     loaded = [] if loaded_seconds is None else [f"loaded in {loaded_seconds:.2f} s"]
     speed = [f"{answer.tokens_per_second:.1f} tokens/s"] if answer.tokens_per_second else []
     parts = [
@@ -51,7 +51,8 @@ def say_stats(answer: Answer, loaded_seconds: float | None = None, drafted: Draf
         *speed,
         f"ended by: {answer.reason}",
         f"seed {answer.seed}",
-        *([] if drafted is None else [str(drafted)]),
+        *([f"caches of {model.position_bytes} bytes for a position"] if model.position_bytes else []),
+        *([] if model.drafted is None else [str(model.drafted)]),
     ]
     say(", ".join(parts), err=True)
 

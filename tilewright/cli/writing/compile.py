@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from tilewright.cli.artifacts import open_artifact
+from tilewright.cli.language_models.options import caches_option
 from tilewright.cli.language_models.weights import check_weights_options, chosen_weights, weights_options
 from tilewright.cli.models import (
     ARTEFACT_SUFFIX,
@@ -21,7 +22,7 @@ from tilewright.cli.models import (
 )
 from tilewright.cli.output import SafeConsole, json_option, print_json
 from tilewright.frontends.decoders import DecoderFrontEnd
-from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.frontends.decoders.source import STORED, DecoderSource
 from tilewright.quantization.decoders.certificate import KEY
 from tilewright.runtime import Artifact
 from tilewright.runtime.artifact import sizes_text
@@ -60,21 +61,23 @@ made of, with the same options, or --constant:
 @json_option
 @force_option
 @weights_options
+@caches_option
 @compile_options
 def command(
     model: Path, output: Path | None, source: Path | None, full: bool, as_json: bool, force: bool,
-    weights: str | None, max_drop: float | None, text: Path | None, **options: Any,
+    weights: str | None, max_drop: float | None, text: Path | None, caches: str | None, **options: Any,
 ) -> None:  # fmt: skip
     need_source(model, "compile")
     start = time.perf_counter()
     fields = compile_fields(**options) | ({} if source is None else {"of": source})
-    of_weights = {"weights": weights, "max_drop": max_drop, "text": text}
-    check_weights_options(of_weights)
+    asked = {"weights": weights, "max_drop": max_drop, "text": text, "caches": caches}
+    check_weights_options(asked)
     output = output or model.with_suffix(ARTEFACT_SUFFIX)
     if model.exists():  # whether it can be read is said first
         check_replaced(output, "a compiled model", is_container, sources=[model], force=force)
         check_file(output)
-    compiled = open_artifact(model, **fields) if weights is None else _with_weights(model, of_weights, fields)
+    of_model = weights is None and caches is None
+    compiled = open_artifact(model, **fields) if of_model else _as_asked(model, asked, fields)
     compiled.save(output, force=force)
     seconds = time.perf_counter() - start
     report = compiled.summary()
@@ -99,16 +102,19 @@ _AS_JUDGED = ("cache", "numerics", "activations")
 """Options of the model that is judged, which runs on this machine."""
 
 
-def _with_weights(model: Path, options: dict[str, Any], fields: dict[str, Any]) -> Artifact:
-    """Compiled with these weights, and with the certificate of those that were chosen."""
-    if not DecoderFrontEnd().accepts(model):
-        raise click.UsageError(f"--weights needs a GGUF file or a folder with config.json, and {model} is neither")
+def _as_asked(model: Path, options: dict[str, Any], fields: dict[str, Any]) -> Artifact:
+    """Compiled with these weights and caches, and with the certificate of weights that were chosen."""
     weights, importance, attached, room = options["weights"], None, {}, fields.pop("capacity")
+    if not DecoderFrontEnd().accepts(model):
+        name = "--caches" if weights is None else "--weights"
+        raise click.UsageError(f"{name} needs a GGUF file or a folder with config.json, and {model} is neither")
     if weights == "auto":
-        chosen = chosen_weights(model, None, options, context=room, **{name: fields[name] for name in _AS_JUDGED})
+        how = {name: fields[name] for name in _AS_JUDGED}
+        chosen = chosen_weights(model, None, options, context=room, caches=options["caches"], **how)
         weights, importance = chosen.certificate.forms or None, chosen.importance
         attached = {KEY: chosen.certificate.record()}
-    source = DecoderSource(model, capacity=room, weights=weights, importance=importance)
+    caches = options["caches"] or STORED
+    source = DecoderSource(model, capacity=room, weights=weights, importance=importance, caches=caches)
     compiled = open_artifact(model, source, capacity=None, **fields)
     return replace(compiled, attached={**compiled.attached, **attached})
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from llvmlite import binding
 
@@ -35,19 +35,33 @@ class Effort(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The text of one LLVM module, how hard LLVM should try, who is to look at the assembler text, and the name of the
-    kernel."""
+    """The text of one LLVM module, how hard LLVM should try, who is to look at the assembler text, the name of the
+    kernel, and what the module is."""
 
     text: str
     effort: Effort = Effort.KERNEL
     inspect: Callable[[str], None] | None = None
     kernel: str = ""
+    kind: ObjectKind = "kernel"
+
+
+ObjectKind = Literal["kernel", "program", "pool"]
+"""What an object holds: a kernel, the program that calls kernels, the thread pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFile:
+    """A relocatable object of a compiled model; `name` is that of its kernel, or what it is."""
+
+    kind: ObjectKind
+    name: str
+    data: bytes
 
 
 def compile_ir(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
     """The object file of a module; InternalError with LLVM's message when the text is not legal."""
     tools = _tools(target, effort)
-    return compiled(text, tools.machine, tools.builder, tools.level)
+    return compiled(tools.adapted(text), tools.machine, tools.builder, tools.level)
 
 
 class ObjectMaker:
@@ -96,6 +110,13 @@ class ObjectMaker:
                 note(k, self._object(unit, made.result))
         return [done[k] for k in range(len(self._submitted))]
 
+    def files(self, objects: Sequence[bytes]) -> tuple[ObjectFile, ...]:
+        """What `objects` gave, with what each is."""
+        units = [unit for unit, _ in self._submitted]
+        return tuple(
+            ObjectFile(unit.kind, unit.kernel or unit.kind, data) for unit, data in zip(units, objects, strict=True)
+        )
+
     def _object(self, unit: Unit, make: Callable[[], bytes]) -> bytes:
         try:
             return make()
@@ -137,7 +158,7 @@ def assembly(text: str, target: Target, *, comments: bool = False, effort: Effor
     """The assembler text of a module, as the object file would hold it; with LLVM's comments, which name the
     blocks that the machine code comes from."""
     tools = _tools(target, effort)
-    with _parsed(text) as module:
+    with _parsed(tools.adapted(text)) as module:
         tools.optimise(module)
         tools.machine.set_asm_verbosity(comments)
         return str(tools.machine.emit_assembly(module))
@@ -166,22 +187,38 @@ def _initialise() -> None:
 _LOCAL = threading.local()
 
 
+def object_triple(triple: str) -> str:
+    """The triple for code whose object files are ELF, which images are linked of, whatever the system has."""
+    return f"{triple}-elf" if "darwin" in triple or "macos" in triple else triple
+
+
 class _Tools:
     """LLVM's code generator and what makes its scalar passes, for one effort. Loops are vectorised and unrolled by the
     schedule, so LLVM's passes for it are off."""
 
     def __init__(self, target: Target, effort: Effort) -> None:
         self.level, level = effort.value
-        llvm_target = binding.Target.from_triple(target.triple)
+        llvm_target = binding.Target.from_triple(object_triple(target.triple))
         self.machine = llvm_target.create_target_machine(
             cpu=target.cpu, features=target.feature_text, opt=level, reloc="pic", codemodel="small"
         )
+        layout = str(self.machine.target_data)
+        self.layout = layout if layout.startswith("E") or "-p:32:" in layout else ""
+        self.has_fma = target.has_fma
         options = binding.create_pipeline_tuning_options(speed_level=self.level)
         options.loop_vectorization = False
         options.slp_vectorization = False
         options.loop_interleaving = False
         options.loop_unrolling = False
         self.builder = binding.create_pass_builder(self.machine, options)
+
+    def adapted(self, text: str) -> str:
+        """A text as this machine needs it. LLVM's own layout of data is that of 64-bit machines with the low byte
+        first: others are named, as passes fold loads by it. Without fused multiply-adds a call of one would be a call
+        of the C library for each lane; here products are rounded in between, if the machine does so."""
+        if not self.has_fma:
+            text = text.replace("@llvm.fma.", "@llvm.fmuladd.")
+        return f'target datalayout = "{self.layout}"\n{text}' if self.layout else text
 
     def optimise(self, module: Any) -> None:
         """Run the passes on a module of llvmlite's, in place."""

@@ -9,14 +9,16 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from tilewright.codegen.cpu.assemble import ObjectFile
+from tilewright.codegen.cpu.linking.elf import read_elf
 from tilewright.exporters.library.features import features_c
 from tilewright.exporters.library.symbols import renamed
 from tilewright.exporters.library.tables import LibraryWeights, c_name, tables_c
 from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.ir.diag import UnsupportedError
-from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.storage.files import write_slices
-from tilewright.runtime.storage.objects import object_symbols
+from tilewright.target.target import arch_of
 
 WEIGHTS_MAGIC = b"TWWEIGHT"
 WEIGHTS_VERSION = 1
@@ -28,41 +30,70 @@ _SOURCES = ("basics.c", "machine.c", "programs.c", "interface.c")
 _FORKS = ("tw_parallel", "tw_parallel_ordered")
 _PROVIDED = frozenset({"memcpy", "memmove", "memset", "memcmp"})
 """Functions that a freestanding library brings itself."""
+_FUNCTIONS = ("info", "plan", "create", "run", "state", "reset", "error", "destroy")
+"""Of the interface."""
+
+
+def is_wasm(target: TargetInfo) -> bool:
+    """Whether a library for a target is a module of WebAssembly."""
+    return arch_of(target.triple) == "wasm32"
 
 
 class Build:
     """The making of one library in a folder of its own."""
 
     def __init__(
-        self, folder: Path, artifact: Artifact, name: str, toolchain: Toolchain, *, freestanding: bool
+        self,
+        folder: Path,
+        artifact: Artifact,
+        objects: Sequence[ObjectFile],
+        name: str,
+        toolchain: Toolchain,
+        *,
+        freestanding: bool,
     ) -> None:
         self.folder, self.artifact, self.name = folder, artifact, name
         self.toolchain, self.freestanding = toolchain, freestanding
-        blobs = [bytes(blob) for blob in artifact.objects]
-        symbols = [object_symbols(blob) for blob in blobs]
-        if freestanding:  # one thread needs no pool
-            kept = [k for k, s in enumerate(symbols) if "tw_pool_create" not in s.defined]
-            blobs, symbols = [blobs[k] for k in kept], [symbols[k] for k in kept]
-        self.blobs = blobs
+        self.is_wasm = is_wasm(artifact.target)
+        if self.is_wasm:
+            self.blobs = [file.data for file in objects]
+            return
+        # one thread needs no pool
+        kept = [file for file in objects if not (freestanding and file.kind == "pool")]
+        symbols = [read_elf(file.data, file.name).symbols for file in kept]
         self._own = frozenset[str]().union(*(s.defined for s in symbols), _FORKS)
         self._check_needs(frozenset[str]().union(*(s.needed for s in symbols)) - self._own)
+        self.blobs = [renamed(file.data, self._symbol) for file in kept]
 
     def made(self, kind: str, beside: str) -> list[Path]:
-        """The library (".so", ".a" or ".o"), its header, and the file `beside` with its weights, where that has a
-        name."""
-        weights, extra, files = self._weights(beside)
+        """The library (".so", ".a", ".o" or ".wasm"), its header, and the file `beside` it: with the weights, where
+        that has a name, or a module of JavaScript for WebAssembly."""
+        weights, extra, files = self._weights("" if self.is_wasm else beside)
+        if self.is_wasm:
+            script = (_RUNTIME / "model.mjs").read_text(encoding="utf-8")
+            script = script.replace("./model.mjs", f"./{beside}").replace("./model.wasm", f"./{Path(beside).stem}.wasm")
+            files = [self._written(f"{self.name}.mjs", self._named(script))]
         header = self._written(f"{self.name}.h", self._named((_RUNTIME / "model.h").read_text(encoding="utf-8")))
         source = self._written(f"{self.name}.c", self.source(weights))
         main = self.folder / f"{self.name}.o"
-        flags = ("-DTW_FREESTANDING", "-ffreestanding", "-fno-builtin") if self.freestanding else ()
+        flags = ["-DTW_FREESTANDING", "-ffreestanding", "-fno-builtin"] if self.freestanding else []
+        if self.is_wasm:
+            flags += ["-DTW_SYMBOLS_KEPT", "-mbulk-memory"]
         self.toolchain.compile(source, main, *flags)
         objects = [main, *extra]
         for k, blob in enumerate(self.blobs):
             objects.append(self.folder / f"code{k}.o")
-            objects[-1].write_bytes(renamed(blob, self._symbol))
+            objects[-1].write_bytes(blob)
         library = self.folder / f"library{kind}"
-        make = {".so": self.toolchain.link_shared, ".a": self.toolchain.archive, ".o": self.toolchain.merge}[kind]
-        make(objects, library)
+        match kind:
+            case ".so":
+                self.toolchain.link_shared(objects, library)
+            case ".a":
+                self.toolchain.archive(objects, library)
+            case ".wasm":
+                self.toolchain.link_wasm(objects, library, [f"{self.name}_{function}" for function in _FUNCTIONS])
+            case _:
+                self.toolchain.merge(objects, library)
         return [library, header, *files]
 
     def source(self, weights: LibraryWeights) -> str:
@@ -106,7 +137,8 @@ class Build:
             path = self._write_weights("beside.weights", header.ljust(WEIGHTS_AT, b"\0"), pieces)
             return LibraryWeights(size, checksum, beside, header), [], [path]
         self._write_weights("weights.bin", b"", pieces)
-        source = self._written("weights.S", _ASSEMBLY.format(name=self.name))
+        text = _WASM_ASSEMBLY if self.is_wasm else _ASSEMBLY
+        source = self._written("weights.S", text.format(name=self.name, size=size))
         made = self.folder / "weights.o"
         self.toolchain.compile(source, made)
         return LibraryWeights(size), [made], []
@@ -132,6 +164,16 @@ _ASSEMBLY = """    .section .rodata.weights,"a",%progbits
 {name}_weights:
     .incbin "weights.bin"
     .section .note.GNU-stack,"",%progbits
+"""
+
+_WASM_ASSEMBLY = """    .section .rodata.weights,"",@
+    .p2align 6
+    .globl {name}_weights
+    .hidden {name}_weights
+    .type {name}_weights,@object
+{name}_weights:
+    .incbin "weights.bin"
+    .size {name}_weights, {size}
 """
 
 _HOSTED = """#define _GNU_SOURCE

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.api import tell_of_failures, with_examples
+from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.compiler import compile_request
-from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build
+from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, is_wasm
 from tilewright.exporters.library.tables import check_exportable
 from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.ir.diag import UnsupportedError
@@ -21,7 +22,7 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
 
-KINDS = (".so", ".a", ".o")
+KINDS = (".so", ".a", ".o", ".wasm")
 LARGEST_WITHIN = 1 << 30
 """Bytes of weights up to which a library has them itself unless it is told otherwise: what is linked reaches two
 gigabytes."""
@@ -74,25 +75,38 @@ def export(
         check_file(file)
     session = Session.of(session)
     toolchain = Toolchain.found(getattr(session.machine(chosen), "triple", ""), cc)
-    artifact = compile_request(Request.of(source, constants, shapes), chosen, progress, session=session)
+    objects: list[ObjectFile] = []
+
+    def keep(made: Sequence[ObjectFile]) -> None:
+        objects[:] = made
+
+    request = Request.of(source, constants, shapes)
+    artifact = compile_request(request, chosen, progress, session=session, on_objects=keep)
     tell_of_failures(artifact, chosen)
-    return write_library(artifact, path, name, toolchain, weights=weights, freestanding=freestanding)
+    return write_library(artifact, objects, path, name, toolchain, weights=weights, freestanding=freestanding)
 
 
 def write_library(
-    artifact: Artifact, path: Path, name: str, toolchain: Toolchain, *, weights: str | None, freestanding: bool
+    artifact: Artifact, objects: Sequence[ObjectFile], path: Path, name: str, toolchain: Toolchain, *,
+    weights: str | None, freestanding: bool,
 ) -> tuple[Path, ...]:
-    """Write the library of a compiled model: each file whole or not at all."""
+    """Write the library of a compiled model, of the objects of its code: each file whole or not at all."""
     if artifact.target.kind != "cpu":
         raise UnsupportedError(f"there are no libraries for {artifact.target.cpu}", hint="export for a CPU")
     check_exportable(artifact)
+    if is_wasm(artifact.target) != (path.suffix == ".wasm"):
+        raise OptionError(
+            f"'{path.name:.80}' is no name of a library for {artifact.target.cpu} ({artifact.target.triple})",
+            hint="modules of WebAssembly end in .wasm, and have a target such as wasm-simd128",
+        )
+    freestanding = freestanding or path.suffix == ".wasm"
     is_beside = weights == "beside" or (weights is None and artifact.weight_bytes > LARGEST_WITHIN)
     if is_beside and freestanding:
         raise UnsupportedError(f"{artifact.weight_bytes} bytes of weights are too many to be inside of a library")
     with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
-        build = Build(Path(folder), artifact, name, toolchain, freestanding=freestanding)
+        build = Build(Path(folder), artifact, objects, name, toolchain, freestanding=freestanding)
         targets = [file for file, *_ in _targets(path, name)]
-        made = build.made(path.suffix, targets[2].name if is_beside else "")
+        made = build.made(path.suffix, targets[2].name if is_beside or path.suffix == ".wasm" else "")
         written = tuple(targets[: len(made)])
         for source, target in reversed(list(zip(made, written, strict=True))):
             with replacing(target) as file, open(source, "rb") as content:
@@ -129,9 +143,14 @@ _LONGEST = 64
 
 
 def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
-    """What is written: the library, its header and its weights, with what may be replaced there."""
+    """What is written: the library, its header, and its weights or a module of JavaScript, with what may be replaced
+    there."""
+    weights, script = path.with_name(f"{path.stem}.weights"), path.with_suffix(".mjs")
+    third = (weights, "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC))
+    if path.suffix == ".wasm":
+        third = (script, "a module of a model", lambda begins: begins.startswith(b"// Running the "))
     return [
-        (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>"))),
+        (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>", b"\0asm"))),
         (path.with_name(f"{name}.h"), "a header of a model", lambda begins: begins.startswith(b"/* The C interfa")),
-        (path.with_name(f"{path.stem}.weights"), "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC)),
+        third,
     ]

@@ -103,6 +103,18 @@ def quoted(text: str) -> str:
 
 
 _TYPES = """
+#ifdef TW_SYMBOLS_KEPT
+#define TW_SYMBOL(name) __asm__(name)
+#else
+#define TW_SYMBOL(name)
+#endif
+
+/* What code is given lies in words of 8 bytes, also where a pointer has 4 (and the low byte is the first). */
+typedef union word {
+  void *at;
+  uint64_t bits;
+} word;
+
 typedef struct failure {
   tw_status status;
   const char *message;
@@ -114,8 +126,8 @@ typedef struct fixed_dim {
 } fixed_dim;
 
 typedef struct part {
-  int32_t (*plan)(const int64_t *, void *const *, int64_t *, int64_t *, int64_t *);
-  int32_t (*run)(void *const *);
+  int32_t (*plan)(const int64_t *, const word *, int64_t *, int64_t *, int64_t *);
+  int32_t (*run)(const word *);
   const failure *failures;
   int32_t failure_count;
 } part;
@@ -130,8 +142,8 @@ typedef struct steps {
 } steps;
 
 typedef struct program {
-  int32_t (*plan)(const int64_t *, void *const *, int64_t *, int64_t *, int64_t *); /* null: all sizes are fixed */
-  int32_t (*run)(void *const *);
+  int32_t (*plan)(const int64_t *, const word *, int64_t *, int64_t *, int64_t *); /* null: all sizes are fixed */
+  int32_t (*run)(const word *);
   int64_t arena, scratch;
   int32_t dims_count;
   const int64_t *dims;
@@ -241,8 +253,10 @@ def _of_steps(number: int, artifact: Artifact, input_count: int) -> tuple[list[s
     places = [slots[v] if v in given else -1 - program.inputs.index(v) for v in program.outputs]
     lines.append(_array("int32_t", f"outs{number}", places))
     suffix = program.native_suffix([of.run_symbol for of in artifact.parts])
-    names = [f"model_{c_name(f'tw_steps_{which}{suffix}')}" for which in (step.function, "clear", "free")]
-    lines += [f"{kind} {of}(int64_t *frame);" for kind, of in zip(("int32_t", "void", "void"), names, strict=True)]
+    symbols = [f"tw_steps_{which}{suffix}" for which in (step.function, "clear", "free")]
+    kinds = ("int32_t", "void", "void")
+    lines += [_function(kind, symbol, "int64_t *frame") for kind, symbol in zip(kinds, symbols, strict=True)]
+    names = [f"model_{c_name(symbol)}" for symbol in symbols]
     lines.append(
         f"static const steps steps{number} = {{{', '.join(names)}, {program.parts}, {len(parts)}, parts{number}, "
         f"ins{number}, outs{number}}};"
@@ -251,12 +265,16 @@ def _of_steps(number: int, artifact: Artifact, input_count: int) -> tuple[list[s
 
 
 def _declared(artifact: Artifact) -> str:
-    plan, run = (c_name(s) for s in (artifact.plan_symbol, artifact.run_symbol))
-    text = f"int32_t model_{run}(void *const *call);"
+    text = _function("int32_t", artifact.run_symbol, "const word *call")
     if artifact.static_plan is None:
-        arguments = "const int64_t *, void *const *, int64_t *, int64_t *, int64_t *"
-        text += f"\nint32_t model_{plan}({arguments});"
+        arguments = "const int64_t *, const word *, int64_t *, int64_t *, int64_t *"
+        text += "\n" + _function("int32_t", artifact.plan_symbol, arguments)
     return text
+
+
+def _function(kind: str, symbol: str, arguments: str) -> str:
+    """A function of the code, whose symbol is `symbol` where object files keep theirs."""
+    return f'{kind} model_{c_name(symbol)}({arguments}) TW_SYMBOL("{symbol}");'
 
 
 def _plan_of(artifact: Artifact) -> str:

@@ -29,7 +29,9 @@ class Toolchain:
     def found(cls, triple: str, given: str | None = None) -> Toolchain:
         """`given` (a command), or `cc` for this machine, or zig. ArtifactError where there is none."""
         if given:
-            return cls(tuple(shlex.split(given)), ("ar",))
+            compiler = tuple(shlex.split(given))
+            is_zig = "cc" in compiler[1:]  # one command is compiler and archiver
+            return cls(compiler, (*compiler[: compiler.index("cc")], "ar") if is_zig else ("ar",))
         here = arch_of(triple) == arch_of(platform.machine().lower()) and sys.platform in triple
         if here and shutil.which("cc"):
             return cls(("cc",), ("ar",))
@@ -50,6 +52,12 @@ class Toolchain:
         flags = ["-shared", "-Wl,--gc-sections", "-Wl,-z,noexecstack", "-Wl,-z,defs", "-Wl,--build-id=none", "-s"]
         names = [o.name for o in objects]
         self._run([*self.compiler, *flags, *names, "-o", made.name, "-lm", "-lpthread", "-ldl"], made.parent)
+
+    def link_wasm(self, objects: Sequence[Path], made: Path, shown: Sequence[str]) -> None:
+        """A module of WebAssembly with these functions, its memory, and where that is free."""
+        flags = ["-nostdlib", "-Wl,--no-entry", "-Wl,--gc-sections", "-Wl,-z,stack-size=1048576", "-Wl,--strip-all"]
+        flags += [f"-Wl,--export={name}" for name in (*shown, "__heap_base")]
+        self._run([*self.compiler, *flags, *(o.name for o in objects), "-o", made.name], made.parent)
 
     def merge(self, objects: Sequence[Path], made: Path) -> None:
         """One object file of several."""
@@ -75,6 +83,8 @@ class Toolchain:
 
 def _zig_target(triple: str) -> str:
     arch, rest = arch_of(triple), triple.split("-")[1:]
+    if arch == "wasm32":
+        return "wasm32-freestanding"
     system = "macos" if "darwin" in triple or "macos" in triple else "linux"
     library = "none" if system == "macos" else "musl" if "musl" in rest else "gnu"
     return f"{arch}-{system}-{library}"

@@ -48,7 +48,7 @@ class DecoderFrontEnd:
         for name, weights in sorted((wanted.importance or {}).items()):
             found += f"{name}:{weights.shape}".encode() + hashlib.blake2b(weights.tobytes(), digest_size=16).digest()
         kinds = f"{wanted.logits};{wanted.weights};{wanted.hidden}"
-        asked = f"{wanted.capacity};{kinds};{wanted.sequences}"
+        asked = f"{wanted.capacity};{kinds};{wanted.sequences};{wanted.caches}"
         return found + f"{[file.name for file in files]}{asked}".encode()
 
     def load(

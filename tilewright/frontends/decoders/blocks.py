@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from tilewright.frontends.decoders.building import Building, Lane, WeightGroup, joined
+from tilewright.frontends.decoders.caches import attended, kept
 from tilewright.frontends.decoders.config import MAX_PARTS, Config
 from tilewright.frontends.decoders.rotary import Turn
-from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym, maximum, sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.activation import gelu, relu, silu
-from tilewright.ops.attention import attention
 from tilewright.ops.composites.attention import from_heads, to_heads
 from tilewright.ops.composites.experts import mixed_experts
 from tilewright.ops.contract import matmul
-from tilewright.ops.index import gather, put
+from tilewright.ops.index import gather
 from tilewright.ops.norm import softmax
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.sort import topk
-from tilewright.ops.source import dim_value, full, iota, number_like
-from tilewright.ops.view import reshape, section, shape_of
+from tilewright.ops.source import dim_value, iota, number_like
+from tilewright.ops.view import reshape, shape_of
 
 Activation = Callable[[Value], Value]
 ACTIVATIONS: dict[str, Activation] = {
@@ -135,36 +133,16 @@ def _attended(
     first = sym(0) if window is None else maximum(lane.before - (window - 1), 0)
     keys, values = (kept(lane, f"{name}.{layer}", new, first) for name, new in (("keys", k), ("values", v)))
     _, heads, steps, size = shape_of(q)
-    _, groups, total, _ = shape_of(keys)
+    _, groups, total, _ = shape_of(keys.rows)
     wide = reshape(q, shape=(1, groups, heads // groups, steps, size))
-    keys, values = (reshape(x, shape=(1, groups, 1, total, shape_of(x)[3])) for x in (keys, values))
     mask = None if window is None else _in_window(lane, window, first)
     if bias is not None:
         mask = reshape(bias, shape=(groups, heads // groups, steps, total))
-    if softcap is None:
-        operands = [wide, keys, values] if mask is None else [wide, keys, values, mask]
-        found = attention(*operands, scale=scale, causal=True, causal_offset=lane.before - first)
-    else:
-        scores = ew.mul(matmul(wide, keys, transpose_b=True), scale)
-        scores = ew.mul(ew.tanh(ew.div(scores, softcap)), softcap)
-        seen = ew.le(_positions_from(first, total), reshape(lane.positions, shape=(steps, 1)))
-        seen = seen if mask is None else ew.and_(seen, mask)
-        scores = ew.select(seen, scores, full(value=-math.inf, dtype=dt.f32, shape=()))
-        found = matmul(softmax(scores, axis=-1), values)
-    return from_heads(reshape(found, shape=(1, heads, steps, shape_of(values)[4])))
-
-
-def kept(lane: Lane, name: str, new: Value, first: Sym) -> Value:
-    """[1, groups, past + steps - first, size]: a state [1, groups, capacity, size] from the position `first` up to the
-    new rows [1, groups, steps, size], which are written behind those that were there."""
-    return kept_behind(lane, name, new, lane.before, first)
-
-
-def kept_behind(lane: Lane, name: str, new: Value, before: Sym, first: Sym) -> Value:
-    """[1, groups, before + rows - first, size]: a state from the position `first` up to the new rows [1, groups, rows,
-    size], which are written behind `before` that were there."""
-    lane.updated[name] = filled = put(lane.states[name], new, at=(0, 0, before, 0))
-    return section(filled, 2, first, before + shape_of(new)[2] - first)
+    found = attended(
+        wide, keys.of_groups(), values.of_groups(), scale=scale, mask=mask, softcap=softcap,
+        causal_offset=lane.before - first,
+    )  # fmt: skip
+    return from_heads(reshape(found, shape=(1, heads, steps, shape_of(values.rows)[3])))
 
 
 def _positions_from(first: Sym, count: Sym) -> Value:
@@ -173,11 +151,15 @@ def _positions_from(first: Sym, count: Sym) -> Value:
     return positions if first == 0 else ew.add(positions, dim_value(first))
 
 
+def _own_positions(lane: Lane) -> Value:
+    """i64[steps, 1]: those of the queries, from a dim, so that kernels know which keys these see."""
+    return ew.add(iota(shape=(lane.steps, 1), axis=0), dim_value(lane.before))
+
+
 def _in_window(lane: Lane, window: int, first: Sym) -> Value:
     """[steps, past + steps - first] of bool: is a key among the last `window` up to the query?"""
-    own = reshape(lane.positions, shape=(lane.steps, 1))
     keys = _positions_from(first, lane.before + lane.steps - first)
-    return ew.gt(keys, ew.sub(own, window))
+    return ew.gt(keys, ew.sub(_own_positions(lane), window))
 
 
 def self_attention(

@@ -78,7 +78,7 @@ def load_decoder(
         raise _of_one_sequence(found)
     read = {} if encoder is None else {encoder.name: encoder.declared(config)}
     counters = (PAST,) if encoder is None else (PAST, ENCODED)
-    states = {**{name: Declared(dt.i64, ()) for name in counters}, **found.states(config, capacity)}
+    states = {**{name: Declared(dt.i64, ()) for name in counters}, **found.kept(config, capacity, wanted.caches)}
     lanes = ("",) if wanted.sequences is None else tuple(map(lane_prefix, range(wanted.sequences)))
     declared = {f"{lane}{IDS}": Declared(dt.i64, (1, f"s{k or ''}")) for k, lane in enumerate(lanes)} | read
     if wanted.sequences is not None and wanted.logits == "last":

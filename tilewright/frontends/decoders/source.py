@@ -12,6 +12,9 @@ from tilewright.frontends.weights.forms import Wanted, checked_weights
 from tilewright.runtime.errors import OptionError, short_name
 
 LOGITS = ("last", "all")
+STORED = "float32"
+CACHES = (STORED, "float16", "bfloat16", "int8")
+"""What keys and values may be stored in; the first is the default."""
 IDS, PAST, LAST = "ids", "past", "last"
 """Names of inputs and of a state."""
 MOST_LANES = 8
@@ -39,6 +42,8 @@ class DecoderSource:
     hidden: give `hidden` f32[1, s, width], what the last norm gives for all positions of a call, in place of logits.
     sequences: how many of them a call may be about, each with states of its own (`llm.CompiledSequences` runs them);
         None is one.
+    caches: what keys and values are stored in: "float32", "float16", "bfloat16", or "int8" with a scale for each
+        position of a head. They are computed with in float32.
     """
 
     path: str | Path
@@ -48,6 +53,7 @@ class DecoderSource:
     importance: Mapping[str, np.ndarray] | None = field(default=None, compare=False, repr=False)
     hidden: bool = False
     sequences: int | None = None
+    caches: str = STORED
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | Path):
@@ -59,6 +65,8 @@ class DecoderSource:
             raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number of positions, from 1 on")
         if self.logits not in LOGITS:
             raise OptionError(f"logits={self.logits!r:.80} is not allowed: one of {', '.join(LOGITS)}")
+        if self.caches not in CACHES:
+            raise OptionError(f"caches={self.caches!r:.80} is not allowed: one of {', '.join(CACHES)}")
         if not isinstance(self.hidden, bool):
             raise OptionError(f"hidden={self.hidden!r:.80} is not allowed: True or False")
         object.__setattr__(self, "weights", checked_weights(self.weights))

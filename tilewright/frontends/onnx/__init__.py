@@ -4,10 +4,10 @@ need."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.frontends.exported import ExportedDecoder
 from tilewright.frontends.files import digest_of_file, file_mentions, first_bytes
 from tilewright.frontends.front_end import Remember
 
@@ -24,23 +24,15 @@ _IR_VERSION, _NEXT_FIELDS = 0x08, b"\x12\x1a\x22\x28\x32\x3a\x42"
 """Tags of protobuf: the first field of a model, the version (a small number), and those that may come after it."""
 
 
-@dataclass(frozen=True)
-class ExportedDecoder:
-    """A decoder in an ONNX file as a source: of one sequence, whose mask and positions follow from how long its caches
-    are. With `states=True` and a `capacity` these are states, and tokens are its only input."""
-
-    path: Path
-
-
 class OnnxFrontEnd:
-    """Files of any suffix that begin as ONNX's do, their bytes, ModelProto objects, and ExportedDecoder objects."""
+    """Files of any suffix that begin as ONNX's do, their bytes, ModelProto objects, and decoders in these forms."""
 
     name = "onnx"
     formats = "ONNX (.onnx files, their bytes, onnx.ModelProto)"
 
     def accepts(self, source: Any) -> bool:
         if isinstance(source, ExportedDecoder):
-            return True
+            return self.accepts(source.source)
         if (isinstance(source, Path) and source.suffix == ".onnx") or type(source).__name__ == "ModelProto":
             return True
         begins = first_bytes(source, 3)
@@ -56,7 +48,7 @@ class OnnxFrontEnd:
         if isinstance(source, bytes):
             return source
         if isinstance(source, ExportedDecoder):
-            return self.digest(source.path, remember) + b"decoder"
+            return self.digest(source.source, remember) + b"decoder"
         if not isinstance(source, Path):
             return bytes(source.SerializeToString())
         found = remember(source, _digest_of_model)
@@ -74,13 +66,17 @@ class OnnxFrontEnd:
         constants: Mapping[str, np.ndarray],
         shapes: Mapping[str, Sequence[int | str]],
     ) -> Module:
-        if isinstance(source, ExportedDecoder):
-            from tilewright.frontends.onnx.decoder import load_exported
-
-            return load_exported(source.path, constants=constants, shapes=shapes)
         from tilewright.frontends.onnx.load import load_onnx
 
-        return load_onnx(source, constants=constants, shapes=shapes)
+        if not isinstance(source, ExportedDecoder):
+            return load_onnx(source, constants=constants, shapes=shapes)
+        from tilewright.frontends.exported.one_sequence import settled
+
+        return settled(
+            lambda known: load_onnx(
+                source.source, constants=constants, shapes={**shapes, **known}, is_decoder=True
+            )
+        )
 
 
 def _digest_of_model(path: Path) -> bytes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 
+from tilewright.frontends.exported.one_sequence import required_sequence
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.onnx import adapters as adapters
 from tilewright.frontends.onnx.file import Source, read_model
@@ -30,13 +31,12 @@ def load_onnx(
     *,
     constants: Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
-    changed: Callable[[onnx.ModelProto], onnx.ModelProto] = lambda model: model,
+    is_decoder: bool = False,
 ) -> Module:
     """Translate the model at a path (or given as bytes or ModelProto) to a Module with one function `main`, as a front
-    end's `load` does; `changed` makes another one of it before. ModelError when the file is broken, UnsupportedError
+    end's `load` does; one that `is_decoder` is of one sequence. ModelError when the file is broken, UnsupportedError
     listing all that is not supported."""
     model, folder = read_model(source)
-    model = changed(model)
     graph, opsets, functions = model.graph, opsets_of(model), functions_of(model)
     version = opsets.get("")
     if version is not None and version not in OPSETS:
@@ -47,11 +47,17 @@ def load_onnx(
         )
     check_expansion(graph.node, functions, MAX_NODES)
 
+    declared = _inputs(graph)
+    sequence = required_sequence(declared) if is_decoder else None
+
     def translate(translation: Translation, inputs: dict[str, Value | None]) -> Results:
+        if sequence is not None:
+            inputs = {**inputs, **sequence.values(inputs)}
         return Importer(translation, functions, folder, model.producer_name).main(graph, opsets, inputs)
 
     outputs = [o.name for o in graph.output]
-    return translated(_inputs(graph), outputs, len(graph.node), translate, constants=constants, shapes=shapes)
+    inputs = declared if sequence is None else sequence.inputs
+    return translated(inputs, outputs, len(graph.node), translate, constants=constants, shapes=shapes)
 
 
 def _inputs(graph: onnx.GraphProto) -> dict[str, Declared]:

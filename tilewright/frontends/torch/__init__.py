@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilewright.frontends.exported import ExportedDecoder
 from tilewright.frontends.files import digest_of_file
 from tilewright.frontends.front_end import ModelWithExamples, Remember
 
@@ -25,6 +26,8 @@ class TorchFrontEnd:
 
     def accepts(self, source: Any) -> bool:
         """Whoever has an object of PyTorch's has imported it."""
+        if isinstance(source, ExportedDecoder):
+            return self.accepts(source.source)
         if isinstance(source, Path):
             return source.suffix == ".pt2"
         torch = sys.modules.get("torch")
@@ -34,6 +37,8 @@ class TorchFrontEnd:
         return isinstance(model, torch.nn.Module) or type(model).__name__ in ("ExportedProgram", "Captured")
 
     def digest(self, source: Any, remember: Remember) -> bytes:
+        if isinstance(source, ExportedDecoder):
+            return self.digest(source.source, remember) + b"decoder"
         if isinstance(source, Path):
             return remember(source, digest_of_file) + _version_of_torch() + _autocast()
         from tilewright.frontends.torch.identity import digest_of
@@ -50,7 +55,14 @@ class TorchFrontEnd:
     ) -> Module:
         from tilewright.frontends.torch.load import load_captured, program_of
 
-        return load_captured(program_of(source), constants=constants, shapes=shapes)
+        if not isinstance(source, ExportedDecoder):
+            return load_captured(program_of(source), constants=constants, shapes=shapes)
+        from tilewright.frontends.exported.one_sequence import settled
+
+        captured = program_of(source.source)
+        return settled(
+            lambda known: load_captured(captured, constants=constants, shapes={**shapes, **known}, is_decoder=True)
+        )
 
 
 def _version_of_torch() -> bytes:

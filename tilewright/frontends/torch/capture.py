@@ -29,6 +29,7 @@ from tilewright.frontends.torch.recurrent import shapes_of_layers
 from tilewright.frontends.torch.registry import find_adapter, find_complex, translated
 from tilewright.frontends.torch.symbols.guards import Guards, guards_of
 from tilewright.frontends.torch.tensors import digest_of_tensors
+from tilewright.frontends.torch.trees import tree_of_numbers
 from tilewright.ir.diag import ModelError, UnsupportedError
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -271,8 +272,7 @@ def _output_names(program: ExportedProgram, results: list[Any]) -> tuple[str, ..
 
 def _keys(spec: Any) -> list[str]:
     """A name for each leaf of a result, from the keys of the mappings around it."""
-    tree = torch.utils._pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    paths, _ = torch.utils._pytree.tree_flatten_with_path(tree)
+    paths, _ = torch.utils._pytree.tree_flatten_with_path(tree_of_numbers(spec))
     return ["_".join(str(k.key) for k in path if hasattr(k, "key")) for path, _ in paths]
 
 

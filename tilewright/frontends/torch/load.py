@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from tilewright.frontends.exported.kept_buffers import ROOM, KeptBuffers, kept_buffers
+from tilewright.frontends.exported.one_sequence import OneSequence, required_sequence
 from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.frontends.inputs import Bounds, Declared
 from tilewright.frontends.torch.archive.read import read_program
@@ -53,23 +56,70 @@ def load_captured(
     *,
     constants: Mapping[str, np.ndarray] | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    is_decoder: bool = False,
 ) -> Module:
-    """Translate a captured graph to a Module with one function `main`, as a front end's `load` does."""
-
-    def translate(translation: Translation, inputs: dict[str, Value | None]) -> Results:
-        return GraphImporter(translation, captured).main(inputs)
-
+    """Translate a captured graph to a Module with one function `main`, as a front end's `load` does; one that
+    `is_decoder` is of one sequence."""
+    captured = _without_unread(captured) if is_decoder else captured
     nodes = sum(node.op == "call_function" for node in captured.graph.graph.nodes)
     names = dict(captured.dims)
-    inputs = _inputs(captured, names)
+    inputs, outputs = _inputs(captured, names), list(captured.outputs)
+    decoder = _decoder(captured, inputs) if is_decoder else None
+    rooms: list[int] = []
+    if decoder is not None:
+        captured = _without_ranges(captured, decoder.computed)
+        inputs, outputs = dict(decoder.inputs), decoder.outputs(outputs)
+
+    def translate(translation: Translation, given: dict[str, Value | None]) -> Results:
+        importer = GraphImporter(translation, captured)
+        if decoder is None:
+            return importer.main(given)
+        given = {**given, **decoder.values(given)}
+        results = importer.main(given)
+        if isinstance(decoder, OneSequence):
+            return results
+        found, room = decoder.results(translation, given, dict(zip(captured.outputs, results, strict=True)))
+        rooms.append(room)
+        return found
+
     bounds: dict[str, Bounds] = {
         names[symbol]: (low, high) for symbol, low, high in captured.guards.ranges if symbol in names
     }
-    module = translated(
-        inputs, captured.outputs, nodes, translate, constants=constants, shapes=shapes, bounds=bounds
-    )
-    _add_variables(module, captured)
+    module = translated(inputs, outputs, nodes, translate, constants=constants, shapes=shapes, bounds=bounds)
+    if rooms:
+        module.main.attrs[ROOM] = min(rooms)
+    elif not is_decoder:
+        _add_variables(module, captured)
     return module
+
+
+def _decoder(captured: Captured, inputs: Mapping[str, Declared]) -> OneSequence | KeptBuffers:
+    """What a decoder takes whose caches are inputs and outputs, or buffers."""
+    return kept_buffers(inputs, captured.kept) if captured.kept else required_sequence(inputs)
+
+
+def _without_unread(captured: Captured) -> Captured:
+    """The same without buffers that calls write and do not read."""
+    unread = {n.name for n in captured.graph.graph.find_nodes(op="placeholder") if not n.users}
+    kept = {name: output for name, output in captured.kept.items() if name not in unread}
+    dropped = {captured.kept[name] for name in captured.kept if name not in kept}
+    pairs = zip(captured.outputs, captured.results, strict=True)
+    left = [(name, result) for name, result in pairs if name not in dropped]
+    return replace(
+        captured,
+        inputs=tuple(name for name in captured.inputs if name in kept or name not in captured.kept),
+        outputs=tuple(name for name, _ in left),
+        results=tuple(result for _, result in left),
+        kept=kept,
+    )
+
+
+def _without_ranges(captured: Captured, computed: Mapping[str, Declared]) -> Captured:
+    """The same without ranges of sizes that follow from others, which have theirs."""
+    placeholders = (n for n in captured.graph.graph.find_nodes(op="placeholder") if n.name in computed)
+    sizes = {str(size) for node in placeholders for size in node.meta["val"].shape}
+    ranges = tuple(entry for entry in captured.guards.ranges if entry[0] not in sizes)
+    return replace(captured, guards=replace(captured.guards, ranges=ranges))
 
 
 def _add_variables(module: Module, captured: Captured) -> None:

@@ -4,9 +4,9 @@
 
 `q` are the codes of 2 to 8 bits in the narrowest dtype of 4 or 8 bits that holds them, less the zero of the kind where
 it has one. `scale` and `minimum` are floats of 16 bits for each block, times a small integer for each group where a
-block has some, spread over the elements. Levels of a codebook are whole numbers of a byte, and looked up here: a kernel
-that gathers them from a table takes fifteen times as long as one that reads twice the bytes. This is one form for all
-kinds; the operations and their order are those of `StoredTensor.decoded`.
+block has some, spread over the elements. Levels of a codebook are whole numbers of a byte, and looked up here: whatever
+bytes have at most 16 different numbers, passes make codes of 4 bits again where products look them up. This is one form
+for all kinds; the operations and their order are those of `StoredTensor.decoded`.
 """
 
 from __future__ import annotations

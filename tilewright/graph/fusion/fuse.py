@@ -2,13 +2,13 @@
 
 Every op starts as a region of its own; regions are then merged along values, consumers in program order, where a
 strategy of the back end makes one kernel of both sides (`graph/fusion/strategy.py`). Each merge that is refused leaves
-its reason as a remark. Ops without operands (`full`, `iota`, `sym_tensor`) are copied into every region that reads
-them.
+its reason as a remark. Ops without operands (`full`, `iota`, `sym_tensor`), and conditions that follow from these, are
+copied into every region that reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from tilewright.cost.typical import typical_sizes
 from tilewright.graph.fusion.classify import OpClass, has_own_loops, is_operator
+from tilewright.graph.fusion.positions import separate_conditions
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import is_widened_later
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Join, Match, Strategies, cheapest
@@ -72,6 +73,7 @@ class _Fusion:
         self.max_ops = max_ops
         self.apart = apart
         self.body = module.main.body
+        conditions = separate_conditions(self.body)
         self.facts = Facts(
             ctx.target,
             {op: n for n, op in enumerate(self.body.ops)},
@@ -80,7 +82,8 @@ class _Fusion:
         self.of = self.facts.regions
         self.unclaimed: set[Op] = set()  # by failing strategies alone
         for op in self.body.ops:
-            if is_operator(op) and not (self.facts.info(op).is_source and not self._leaves(op)):
+            is_copied = op in conditions or (self.facts.info(op).is_source and not self._leaves(op))
+            if is_operator(op) and not is_copied:
                 self.of[op] = self._alone(op)
 
     def _alone(self, op: Op) -> Region:
@@ -286,12 +289,7 @@ class _Fusion:
     def _fused(self, region: Region) -> Op:
         """The `fused` op of a region; takes over its results."""
         inside = set(region.ops)
-        sources = dict.fromkeys(
-            v.op
-            for o in region.ops
-            for v in o.operands
-            if v.op is not None and v.op not in inside and self._is_copied(v.op)
-        )
+        sources = self._copied_for(region.ops)
         reads = dict.fromkeys(
             v
             for o in region.ops
@@ -319,6 +317,16 @@ class _Fusion:
         for op in reversed(region.ops):
             op.drop()
         return fused
+
+    def _copied_for(self, ops: Sequence[Op]) -> dict[Op, None]:
+        """What some ops read that has no region of its own, in an order in which it can be computed."""
+        found: dict[Op, None] = {}
+        for op in ops:
+            for source in (v.op for v in op.operands):
+                if source is not None and source not in found and self._is_copied(source):
+                    found |= self._copied_for([source])
+                    found[source] = None
+        return found
 
     def _anchor(self, region: Region) -> Op:
         """The op that gives a kernel its name and its place in the source."""

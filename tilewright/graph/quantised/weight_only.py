@@ -50,26 +50,29 @@ from tilewright.ops.view import reshape, transpose
 from tilewright.passes import PassContext
 from tilewright.target.target import Target
 
+_WIDENING = ("cast", "level")
+"""Ops that make longer elements of short ones."""
+
 LEAST_BYTES = 64 << 10
 """Bytes of dequantised weights below which they are folded: the readers of so few find them in a cache."""
 
 
 def dequantizing_casts(module: Module, ctx: PassContext) -> frozenset[Op]:
-    """The casts of constants that should not be folded: those that matrix products read, at most after a little
-    arithmetic, if all of these together are more than a core's L2 holds."""
+    """The casts of constants, or levels of codes, that should not be folded: those that matrix products read, at most
+    after a little arithmetic, if all of these together are more than a core's L2 holds."""
     found: list[Op] = []
     for op in module.main.body.ops:
-        if op.name != "cast" or not _widens(op):
+        if op.name not in _WIDENING or not _widens(op):
             continue
         reason = _why_folded(op, ctx.target)
         if reason:
-            ctx.remark("weight-only", f"cast {op.loc}", reason)
+            ctx.remark("weight-only", f"{op.name} {op.loc}", reason)
         else:
             found.append(op)
-    wide = sum(_bytes(type_of(op.result)) for op in found)
+    wide = sum(_dequantised_bytes(op) for op in found)
     if ctx.target is None or not weights_stay_quantized(wide, ctx.target):
         for op in found:
-            ctx.remark("weight-only", f"cast {op.loc}", "the weights fit L2 as they are")
+            ctx.remark("weight-only", f"{op.name} {op.loc}", "the weights fit L2 as they are")
         return frozenset()
     kept = _elementwise_of(found)
     shares = [op for op in module.main.body.ops if op.name == "cast" and op not in found and _is_shared(op, kept)]
@@ -119,7 +122,14 @@ def _widens(op: Op) -> bool:
     if not is_constant(x) or not is_number or not before.is_static:
         return False
     bits = 1 if before.dtype is dt.bool_ else before.dtype.bits
-    return bits < after.dtype.bits and _bytes(after) > LEAST_BYTES
+    return bits < after.dtype.bits and _dequantised_bytes(op) > LEAST_BYTES
+
+
+def _dequantised_bytes(op: Op) -> int:
+    """Of what an op of `_WIDENING` makes of a constant; integers become floats in turn."""
+    after = type_of(op.result)
+    least = 0 if after.dtype.is_float else dt.f32.bytes
+    return int(after.size.value) * max(after.dtype.bytes, least)
 
 
 def _why_folded(cast: Op, target: Target | None) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from tilewright.llm.decoder import ENCODED, CompiledDecoder, Decoder, Given, Tokens, check_length
+from tilewright.llm.decoder import ENCODED, CompiledDecoder, Decoder, Given, Tokens, array_of, check_length
 from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
 
@@ -104,7 +104,7 @@ class CompiledReader(CompiledDecoder):
         return given
 
     def _checked(self, given: Any) -> np.ndarray:
-        info, array = self.takes, np.asarray(given)
+        info, array = self.takes, array_of(given)
         fixed = [d for d in info.shape[1:] if isinstance(d, int)]
         fits = array.ndim == len(info.shape) - 1 and list(array.shape[: len(fixed)]) == fixed
         kinds = "iu" if info.dtype.startswith("int") else "fiu"

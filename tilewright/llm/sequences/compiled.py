@@ -11,17 +11,8 @@ import numpy as np
 
 from tilewright.frontends.decoders.source import IDS, LAST, MOST_LANES, PAST, lane_prefix
 from tilewright.ir.diag import UnsupportedError
-from tilewright.llm.decoder import Tokens, check_length, check_tokens, vocabulary_of
-from tilewright.llm.sequences.open import (
-    Handle,
-    Part,
-    SequenceError,
-    all_taken,
-    check_parts,
-    check_slots,
-    new_handle,
-    not_open,
-)
+from tilewright.llm.decoder import Tokens, check_length, vocabulary_of
+from tilewright.llm.sequences.open import Handle, OpenSequences, Part, errors_of
 from tilewright.runtime import Model
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.runtime.kept.state_memory import StateMemory
@@ -35,7 +26,6 @@ the same one for each number: so rows of a sequence go through either, whoever e
 class _Open:
     """A sequence: its memory, how much of it is filled, and the lane whose states are there now, or none."""
 
-    handle: Handle
     context: int
     vocabulary: int
     memory: StateMemory
@@ -53,7 +43,7 @@ class _Piece:
     number: int
 
 
-class CompiledSequences:
+class CompiledSequences(OpenSequences[_Open]):
     """Sequences in the lanes of a model that was compiled for several, `DecoderSource(path, sequences=...)`.
 
     A call of the model is about at most as many sequences as it has lanes, and any number may be open: each has memory
@@ -67,15 +57,14 @@ class CompiledSequences:
     def __init__(self, model: Model, slots: int = 64, *, piece: int = 512) -> None:
         """OptionError for a model that is not for several sequences, UnsupportedError for one that keeps sums of its
         past."""
-        check_slots(slots)
+        super().__init__(slots)
         if isinstance(piece, bool) or not isinstance(piece, int) or piece < 1:
             raise OptionError(f"piece={piece!r:.80} is not allowed: give a number of tokens, from 1 on")
         self._lanes = [*_lanes_of(model)]
-        self.model, self.slots, self.piece = copy.copy(model), slots, piece
+        self.model, self.piece = copy.copy(model), piece
         self.vocabulary = vocabulary_of(model)
         self.context = _context_of(model, self._lanes[0])
         self._in_lane: list[_Open | None] = [None] * self.lanes
-        self._open: dict[Handle, _Open] = {}
         self._none = np.zeros((1, 0), np.int64)
 
     @property
@@ -84,17 +73,16 @@ class CompiledSequences:
         return len(self._lanes)
 
     def open(self, like: Handle | None = None) -> Handle:
-        """See `Sequences`. Of what a shared prefix has filled there is a copy."""
+        """See `Sequences`. Pages of a shared prefix are shared until somebody writes to them."""
         before = None if like is None else self._of(like)
-        if len(self._open) == self.slots:
-            raise all_taken(self.slots)
-        memory = self.model.new_state_memory(self._lanes[0])
-        if before is not None:
-            memory.copy_from(before.memory)
-        handle = new_handle()
-        length = 0 if before is None else before.length
-        self._open[handle] = _Open(handle, self.context, self.vocabulary, memory, length)
-        return handle
+
+        def made() -> _Open:
+            memory = self.model.new_state_memory(self._lanes[0])
+            if before is not None:
+                memory.copy_from(before.memory)
+            return _Open(self.context, self.vocabulary, memory, 0 if before is None else before.length)
+
+        return self._added(made)
 
     def close(self, handle: Handle) -> None:
         """See `Sequences`."""
@@ -103,22 +91,15 @@ class CompiledSequences:
             self._leave(found)
         del self._open[handle]
 
-    def length(self, handle: Handle) -> int:
-        """See `Sequences`."""
-        return self._of(handle).length
-
     def rewind(self, handle: Handle, length: int) -> None:
         """See `Sequences`."""
         found = self._of(handle)
-        try:
+        with errors_of(handle):
             self._set(found, check_length(found, length))
-        except InputError as error:
-            raise SequenceError(handle, error) from error
 
     def feed(self, parts: Sequence[Part]) -> list[np.ndarray]:
         """See `Sequences`."""
-        check_parts(parts)
-        checked = [(self._of(handle), self._checked(handle, tokens)) for handle, tokens in parts]
+        checked = self._checked(parts)
         before = [found.length for found, _ in checked]
         results: list[np.ndarray] = [self._none[0]] * len(parts)
         try:
@@ -133,7 +114,7 @@ class CompiledSequences:
 
     def feed_rows(self, handle: Handle, tokens: Tokens) -> np.ndarray:
         """As `feed` of one sequence, with at most `FEW` tokens; the logits f32[n, vocabulary] behind each of them."""
-        found, ids = self._of(handle), self._checked(handle, tokens)
+        ((found, ids),) = self._checked([(handle, tokens)])
         if len(ids) > FEW:
             raise InputError(f"{len(ids)} tokens were given, of which each is to have logits", hint=f"at most {FEW}")
         before = found.length
@@ -200,17 +181,6 @@ class CompiledSequences:
         """A sequence has so many positions from now on."""
         found.memory.set(0, length)
         found.length = length
-
-    def _checked(self, handle: Handle, tokens: Tokens) -> np.ndarray:
-        try:
-            return check_tokens(self._of(handle), tokens)
-        except InputError as error:
-            raise SequenceError(handle, error) from error
-
-    def _of(self, handle: Handle) -> _Open:
-        if handle not in self._open:
-            raise not_open(handle)
-        return self._open[handle]
 
 
 def _together(parts: Sequence[tuple[_Open, np.ndarray]], lanes: int, size: int) -> Iterator[list[_Piece]]:

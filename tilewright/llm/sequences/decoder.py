@@ -87,7 +87,7 @@ class SequenceDecoder:
             sequences.rewind(self._handle, length)
 
     def fork(self) -> Self:
-        """See `Decoder`. Only what is filled is copied."""
+        """See `Decoder`. Pages of what is filled are shared until somebody writes to them."""
         found = type(self).__new__(type(self))
         found._set(self.model, self._shared, self._window, self._handle)
         return found

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from tilewright.llm.decoder import Tokens
+from tilewright.llm.decoder import Growing, Tokens, check_tokens
 from tilewright.runtime.errors import InputError, OptionError
 
 Handle = int
@@ -70,31 +71,56 @@ class Sequences(Protocol):
 
 
 _NUMBERS = itertools.count()
+"""Of sequences that are opened: where a number is not open, nobody takes it for another one."""
+
+S = TypeVar("S", bound=Growing)
 
 
-def new_handle() -> Handle:
-    """The number of a sequence that is opened: where it is not open, nobody takes it for another one."""
-    return next(_NUMBERS)
+class OpenSequences(Generic[S]):
+    """The sequences that are open, at most `slots`, by their numbers, and what is checked before anything runs."""
+
+    def __init__(self, slots: int) -> None:
+        """OptionError for what is no number of sequences."""
+        if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots < 1 << 16:
+            raise OptionError(f"slots={slots!r:.80} is not allowed: give a number of sequences, from 1 on")
+        self.slots = slots
+        self._open: dict[Handle, S] = {}
+
+    def length(self, handle: Handle) -> int:
+        """See `Sequences`."""
+        return self._of(handle).length
+
+    def _added(self, one: Callable[[], S]) -> Handle:
+        """The number of one more. InputError where all slots are taken."""
+        if len(self._open) == self.slots:
+            raise InputError(f"all {self.slots} sequences are open", hint="close() one, or ask for more slots")
+        made, handle = one(), next(_NUMBERS)
+        self._open[handle] = made
+        return handle
+
+    def _of(self, handle: Handle) -> S:
+        if handle not in self._open:
+            raise SequenceError(handle, InputError("it is not open", hint="open() gives the number of one"))
+        return self._open[handle]
+
+    def _checked(self, parts: Sequence[Part]) -> list[tuple[S, np.ndarray]]:
+        """The sequences of a call with their tokens. SequenceError names the first that cannot take its own, or that is
+        there twice."""
+        seen: dict[Handle, tuple[S, np.ndarray]] = {}
+        for handle, tokens in parts:
+            with errors_of(handle):
+                if handle in seen:
+                    raise InputError("it is in the call twice", hint="join its tokens to one part")
+                seen[handle] = self._of(handle), check_tokens(self._of(handle), tokens)
+        return [*seen.values()]
 
 
-def check_slots(slots: int) -> None:
-    """OptionError for what is no number of sequences."""
-    if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots < 1 << 16:
-        raise OptionError(f"slots={slots!r:.80} is not allowed: give a number of sequences, from 1 on")
-
-
-def check_parts(parts: Sequence[Part]) -> None:
-    """SequenceError where a call names a sequence twice."""
-    seen = set()
-    for handle, _ in parts:
-        if handle in seen:
-            raise SequenceError(handle, InputError("it is in the call twice", hint="join its tokens to one part"))
-        seen.add(handle)
-
-
-def not_open(handle: Handle) -> SequenceError:
-    return SequenceError(handle, InputError("it is not open", hint="open() gives the number of one"))
-
-
-def all_taken(slots: int) -> InputError:
-    return InputError(f"all {slots} sequences are open", hint="close() one, or ask for more slots")
+@contextmanager
+def errors_of(handle: Handle) -> Iterator[None]:
+    """What is wrong within is so for this sequence."""
+    try:
+        yield
+    except SequenceError:
+        raise
+    except InputError as error:
+        raise SequenceError(handle, error) from error

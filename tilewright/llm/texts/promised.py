@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from tilewright.api import compile as compile_model
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.load import context_of
-from tilewright.frontends.decoders.source import DecoderSource
+from tilewright.frontends.decoders.source import STORED, DecoderSource
 from tilewright.llm.reading.decoder import compiled_decoder
 from tilewright.llm.texts.score import WINDOW, logits_of, pieces_of, text_of
 from tilewright.llm.tokens.tokenizer import Tokenizer
@@ -24,7 +25,7 @@ from tilewright.quantization.decoders.promise import Choosing, Chosen, ComparedT
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.session import Session
 
-_MOST_PIECES = 32
+MOST_PIECES = 32
 """Of a longer text so many are taken, at equal distances."""
 
 
@@ -36,6 +37,7 @@ def promised_weights(
     confidence: float = 0.95,
     text: str | Path | None = None,
     context: int | None = None,
+    caches: str | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
     threads: int | None = None,
@@ -43,8 +45,8 @@ def promised_weights(
     **fields: Any,
 ) -> Chosen:
     """The smallest forms of the matrices with which no more than `max_drop` of all tokens change (see `Promise`).
-    `text` is a file, the built-in text without one. `fields` say how the model is compiled that is judged
-    (activations=, ...). What was found is kept in the cache of compiled models.
+    `text` is a file, the built-in text without one. `caches` (see `DecoderSource`) and `fields` (activations=, ...) say
+    how the model is compiled that is judged. What was found is kept in the cache of compiled models.
 
     PromiseError where no choice keeps it; InputError for a text that cannot show it; OptionError.
     """
@@ -57,10 +59,10 @@ def promised_weights(
         )
     promise, session = Promise(max_drop, confidence), Session.of(session)
     content, name = text_of(text)
-    digest = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
-    source = DecoderSource(path, capacity=context)
+    digest = digest_of_text(content)
+    source = DecoderSource(path, capacity=context, caches=caches or STORED)
     key = session.key(Request.of(source, None, None), Options(threads=threads, **fields)) if cache else None
-    pieces = pieces_of(content, tokenizer, min(context or WINDOW, context_of(path)), most=_MOST_PIECES)
+    pieces = pieces_of(content, tokenizer, min(context or WINDOW, context_of(path)), most=MOST_PIECES)
     tokens = hashlib.blake2b(b"".join(p.tobytes() for p in pieces), digest_size=16).hexdigest()  # by this vocabulary
     about = f"forms of {key}: {promise} {digest} {tokens}"
     known = session.recall(about) if key else None
@@ -70,13 +72,18 @@ def promised_weights(
     how: dict[str, Any] = {"session": session, "progress": progress, "threads": threads, "cache": cache}
 
     def compiled(forms: dict[str, str], importance: Importance) -> Callable[[np.ndarray], np.ndarray]:
-        source = DecoderSource(path, capacity=context, weights=forms or None, importance=importance)
-        return logits_of(compiled_decoder(compile_model(source, **how, **fields)))
+        own = replace(source, weights=forms or None, importance=importance)
+        return logits_of(compiled_decoder(compile_model(own, **how, **fields)))
 
     found = Choosing(path, ComparedText.of(pieces, name, digest), promise, compiled, **how).chosen()
     if key:
         session.note(about, json.dumps(found.record()).encode())
     return found
+
+
+def digest_of_text(content: str) -> str:
+    """What tells a text from another one in certificates."""
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def reference_of(path: Path, context: int, **how: Any) -> Callable[[np.ndarray], np.ndarray]:

@@ -15,7 +15,7 @@ from tilewright.llm.decoder import Decoder
 from tilewright.llm.sampling.sampler import log_sum_exp
 from tilewright.llm.texts.sample import SAMPLE
 from tilewright.llm.tokens.tokenizer import Tokenizer
-from tilewright.quantization.decoders.agreement import Agreement, ComparedLogits, compared
+from tilewright.quantization.decoders.agreement import Agreement, ComparedLogits, compared, finite
 from tilewright.runtime.errors import InputError, OptionError
 
 BUILT_IN = "the built-in text"
@@ -43,7 +43,7 @@ class TextScore:
     def record(self) -> dict[str, Any]:
         """As JSON data."""
         own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "agreement"}
-        return {**own, "agreement": None if self.agreement is None else self.agreement.record()}
+        return {**finite(own), "agreement": None if self.agreement is None else self.agreement.record()}
 
 
 def text_of(file: str | Path | None) -> tuple[str, str]:

@@ -39,6 +39,10 @@ STEP = "round_terms"
 SMALLEST = 1e-30
 """What counts as the largest element of a group of smaller ones: that many steps of it stay normal numbers."""
 
+LEAST_INVERSE = 2.0**-126
+"""Of the step of a group that has an infinite element: by 0 that would not be a number. Finite elements come to 0 then
+(those above 2^125 to 4 at most), and infinite ones to as many steps as there are."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rounded:
@@ -72,7 +76,7 @@ def round_terms(func: Func, buffer: Value, loop: Op, group: int, digits: int = 1
           a[i, g] = 1e-30
           for k in 0..4 { a[i, g] = max(a[i, g], abs(x[i, 4*g + k])) }
           b[i, g] = a[i, g] / 32767
-          d[i, g] = 1 / b[i, g]
+          d[i, g] = max(1 / b[i, g], 2^-126)
           for k in 0..4 { r[i, 4*g + k] = i16(round(x[i, 4*g + k] * d[i, g])) }
         } }
         for k in 0..8 { for j { w[k, j] = i16(q[k, j]) } }
@@ -86,8 +90,10 @@ def round_terms(func: Func, buffer: Value, loop: Op, group: int, digits: int = 1
         } }
 
     in nests of their own. Each x is then off by half of a step at most, which is the largest of its group (but at least
-    1e-30) by 2^(digits - 1) - 1; where one is infinite or NaN, its row's sums are NaN. ScheduleError where the loop
-    adds up anything else, groups do not divide it, or sums of groups may need more than 32 bits.
+    1e-30) by 2^(digits - 1) - 1. Where one is NaN, its row's sums are; of one infinite element in a row they are what
+    its products give, NaN where the second factor is 0, and NaN where second factors have a summand beside the integer
+    (a minimum, or what moves bytes above 0). ScheduleError where the loop adds up anything else, groups do not divide
+    it, or sums of groups may need more than 32 bits.
     """
     names = names_in(func)
     term = _term(buffer, loop)
@@ -265,7 +271,8 @@ def _rounded_rows(
     write = _Writer()
     step = write("mul", write.load(largest, *row, g), write.number(float(np.float32(1 / most))))
     write.store(step, scale, *row, g)
-    write.store(write("div", write.number(1.0), step), inverse, *row, g)
+    inverted = write("max", write("div", write.number(1.0), step), write.number(LEAST_INVERSE))
+    write.store(inverted, inverse, *row, g)
     made.fill(nest_of([*zip(row, extents, strict=True), (g, groups)], write.ops))
 
     row, g, k, places = _fresh(names, made, group)

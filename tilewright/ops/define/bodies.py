@@ -76,6 +76,8 @@ def evaluate_element(op: Op, values: Mapping[Value, Any], env: Env) -> Any:
             return _converted(np.asarray(values[op.operands[0]]), op.operands[0].scalar.dtype, dtype)
         case "bitcast":
             return np.asarray(values[op.operands[0]]).view(dtype.storage)
+        case "level":
+            return np.asarray(op.attrs["levels"]).astype(dtype.storage)[np.asarray(values[op.operands[0]], np.intp)]
     return _applied(op.name, [values[v] for v in op.operands], dtype)
 
 

@@ -150,6 +150,11 @@ class ScalarBuilder:
         """The element of `dtype` that has the bits of x, which are as many."""
         return Scalar(self, self.builder.emit("bitcast", [x.value], [ScalarType(dtype)]).result)
 
+    def level(self, code: Scalar, levels: Sequence[Number], dtype: DType) -> Scalar:
+        """The number that a code of 4 bits stands for."""
+        found = self.builder.emit("level", [code.value], [ScalarType(dtype)], {"levels": tuple(levels)})
+        return Scalar(self, found.result)
+
     def apply(self, name: str, *args: Scalar | Number) -> Scalar:
         """Scalar operation `name`; Python numbers take the dtype of the other (non-condition) operands."""
         spec = SCALAR_OPS[name]

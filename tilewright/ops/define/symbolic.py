@@ -18,7 +18,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.sym import Sym
-from tilewright.ir.types import TensorType
+from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS, Compute, Operator
 from tilewright.ops.define.binding import MAX_ELEMENTS, input_variables
 from tilewright.ops.define.exact import Arithmetic, element_of
@@ -123,8 +123,10 @@ class Values:
             self._known[value] = None if symbols is None else Known(symbols)
             return
         results: Sequence[Known | None] = [None] * len(op.results)
-        operands = [self._known[v] for v in op.operands]
-        if op.name == "constant":
+        operands = [self._known[v] for v in _operands(value)]
+        if _is_sum_of_equals(op):
+            results = [_summed(op)]
+        elif op.name == "constant":
             results = [Known(self._module.constants[op.attrs["name"]])]
         elif all(k is not None for k in operands):
             with suppress(UnknownValueError, TilewrightError):
@@ -143,7 +145,27 @@ def symbols(known: Known, value: Value) -> np.ndarray:
 
 
 def _operands(value: Value) -> Sequence[Value]:
-    return () if value.op is None else value.op.operands
+    """What must be known for a value to be."""
+    op = value.op
+    return () if op is None or _is_sum_of_equals(op) else op.operands
+
+
+def _is_sum_of_equals(op: Op) -> bool:
+    """Whether it adds up equal integers, of which only the dims say how many there are: what counts a mask of ones."""
+    if op.name != "reduce_sum" or op.operands[0].op is None or op.operands[0].op.name != "full":
+        return False
+    type = op.operands[0].tensor
+    return type.dtype.is_int and not type.is_static
+
+
+def _summed(op: Op) -> Known:
+    """Their number, that many times."""
+    (equal,), axes = op.operands, op.attrs["axes"]
+    assert equal.op is not None
+    count = product(d for k, d in enumerate(equal.tensor.shape) if k in {axis % equal.tensor.rank for axis in axes})
+    elements = np.empty([d.value for d in op.result.tensor.shape], object)
+    elements[...] = count * int(equal.op.attrs["value"])
+    return Known(elements)
 
 
 def _is_candidate(value: Value) -> bool:
@@ -303,7 +325,7 @@ class _SymbolicGrid:
                 dtype = op.result.scalar.dtype
                 source = op.operands[0].scalar.dtype
                 self._map(op, lambda x: self.arithmetic.cast(x, dtype, source))
-            case "bitcast":
+            case "bitcast" | "level":
                 raise UnknownValueError("bits of dims are not an expression of dims")
             case _:
                 first, dtype = op.operands[-1].scalar.dtype, op.result.scalar.dtype

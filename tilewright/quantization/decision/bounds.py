@@ -13,9 +13,10 @@ RESAMPLES = 4000
 
 def items_needed(drop: float, confidence: float) -> int:
     """How many items without a single change show that less than `drop` of all change."""
+    most = int(np.iinfo(np.int64).max)
     if drop <= 0:
-        return np.iinfo(np.int64).max
-    return math.ceil(math.log(1 - confidence) / math.log1p(-min(drop, 1 - 1e-12)))
+        return most
+    return math.ceil(min(math.log(1 - confidence) / math.log1p(-min(drop, 1 - 1e-12)), most))
 
 
 def least_items(drop: float, confidence: float, items: int, near: float) -> int:

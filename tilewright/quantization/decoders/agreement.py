@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -55,7 +56,15 @@ class Agreement:
         return 1 - self.share
 
     def record(self) -> dict[str, Any]:
-        return {**asdict(self), "share": self.share}
+        """Its fields as JSON data: a number that is not finite, such as the bound of a single divergence, is None."""
+        return {**finite(asdict(self)), "share": self.share}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Agreement:
+        """From JSON data. TypeError for what is none of an agreement."""
+        given: dict[str, Any] = {name: math.inf if value is None else value for name, value in record.items()}
+        given.pop("share", None)
+        return cls(**given)
 
     def __str__(self) -> str:
         return (
@@ -63,6 +72,15 @@ class Agreement:
             f"confidence of {self.confidence:.0%}), divergence {self.divergence:.3g} (at most "
             f"{self.divergence_bound:.3g})"
         )
+
+
+def finite(data: Any) -> Any:
+    """JSON data without what JSON has not: None in place of infinite and missing numbers."""
+    if isinstance(data, dict):
+        return {name: finite(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 @dataclass(frozen=True, eq=False)

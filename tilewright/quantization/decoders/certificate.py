@@ -3,11 +3,12 @@ the compiled model."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tilewright.quantization.decoders.agreement import Agreement
+from tilewright.quantization.decoders.agreement import Agreement, finite
 from tilewright.runtime.errors import InputError
 
 KEY = "tilewright.agreement"
@@ -79,7 +80,8 @@ class AgreementCertificate:
 
     def record(self) -> dict[str, Any]:
         """Its fields as JSON data."""
-        return asdict(self)
+        found: dict[str, Any] = finite(asdict(self))
+        return found
 
     @classmethod
     def of(cls, record: Any, where: str) -> AgreementCertificate:
@@ -87,14 +89,20 @@ class AgreementCertificate:
         try:
             if record["schema"] != SCHEMA:
                 raise ValueError(f"its schema is {record['schema']}, and {SCHEMA} is known")
-            kinds = tuple(KindRecord(**{**k, "agreement": Agreement(**k["agreement"])}) for k in record["kinds"])
-            matrices = tuple(MatrixRecord(**matrix) for matrix in record["matrices"])
-            found = {**record, "kinds": kinds, "matrices": matrices, "agreement": Agreement(**record["agreement"])}
-            return cls(**found)
+            kinds = tuple(
+                KindRecord(**{**k, "agreement": Agreement.from_record(k["agreement"])}) for k in record["kinds"]
+            )
+            matrices = tuple(MatrixRecord(**_with_sensitivity(matrix)) for matrix in record["matrices"])
+            agreement = Agreement.from_record(record["agreement"])
+            return cls(**{**record, "kinds": kinds, "matrices": matrices, "agreement": agreement})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"the certificate cannot be read: {error}", where=where, hint="make the model again"
             ) from error
+
+
+def _with_sensitivity(matrix: Mapping[str, Any]) -> dict[str, Any]:
+    return {**matrix, "sensitivity": math.inf if matrix["sensitivity"] is None else matrix["sensitivity"]}
 
 
 def attached_certificate(attached: Mapping[str, Any], where: str) -> AgreementCertificate | None:

@@ -38,6 +38,10 @@ _CAUTION = 0.8
 """Divergences that are estimated may be so much too small; those of choices that failed are made smaller by it."""
 
 
+_LONGEST_TEXT = 10**12
+"""Tokens: more than have been written."""
+
+
 class PromiseError(TilewrightError):
     """No choice keeps the promise. `certificate` is that of the best one that was judged."""
 
@@ -71,7 +75,8 @@ class Promise:
         """InputError for a text whose tokens cannot show it."""
         if self.most_changes(tokens) < 0:
             needed = items_needed(self.max_drop, self.confidence)
-            more = "no text can show that" if self.max_drop == 0 else f"at least {needed} tokens can show that"
+            is_possible = self.max_drop > 0 and needed < _LONGEST_TEXT
+            more = f"at least {needed} tokens can show that" if is_possible else "no text can show that"
             raise InputError(
                 f"a drop of {self.max_drop:g} cannot be promised with a confidence of {self.confidence:g} by "
                 f"{tokens} tokens that judge it: {more}",

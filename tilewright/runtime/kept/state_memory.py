@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, InputError, OptionError
 from tilewright.runtime.kept.reserved import Reserved
+from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.values.dtypes import numpy_dtype
 
 SLACK = 256
@@ -36,9 +37,26 @@ class MemoryOfState:
 
     def forget_behind(self, filled: int) -> None:
         """Give back what lies behind so many rows of the axis along which it grows."""
-        for begin in range(0, self.array.nbytes, self._whole) if self._whole else ():
+        for begin in self._begins:
             self._reserved.forget(begin + filled * self._row, begin + self._whole)
 
+    def copy_from(self, other: MemoryOfState, filled: int, file: PageFile) -> None:
+        """Hold what another one for the same state does, which is filled up to a row."""
+        self.first = other.first
+        self.written_from(0)
+        for begin in self._begins:
+            rows = begin + self.first * self._row, begin + filled * self._row
+            self._reserved.copy_from(other._reserved, *rows, file)
+
+    def written_from(self, row: int) -> None:
+        """Rows from this one on may be written: none of them is shared any more."""
+        for begin in self._begins:
+            self._reserved.written(begin + row * self._row, begin + self._whole)
+
+    @property
+    def _begins(self) -> Iterable[int]:
+        """The bytes at which its parts begin that grow apart from each other."""
+        return range(0, self.array.nbytes, self._whole) if self._whole else ()
 
     def advance(self, counter: int) -> None:
         """Give back what lies so far before a counter that no call reads it, where that is worth the while."""
@@ -46,7 +64,7 @@ class MemoryOfState:
         if self._window < 0 or first - self.first < PIECE:
             return
         before = max(self.first * self._row - mmap.PAGESIZE, 0)  # the page that was given back in part
-        for begin in range(0, self.array.nbytes, self._whole) if self._whole else ():
+        for begin in self._begins:
             self._reserved.forget(begin + before, begin + first * self._row)
         self.first = first
 
@@ -98,7 +116,11 @@ class StateMemory:
     def set(self, number: int, value: int) -> None:
         """Set one of the states to a number: a counter, so that what grows with it is filled so far. InputError where
         calls would read what was given back."""
-        check_going_back([m for m, c in zip(self._memory, self._counters, strict=True) if c == number], value)
+        grown = [m for m, c in zip(self._memory, self._counters, strict=True) if c == number]
+        check_going_back(grown, value)
+        if value < int(self.arrays[number].reshape(-1)[0]):
+            for memory in grown:
+                memory.written_from(max(value, 0))
         self.arrays[number][...] = value
 
     def memory_of(self, number: int) -> MemoryOfState | None:
@@ -107,11 +129,17 @@ class StateMemory:
         return found if self.arrays[number] is found.array else None
 
     def copy_from(self, other: StateMemory) -> None:
-        """Hold what another memory for the same states holds; of what grows that is what is filled."""
+        """Hold what another memory for the same states holds; of what grows that is what is filled, of which both
+        share whole pages until they are written to."""
+        file = PageFile()
         for number, array in enumerate(self.arrays):
-            first = self._memory[number].first = other._memory[number].first
+            own, its, grows = self.memory_of(number), other.memory_of(number), self.infos[number].grows
             part = other.filled(number)
-            array[place_of(part.shape, self.infos[number].grows, first)] = part
+            if self._counters[number] >= 0 and own is not None and its is not None:
+                own.copy_from(its, its.first + part.shape[grows], file)
+                continue
+            first = self._memory[number].first = other._memory[number].first
+            array[place_of(part.shape, grows, first)] = part
 
     def filled(self, number: int) -> np.ndarray:
         """What a state holds, from what is kept up to where it is filled; not a copy."""

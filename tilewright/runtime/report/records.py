@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from tilewright.runtime.errors import ArtifactError, Remark
@@ -144,9 +144,10 @@ class ProgramReport:
 
     `nodes` are the operators of the model, `kernels` the calls of kernels, of which `distinct_kernels` are different.
     `arena` is the formula of the bytes of intermediate results, `arena_without_sharing` what these would take if none
-    shared memory. `compile_ms` are milliseconds by stages. `products` are those of a call of the program, `types` are
-    of kernels, `layers` of the model, `integers` of a program without floats. A program beside another one says how
-    many bytes it added to the file. A program of several `parts` tells of all of them.
+    shared memory. `compile_ms` are milliseconds by stages, where it was compiled in this process: files have none, so
+    that the same model, options and compiler give the same bytes. `products` are those of a call of the program,
+    `types` are of kernels, `layers` of the model, `integers` of a program without floats. A program beside another one
+    says how many bytes it added to the file. A program of several `parts` tells of all of them.
     """
 
     version: int = VERSION
@@ -219,13 +220,13 @@ class KeptReport:
         return self._report
 
     def metadata(self) -> dict[str, Any]:
-        """As JSON data for a file."""
+        """As JSON data for a file, without what differs from run to run."""
         if self._text is None:
-            self._text = self.report.to_json()
+            self._text = replace(self.report, compile_ms={}).to_json()
         return {"urgent": plain(self.urgent), "text": self._text}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeptReport) and self.report == other.report
+        return isinstance(other, KeptReport) and self.metadata() == other.metadata()
 
     __hash__ = None  # type: ignore[assignment]
 

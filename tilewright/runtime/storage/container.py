@@ -2,12 +2,13 @@
 
     0   magic, 8 bytes          16  u64 length of the metadata      32  blake2b-256 of 0..32 and metadata
     8   u32 format version      24  u64 length of the whole file    64  metadata: UTF-8 JSON
-    12  u32 zero
+    12  u32 flags: 1 for a signed file
 
-Integers are little-endian. The metadata's `sections` list each section's offset, size and checksum; code
-sections start at multiples of 64 and carry a blake2b-256, weight sections start at multiples of 4096 (so that
-they can be mapped and used in place) and carry a crc32, which is several times faster to check. Bytes between
-sections are zero. Magic and version keep their place in every later format.
+Integers are little-endian. The metadata's `sections` list each section's offset, size and checksum. The "image" of
+native code and the "weights" start at multiples of 4096, so that they can be mapped and used in place; "code" of other
+machines starts at multiples of 64. What is run carries a blake2b-256, weights carry a crc32, which is several times
+faster to check; in a signed file they have a `digest` as well, a blake2b-256, and the last 128 bytes are the signature
+(`signing.py`). Bytes between sections are zero. Magic and version keep their place in every later format.
 
 Files are read, not mapped, unless the caller asks for it: a page of a mapped file that somebody cuts off or writes
 over ends the process or changes the weights. Even of a mapped file nothing is looked at through the map here.
@@ -32,17 +33,21 @@ from typing import Any, BinaryIO
 from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.storage.files import open_at_once, replacing, write_slices
+from tilewright.runtime.storage.signing import TRAILER_BYTES, Signature, check_signature
 
 Bytes = bytes | bytearray | memoryview
+Signer = Callable[[bytes], Signature]
 
-FORMAT = 8
+FORMAT = 9
 """The format version that is written, and the newest that can be read."""
 
 # The first byte is no text, the line ends break when a transfer "corrects" them.
 MAGIC = b"\x89TWM\r\n\x1a\n"
 _HEADER = struct.Struct("<8sIIQQ32s")
 _SIGNED_PART = 32
-_ALIGNMENT = {"code": 64, "weights": 4096}
+_SIGNED = 1
+"""The flag of a file with a signature at its end."""
+_ALIGNMENT = {"code": 64, "image": 4096, "weights": 4096}
 _RECOMPILE = "compile the model again, or copy the file again from where it came"
 _PIECE = 1 << 18
 """Bytes that are read and summed at a time: few enough to be in a core's cache still when they are summed."""
@@ -50,7 +55,7 @@ _PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class Section:
-    """Bytes of the file: `kind` is "code" or "weights". Those that follow `data` may be elsewhere in memory."""
+    """Bytes of the file: `kind` is "image", "code" or "weights". Those that follow `data` may be elsewhere."""
 
     kind: str
     data: memoryview
@@ -66,14 +71,15 @@ class Section:
 
 
 def write_container(
-    target: Path | BinaryIO, metadata: dict[str, Any], sections: Sequence[Section]
+    target: Path | BinaryIO, metadata: dict[str, Any], sections: Sequence[Section], signer: Signer | None = None
 ) -> None:
-    """Write the file at once or not at all, or to one that is open; ArtifactError when it cannot be written.
+    """Write the file at once or not at all, or to one that is open; ArtifactError when it cannot be written. With a
+    `signer` of digests it is signed.
 
     `metadata` must be JSON data without the key "sections". There is no fsync: a file damaged by a power cut
     is found by its checksums.
     """
-    parts = _parts(metadata, sections)
+    parts = _parts(metadata, sections, signer)
     opened = replacing(target) if isinstance(target, Path) else contextlib.nullcontext(target)
     with opened as file:
         for part in parts:
@@ -104,22 +110,28 @@ def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> by
 
 
 def read_container(
-    source: Path | io.FileIO | Bytes, *, check_weights: bool = True, map_weights: bool = False
+    source: Path | io.FileIO | Bytes, *, check_weights: bool = True, mapped: bool = False,
+    trusted: frozenset[bytes] | None = None,
 ) -> tuple[dict[str, Any], list[Section]]:
     """Metadata and sections of a file (by its path, or open) or its bytes; ArtifactError when that is no sound artefact
     of a known format.
 
-    The sections are read-only, in aligned memory of their own, unless `map_weights` is true: then those of weights
-    are views of the mapped file, which stays mapped as long as one of them lives. Metadata and code are always
-    checked, weights unless `check_weights` is false.
+    The sections are read-only, in aligned memory of their own, unless `mapped` is true: then those of weights
+    are views of the mapped file, which stays mapped as long as one of them lives, and an image is mapped by itself, in
+    pages that this process may change for itself. Metadata and code are always checked, weights unless `check_weights`
+    is false. Of the public keys that are `trusted`, if any are given, one must have signed the file: then weights are
+    always checked, and code is copied, as whoever may write to the file could change it afterwards.
     """
-    with _opened(source) as opened:
-        text, start = _checked_metadata(opened)
-        mapped = opened.map() if map_weights else None
+    with opened_artifact(source) as opened:
+        head = read_head(opened)
+        text, start = head.text, head.end
+        if trusted is not None:
+            check_signature(opened.name, head.digest, head.signature, trusted)
+        whole = opened.map() if mapped else None
         try:
             metadata = json.loads(text)
             table = metadata.pop("sections")
-            return metadata, list(_sections(opened, mapped, start, table, check_weights))
+            return metadata, list(_sections(opened, whole, start, table, check_weights, trusted is not None))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(
                 f"{opened.name}: the metadata is malformed ({error!r})", hint=_RECOMPILE
@@ -129,12 +141,14 @@ def read_container(
 @dataclass(frozen=True)
 class _Source:
     """The bytes of an artefact: `fill(offset, block)` copies those from `offset` on into the block and says how
-    many there were; `map` gives a view that follows the file."""
+    many there were; `map` gives a view that follows the file, and `map_private` one of some bytes in pages that this
+    process may write to, or None where there can be none."""
 
     name: str
     size: int
     fill: Callable[[int, memoryview], int]
     map: Callable[[], memoryview]
+    map_private: Callable[[int, int], memoryview | None] = lambda offset, size: None
 
     def read(self, offset: int, size: int) -> memoryview:
         """A copy of some bytes."""
@@ -166,31 +180,40 @@ class _Source:
             done += found
 
 
-def _parts(metadata: dict[str, Any], sections: Sequence[Section]) -> Iterator[Bytes]:
+def _parts(
+    metadata: dict[str, Any], sections: Sequence[Section], signer: Signer | None = None
+) -> Iterator[Bytes]:
     """The bytes of a file, one part after the other."""
-    text, table = _metadata_with_table(metadata, sections)
+    text, table = _metadata_with_table(metadata, sections, is_signed=signer is not None)
     end = _HEADER.size + len(text)
     total = table[-1]["offset"] + table[-1]["size"] if table else end
-    signed = _HEADER.pack(MAGIC, FORMAT, 0, len(text), total, b"")[:_SIGNED_PART]
-    yield signed + _blake2b([signed, text]) + text
+    if signer is not None:
+        total += TRAILER_BYTES
+    signed = _HEADER.pack(MAGIC, FORMAT, int(signer is not None), len(text), total, b"")[:_SIGNED_PART]
+    digest = _blake2b([signed, text])
+    yield signed + digest + text
     for entry, section in zip(table, sections, strict=True):
         yield bytes(entry["offset"] - end)
         yield from section.pieces
         end = entry["offset"] + entry["size"]
+    if signer is not None:
+        yield signer(digest).trailer()
 
 
 def _metadata_with_table(
-    metadata: dict[str, Any], sections: Sequence[Section]
+    metadata: dict[str, Any], sections: Sequence[Section], *, is_signed: bool
 ) -> tuple[bytes, list[dict[str, Any]]]:
     """The JSON text and its table of sections, whose offsets depend on the length of that text."""
     sums = [_checksum(section.kind, section.pieces) for section in sections]
+    digests = [_blake2b(s.pieces).hex() if is_signed and s.kind == "weights" else "" for s in sections]
     length = 0
     while True:
         table, offset = [], _HEADER.size + length
-        for section, checksum in zip(sections, sums, strict=True):
+        for section, checksum, digest in zip(sections, sums, digests, strict=True):
             offset = _align(offset, _ALIGNMENT[section.kind])
             size = section.nbytes
-            table.append({"kind": section.kind, "offset": offset, "size": size, "checksum": checksum})
+            more = {"digest": digest} if digest else {}
+            table.append({"kind": section.kind, "offset": offset, "size": size, "checksum": checksum, **more})
             offset += size
         text = json.dumps({**metadata, "sections": table}, separators=(",", ":"), allow_nan=False).encode()
         if len(text) <= length:
@@ -210,7 +233,7 @@ def _blake2b(parts: Iterable[Bytes]) -> bytes:
 
 
 def _checksum(kind: str, pieces: Iterable[Bytes]) -> str:
-    if kind == "code":
+    if kind != "weights":
         return _blake2b(pieces).hex()
     found = 0
     for piece in pieces:
@@ -227,7 +250,8 @@ def _unreadable(name: str, error: OSError | ValueError) -> ArtifactError:
     return ArtifactError(f"cannot read {name}: {_reason(error)}", hint="check the path and its permissions")
 
 
-def _opened(source: Path | io.FileIO | Bytes) -> contextlib.AbstractContextManager[_Source]:
+def opened_artifact(source: Path | io.FileIO | Bytes) -> contextlib.AbstractContextManager[_Source]:
+    """The bytes of a file, as long as it is open; ArtifactError where it cannot be."""
     if isinstance(source, Path):
         return _opened_file(source)
     return contextlib.nullcontext(_of_file(source) if isinstance(source, io.FileIO) else _of_bytes(source))
@@ -271,7 +295,16 @@ def _of_file(file: io.FileIO, name: str = "the open file") -> _Source:
         except (OSError, ValueError) as error:  # ValueError: an empty file
             raise _unreadable(name, error) from error
 
-    return _Source(name, os.fstat(file.fileno()).st_size, fill, mapped)
+    def mapped_private(offset: int, size: int) -> memoryview | None:
+        if size == 0 or offset % mmap.ALLOCATIONGRANULARITY:
+            return None
+        try:
+            flags = mmap.MAP_PRIVATE
+            return memoryview(mmap.mmap(file.fileno(), size, flags, mmap.PROT_READ, offset=offset))
+        except OSError as error:
+            raise _unreadable(name, error) from error
+
+    return _Source(name, os.fstat(file.fileno()).st_size, fill, mapped, mapped_private)
 
 
 def _foreign_or_cut(name: str, head: memoryview) -> ArtifactError:
@@ -288,13 +321,24 @@ def _foreign(name: str) -> ArtifactError:
     )
 
 
-def _checked_metadata(source: _Source) -> tuple[bytes, int]:
-    """The JSON text, and where it ends."""
+@dataclass(frozen=True)
+class Head:
+    """What stands before the sections: the JSON text, where it ends, the digest of header and text, and who signed
+    it."""
+
+    text: bytes
+    end: int
+    digest: bytes
+    signature: Signature | None
+
+
+def read_head(source: _Source) -> Head:
+    """The head of a file whose length and digest are right; ArtifactError."""
     name, size = source.name, source.size
     head = source.read(0, min(size, _HEADER.size))
     if size < _HEADER.size:
         raise _foreign_or_cut(name, head)
-    magic, version, reserved, length, total, digest = _HEADER.unpack(head)
+    magic, version, flags, length, total, digest = _HEADER.unpack(head)
     if magic != MAGIC:
         raise _foreign(name)
     if version != FORMAT:
@@ -305,36 +349,53 @@ def _checked_metadata(source: _Source) -> tuple[bytes, int]:
     if size < total:
         raise ArtifactError(f"{name} is cut off: {size} of {total} bytes are there", hint=_RECOMPILE)
     end = _HEADER.size + length
-    sound = size == total and end <= size and reserved == 0
+    trailer = TRAILER_BYTES * flags
+    sound = flags in (0, _SIGNED) and size == total and end + trailer <= size
     text = bytes(source.read(_HEADER.size, length)) if sound else b""
     if not sound or _blake2b([head[:_SIGNED_PART], text]) != digest:
         raise ArtifactError(f"{name} is damaged: header and metadata have a wrong checksum", hint=_RECOMPILE)
-    return text, end
+    signature = Signature.of_trailer(name, bytes(source.read(size - trailer, trailer))) if flags else None
+    return Head(text, end, digest, signature)
 
 
 def _sections(
-    source: _Source, mapped: memoryview | None, start: int, table: list[dict[str, Any]], check_weights: bool
+    source: _Source,
+    mapped: memoryview | None,
+    start: int,
+    table: list[dict[str, Any]],
+    check_weights: bool,
+    is_trusted: bool,
 ) -> Iterator[Section]:
     for index, entry in enumerate(table):
         offset, size, kind = entry["offset"], entry["size"], entry["kind"]
         where = f"section {index} ({kind}), bytes {offset} to {offset + size}"
         if not start <= offset <= offset + size <= source.size or any(source.read(start, offset - start)):
             raise ArtifactError(f"{source.name} is damaged", where=where, hint=_RECOMPILE)
-        wanted = check_weights or kind != "weights"
-        block = _memory(source, size) if mapped is None or kind != "weights" else None
-        pieces = source.pieces(offset, size, block) if wanted or block is not None else iter(())
-        found = _checksum(kind, pieces) if wanted else None
+        view = _view(source, None if is_trusted and kind != "weights" else mapped, kind, offset, size)
+        block = _memory(source, size) if view is None else None
+        wanted = "digest" if is_trusted and kind == "weights" else "checksum"
+        checked = check_weights or is_trusted or kind != "weights"
+        pieces = source.pieces(offset, size, block) if checked or block is not None else iter(())
+        found = _checksum(kind if wanted == "checksum" else "", pieces) if checked else None
         for _ in pieces:  # that are read without a look
             pass
-        if wanted and found != entry["checksum"]:
-            raise ArtifactError(f"{source.name} is damaged: wrong checksum", where=where, hint=_RECOMPILE)
-        if block is None:
-            assert mapped is not None
-            block = mapped[offset : offset + size]
-            if len(block) < size:
-                raise ArtifactError(f"{source.name} was cut off while it was read", where=where, hint=_RECOMPILE)
-        yield Section(kind, block.toreadonly())
+        if checked and found != entry[wanted]:
+            raise ArtifactError(f"{source.name} is damaged: wrong {wanted}", where=where, hint=_RECOMPILE)
+        data = view if block is None else block
+        assert data is not None
+        if len(data) < size:
+            raise ArtifactError(f"{source.name} was cut off while it was read", where=where, hint=_RECOMPILE)
+        yield Section(kind, data.toreadonly())
         start = offset + size
+
+
+def _view(source: _Source, mapped: memoryview | None, kind: str, offset: int, size: int) -> memoryview | None:
+    """A section where it lies in the file, as it is used; None for one that is to be copied."""
+    if mapped is None:
+        return None
+    if kind == "weights":
+        return mapped[offset : offset + size]
+    return source.map_private(offset, size) if kind == "image" else None
 
 
 def _memory(source: _Source, size: int) -> memoryview:

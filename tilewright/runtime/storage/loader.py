@@ -1,15 +1,27 @@
-"""Links an artefact's object code into the process and finds its functions."""
+"""Makes the code of an artefact run in this process, and finds its functions: an image is mapped and gets the addresses
+that it needs."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Iterable, Sequence
-from typing import Any
+import mmap
+import platform
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
 
 from tilewright.runtime import staged
+from tilewright.runtime.arena import address_of
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError
-from tilewright.runtime.storage.objects import object_symbols
+from tilewright.runtime.storage.cpu import cpu_facts
+from tilewright.runtime.storage.image import WORD, Image
+from tilewright.runtime.storage.pages import READ, READ_EXECUTE, READ_WRITE, address_of_pages, protect
 
 _RECOMPILE = "compile the model again"
 
@@ -23,23 +35,22 @@ _POOL_CREATE = ctypes.CFUNCTYPE(_POINTER, ctypes.c_int32, _POINTER, ctypes.c_int
 
 
 class NativeCode:
-    """The linked functions of an artefact; their memory lives as long as this object. The code is linked anew, or is
-    that of the artefact `beside`, which has the same.
+    """The functions of an artefact; their memory lives as long as this object. Artefacts of one image share it.
 
     `plan` and `run` are C functions as `artifact` describes them; `plan` is None for a static model,
     `run_profiled` for one that was compiled without it.
     """
 
-    def __init__(self, artifact: Artifact, beside: NativeCode | None = None) -> None:
-        if beside is None:
-            llvm = llvm_binding()
-            check_target(artifact.target, host_target())
-        self._engine: Any = _link(llvm, artifact.objects) if beside is None else beside._engine
+    def __init__(self, artifact: Artifact) -> None:
+        check_target(artifact.target, this_machine())
+        if artifact.image is None:
+            raise ArtifactError("the artefact has no code for this CPU", hint=_RECOMPILE)
+        self._code = code_of(artifact.image)
         self.run = _RUN(self._required(artifact.run_symbol))
         self.plan = None if artifact.static_plan else _PLAN(self._required(artifact.plan_symbol))
-        profiled = self._address(artifact.run_profiled_symbol)
+        profiled = self._code.address(artifact.run_profiled_symbol)
         self.run_profiled = _RUN_PROFILED(profiled) if profiled else None
-        create = self._address("tw_pool_create")
+        create = self._code.address("tw_pool_create")
         self._create = _POOL_CREATE(create) if create else None
         self._destroy = _WITHOUT_RESULT(self._required("tw_pool_destroy")) if create else None
 
@@ -60,20 +71,14 @@ class NativeCode:
         self._destroy(address)
 
     def _required(self, symbol: str) -> int:
-        address = self._address(symbol)
+        address = self._code.address(symbol)
         if not address:
             raise ArtifactError(f"the artefact's code lacks the function {symbol or 'without a name'}", hint=_RECOMPILE)
         return address
 
-    def _address(self, symbol: str) -> int:
-        """0 where there is none; LLVM ends the process when it is asked for a name that is empty, as one is for it
-        that begins with a null character."""
-        is_name = symbol and "\0" not in symbol
-        return self._engine.address(symbol) if is_name else 0
-
 
 class StepsCode:
-    """The linked functions of the native steps of a program, in the code of an artefact: `run`, by the number of a
+    """The functions of the native steps of a program, in the code of an artefact: `run`, by the number of a
     step, takes the address of a frame and gives how it went; `clear` lets go of all values in a frame, `free` frees its
     memory, and `release` gives back a block."""
 
@@ -89,15 +94,150 @@ class StepsCode:
         )
 
 
-def host_target() -> TargetInfo:
-    """This machine: its triple, CPU name and all features it has."""
-    llvm = llvm_binding()
-    features = llvm.get_host_cpu_features()
-    return TargetInfo(
-        triple=llvm.get_process_triple(),
-        cpu=llvm.get_host_cpu_name(),
-        features=tuple(sorted(name for name, present in features.items() if present)),
-    )
+class LoadedImage:
+    """An image whose code can run, as long as this object lives: in the pages of the file where it was mapped, and
+    where these may hold code; else in memory of its own. ArtifactError where the system forbids code, or lacks a
+    function that it needs."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image  # whose pages these may be
+        self._symbols = image.layout.symbols
+        data = _bound(image)
+        pages = image.pages
+        if pages is None or not self._is_mapped_well(pages) or not self._entered(pages, data):
+            pages = _memory(image)
+            if not self._entered(pages, data):
+                raise ArtifactError(
+                    "this system does not let the process run code that it has loaded",
+                    hint="allow memory that becomes executable (as SELinux's execmem and execmod) for this program",
+                )
+        self._pages = pages
+
+    def address(self, symbol: str) -> int:
+        """Of a function; 0 where there is none."""
+        found = self._symbols.get(symbol)
+        return 0 if found is None else self._start + found
+
+    def _is_mapped_well(self, pages: mmap.mmap) -> bool:
+        """Whether rights can be given to code and data apart, in pages as large as they are here, and whether these
+        have one user."""
+        layout = self._image.layout
+        return layout.page % mmap.PAGESIZE == 0 and len(pages) == layout.size and not layout.writes
+
+    def _entered(self, pages: mmap.mmap, data: np.ndarray) -> bool:
+        """Write what depends on addresses, and make code of the rest. False where the system forbids it."""
+        layout = self._image.layout
+        start = self._start = address_of_pages(pages)
+        for at, count in layout.based:
+            data[(at - layout.text) // WORD :][:count] += start
+        try:
+            protect(start + layout.text, layout.data, READ_WRITE)
+            ctypes.memmove(start + layout.text, address_of(data), layout.data)
+            if not layout.writes:
+                protect(start + layout.text, layout.data, READ)
+            protect(start, layout.text, READ_EXECUTE)
+        except OSError:
+            for at, count in layout.based:
+                data[(at - layout.text) // WORD :][:count] -= start
+            return False
+        return True
+
+
+def code_of(image: Image) -> LoadedImage:
+    """The code of an image, which all users share: nothing of it changes while it runs, unless it says so."""
+    if image.layout.writes:
+        return LoadedImage(image)
+    with _LOCK:
+        found = _LOADED.get(id(image))
+        if found is None:
+            found = _LOADED[id(image)] = LoadedImage(image)
+        return found
+
+
+_LOADED: weakref.WeakValueDictionary[int, LoadedImage] = weakref.WeakValueDictionary()
+"""By the numbers of images, each of which lives as long as what was loaded of it."""
+_LOCK = threading.Lock()
+
+
+def _memory(image: Image) -> mmap.mmap:
+    """A copy of an image in memory of its own, to which the loader may write still."""
+    layout = image.layout
+    try:
+        pages = mmap.mmap(-1, max(layout.size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise ArtifactError(f"no memory for {layout.size} bytes of code: {error.strerror or error}") from error
+    pages[: layout.text] = image.text
+    return pages
+
+
+def _bound(image: Image) -> np.ndarray:
+    """The data of an image, as words, with the addresses of what it imports."""
+    layout = image.layout
+    words = np.zeros(-(-layout.data // WORD), np.int64)
+    words.view(np.uint8)[: layout.data] = np.frombuffer(image.data, np.uint8)
+    found = [address_of_import(name) for name in layout.imports]
+    weak = frozenset(layout.weak)
+    missing = [n for n, address in zip(layout.imports, found, strict=True) if not address and n not in weak]
+    if missing:
+        raise ArtifactError(
+            f"the artefact's code needs functions that this system lacks: {', '.join(sorted(missing))}",
+            hint="compile the model on this machine; if it was, please report this",
+        )
+    first = (layout.table - layout.text) // WORD
+    words[first : first + len(found)] = found
+    return words
+
+
+def address_of_import(name: str) -> int:
+    """Of a function of the C library, the C math library or the threads' library; 0 where there is none."""
+    found = IMPORTS.get(name)
+    if found is None:
+        found = next((at for library in _libraries() if (at := _symbol(library, name))), 0)
+        IMPORTS[name] = found
+    return found
+
+
+IMPORTS: dict[str, int] = {}
+"""Addresses that were looked up before."""
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> tuple[ctypes.CDLL, ...]:
+    """What the process has loaded for all to use, and the libraries that it may have loaded for itself."""
+    found = [ctypes.CDLL(None)]
+    for name in ("libc.so.6", "libm.so.6", "libpthread.so.0") if sys.platform == "linux" else ():
+        with contextlib.suppress(OSError):
+            found.append(ctypes.CDLL(name))
+    return tuple(found)
+
+
+def _symbol(library: ctypes.CDLL, name: str) -> int:
+    try:
+        return ctypes.addressof(ctypes.c_char.in_dll(library, name))
+    except ValueError:  # there is none, or this is no name
+        return 0
+
+
+def this_machine() -> TargetInfo:
+    """The machine of this process, with the features that code may need."""
+    machine, system = platform.machine().lower(), sys.platform
+    return TargetInfo(f"{machine}-unknown-{system}", "CPU", _features())
+
+
+@lru_cache(maxsize=1)
+def _features() -> tuple[str, ...]:
+    facts = cpu_facts()
+    if facts is not None:
+        return tuple(sorted(facts.features))
+    try:
+        import llvmlite.binding as llvm
+    except ImportError:
+        return _UNKNOWN
+    return tuple(sorted(name for name, present in llvm.get_host_cpu_features().items() if present))
+
+
+_UNKNOWN = ("?",)
+"""Stands for the features of a CPU of which nothing here can tell."""
 
 
 def check_target(target: TargetInfo, host: TargetInfo) -> None:
@@ -110,6 +250,12 @@ def check_target(target: TargetInfo, host: TargetInfo) -> None:
             hint="compile the model on this machine, or for it with the option target",
         )
     missing = sorted(set(target.features) - set(host.features))
+    if missing and host.features == _UNKNOWN:
+        raise ArtifactError(
+            f"the artefact was made for {target.cpu} and needs the CPU features {', '.join(missing)}; nothing here can "
+            f"tell whether this {here[0]} CPU has them",
+            hint="install the package llvmlite, which can",
+        )
     if missing:
         raise ArtifactError(
             f"the artefact was made for {target.cpu} and needs CPU features that this {host.cpu} lacks: "
@@ -128,66 +274,3 @@ def _platform(triple: str) -> tuple[str, str]:
     if any(part.startswith(("darwin", "macos")) for part in parts[1:]):
         return arch, "macos"
     return arch, "-".join(parts[1:])
-
-
-def llvm_binding() -> Any:
-    """llvmlite's binding, imported when the first model is loaded: it takes longer than all the rest."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm
-
-
-class _Linked:
-    """Objects that are linked within the process, and in its memory as long as this is.
-
-    Each lies in one block of memory: sections that lie apart are out of each other's reach, wherever the process has
-    only small pieces of free memory between large ones (caches, say), and LLVM's older linker then ends the process.
-    """
-
-    _NAME = "artefact"
-
-    def __init__(self, llvm: Any, blobs: Sequence[bytes]) -> None:
-        machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine()
-        self._jit = llvm.create_lljit_compiler(machine, use_jit_link=True, suppress_errors=True)
-        # the first library that has them opens the process's own symbols to LLVM
-        self._held = [llvm.JITLibraryBuilder().add_current_process().link(self._jit, "process")]
-        _check_objects(llvm, blobs)
-        library = llvm.JITLibraryBuilder().add_current_process()
-        for blob in blobs:
-            library.add_object_img(blob)
-        self._held.append(library.link(self._jit, self._NAME))
-
-    def address(self, symbol: str) -> int:
-        """Of a function; 0 where there is none."""
-        try:
-            found = self._jit.lookup(self._NAME, symbol)
-        except RuntimeError:
-            return 0
-        self._held.append(found)
-        return int(found[symbol])
-
-
-def _link(llvm: Any, objects: Iterable[bytes | memoryview]) -> _Linked:
-    blobs = [bytes(blob) for blob in objects]
-    try:
-        return _Linked(llvm, blobs)
-    except RuntimeError as error:
-        raise ArtifactError(f"the artefact's code cannot be linked: {error}", hint=_RECOMPILE) from error
-
-
-def _check_objects(llvm: Any, blobs: Iterable[bytes]) -> None:
-    """ArtifactError where linking would end the process: no object files, or symbols nobody defines."""
-    try:
-        symbols = [object_symbols(blob) for blob in blobs]
-    except ValueError as error:
-        raise ArtifactError(f"the artefact's code cannot be linked: {error}", hint=_RECOMPILE) from error
-    needed = frozenset[str]().union(*(one.needed for one in symbols))
-    defined = frozenset[str]().union(*(one.defined for one in symbols))
-    missing = sorted(name for name in needed - defined if not llvm.address_of_symbol(name))
-    if missing:
-        raise ArtifactError(
-            f"the artefact's code needs functions that this system lacks: {', '.join(missing)}",
-            hint="compile the model on this machine; if it was, please report this",
-        )

@@ -39,8 +39,10 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym
 from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, loop_var
+from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.gemm.dot_products import dot_for, split_group
@@ -97,7 +99,9 @@ class Attention(Strategy):
             return None
         scores, rows = found
         reason = _why_apart(op, scores, rows, values, facts)
-        return NoMatch(reason) if reason else Group((scores, *rows, values))
+        if reason:
+            return NoMatch(reason)
+        return _with_sources((scores, *rows, values), facts)
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_attention(s, lowered, target)
@@ -118,8 +122,6 @@ def _rows_before(op: Op, facts: Facts) -> tuple[Region, list[Region]] | None:
         elif is_row_reduction(region) or is_elementwise(region):
             rows.add(region)
             waiting += _feeders(region, facts)
-        else:
-            return None
     products = [r for r in found if any(facts.info(o).is_matrix_product for o in r.ops)]
     if len(products) != 1 or len(found) != 1:
         return None
@@ -136,6 +138,30 @@ def _feeders(region: Region | None, facts: Facts) -> list[Region]:
     ops = () if region is None else region.ops
     found = dict.fromkeys(facts.region(v.op) for o in ops for v in o.operands)
     return [r for r in found if r is not None and r is not region]
+
+
+def _with_sources(group: Sequence[Region], facts: Facts) -> Group:
+    """The regions with those that only move or widen what nothing but these reads: parts of caches. Keys and values are
+    copied, or read but once, and may be widened then."""
+    inside = {o for r in group for o in r.ops}
+    found: list[Region] = []
+    for region in group:
+        for feeder in _feeders(region, facts):
+            users = {u for o in feeder.ops for v in o.results for u in v.users}
+            if (
+                feeder not in (*group, *found) and is_elementwise(feeder)
+                and users <= {*inside, *feeder.ops} and all(_moves_or_widens(o, facts) for o in feeder.ops)
+            ):  # fmt: skip
+                found.append(feeder)
+    return Group((*found, *group))
+
+
+def _moves_or_widens(op: Op, facts: Facts) -> bool:
+    """Whether elements of its result are those of its only operand, if in more bits."""
+    info = facts.info(op)
+    if info.is_alias or info.is_index_map:
+        return True
+    return info.is_pointwise and len(op.operands) == 1 and dtype_of(op.operands[0]).bits < dtype_of(op.result).bits
 
 
 def _place(region: Region, facts: Facts) -> int:
@@ -244,8 +270,32 @@ def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op,
     scores, scores_reader = _scores(s, form, size, block.outer, copies, target, groups[0])
     for sums in (scores, values):
         pack_all_columns(s, sums.add, home or block.outer, target)
+    _skip_masked(s, block.outer, [*scores_reader.outer, *scores_reader.tile][0])
     _join_rows(s, form, copies)
     return copies, [*scores.nests, scores_reader, *values.nests, reader]
+
+
+def _skip_masked(s: Schedule, block: Op, scores: Op) -> None:
+    """Leave out the keys that no row of a block sees, where conditions on positions mask the scores that the nest
+    `scores` stores. Whole vectors of the sums of weights are left out, so that bits do not depend on it."""
+    for store in stores_in(scores):
+        if _selects_by_position(store.operands[0]):
+            with s.noting("keys that are masked in all rows of a block are multiplied, too"):
+                s.skip_masked(block, store.operands[1], MAX_LANES)
+
+
+def _selects_by_position(value: Value) -> bool:
+    """Whether a scalar is selected by a condition on positions, or selected of what is."""
+    op = value.op
+    if op is None or not scalar_operation(op).conditions:
+        return False
+    return _is_of_positions(op.operands[0]) or any(map(_selects_by_position, op.operands[1:]))
+
+
+def _is_of_positions(value: Value) -> bool:
+    """Whether a scalar follows from the variables of loops and dims alone."""
+    op = value.op
+    return op is not None and op.name != "load" and all(map(_is_of_positions, op.operands))
 
 
 def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], list[Nest]]:

@@ -187,9 +187,9 @@ def dequantize(
 def widen_by_columns(
     s: Schedule, sums: TileSums, weights: Dequantized, taken: Op
 ) -> tuple[TileSums, Dequantized]:
-    """Where elements of words are `taken` together, widen and multiply one vector of columns after the other: those of
-    a whole step would be more than registers hold."""
-    if weights.together is None or taken.parent is None or weights.count != WORD_BYTES:
+    """Where elements are `taken` together, widen and multiply one vector of columns after the other: those of a whole
+    step would be more than registers hold, unless they are pairs of few columns."""
+    if weights.together is None or taken.parent is None:
         return sums, weights
     within = weights.loops.index(weights.together) + 1
     filled = [o for o in weights.loops[within:-1] if o.parent is not None]
@@ -200,6 +200,8 @@ def widen_by_columns(
     if len(filled) != 1 or len(read) != 1:
         return sums, weights
     (first,), (second,) = filled, read
+    if weights.count == PAIR and extent_of(first).value * PAIR <= MOST_UNROLLED:
+        return sums, weights
     others = [o for o in tile if o is not second]
     with s.noting("weights of all columns are widened before they are multiplied"):
         s.reorder(first, weights.together)

@@ -32,7 +32,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.edit import buffer_type, extent_of, kind_of
+from tilewright.loops.edit import buffer_type, extent_of, kind_of, loops_in
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
@@ -61,6 +61,9 @@ from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.dots import Dot
 from tilewright.target.target import VECTOR_BYTES, Target
+
+MOST_UNROLLED = 4
+"""Vectors of a group of elements that are rounded without a loop over them: such loops end as soon as they begin."""
 
 
 class RoundedRows(Strategy):
@@ -225,6 +228,7 @@ def _round(s: Schedule, made: Rounded, target: Target) -> Op:
     for loops in made.rows:
         for terms in loops[depth:]:
             vectorize_inner(s, terms, target)
+    _unroll(s, [o for o in loops_in(over) if o is not over and known(extent_of(o)) in range(2, MOST_UNROLLED + 1)])
     with s.noting("rows are rounded by one thread"):
         s.parallel(over)
     return over

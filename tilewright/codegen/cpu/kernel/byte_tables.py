@@ -1,14 +1,17 @@
-"""Elements of tables of 256 bytes, by the instructions that look up bytes in registers."""
+"""Elements of tables of 256 bytes, or of 16, by the instructions that look up bytes in registers; of other tables from
+memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import sha256
 
+from tilewright.codegen.cpu.kernel.lanes import literal, register_type, vector
 from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
-from tilewright.target.byte_tables import ByteTable
+from tilewright.target.byte_tables import ByteTable, LevelTable
 
 SIZE = 256
 
@@ -16,14 +19,54 @@ SIZE = 256
 def looked_up(how: ByteTable, pointer: str, dtype: DType, at: Reg) -> Reg:
     """The elements of `dtype` (a byte) at `at` (u8) of the table at `pointer`."""
     find = _by_parts if how.adds else _by_bits
+
+    def some(name: str, at: Reg) -> Reg:
+        return find(how, name, partial(_load, at.text, pointer, at.lanes), at)
+
+    return _in_pieces(how.calls, some, dtype, at)
+
+
+def level_of(how: LevelTable | None, at: Reg, levels: Sequence[float], dtype: DType) -> Reg:
+    """Of 16 levels of `dtype` those of codes `at` (u4)."""
+    if how is None or dtype.bits != 8 or not dtype.is_int or at.lanes == 1:
+        digest = sha256(repr(levels).encode()).hexdigest()[:16]
+        return gathered(f"tw_levels_{dtype.name}_{digest}", levels, dtype, at)
+
+    def some(name: str, at: Reg) -> Reg:
+        items = ", ".join(f"i8 {int(levels[k % len(levels)])}" for k in range(at.lanes))
+        return at.text.call(dt.u8, at.lanes, name, at.text.named(f"<{items}>", dt.u8, at.lanes), at)
+
+    return _in_pieces(how.calls, some, dtype, at)
+
+
+def gathered(name: str, numbers: Sequence[float], dtype: DType, at: Reg) -> Reg:
+    """Elements of a table in memory, whose contents its name tells, by the bits of `at`."""
+    text, n, element = at.text, at.lanes, register_type(dtype)
+    items = ", ".join(f"{element} {literal(dtype, v)}" for v in numbers)
+    size = f"[{len(numbers)} x {element}]"
+    text.globals[name] = f"@{name} = internal unnamed_addr constant {size} [{items}], align 64"
+    index = text.emit(f"zext {at.typed} to {vector('i64', n)}")
+    table = text.emit(f"getelementptr {element}, ptr @{name}, {vector('i64', n)} {index}")
+    if n == 1:
+        return text.reg(dtype, 1, f"load {element}, ptr {table}, align {dtype.bytes}")
+    kind = "f" if dtype.is_float else "i"
+    call = f"call <{n} x {element}> @llvm.masked.gather.v{n}{kind}{8 * dtype.bytes}.v{n}p0(<{n} x ptr> "
+    return text.reg(
+        dtype, n, f"{call}align {dtype.bytes} {table}, <{n} x i1> splat (i1 true), <{n} x {element}> poison)"
+    )
+
+
+def _in_pieces(
+    calls: Sequence[tuple[int, str]], find: Callable[[str, Reg], Reg], dtype: DType, at: Reg
+) -> Reg:
+    """What `find` makes of all lanes of `at`, by instructions for pieces of it."""
     parts: list[Reg] = []
     first = 0
     while first < at.lanes:
         left = at.lanes - first
-        lanes, name = next((c for c in how.calls if c[0] <= left), how.calls[-1])
+        lanes, name = next((c for c in calls if c[0] <= left), calls[-1])
         taken = min(left, lanes)
-        some = _widened(at.part(first, taken), lanes)
-        parts.append(find(how, name, partial(_load, at.text, pointer, lanes), some).part(0, taken))
+        parts.append(find(name, _widened(at.part(first, taken), lanes)).part(0, taken))
         first += taken
     while len(parts) > 1:
         both = range(2 * parts[0].lanes)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tilewright.codegen.cpu.kernel.byte_tables import gathered, level_of
 from tilewright.codegen.cpu.kernel.functions import absolute, intrinsic
 from tilewright.codegen.cpu.kernel.indices import Indices
 from tilewright.codegen.cpu.kernel.lanes import literal, register_type, vector
@@ -15,7 +16,6 @@ from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
-from tilewright.ir.scalar import converted_from
 from tilewright.ir.sym import Sym
 from tilewright.loops.analysis.fields import JoinedFields, TakenField, field_of, fields_operand
 from tilewright.target.target import Target
@@ -233,17 +233,8 @@ def _through_half(x: Reg, form: _SmallFloat) -> Reg:
 
 def _from_table(x: Reg) -> Reg:
     """A float of up to 8 bits as float32, from a table of all bytes."""
-    text, n = x.text, x.lanes
     values = np.arange(256, dtype=np.uint8).view(x.dtype.storage).astype(np.float32)
-    name = f"tw_decode_{x.dtype.name}"
-    items = ", ".join(f"float {literal(dt.f32, float(v))}" for v in values)
-    text.globals[name] = f"@{name} = internal unnamed_addr constant [256 x float] [{items}], align 64"
-    index = text.emit(f"zext {x.typed} to {vector('i64', n)}")
-    table = text.emit(f"getelementptr float, ptr @{name}, {vector('i64', n)} {index}")
-    if n == 1:
-        return text.reg(dt.f32, 1, f"load float, ptr {table}, align 4")
-    call = f"call <{n} x float> @llvm.masked.gather.v{n}f32.v{n}p0(<{n} x ptr> align 4 {table}, "
-    return text.reg(dt.f32, n, f"{call}<{n} x i1> splat (i1 true), <{n} x float> poison)")
+    return gathered(f"tw_decode_{x.dtype.name}", [float(v) for v in values], dt.f32, x)
 
 
 def _encoded(x: Reg, to: _SmallFloat) -> Reg:
@@ -273,12 +264,15 @@ def _encoded(x: Reg, to: _SmallFloat) -> Reg:
 
 
 def packed_as(op: Op, values: Mapping[Value, Reg], indices: Indices, target: Target) -> Reg | None:
-    """What an op converts, where that is a half of a byte or fields of words; None for other ops, and where the machine
-    does that best by the letter."""
+    """What an op converts, where that is a half of a byte or fields of words, and levels; None for other ops, and where
+    the machine does that best by the letter."""
     dtype = op.result.scalar.dtype
     half = _half_operand(op, values) if dtype is dt.f32 else None
+    found = None if half is None else _half_as_float(half, indices, target)
+    if found is None and (levels := op.attrs.get("levels")) is not None:
+        return level_of(target.level_table, values[op.operands[0]], levels, dtype)
     if half is not None:
-        return _half_as_float(half, indices, target)
+        return found
     fields = fields_operand(op) if dtype is dt.f32 or dtype.is_int else None
     return None if fields is None else _converted_fields(fields, dtype, values, indices, target)
 
@@ -290,22 +284,26 @@ HALF_BITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """An element of `dtype` (i4, u4): the low bits of `byte` after a shift to the right by `shift` (0 or 4)."""
+    """An element of `dtype` (i4, u4): the low bits of `byte` after a shift to the right by `shift` (0 or 4). `levels`
+    are the numbers that it stands for, if it is not itself one."""
 
     byte: Reg
     shift: int
     dtype: DType
+    levels: Sequence[float] = ()
 
 
 def _half_operand(op: Op, values: Mapping[Value, Reg]) -> Half | None:
-    """What a cast to float32 converts, where that is a half of a byte; None for other casts."""
-    source = converted_from(op.result)
-    taken = None if source is None else field_of(source)
+    """What becomes float32, where that is a half of a byte, or its level; None for other ops."""
+    source, levels = op.operands[0], op.attrs.get("levels", ())
+    if not levels and source.op is not None and (levels := source.op.attrs.get("levels", ())):
+        source = source.op.operands[0]
+    taken = field_of(source)
     if taken is None or not taken.is_half:
         return None
     amount = values[taken.shift]
     shift = int(amount.name) if amount.is_literal and amount.lanes == 1 else -1
-    return Half(values[taken.load.result], shift, taken.dtype) if shift in (0, HALF_BITS) else None
+    return Half(values[taken.load.result], shift, taken.dtype, levels) if shift in (0, HALF_BITS) else None
 
 
 def _half_as_float(half: Half, indices: Indices, target: Target) -> Reg | None:
@@ -319,10 +317,15 @@ def _half_as_float(half: Half, indices: Indices, target: Target) -> Reg | None:
         return None
     x, table = half.byte, target.float_table
     has_table = table is not None and x.lanes == table.lanes
+    if half.levels and not has_table:
+        return None
     opcode = "sext" if half.dtype is dt.i4 and not has_table else "zext"
     wide = indices.once((opcode, x.name), lambda: x.convert(opcode, dt.i32))
     if table is not None and has_table:
-        return _in_mantissa(wide, half.dtype) if half.shift else _looked_up(table.call, wide, half.dtype)
+        if half.shift and not half.levels:
+            return _in_mantissa(wide, half.dtype)
+        numbers = half.levels or (range(16) if half.dtype is dt.u4 else (*range(8), *range(-8, 0)))
+        return _looked_up(table.call, wide >> half.shift if half.shift else wide, numbers)
     if half.dtype is dt.u4:
         return (wide >> HALF_BITS if half.shift else wide & 15).to(dt.f32)
     if half.shift:
@@ -330,10 +333,9 @@ def _half_as_float(half: Half, indices: Indices, target: Target) -> Reg | None:
     return (wide << 32 - HALF_BITS).arithmetic_shift(32 - HALF_BITS).to(dt.f32)
 
 
-def _looked_up(call: str, at: Reg, dtype: DType) -> Reg:
+def _looked_up(call: str, at: Reg, numbers: Sequence[float]) -> Reg:
     """Numbers by the low bits of `at`, of which the instruction asks for no others."""
-    values = [float(v) for v in (range(16) if dtype is dt.u4 else (*range(8), *range(-8, 0)))]
-    items = ", ".join(f"float {literal(dt.f32, v)}" for v in values)
+    items = ", ".join(f"float {literal(dt.f32, float(v))}" for v in numbers)
     table = at.text.named(f"<{items}>", dt.f32, at.lanes)
     return at.text.call(dt.f32, at.lanes, call, table, at)
 

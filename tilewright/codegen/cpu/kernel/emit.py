@@ -586,6 +586,7 @@ _HANDLERS = {
     "index": _Kernel._index,
     "cast": _Kernel._cast,
     "bitcast": _Kernel._bitcast,
+    "level": _Kernel._cast,
     "bind": _Kernel._bind,
     "select": _Kernel._select,
     "check": _Kernel._check,

@@ -39,11 +39,38 @@ same bits from every thread. Signals stay with the host's own threads, apart fro
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.program.pool_platform import ASLEEP, IDLE, OFFERED, QUIT, TAKEN, platform_ir
+from tilewright.codegen.cpu.program.pool_platform import (
+    ASLEEP,
+    IDLE,
+    OFFERED,
+    QUIT,
+    TAKEN,
+    has_threads,
+    platform_ir,
+)
+
+_ALONE = """
+define void @tw_parallel(ptr %pool, ptr %fn, ptr %args, i64 %n) nounwind {
+  %some = icmp sgt i64 %n, 0
+  br i1 %some, label %run, label %done
+run:
+  call void %fn(ptr %args, i64 0, i64 %n, i64 0)
+  br label %done
+done:
+  ret void
+}
+define void @tw_parallel_ordered(ptr %pool, ptr %fn, ptr %args, i64 %n, i1 %backwards) nounwind {
+  call void @tw_parallel(ptr %pool, ptr %fn, ptr %args, i64 %n)
+  ret void
+}
+"""
 
 
 def pool_ir(triple: str) -> str:
-    """The pool for a target triple, a complete module; TargetError where no pool is known for the triple."""
+    """The pool for a target triple, a complete module; TargetError where no pool is known for the triple. Without
+    threads it is two functions that run all of a loop."""
+    if not has_threads(triple):
+        return f'target triple = "{triple}"\n{_ALONE}'
     parts = [
         f'target triple = "{triple}"',
         _TYPES,

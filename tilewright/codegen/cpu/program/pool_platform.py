@@ -49,8 +49,15 @@ def platform_ir(triple: str) -> str:
     return "\n".join(parts)
 
 
+def has_threads(triple: str) -> bool:
+    """Whether code for a triple brings a pool: WebAssembly has one thread, and no system below it."""
+    return not triple.startswith("wasm")
+
+
 def check_platform(triple: str) -> None:
     """TargetError where no pool is known: before any work."""
+    if not has_threads(triple):
+        return
     _arch(triple)
     _system(triple)
 
@@ -67,6 +74,12 @@ def _system(triple: str) -> _System:
         return _LINUX
     if "darwin" in triple or "macos" in triple:
         return _DARWIN
+    if not has_threads(triple):
+        raise TargetError(
+            "loops, branches and sizes that follow from values need the memory and the clock of a system, and "
+            "WebAssembly has none",
+            hint="fix what decides them (--constant, --shape), or run the model on another target",
+        )
     raise TargetError(f"no code can be made for the operating system of {triple}", hint=_SUPPORTED)
 
 

@@ -36,8 +36,8 @@ struct model_model {
   int is_planned;
   size_t current; /* the program that runs for the last shapes */
   size_t arena, scratch;
-  void *call[7];
-  void **in_data, **out_data;
+  word call[7];
+  word *in_data, *out_data;
   int64_t *in_shapes, *out_shapes, *planned_shapes;
   int64_t *dims;
   int64_t *frame;

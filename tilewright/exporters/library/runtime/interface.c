@@ -6,7 +6,7 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
                      int32_t threads, tw_needs *needs) {
   text *error = &last_error;
   int64_t in_shapes[COUNT(INPUT_AXES)], out_shapes[COUNT(OUTPUT_AXES)], dims[COUNT(MOST_DIMS)], found[2];
-  void *in_data[COUNT(INPUTS + STATES)];
+  word in_data[COUNT(INPUTS + STATES)];
   size_t sizes[COUNT(OUTPUTS)], number;
   model_model measured;
   if (!needs) return failed(error, TW_BAD_ARGUMENT, "needs is null");
@@ -17,10 +17,10 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   number = choose(inputs);
   if (programs[number].steps)
     return failed(error, TW_UNKNOWN_SIZE, "sizes follow from values that are computed: they are known after a run");
-  for (size_t k = 0; k < INPUTS; k++) in_data[k] = inputs[k].data;
+  for (size_t k = 0; k < INPUTS; k++) in_data[k].at = inputs[k].data;
   for (size_t k = 0; k < STATES; k++) {
-    in_data[INPUTS + k] = (void *)(uintptr_t)first_of(k);
-    if (PLAN_READS_DATA && !in_data[INPUTS + k])
+    in_data[INPUTS + k].at = (void *)(uintptr_t)first_of(k);
+    if (PLAN_READS_DATA && !in_data[INPUTS + k].at)
       return failed(error, TW_UNKNOWN_SIZE, "sizes follow from a state whose first value is in the file of weights");
   }
   status = plan_any(&number, in_shapes, in_data, dims, out_shapes, found, error);
@@ -51,10 +51,10 @@ static tw_status begin(model_model *model, text *error) {
 #endif
   tw_status status = find_weights(model, error);
   if (status) return status;
-  model->call[1] = model->in_data;
-  model->call[2] = model->out_data;
-  model->call[3] = (void *)(uintptr_t)model->weights;
-  model->call[6] = model->dims;
+  model->call[1].at = model->in_data;
+  model->call[2].at = model->out_data;
+  model->call[3].at = (void *)(uintptr_t)model->weights;
+  model->call[6].at = model->dims;
   fill_states(model);
 #ifndef TW_FREESTANDING
   watch_forks();
@@ -64,7 +64,7 @@ static tw_status begin(model_model *model, text *error) {
     if (!model->pool) return failed(error, TW_NO_MEMORY, "no memory for the threads");
   }
 #endif
-  model->call[0] = model->pool;
+  model->call[0].at = model->pool;
   return TW_OK;
 }
 
@@ -140,7 +140,7 @@ static tw_status run(model_model *model, const tw_tensor *inputs, size_t input_c
   if (model->forks != atomic_load(&forks)) { /* the threads of the pool stayed with the parent */
     model->forks = atomic_load(&forks);
     if (model->pool) model->pool = model_tw_pool_create(model->threads, NULL, TW_SPIN_NS);
-    model->call[0] = model->pool;
+    model->call[0].at = model->pool;
   }
 #endif
   if (model->states_lost)

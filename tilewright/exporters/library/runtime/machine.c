@@ -83,8 +83,8 @@ static const char *missing_feature(void) {
   }
   for (size_t k = 0; k < sizeof cpu_features / sizeof *cpu_features; k++) {
     const cpu_feature *f = cpu_features + k;
-    unsigned word = f->leaf == 3 ? extended[f->reg] : regs[f->leaf][f->reg];
-    if (!(word >> f->bit & 1) || (states & f->states) != f->states) return f->name;
+    unsigned bits = f->leaf == 3 ? extended[f->reg] : regs[f->leaf][f->reg];
+    if (!(bits >> f->bit & 1) || (states & f->states) != f->states) return f->name;
   }
 #elif defined(__aarch64__) && defined(__linux__)
   for (size_t k = 0; k < sizeof cpu_features / sizeof *cpu_features; k++) {

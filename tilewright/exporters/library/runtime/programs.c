@@ -19,8 +19,8 @@ static void *take(unsigned char *base, size_t *at, size_t bytes) {
 
 static size_t lay_out(model_model *model, unsigned char *base) {
   size_t at = aligned(sizeof *model);
-  model->in_data = take(base, &at, sizeof(void *) * (INPUTS + STATES));
-  model->out_data = take(base, &at, sizeof(void *) * (OUTPUTS + STATES));
+  model->in_data = take(base, &at, sizeof(word) * (INPUTS + STATES));
+  model->out_data = take(base, &at, sizeof(word) * (OUTPUTS + STATES));
   model->in_shapes = take(base, &at, sizeof(int64_t) * INPUT_AXES);
   model->planned_shapes = take(base, &at, sizeof(int64_t) * INPUT_AXES);
   model->out_shapes = take(base, &at, sizeof(int64_t) * OUTPUT_AXES);
@@ -107,7 +107,7 @@ static size_t choose(const tw_tensor *inputs) {
 }
 
 /* Fill `dims`, `out_shapes`, and sizes of arena and scratch. */
-static tw_status plan(const program *of, const int64_t *in_shapes, void *const *in_data, int64_t *dims,
+static tw_status plan(const program *of, const int64_t *in_shapes, const word *in_data, int64_t *dims,
                       int64_t *out_shapes, int64_t sizes[2], text *error) {
   if (!of->plan) {
     size_t at = 0;
@@ -126,7 +126,7 @@ static tw_status plan(const program *of, const int64_t *in_shapes, void *const *
 }
 
 /* As `plan`, by the program of a number, or the one that broadcasts where it refuses the sizes. */
-static tw_status plan_any(size_t *number, const int64_t *in_shapes, void *const *in_data, int64_t *dims,
+static tw_status plan_any(size_t *number, const int64_t *in_shapes, const word *in_data, int64_t *dims,
                           int64_t *out_shapes, int64_t sizes[2], text *error) {
   tw_status status = plan(programs + *number, in_shapes, in_data, dims, out_shapes, sizes, error);
   if (HAS_BROADCASTING && status == TW_BAD_INPUT && *number != PROGRAMS - 1) {
@@ -215,15 +215,15 @@ static tw_status give_outputs(model_model *model, tw_tensor *outputs, const size
   tw_status status = reserve(model, bytes);
   if (status) return status;
   unsigned char *work = model->work;
-  model->call[4] = work;
-  model->call[5] = work + aligned(model->arena);
+  model->call[4].at = work;
+  model->call[5].at = work + aligned(model->arena);
   for (size_t k = 0; k < OUTPUTS; k++) {
     if (!outputs[k].data) {
       model->given[k] = outputs[k].data = work + first;
       outputs[k].bytes = sizes[k];
       first += aligned(sizes[k]);
     }
-    model->out_data[k] = outputs[k].data;
+    model->out_data[k].at = outputs[k].data;
   }
   return TW_OK;
 }
@@ -231,10 +231,10 @@ static tw_status give_outputs(model_model *model, tw_tensor *outputs, const size
 static tw_status run_kernels(model_model *model, const tw_tensor *inputs, tw_tensor *outputs, size_t number) {
   size_t sizes[COUNT(OUTPUTS)];
   tw_status status;
-  for (size_t k = 0; k < INPUTS; k++) model->in_data[k] = inputs[k].data;
+  for (size_t k = 0; k < INPUTS; k++) model->in_data[k].at = inputs[k].data;
   for (size_t k = 0; k < STATES; k++) {
-    model->in_data[INPUTS + k] = model->state[k];
-    model->out_data[OUTPUTS + k] = model->state_beside[k];
+    model->in_data[INPUTS + k].at = model->state[k];
+    model->out_data[OUTPUTS + k].at = model->state_beside[k];
   }
   if (!model->is_planned || programs[model->current].reads_data || !same_shapes(model)) {
     int64_t needs[2];

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tilewright.exporters.onnx.forms.registry import direct, form, rewritten
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import sym
 from tilewright.ir.types import product, row_major
 from tilewright.ops import elementwise as ew
-from tilewright.ops.define import OPERATORS
+from tilewright.ops.define import OPERATORS, constant
 from tilewright.ops.index import gather
 from tilewright.ops.reduce import reduce_sum
 from tilewright.ops.source import dim_value, full, iota, sym_tensor
@@ -93,6 +95,14 @@ def table_lookup(op: Op) -> Value:
     if x.tensor.dtype.kind == "int":
         position = ew.select(ew.lt(position, 0), ew.add(position, 256), position)
     return gather(table, position, axis=0)
+
+
+@rewritten("level")
+def level(op: Op) -> Value:
+    """A number of 16, by a code."""
+    (codes,), dtype = op.operands, op.attrs["dtype"]
+    levels = constant(np.array(op.attrs["levels"]).astype(dtype.storage), "levels")
+    return gather(levels, ew.cast(codes, dtype=dt.i64), axis=0)
 
 
 @form("positions")

@@ -9,23 +9,23 @@ from typing import Any
 
 from tilewright.frontends.decoders.blocks import Heads
 from tilewright.frontends.decoders.building import Building
+from tilewright.frontends.decoders.caches import CachedRows
 from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.problems import shown
-from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym
 
-States = Callable[[Config, int], Mapping[str, Declared]]
+States = Callable[[Config, int], Mapping[str, Declared | CachedRows]]
 
 
-def caches(config: Config, capacity: int) -> dict[str, Declared]:
-    """Keys and values of each layer, [1, groups, capacity, size]."""
+def caches(config: Config, capacity: int) -> dict[str, Declared | CachedRows]:
+    """Keys and values of each layer."""
     heads = Heads.of(config)
-    shape = (1, heads.groups, capacity, heads.size)
+    rows = CachedRows(heads.groups, capacity, heads.size)
     layers = range(config.count("num_hidden_layers"))
-    return {f"{name}.{k}": Declared(dt.f32, shape) for k in layers for name in ("keys", "values")}
+    return {f"{name}.{k}": rows for k in layers for name in ("keys", "values")}
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,13 @@ class Architecture:
         """The config with what it leaves unsaid."""
         missing = {name: value for name, value in self.defaults.items() if name not in config}
         return config.over({n: v(config) if callable(v) else v for n, v in missing.items()})
+
+    def kept(self, config: Config, capacity: int, stored: str) -> dict[str, Declared]:
+        """The states, of which caches are `stored` so."""
+        found: dict[str, Declared] = {}
+        for name, state in self.states(config, capacity).items():
+            found |= state.states(name, stored) if isinstance(state, CachedRows) else {name: state}
+        return found
 
 
 ARCHITECTURES: dict[str, Architecture] = {}

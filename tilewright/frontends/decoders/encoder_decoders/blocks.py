@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from tilewright.frontends.decoders.blocks import Activation, Heads, cached_attention, kept_behind
+from tilewright.frontends.decoders.blocks import Activation, Heads, cached_attention
 from tilewright.frontends.decoders.building import Building, Encoding, WeightGroup
+from tilewright.frontends.decoders.caches import CachedRows, attended, kept_behind
 from tilewright.frontends.decoders.config import MAX_PARTS, Config
-from tilewright.frontends.inputs import Declared
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
 from tilewright.ir.sym import Sym, sym
@@ -41,7 +41,8 @@ class Attending:
     def encoding(self, part: WeightGroup, x: Value, bias: Value | None = None) -> Value:
         """Of all rows of x [1, rows, width] to all of them; a `bias` [heads, rows, rows] is added to the scores."""
         q, k, v = self._apart(part, (x, x, x))
-        return self._result(part, self._attended(q, k, v, bias), x)
+        masked = () if bias is None else (reshape(bias, shape=(1, *shape_of(bias))),)
+        return self._result(part, from_heads(attention(q, k, v, *masked, scale=self.scale)), x)
 
     def decoding(self, m: Building, part: WeightGroup, layer: int, x: Value, bias: Value | None = None) -> Value:
         """Of the new positions x [1, steps, width] to all up to their own; a `bias` is [heads, steps, past + steps]."""
@@ -54,8 +55,8 @@ class Attending:
         q, k, v = self._apart(part, (x, encoded, encoded))
         pairs = ((CROSS_KEYS, k), (CROSS_VALUES, v))
         before = encoding_of(m).before
-        k, v = (kept_behind(m.lane, f"{name}.{layer}", new, before, sym(0)) for name, new in pairs)
-        return self._result(part, self._attended(q, k, v, None), x)
+        keys, values = (kept_behind(m.lane, f"{name}.{layer}", new, before, sym(0)) for name, new in pairs)
+        return self._result(part, from_heads(attended(q, keys, values, scale=self.scale)), x)
 
     def _apart(self, part: WeightGroup, of: tuple[Value, Value, Value]) -> tuple[Value, Value, Value]:
         """[1, heads, rows, size] of each."""
@@ -63,10 +64,6 @@ class Attending:
         named = zip(of, self.names, self.biased, strict=False)
         q, k, v = (to_heads(part.dense(x, name, rows, bias=bias), count) for x, name, bias in named)
         return q, k, v
-
-    def _attended(self, q: Value, k: Value, v: Value, bias: Value | None) -> Value:
-        masked = () if bias is None else (reshape(bias, shape=(1, *shape_of(bias))),)
-        return from_heads(attention(q, k, v, *masked, scale=self.scale))
 
     def _result(self, part: WeightGroup, found: Value, x: Value) -> Value:
         return part.dense(found, self.names[3], shape_of(x)[-1].value, bias=self.biased[3])
@@ -80,16 +77,16 @@ def encoding_of(m: Building) -> Encoding:
 
 def crossing_caches(
     heads: Callable[[Config], Heads], layers: str, room: Callable[[Config, int], int],
-) -> Callable[[Config, int], Mapping[str, Declared]]:
+) -> Callable[[Config, int], Mapping[str, CachedRows]]:
     """What an encoder-decoder keeps: for each layer of the decoder keys and values of its positions, and those of the
     encoder's, for which there is `room`."""
 
-    def states(config: Config, capacity: int) -> dict[str, Declared]:
+    def states(config: Config, capacity: int) -> dict[str, CachedRows]:
         own = heads(config)
         sizes = {"keys": capacity, "values": capacity}
         sizes |= dict.fromkeys((CROSS_KEYS, CROSS_VALUES), room(config, capacity))
         return {
-            f"{name}.{k}": Declared(dt.f32, (1, own.count, size, own.size))
+            f"{name}.{k}": CachedRows(own.count, size, own.size)
             for k in range(config.count(layers))
             for name, size in sizes.items()
         }

@@ -24,10 +24,16 @@ from torch._export.serde.serialize import (
     deserialize_scalar_type,
 )
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from tilewright.frontends.files import check_file
 from tilewright.frontends.problems import shown
-from tilewright.frontends.torch.archive.text import checked_program, guards_in, operators_of
+from tilewright.frontends.torch.archive.text import (
+    checked_program,
+    guards_in,
+    operators_of,
+    with_known_containers,
+)
 from tilewright.ir.diag import ModelError, TilewrightError, UnsupportedError
 
 _AGAIN = "export the model again with torch.export.save"
@@ -85,6 +91,7 @@ class _Archive:
         whole = self._json(names[0])
         text, guards = checked_program(whole), guards_in(whole)
         _require_operators(operators_of(text))
+        text = with_known_containers(text, pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE)
         program = _dict_to_dataclass(schema.ExportedProgram, text)
         major = program.schema_version.major
         if major != schema.SCHEMA_VERSION[0]:

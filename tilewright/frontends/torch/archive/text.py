@@ -4,12 +4,15 @@ there, and are evaluated."""
 from __future__ import annotations
 
 import ast
+import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from contextlib import suppress
 from typing import Any
 
 from tilewright.frontends.problems import shown
+from tilewright.frontends.torch.trees import names_in
 from tilewright.ir.diag import ModelError, UnsupportedError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -67,6 +70,30 @@ def checked_program(text: Any) -> dict[str, Any]:
     return {**text, "guards_code": []}
 
 
+def with_known_containers(text: dict[str, Any], known: Container[str]) -> dict[str, Any]:
+    """A checked program in which containers of other packages, which PyTorch knows while these are imported, are lists
+    of what is in them, or dicts where their context is the names of it: the order of their parts stays."""
+    for signature in _nodes(text):
+        for name in ("in_spec", "out_spec"):
+            with suppress(KeyError, TypeError, ValueError):  # none, or no JSON: PyTorch says what is wrong with it
+                tree = json.loads(signature[name])
+                if _replace_containers(tree, known):
+                    signature[name] = json.dumps(tree)
+    return text
+
+
+def _replace_containers(tree: Any, known: Container[str]) -> bool:
+    """Whether there were any."""
+    others = [node for node in _nodes(tree) if isinstance(kind := node.get("type"), str) and kind not in known]
+    for node in others:
+        names = None
+        with suppress(KeyError, TypeError, ValueError):
+            names = names_in(json.loads(node["context"]), len(node["children_spec"]))
+        kind = "list" if names is None else "dict"
+        node["type"], node["context"] = f"builtins.{kind}", json.dumps(names)
+    return bool(others)
+
+
 def guards_in(text: Any) -> list[str]:
     """What the program takes for granted of sizes: lines of Python that are never run. ModelError for other things."""
     found = text.get("guards_code", []) if isinstance(text, dict) else []
@@ -86,13 +113,18 @@ def operators_of(text: Any) -> set[tuple[str, str]]:
 
 def _pairs(tree: Any) -> Iterator[tuple[str, Any]]:
     """Every key with its value, however deep."""
+    for node in _nodes(tree):
+        yield from list(node.items())
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping, however deep, before what is in it."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, dict):
-            for key, value in list(node.items()):
-                yield key, value
-                waiting.append(value)
+            yield node
+            waiting += node.values()
         elif isinstance(node, list):
             waiting += node
 

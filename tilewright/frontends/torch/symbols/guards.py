@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from tilewright.frontends.inputs import Bounds
 from tilewright.frontends.torch.symbols.reading import UnreadableGuardError, WrittenGuard
 from tilewright.frontends.torch.symbols.sizes import Sizes
+from tilewright.frontends.torch.trees import tree_of_numbers
 from tilewright.frontends.translation import Translation
 from tilewright.ir import sym as s
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
@@ -94,8 +95,8 @@ def _paths(program: ExportedProgram) -> dict[str, str]:
     names = list(getattr(signature, "forward_arg_names", None) or [])
     if spec is None or spec.num_leaves != len(inputs):
         return found
-    tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+    for path, leaf in pytree.tree_flatten_with_path(tree_of_numbers(spec))[0]:
+        found.setdefault(f"L['flat_args'][{leaf}]", inputs[leaf])
         kind, place, *inner = path
         is_positional = getattr(kind, "idx", None) == 0
         place = getattr(place, "idx", getattr(place, "key", None))

@@ -7,7 +7,7 @@ import base64
 import hmac
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -155,7 +155,7 @@ def make_app(service: Service) -> FastAPI:
     @app.post("/v1/embeddings")
     async def embeddings(request: HttpRequest) -> Response:
         _, fields = await _asked(service, request, EmbeddingFields)
-        return _json(await _embedded(service, reader, fields))
+        return _json(await _embedded(service, reader, fields, request.is_disconnected))
 
     return app
 
@@ -223,8 +223,11 @@ def _usage(fields: AnswerFields) -> bool:
     return bool(fields.stream_options and fields.stream_options.include_usage)
 
 
-async def _embedded(service: Service, reader: RequestReader, fields: EmbeddingFields) -> dict[str, Any]:
-    """Embeddings are made by a model of their own, one text after the other, beside the steps of answers."""
+async def _embedded(
+    service: Service, reader: RequestReader, fields: EmbeddingFields, left: Callable[[], Awaitable[bool]]
+) -> dict[str, Any]:
+    """Embeddings are made by a model of their own, one text after the other, beside the steps of answers, until the
+    client has `left`."""
     embed: Callable[[list[int]], np.ndarray] | None = getattr(service.model, "embed", None)
     if embed is None:
         raise RefusedError("this model has no embeddings", status=501, code="unsupported")
@@ -239,6 +242,8 @@ async def _embedded(service: Service, reader: RequestReader, fields: EmbeddingFi
     for n, tokens in enumerate(prompts):
         try:
             async with service.embedding:
+                if await left():
+                    raise RefusedError("the client has left", status=499)  # which nobody reads
                 found = await run_in_threadpool(embed, tokens.tolist())
         except Exception as error:
             raise refused(error, "input") from error

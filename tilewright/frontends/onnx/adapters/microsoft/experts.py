@@ -20,15 +20,16 @@ from tilewright.ir.types import product
 from tilewright.ops import activation as act
 from tilewright.ops import elementwise as ew
 from tilewright.ops import quant
+from tilewright.ops.composites.experts import mixed_experts
 from tilewright.ops.contract import matmul
-from tilewright.ops.index import gather_elements, scatter_elements
+from tilewright.ops.index import gather, gather_elements
 from tilewright.ops.norm import softmax
 from tilewright.ops.quant import spread
 from tilewright.ops.reduce import as_dtype, reduce_sum, widened
 from tilewright.ops.shape import UndecidedDimsError
 from tilewright.ops.sort import topk
 from tilewright.ops.source import full
-from tilewright.ops.view import reshape, shape_of, split, transpose
+from tilewright.ops.view import reshape, shape_of, split
 
 _ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
     "relu": act.relu, "gelu": lambda x: act.gelu(x, approximate="tanh"), "silu": act.silu, "identity": lambda x: x,
@@ -37,11 +38,8 @@ _ACTIVATIONS: dict[str, Callable[[Value], Value]] = {
 
 @microsoft("MoE")
 def mixture_of_experts(node: Node) -> Value:
-    """Experts f2(activation(f1 x) [* f3 x]), weighted by the `k` greatest probabilities of the router.
-
-    All experts are computed for all tokens: right for any choice, and as fast as a network of all experts. Gelu is what
-    ONNX Runtime computes, with tanh.
-    """
+    """Experts f2(activation(f1 x) [* f3 x]), weighted by the `k` greatest probabilities of the router; others are not
+    read. Gelu is what ONNX Runtime computes, with tanh."""
     require_ranks(node, input1=2, input2=3, input3=2, input4=3, input5=2, input6=3, input7=2)
     if node.flag("use_sparse_mixer", 0):
         raise UnsupportedError("MoE with use_sparse_mixer is not supported")
@@ -49,7 +47,7 @@ def mixture_of_experts(node: Node) -> Value:
         None if node.optional(k) is None else _Layer(widened(node.input(k)), node.optional(k + 1)) for k in (2, 4, 6)
     )
     assert first is not None and second is not None
-    return _mixed(node, _shares(node), first, second, third)
+    return _mixed(node, first, second, third)
 
 
 @microsoft("QMoE")
@@ -66,7 +64,7 @@ def quantized_mixture_of_experts(node: Node) -> Value:
         for n, k in enumerate((2, 5, 8))
     )
     assert first is not None and second is not None
-    return _mixed(node, _shares(node), first, second, third)
+    return _mixed(node, first, second, third)
 
 
 @dataclass(frozen=True)
@@ -100,24 +98,30 @@ def _dequantized(node: Node, k: int, zeros: int) -> Value:
     return quant.dequantize_linear(q, scale, zero, dtype=dt.f32)
 
 
-def _mixed(node: Node, shares: Value, first: _Layer, second: _Layer, third: _Layer | None) -> Value:
-    """What the experts give for each token, times their shares [tokens, experts]."""
-    shape, experts = node.shape(0), shape_of(shares)[1]
-    tokens = product(shape[:-1])
-    x = reshape(widened(node.input(0)), shape=(1, tokens, shape[-1]))
-    hidden = _activated(node, _applied(first, x), None if third is None else _applied(third, x))
-    weights = reshape(transpose(shares, perm=(1, 0)), shape=(experts, tokens, 1))
-    total = reduce_sum(ew.mul(_applied(second, hidden), weights), axes=(0,), keepdims=False)
-    return as_dtype(reshape(total, shape=shape), node.dtype(0))
+def _mixed(node: Node, first: _Layer, second: _Layer, third: _Layer | None) -> Value:
+    """The sum of what the experts that a token takes give for it, times their shares."""
+    shape, experts = node.shape(0), node.known_dim(1, 1)
+    chosen, shares = _routes(node, experts)
+
+    def layers(rows: Value, at: Value) -> Value:
+        gate = None if third is None else _applied(third, rows, at)
+        return _applied(second, _activated(node, _applied(first, rows, at), gate), at)
+
+    x = reshape(widened(node.input(0)), shape=(product(shape[:-1]), shape[-1]))
+    return as_dtype(reshape(mixed_experts(x, chosen, shares, experts, layers), shape=shape), node.dtype(0))
 
 
-def _applied(layer: _Layer, x: Value) -> Value:
-    """x times the weights of each expert, plus its bias: [experts, tokens, out]."""
-    result, bias = matmul(x, layer.weights, transpose_b=True), layer.bias
+def _applied(layer: _Layer, rows: Value, at: Value) -> Value:
+    """Rows [tiles, height, in] times the weights of the expert of their tile, plus its bias: [tiles, height, out]."""
+    result, bias = matmul(rows, _picked(layer.weights, at), transpose_b=True), layer.bias
     if bias is None:
         return result
-    experts, size = shape_of(bias)
-    return ew.add(result, reshape(widened(bias), shape=(experts, 1, size)))
+    tiles, _, size = shape_of(result)
+    return ew.add(result, reshape(_picked(widened(bias), at), shape=(tiles, 1, size)))
+
+
+def _picked(stack: Value, at: Value) -> Value:
+    return gather(stack, at, axis=0, in_range=True)
 
 
 def _activated(node: Node, x: Value, gate: Value | None) -> Value:
@@ -144,9 +148,9 @@ def _activated(node: Node, x: Value, gate: Value | None) -> Value:
     return swiglu(one, other, alpha, beta, limit)
 
 
-def _shares(node: Node) -> Value:
-    """The weight of each expert for each token, [tokens, experts]; 0 for those that are not chosen."""
-    count, experts, is_quantised = node.attr("k", 1), node.known_dim(1, 1), node.op == "QMoE"
+def _routes(node: Node, experts: int) -> tuple[Value, Value]:
+    """The experts that each token takes, and their weights: i64 and f32 [tokens, k]."""
+    count, is_quantised = node.attr("k", 1), node.op == "QMoE"
     if not 1 <= count <= experts:
         raise ModelError(f"{node.op}: {count} of {experts} experts")
     values, places = topk(softmax(widened(node.input(1)), axis=1), k=count, axis=1)
@@ -155,5 +159,4 @@ def _shares(node: Node) -> Value:
         values = gather_elements(widened(given), places, axis=1)
     if node.flag("normalize_routing_weights", 0) or (is_quantised and given is None):
         values = ew.div(values, reduce_sum(values, axes=(1,), keepdims=True))
-    zeros = full(value=0.0, dtype=values.type.dtype, shape=node.shape(1))
-    return scatter_elements(zeros, places, values, axis=1)
+    return places, values

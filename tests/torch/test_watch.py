@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.runtime.watch import Span, Watch, memory, pages, refresh
+from tilewright.torch.watch import Span, Watch, memory, pages, refresh
 
 rng = np.random.default_rng(0)
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tilewright.runtime.storage.loader import llvm_binding
-
 ROW = 3
 """Words of a row: an address, a number of bytes, and their digest."""
 SCAN = 12
@@ -48,12 +46,15 @@ class NativeWatch:
 @lru_cache(maxsize=1)
 def native_watch() -> NativeWatch:
     """The functions, for this machine."""
-    llvm = llvm_binding()
-    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_triple(binding.get_process_triple()).create_target_machine(
+        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=3
     )
-    module = llvm.parse_assembly(_TEXT + (_SCANS if sys.platform == "linux" else _NO_SCANS))
-    engine = llvm.create_mcjit_compiler(module, machine, use_lmm=True)  # all of it in one block of memory
+    module = binding.parse_assembly(_TEXT + (_SCANS if sys.platform == "linux" else _NO_SCANS))
+    engine = binding.create_mcjit_compiler(module, machine, use_lmm=True)  # all of it in one block of memory
     engine.finalize_object()
     fill = ctypes.CFUNCTYPE(None, _POINTER, _COUNT)(engine.get_function_address("tw_fill_digests"))
     unchanged = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER)(engine.get_function_address("tw_unchanged"))

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tilewright.runtime.watch.native import ROW, SCAN, Call, native_watch
-from tilewright.runtime.watch.pages import PAGE, Pages, Range, scan_of
+from tilewright.torch.watch.native import ROW, SCAN, Call, native_watch
+from tilewright.torch.watch.pages import PAGE, Pages, Range, scan_of
 
 Span = tuple[int, int]
 """The address of a first byte, and a number of bytes."""

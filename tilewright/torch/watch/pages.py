@@ -20,7 +20,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright.runtime.watch.native import PAGEMAP_SCAN, SCAN
+from tilewright.torch.watch.native import PAGEMAP_SCAN, SCAN
 
 try:
     import fcntl

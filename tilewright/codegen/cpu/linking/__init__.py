@@ -1,0 +1,1 @@
+"""Linking: relocatable object files become one image, which runs wherever it lies."""

@@ -1,5 +1,0 @@
-"""Whether memory of the caller's was written to, by whatever means, since it was looked at last."""
-
-from tilewright.runtime.watch.memory import Span as Span
-from tilewright.runtime.watch.memory import Watch as Watch
-from tilewright.runtime.watch.memory import refresh as refresh
