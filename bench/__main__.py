@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = (
-    "install", "zoo", "run", "random", "cliffs", "dynamic", "real", "sizes", "roofline", "compile", "torch", "jax",
-    "table",
+    "install", "zoo", "run", "random", "cliffs", "dynamic", "real", "sizes", "roofline", "compile", "memory", "torch",
+    "jax", "table",
 )  # fmt: skip
 
 

@@ -197,8 +197,8 @@ def test_the_listing_says_what_loops_do_where_they_begin() -> None:
 
 
 @pytest.mark.parametrize("triple", ["aarch64-apple-macosx11.0", "x86_64-apple-macosx11.0"])
-def test_functions_of_macos_are_found(triple: str) -> None:
-    """Its assembler has other labels, comments and directives."""
+def test_functions_for_macos_are_found(triple: str) -> None:
+    """Its object files are ELF here, as elsewhere, and so are labels and directives."""
     text = """
     define float @total(ptr %x, i64 %n) {
     entry:
@@ -222,7 +222,7 @@ def test_functions_of_macos_are_found(triple: str) -> None:
     cpu = "apple-m1" if triple.startswith("aarch64") else "haswell"
     target = Target("mac", triple, cpu, (), 128, 32)
     kernels = report_assembly(assembly(text, target, comments=True), target)
-    assert [kernel.name for kernel in kernels] == ["_total", "_last"]
+    assert [kernel.name for kernel in kernels] == ["total", "last"]
     (loop,) = kernels[0].loops
     assert (loop.name, loop.effects.arithmetic, loop.effects.branches) == ("k", 1, 1)
     assert kernels[0].outside.instructions >= 2

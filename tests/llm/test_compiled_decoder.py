@@ -27,6 +27,7 @@ from tilewright.options import Options
 from tilewright.program.interp import run_program
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import ExecutionError, InputError, OptionError
+from tilewright.runtime.kept.reserved import Reserved
 from tilewright.target.host import host_target
 
 SMALL = Small()
@@ -153,6 +154,19 @@ def test_what_lies_behind_the_past_is_never_read() -> None:
     np.testing.assert_allclose(found.feed(TOKENS[3:4]), WANTED[3], **CLOSE)
     found.rewind(0)
     np.testing.assert_allclose(found.feed(TOKENS[:1]), WANTED[0], **CLOSE)
+
+
+def test_going_back_to_the_beginning_keeps_memory_for_what_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, given_back = decoder(), []
+    monkeypatch.setattr(Reserved, "forget", lambda _, begin, end: given_back.append(end - begin))
+    found.feed(TOKENS[:7])
+    given_back.clear()
+    found.rewind(0)
+    assert found.length == 0 and not given_back
+    np.testing.assert_allclose(found.feed(TOKENS[:5]), WANTED[4], **CLOSE)
+    assert not given_back
+    found.model.reset()
+    assert sum(given_back) > 0
 
 
 def test_layers_with_a_window_read_no_more_than_that() -> None:

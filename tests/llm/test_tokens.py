@@ -258,3 +258,34 @@ def test_names_of_cuts_are_told_apart() -> None:
     assert splits_named("llama-bpe").ignore_merges and not splits_named("qwen2").ignore_merges
     assert CONTROL[2] in byte_level_metadata()["tokenizer.ggml.tokens"]
     assert issubclass(ModelError, tilewright.TilewrightError)
+
+
+PIECES = [
+    ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("\u2581", -3.0), ("\u2581the", -2.0), ("\u2581th", -2.5),
+    ("e", -2.2), ("\u2581state", -3.0), ("s", -1.5), ("t", -4.0), ("a", -4.0), ("[PAD9]", -1000.0),
+]  # fmt: skip
+
+
+def unigrams(**changed: Any) -> dict[str, Any]:
+    """The metadata of a T5 file, without a table of characters."""
+    return {
+        "general.architecture": "t5", "t5.decoder_start_token_id": 0, "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.tokens": [name for name, _ in PIECES], "tokenizer.ggml.scores": [s for _, s in PIECES],
+        "tokenizer.ggml.token_type": [3, 3, 2, *[1] * (len(PIECES) - 4), 5], "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.add_space_prefix": True, "tokenizer.ggml.remove_extra_whitespaces": True, **changed,
+    }  # fmt: skip
+
+
+def test_unigrams_take_the_most_likely_pieces() -> None:
+    found = gguf_tokenizer(unigrams(), "m.gguf")
+    assert found.encode_read("the  states ") == [4, 7, 8, 1]
+    assert found.encode_read("thee") == [4, 6, 1]  # -4.2, not -4.7
+    assert found.encode_read("x[PAD9]") == [3, 2, 1]  # what is unused is never taken
+    assert found.decode([4, 7, 8, 1]) == "the states"
+    assert (found.special.start, found.special.ends) == ((0,), {1})
+    kept = gguf_tokenizer(unigrams(**{"tokenizer.ggml.remove_extra_whitespaces": False}), "m.gguf")
+    assert kept.encode_read("the  state") == [4, 3, 7, 1]
+    with pytest.raises(ModelError, match="no token for what is unknown"):
+        gguf_tokenizer(unigrams(**{"tokenizer.ggml.token_type": [3, 3, *[1] * (len(PIECES) - 2)]}), "m.gguf")
+    with pytest.raises(ModelError, match="the table of characters is damaged"):
+        gguf_tokenizer(unigrams(**{"tokenizer.ggml.precompiled_charsmap": [1, 2, 3]}), "m.gguf")

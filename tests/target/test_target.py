@@ -69,7 +69,7 @@ def test_host_without_avx512_gets_narrow_registers_and_says_what_is_absent() -> 
     assert "-avx512f" in target.feature_text and "+avx2" in target.feature_text
 
 
-@pytest.mark.parametrize("name", sorted(NAMED))
+@pytest.mark.parametrize("name", sorted(name for name, target in NAMED.items() if target.arch != "wasm32"))
 def test_host_has_the_facts_of_the_named_target_of_its_core(name: str) -> None:
     known = NAMED[name]
     features = dict.fromkeys(known.features, True)
@@ -130,7 +130,8 @@ def test_aliases_are_other_names_of_the_same_facts() -> None:
 
 
 def test_every_cpu_has_one_entry_with_machines_that_have_it() -> None:
-    assert len({cpu.target.cpu for cpu in CPUS.values()}) == len(CPUS)
+    cores = {(cpu.target.arch, cpu.target.cpu, cpu.target.features) for cpu in CPUS.values()}
+    assert len(cores) == len(CPUS)
     assert all(cpu.about and cpu.target.name == name for name, cpu in CPUS.items())
 
 

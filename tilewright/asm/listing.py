@@ -15,9 +15,11 @@ _COMMENT = {"x86_64": "#", "aarch64": "//"}
 
 def annotated(text: str, target: Target) -> str:
     """The functions of an assembler text, each below a table of its loops, which are named again where they
-    begin; UnsupportedError for a target whose instructions are not known."""
+    begin; the text as it is for a target whose instructions are not known."""
+    mark = _COMMENT.get(target.arch)
+    if mark is None:
+        return text
     describe = instructions_of(target)
-    mark = _COMMENT[target.arch]
     parts = []
     for function in parse_assembly(text):
         report = report_function(function, describe, target)

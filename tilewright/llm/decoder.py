@@ -151,6 +151,8 @@ class CompiledDecoder:
         self.context = min((int(state.info.shape[state.grows]) for state in grown), default=UNLIMITED)
         kept = (state.info.name for state in model.states if not state.counter)
         self._sums = [name for name in kept if name != self._counter]
+        rows = all(state in grown and state.window < 0 for state in model.states if state.info.name != self._counter)
+        self._keeps_pages = bool(grown) and rows
         self._length = int(model.state(self._counter).sum())
 
     @property
@@ -181,9 +183,13 @@ class CompiledDecoder:
 
     def rewind(self, length: int) -> None:
         """See `Decoder`. OptionError where the model keeps more of its past than rows of positions, and InputError
-        where layers with a window would read rows that are not kept any more, unless all is forgotten."""
+        where layers with a window would read rows that are not kept any more, unless all is forgotten. Memory of caches
+        of rows alone stays for what is fed next (`Model.trim` and `Model.reset` give it back): pages that the operating
+        system gives anew take a twentieth of a prompt's time."""
         length = check_length(self, length)
-        if not length:
+        if not length and self._keeps_pages:
+            self._set(0)
+        elif not length:
             self._begin_anew()
         elif length != self._length:
             self._go_back(length)

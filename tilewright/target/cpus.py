@@ -8,7 +8,8 @@ Firestorm (Apple M1), and, where none of these tells, what is said beside the en
 
 Only x86-64 cores have been measured here; the others are taken from their documents. Cores with SVE (Neoverse V1 and
 V2) are driven as NEON machines of 128 bits, and SVE is switched off, so that an artefact needs nothing that it does not
-list. Code for AArch64 and for macOS has been made and read, but never been run.
+list. Code for AArch64 and RISC-V has been run under emulation, which tells whether it is right and not how fast; code
+for macOS has been made and read, but never been run.
 """
 
 from __future__ import annotations
@@ -208,14 +209,16 @@ _ALL = (
 CPUS: Mapping[str, Cpu] = MappingProxyType({cpu.target.name: cpu for cpu in _ALL})
 """By the names of their targets."""
 
-_BY_CORE = {cpu.target.cpu: cpu for cpu in _ALL}
+_BY_CORE = {(cpu.target.arch, cpu.target.cpu): cpu for cpu in reversed(_ALL)}
+_BY_WIDTH = {(*core, cpu.target.vector_bits): cpu for cpu in _ALL for core in [(cpu.target.arch, cpu.target.cpu)]}
 
 
 def with_facts(target: Target) -> Target:
     """The target with what is known of its core, which has vectors of `target.vector_bits`; what a usual one has where
     nothing is."""
     bits, usual = target.vector_bits, _USUAL_512 if target.vector_bits == 512 else _USUAL
-    cpu = _BY_CORE.get(target.cpu)
+    core = (target.arch, target.cpu)
+    cpu = _BY_WIDTH.get((*core, bits), _BY_CORE.get(core))
     if cpu is None:
         return replace(target, pipes=usual)
     known = cpu.target

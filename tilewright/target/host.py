@@ -33,7 +33,7 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
     on = tuple(name for name in usable if features.get(name))
     off = tuple(name for name in usable if not features.get(name, True))
     x86 = arch == "x86_64"
-    bits = _vector_bits(on) if x86 else 128
+    bits = _vector_bits(on) if x86 else 256 if "zvl256b" in on else 128
     wide = bits == 512
     target = Target(
         "host",
@@ -43,7 +43,7 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
         vector_bits=bits,
         vector_registers=16 if x86 and not wide else 32,
         has_fma=not x86 or "fma" in on,
-        masked_memory=bits > 128,
+        masked_memory=bits > 128 or arch == "riscv64",
         embedded_broadcast=wide,
         caches=caches,
         cores=cores,

@@ -11,6 +11,7 @@ import pytest
 
 import tilewright
 from tests.frontends.decoders.checkpoints import SHOWN, tensor, write_folder
+from tests.frontends.decoders.converted import t5_gguf
 from tests.frontends.decoders.encoded import IDS, READ, cases, read
 from tilewright.frontends.decoders.architectures.registry import ARCHITECTURES
 from tilewright.frontends.decoders.load import load_decoder
@@ -82,6 +83,22 @@ def test_older_configs_of_t5_say_by_its_ties_whether_outputs_are_scaled(tmp_path
         config["tie_word_embeddings"] = tied
         write_folder(tmp_path, config, case["tensors"])
         check(stepped(load_decoder(DecoderSource(tmp_path, logits="all")), read(config), (len(IDS),)), case)
+
+
+@pytest.mark.parametrize("name", ["t5", "t5, gated, with a head", "t5, more layers in the decoder", "umt5"])
+def test_gguf_files_are_the_same_models(tmp_path: Path, name: str) -> None:
+    """But for what they do not say: how far distances are told apart, and that tied outputs are not scaled."""
+    case = CASES[name]
+    tensors = {key: shape for key, shape in case["tensors"].items() if "embed_tokens" not in key}
+    config = {key: value for key, value in case["config"].items() if key != "relative_attention_max_distance"}
+    config["scale_decoder_outputs"] = "lm_head.weight" not in tensors
+    write_folder(tmp_path, config, tensors)
+    file = t5_gguf(config, tensors).key("tokenizer.ggml.tokens", "[str]", [f"<{k}>" for k in range(61)])
+    found = [
+        stepped(load_decoder(DecoderSource(path, logits="all", capacity=16)), read(config), PIECES)
+        for path in (tmp_path, file.write(tmp_path / "m.gguf"))
+    ]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.frontends.microsoft.against import Case, agree, f16, f32, ints, u8
+from tilewright.frontends.onnx.load import load_onnx
 
 TOKENS = np.array([[1, 2, 3, 1, 2], [4, 4, 4, 4, 4]])
 ROUTED = [f32(7, 8), f32(7, 4)]
@@ -108,6 +109,18 @@ CASES = [
 def test_it_means_what_onnxruntime_does(case: Case, symbolic: bool) -> None:
     fixed = ("LinearAttention", "CausalConvWithState", "MRotaryEmbedding", "GatedRMSNorm", "BranchwiseRMSNorm")
     agree(case, symbolic and case.op not in (*fixed, "MoE", "MatMulBnb4"))  # these need to know widths
+
+
+@pytest.mark.parametrize(("columns", "block"), [(64, 32), (48, 32)])
+def test_codes_of_4_bits_are_looked_up(columns: int, block: int) -> None:
+    """Of floats of 4 bits, whose blocks may go on in the next row."""
+    weights = [u8(512 * columns // 2), np.abs(f32(512 * columns // block))]
+    case = Case("MatMulBnb4", [f32(3, columns), *weights],
+                {"K": columns, "N": 512, "block_size": block, "quant_type": 1}, (1, 2), error=1e-5)  # fmt: skip
+    module = load_onnx(case.model().SerializeToString())
+    assert {op.name for op in module.main.body.ops} >= {"level", "matmul"}
+    assert "uint4" in {array.dtype.name for array in module.constants.values()}
+    agree(case)
 
 
 def test_unique_elements_in_the_order_in_which_they_come() -> None:

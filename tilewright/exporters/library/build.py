@@ -137,7 +137,8 @@ class Build:
             path = self._write_weights("beside.weights", header.ljust(WEIGHTS_AT, b"\0"), pieces)
             return LibraryWeights(size, checksum, beside, header), [], [path]
         self._write_weights("weights.bin", b"", pieces)
-        source = self._written("weights.S", (_WASM_ASSEMBLY if self.is_wasm else _ASSEMBLY).format(name=self.name, size=size))
+        text = _WASM_ASSEMBLY if self.is_wasm else _ASSEMBLY
+        source = self._written("weights.S", text.format(name=self.name, size=size))
         made = self.folder / "weights.o"
         self.toolchain.compile(source, made)
         return LibraryWeights(size), [made], []

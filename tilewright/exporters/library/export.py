@@ -145,9 +145,10 @@ _LONGEST = 64
 def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
     """What is written: the library, its header, and its weights or a module of JavaScript, with what may be replaced
     there."""
-    third = (path.with_name(f"{path.stem}.weights"), "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC))
+    weights, script = path.with_name(f"{path.stem}.weights"), path.with_suffix(".mjs")
+    third = (weights, "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC))
     if path.suffix == ".wasm":
-        third = (path.with_suffix(".mjs"), "a module of a model", lambda begins: begins.startswith(b"// Running the "))
+        third = (script, "a module of a model", lambda begins: begins.startswith(b"// Running the "))
     return [
         (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>", b"\0asm"))),
         (path.with_name(f"{name}.h"), "a header of a model", lambda begins: begins.startswith(b"/* The C interfa")),

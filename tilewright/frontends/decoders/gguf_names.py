@@ -64,6 +64,8 @@ _FIELDS = {
     "ssm.time_step_rank": "time_step_rank",
     "ssm.group_count": "n_groups",
     "ssm.dt_b_c_rms": "dt_b_c_rms",
+    "decoder_block_count": "num_decoder_layers",
+    "attention.relative_buckets_count": "relative_attention_num_buckets",
 }
 """Fields of a config by keys of metadata, which begin with the architecture."""
 
@@ -142,6 +144,32 @@ _MAMBA = {
 }
 
 
+def _t5(is_gated: bool) -> dict[str, str]:
+    """Layers of the encoder, whose parts have numbers, and of the decoder, where what reads the encoder is between."""
+    found = {
+        "token_embd": "shared",
+        "output": "lm_head",
+        "enc.output_norm": "encoder.final_layer_norm",
+        "dec.output_norm": "decoder.final_layer_norm",
+    }
+    attention = {"q": "q", "k": "k", "v": "v", "o": "o", "rel_b": "relative_attention_bias"}
+    parts = (
+        ("enc", "attn", "encoder.block.#.layer.0", "SelfAttention"),
+        ("dec", "attn", "decoder.block.#.layer.0", "SelfAttention"),
+        ("dec", "cross_attn", "decoder.block.#.layer.1", "EncDecAttention"),
+    )
+    for side, kind, layer, name in parts:
+        found[f"{side}.blk.#.{kind}_norm"] = f"{layer}.layer_norm"
+        found |= {f"{side}.blk.#.{kind}_{own}": f"{layer}.{name}.{theirs}" for own, theirs in attention.items()}
+    for side, layer in (("enc", "encoder.block.#.layer.1"), ("dec", "decoder.block.#.layer.2")):
+        dense = f"{layer}.DenseReluDense"
+        found[f"{side}.blk.#.ffn_norm"] = f"{layer}.layer_norm"
+        found[f"{side}.blk.#.ffn_gate"] = f"{dense}.wi_0"
+        found[f"{side}.blk.#.ffn_up"] = f"{dense}.{'wi_1' if is_gated else 'wi'}"
+        found[f"{side}.blk.#.ffn_down"] = f"{dense}.wo"
+    return found
+
+
 @dataclass(frozen=True)
 class _Form:
     """What files of an architecture are in Hugging Face's terms: the `model_type`, names of tensors, and `fields` that
@@ -196,15 +224,18 @@ _MIXTRAL = _Form(
 )
 
 
+_LAYER = re.compile(r"((?:enc\.|dec\.)?)blk\.(\d+)\.")
+
+
 def gguf_tensors(file: GgufFile) -> dict[str, StoredTensor]:
     """The tensors of a file by Hugging Face's names; those that have none keep their own."""
     names = _form(file).tensors
     found: dict[str, StoredTensor] = {}
     for name, tensor in file.tensors.items():
         stem, dot, end = name.rpartition(".")
-        layer = re.match(r"blk\.(\d+)\.", name)
-        number = layer[1] if layer else ""
-        whole, known = (names.get(re.sub(r"^blk\.\d+\.", "blk.#.", part)) for part in (name, stem))
+        layer = _LAYER.match(name)
+        number = layer[2] if layer else ""
+        whole, known = (names.get(_LAYER.sub(r"\1blk.#.", part)) for part in (name, stem))
         new = f"{known.replace('#', number)}{dot}{end}" if known is not None else name
         new = new if whole is None else whole.replace("#", number)
         found |= {part.name: part for part in _apart(replace(tensor, name=new))}
@@ -275,6 +306,10 @@ def _form(file: GgufFile) -> _Form:
     prefix = _architecture(file)
     if prefix == "llama" and _plain(file, "llama.expert_count"):
         return _MIXTRAL
+    if prefix == "t5":  # files say by their tensors alone which of its kin it is
+        is_gated, of_each = "enc.blk.0.ffn_gate.weight" in file.tensors, "dec.blk.1.attn_rel_b.weight" in file.tensors
+        feeds = {"feed_forward_proj": "gated-gelu" if is_gated else "relu"}
+        return _Form("umt5" if of_each else "t5", _t5(is_gated), feeds)
     return _FORMS.get(prefix) or _Form(prefix)
 
 

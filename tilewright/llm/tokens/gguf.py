@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.llm.tokens.sentencepiece import ScoredPairs
 from tilewright.llm.tokens.spelling import SPACE, Spelling
 from tilewright.llm.tokens.splits import splits_named
-from tilewright.llm.tokens.tokenizer import ANSWER_ENDS, CutText, Special, Tokenizer, numbered
+from tilewright.llm.tokens.tokenizer import ANSWER_ENDS, MARKED, CutText, Special, Tokenizer, numbered
 from tilewright.llm.tokens.whole import WholeTokens
 from tilewright.runtime.errors import short_name
 
@@ -119,9 +121,7 @@ def _byte_level(data: _Metadata, names: list[str], types: list[int]) -> Tokenize
 
 
 def _scored(data: _Metadata, names: list[str], types: list[int]) -> Tokenizer:
-    scores: list[float] = data.list("scores", float, "a list of numbers")
-    if len(scores) != len(names):
-        raise ModelError(f"there are {len(names)} tokens, but scores of {len(scores)}", where=data.source)
+    scores = _scores(data, names)
     parts = (_NORMAL, _USER_DEFINED, _UNUSED)
     tokens = {name: n for n, (name, kind) in enumerate(zip(names, types, strict=True)) if kind in parts}
     of_bytes = {
@@ -132,6 +132,46 @@ def _scored(data: _Metadata, names: list[str], types: list[int]) -> Tokenizer:
     pairs = ScoredPairs(tokens, scores, of_bytes, data.token("unknown", len(names)))
     space = data.flag("add_space_prefix", True)
     return _finished(data, names, types, "sentencepiece", pairs.encode, begins=True, space=space)
+
+
+def _likely(data: _Metadata, names: list[str], types: list[int]) -> Tokenizer:
+    """Unigrams, as encoder-decoders have them (T5): what is read ends with the token that ends answers, too."""
+    from tilewright.llm.tokens.library import likely_pieces
+
+    scores = _scores(data, names)
+    table = data.values.get(f"{_PREFIX}precompiled_charsmap")
+    characters = b"" if table is None else np.asarray(table).astype(np.uint8).tobytes()
+    kinds = zip(names, scores, types, strict=True)
+    pieces = [(name, score, kind in (_NORMAL, _USER_DEFINED)) for name, score, kind in kinds]
+    least = min((score for _, score, is_piece in pieces if is_piece), default=0.0)
+    # of others the names are such as no text has, so that they are in none
+    parts = [(n, s) if is_piece else (f"{MARKED[0]}{k}", least) for k, (n, s, is_piece) in enumerate(pieces)]
+    space, joins = data.flag("add_space_prefix", True), data.flag("remove_extra_whitespaces", True)
+    named = data.token("unknown", len(names))
+    unknown = types.index(_UNKNOWN) if named is None and _UNKNOWN in types else named
+    if unknown is None:
+        raise ModelError("the vocabulary has no token for what is unknown", where=data.source)
+    ordinary = likely_pieces(parts, unknown, characters, space=space, joins=joins, source=data.source)
+    found = _finished(data, names, types, "sentencepiece", ordinary, begins=False, space=space)
+    begin, end = data.token("bos", len(names)), data.token("eos", len(names))
+    lead = (begin,) if begin is not None and data.flag("add_bos_token", False) else ()
+    trail = (end,) if end is not None and data.flag("add_eos_token", True) else ()
+    return replace(found, special=replace(found.special, lead=lead, trail=trail, start=_start(data, len(names))))
+
+
+def _start(data: _Metadata, size: int) -> tuple[int, ...]:
+    """What answers of an encoder-decoder begin with."""
+    token = data.values.get(f"{data.values.get('general.architecture')}.decoder_start_token_id")
+    if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < size:
+        return ()
+    return (token,)
+
+
+def _scores(data: _Metadata, names: list[str]) -> list[float]:
+    scores: list[float] = data.list("scores", float, "a list of numbers")
+    if len(scores) != len(names):
+        raise ModelError(f"there are {len(names)} tokens, but scores of {len(scores)}", where=data.source)
+    return scores
 
 
 def _hexadecimal(text: str) -> bool:
@@ -178,4 +218,5 @@ def _answer_ends(names: Sequence[str], control: Iterable[int]) -> set[int]:
 _KINDS: dict[str, Callable[[_Metadata, list[str], list[int]], Tokenizer]] = {
     "gpt2": _byte_level,
     "llama": _scored,
+    "t5": _likely,
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, models, pre_tokenizers
+from tokenizers import Regex, models, normalizers, pre_tokenizers
 
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.llm.tokens.spelling import SPACE, Spelling
@@ -33,6 +33,28 @@ def byte_pairs(
     cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in splits.expressions]
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, level])
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def likely_pieces(
+    pieces: Sequence[tuple[str, float]], unknown: int, characters: bytes, *, space: bool, joins: bool, source: str
+) -> Callable[[str], list[int]]:
+    """The pieces of a text that together are the most likely (unigrams of SentencePiece), by the logarithms of their
+    probabilities. `characters` is SentencePiece's table of what characters are written as; `joins`: of several spaces
+    one is left, and none at either end, but one before the text with `space`."""
+    tokenizer = _made(
+        lambda: tokenizers.Tokenizer(models.Unigram(list(pieces), unknown, byte_fallback=False)),
+        "the vocabulary contradicts itself",
+        source,
+    )
+    written: list[Any] = []
+    if characters:
+        written.append(_made(lambda: normalizers.Precompiled(characters), "the table of characters is damaged", source))
+    if joins:
+        written += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    tokenizer.normalizer = normalizers.Sequence(written)
+    scheme = "always" if space and joins else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=True)
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 

@@ -20,3 +20,6 @@ FAST = PlanEffort(order=50_000, offsets=1_000_000)
 
 SEARCH = PlanEffort(order=2_000_000, offsets=50_000_000)
 """Some seconds."""
+
+EFFORTS = {"fast": FAST, "search": SEARCH}
+"""By the names that users give."""

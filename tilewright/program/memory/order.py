@@ -44,6 +44,11 @@ def reorder(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, effort: Pla
     return [Remark("order", "kernels", f"{before - after} bytes less are alive at a time{best}", "applied")]
 
 
+def tasks_of(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE) -> Tasks:
+    """The kernels of `func` as tasks, in its order; sizes are in units of the alignment, for typical dims."""
+    return _Program(func, inplace).tasks()
+
+
 def _planned_bytes(func: Func, inplace: Mapping[str, Pairs], effort: PlanEffort) -> int:
     """Bytes of the arena, and of the memory beside states, for typical dims."""
     assignment = Assignment(func, inplace)

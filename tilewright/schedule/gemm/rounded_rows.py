@@ -32,7 +32,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.edit import buffer_type, extent_of, kind_of
+from tilewright.loops.edit import buffer_type, extent_of, kind_of, loops_in
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
@@ -62,6 +62,9 @@ from tilewright.schedule.trace import Schedule
 from tilewright.target.dots import Dot
 from tilewright.target.target import VECTOR_BYTES, Target
 
+MOST_UNROLLED = 4
+"""Vectors of a group of elements that are rounded without a loop over them: such loops end as soon as they begin."""
+
 
 class RoundedRows(Strategy):
     """A contraction whose columns are computed from constant integers, and whose rows are many."""
@@ -71,7 +74,7 @@ class RoundedRows(Strategy):
     def match(self, region: FusedRegion) -> Match | NoMatch:
         if not is_contraction(region) or not isinstance(region.target, Target):
             return NoMatch("it is no contraction")
-        if not _multiplies_computed(region.op) or not _gains(region.target):
+        if not multiplies_computed(region.op) or not _gains(region.target):
             return NoMatch("its columns are not computed from integers that the machine multiplies in groups")
         return Match()
 
@@ -89,7 +92,7 @@ class RoundedRows(Strategy):
         schedule_rounded(s, lowered, target)
 
 
-def _multiplies_computed(region: Op) -> bool:
+def multiplies_computed(region: Op) -> bool:
     """Whether a product of a region reads a matrix that the region computes."""
     (body,) = region.blocks
     products = [(op, matrix_product(op)) for op in body.ops]
@@ -169,7 +172,7 @@ def _sum_groups(
         for nest in sums.nests:
             mark(s, nest)
     for part in tiled.parts:
-        _ask_for_next_rows(s, part)
+        ask_for_next_rows(s, part)
         mark(s, part, unrolled=not kept.costly)
     mark_weights(s, dequantized)
     _unroll(s, dequantized.loops[:-1])
@@ -197,7 +200,7 @@ def _codes_of_panel(
     return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together)
 
 
-def _ask_for_next_rows(s: Schedule, part: Nest) -> None:
+def ask_for_next_rows(s: Schedule, part: Nest) -> None:
     """Request what the next tile of rows reads beside its sums: a piece of each row, on a page of its own."""
     constants = constants_of(s.func)
     for load in loads_in(part.tile[0]):
@@ -225,6 +228,7 @@ def _round(s: Schedule, made: Rounded, target: Target) -> Op:
     for loops in made.rows:
         for terms in loops[depth:]:
             vectorize_inner(s, terms, target)
+    _unroll(s, [o for o in loops_in(over) if o is not over and known(extent_of(o)) in range(2, MOST_UNROLLED + 1)])
     with s.noting("rows are rounded by one thread"):
         s.parallel(over)
     return over

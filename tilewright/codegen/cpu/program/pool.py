@@ -39,8 +39,15 @@ same bits from every thread. Signals stay with the host's own threads, apart fro
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.program.pool_platform import ASLEEP, IDLE, OFFERED, QUIT, TAKEN, has_threads, platform_ir
-
+from tilewright.codegen.cpu.program.pool_platform import (
+    ASLEEP,
+    IDLE,
+    OFFERED,
+    QUIT,
+    TAKEN,
+    has_threads,
+    platform_ir,
+)
 
 _ALONE = """
 define void @tw_parallel(ptr %pool, ptr %fn, ptr %args, i64 %n) nounwind {

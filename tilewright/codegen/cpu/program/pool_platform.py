@@ -74,6 +74,12 @@ def _system(triple: str) -> _System:
         return _LINUX
     if "darwin" in triple or "macos" in triple:
         return _DARWIN
+    if not has_threads(triple):
+        raise TargetError(
+            "loops, branches and sizes that follow from values need the memory and the clock of a system, and "
+            "WebAssembly has none",
+            hint="fix what decides them (--constant, --shape), or run the model on another target",
+        )
     raise TargetError(f"no code can be made for the operating system of {triple}", hint=_SUPPORTED)
 
 

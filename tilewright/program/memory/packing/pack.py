@@ -40,6 +40,19 @@ def _around(boxes: Sequence[TimedBox], core: Sequence[int], known: PackedBoxes, 
     return packing if packing.total < known.total else known
 
 
+def in_turns(boxes: Sequence[TimedBox]) -> int:
+    """Where boxes end that take slots in turn, each in the order of steps the free slot that is nearest in size."""
+    slots: list[tuple[int, int]] = []  # the step until which each is taken, and its size
+    for box in sorted(boxes, key=lambda box: box.first):
+        free = [k for k, (last, _) in enumerate(slots) if last < box.first]
+        if free:
+            k = min(free, key=lambda k: abs(slots[k][1] - box.size))
+            slots[k] = box.last, max(slots[k][1], box.size)
+        else:
+            slots.append((box.last, box.size))
+    return sum(size for _, size in slots)
+
+
 _NONE: Mapping[int, int] = MappingProxyType({})
 
 

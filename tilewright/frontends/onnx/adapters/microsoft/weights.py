@@ -33,10 +33,11 @@ def _bits(node: Node) -> tuple[int, int]:
     return bits, block
 
 
-def unpacked(node: Node, x: Value, bits: int, width: int | None = None) -> Value:
-    """Bytes as the elements of so many bits that they hold along the last axis, the lowest bits first; of matrices the
-    first `width` where it is given. It is done now where they are known: products read constants as they are."""
-    mask, shifts = (1 << bits) - 1, range(0, 8, bits)
+def unpacked(node: Node, x: Value, bits: int, width: int | None = None, *, high_first: bool = False) -> Value:
+    """Bytes as the elements of so many bits that they hold along the last axis, the lowest bits first, or the highest;
+    of matrices the first `width` where it is given. It is done now where they are known: products read constants as
+    they are."""
+    mask, shifts = (1 << bits) - 1, range(0, 8, bits)[:: -1 if high_first else 1]
     known = node.translation.constant_of(x)
     if known is not None:
         parts = np.stack([(known >> shift) & mask for shift in shifts], -1)
@@ -110,13 +111,21 @@ def matmul_bnb4(node: Node) -> Value:
         raise ModelError(wrong)
     for operand, size in ((1, (n * k + 1) // 2), (2, blocks)):
         require(node.translation, s.eq(node.type(operand).size, size), wrong)
-    positive = np.array(_FLOATS_OF_4_BITS[kind], np.float32)
-    table = constant(positive if kind else np.concatenate([positive, -positive]), "floats")
+    positive = _FLOATS_OF_4_BITS[kind]
+    levels = tuple(map(float, positive if kind else (*positive, *(-x for x in positive))))
     packed = reshape(node.input(1), shape=((n * k + 1) // 2,))
-    pairs = unpacked(node, ew.or_(ew.shl(packed, 4), ew.shr(packed, 4)), 4)
-    q = cut(pairs, 0, sym(n * k))
-    scale = spread(reshape(widened(node.input(2)), shape=(blocks,)), 0, block, sym(n * k))
-    weights = reshape(ew.mul(gather(table, ew.cast(q, dtype=dt.i32), axis=0), scale), shape=(n, k))
+    codes = unpacked(node, packed, 4, n * k, high_first=True)
+    known = node.translation.constant_of(codes)
+    if known is not None:  # now, as above
+        codes = constant(known.astype(dt.u4.storage).reshape(n, k), "w")
+    else:
+        codes = reshape(ew.cast(codes, dtype=dt.u4), shape=(n, k))
+    scale = widened(node.input(2))
+    if k % block:
+        scale = reshape(spread(reshape(scale, shape=(blocks,)), 0, block, sym(n * k)), shape=(n, k))
+    else:
+        scale = spread(reshape(scale, shape=(n, k // block)), 1, block, sym(k))
+    weights = ew.mul(ew.level(codes, levels=levels, dtype=dt.f32), scale)
     product = matmul(widened(node.input(0)), weights, transpose_b=node.flag("transB", 1))
     return as_dtype(product, node.dtype(0))
 
