@@ -8,8 +8,8 @@ import click
 
 from tilewright.cli.output import json_option, print_json, say
 from tilewright.runtime.errors import short_name
-from tilewright.runtime.storage.loading import sign
 from tilewright.runtime.storage.described import ArtifactFile
+from tilewright.runtime.storage.loading import sign
 
 HELP = """Sign a compiled MODEL (.tw) with an Ed25519 key, so that `tilewright.load(..., trust=PUBLIC)` takes it.
 
