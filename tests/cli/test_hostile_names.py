@@ -82,6 +82,8 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "convert", path, "-o", str(source.with_name("\x1bc.onnx"))
     yield "export", path, "-o", str(source.with_name("\x1bl.so")), "--name", "net"
     yield "export", path, "-o", str(source.with_name("libm.so")), "--name", "\x1b"
+    yield "memory", path
+    yield "embed", path, "\x1b"
     yield "generate", path, "--prompt", "\x1b"
     yield "chat", path
     yield "serve", path, "--port", "0"
