@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # Modules are compiled when they are imported: PyTorch alone has thousands that never are.
 PIP = -m pip install --quiet --disable-pip-version-check --no-compile
-.PHONY: demo demo-llm test nightly lint docs dist clean
+.PHONY: demo demo-llm test nightly lint docs site dist clean
 
 demo: .venv-demo/installed
 	@.venv-demo/bin/python examples/file_types.py $(FILES)
@@ -27,8 +27,9 @@ test:
 	sys.exit(not tilewright.__file__.startswith(sys.prefix))'; \
 	"$$venv/bin/python" -m pytest --numprocesses 2 --dist worksteal $(SWEEPS) $(TESTS)
 
-# All cases of all tests, of which `make test` draws samples, and more fresh seeds.
-nightly: SWEEPS = --sweeps
+# All cases of all tests, of which `make test` draws samples, and more fresh seeds. A run of all tests that ended before
+# its end goes on with those that have not passed; without .nightly it begins anew.
+nightly: SWEEPS = --sweeps $(if $(TESTS),,--resume "$(CURDIR)/.nightly")
 nightly: test
 
 lint: .venv-lint/installed
@@ -40,18 +41,24 @@ docs: .venv-docs/installed
 	@for page in docs/*.py; do .venv-docs/bin/python "$$page" || exit 1; done
 	@.venv-docs/bin/python -m bench table
 
-# A wheel and an sdist, which pip installs in any environment.
+# The documentation as a site in site/; a link that leads nowhere is an error.
+site: .venv-site/installed
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
+
+# A wheel and an sdist, which pip installs in any environment, and the wheel of the runtime alone.
 dist:
 	@$(PYTHON) -m venv .venv-dist && .venv-dist/bin/python $(PIP) 'flit_core>=3.12,<5'
 	@mkdir -p dist
 	@.venv-dist/bin/python -c "from flit_core import buildapi; \
 	print(*('dist/' + make('dist') for make in (buildapi.build_sdist, buildapi.build_wheel)))"
+	@.venv-dist/bin/python release/runtime_wheel.py dist
 
 # Made again when the dependencies change; the package itself is installed in place.
 .venv-demo/installed: EXTRA = demo
 .venv-demo-llm/installed: EXTRA = llm
 .venv-lint/installed: EXTRA = lint
 .venv-docs/installed: EXTRA = cli
+.venv-site/installed: EXTRA = site
 .venv-%/installed: pyproject.toml
 	@echo "installing into $(@D) ..."
 	@$(PYTHON) -m venv --clear $(@D)
@@ -59,4 +66,4 @@ dist:
 	@touch $@
 
 clean:
-	@rm -rf dist .venv-demo .venv-demo-llm .venv-dist .venv-docs .venv-lint .venv-test*
+	@rm -rf dist .venv-demo .venv-demo-llm .venv-dist .venv-docs .venv-lint .venv-test* .nightly

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.resumed import Progress
 from tests.sweeps import without_what_is_left_to_the_night
 from tests.zones.turned_on import findings_are_errors, guard_zones
 from tilewright.codegen.cpu import assemble
@@ -25,6 +26,7 @@ from tilewright.schedule.steps.pace import slow_kernel
 from tilewright.target.target import Target
 
 SEED = pytest.StashKey[int]()
+PROGRESS = pytest.StashKey[Progress]()
 
 ROOMS_OF_SIZES = ("bench", "cli", "docs", "memory")
 """Rooms whose tests look at the sizes of what the compiler lays out, which then is as in production."""
@@ -61,6 +63,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help=f"all cases of tests that are marked `sweep`, and {SEEDS_BY_NIGHT} times as many fresh seeds",
     )
+    parser.addoption(
+        "--resume",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="note in FILE which tests have passed, and go on with the others, and the seed, of a run that noted there",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,8 +90,30 @@ def pytest_configure(config: pytest.Config) -> None:
         ("without_room_for_zones", "tensors, constants and threads lie as in production, without guard zones between"),
     ):
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    file = config.getoption("--resume")
+    progress = None if file is None else Progress(file)
     chosen = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
+    if chosen is None and progress is not None:
+        chosen = progress.seed
     config.stash[SEED] = random.SystemRandom().randrange(10**6, 10**9) if chosen is None else chosen
+    if progress is not None:
+        config.stash[PROGRESS] = progress
+        if not hasattr(config, "workerinput"):
+            progress.begin(config.stash[SEED])
+            config.pluginmanager.register(_Noting(progress))
+
+
+class _Noting:
+    """Tells of a whole run, not of a worker's, which tests have passed."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._progress.note(report)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._progress.end(exitstatus)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -98,6 +129,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if terminal is not None and not hasattr(session.config, "workerinput"):
         seed = session.config.stash[SEED]
         terminal.write_line(f"fresh seeds start at {seed} (pytest --seed {seed} runs the same tests)")
+        progress = session.config.stash.get(PROGRESS, None)
+        if progress is not None and progress.passed:
+            terminal.write_line(f"goes on with a run of which {len(progress.passed)} tests have passed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -109,7 +143,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave most cases of sweeps to the nightly run, unless somebody names cases."""
+    """Leave most cases of sweeps to the nightly run, unless somebody names cases, and out what has passed before."""
+    progress = config.stash.get(PROGRESS, None)
+    if progress is not None:
+        left = progress.left(items)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in progress.passed])
+        items[:] = left
     if not config.getoption("--sweeps") and not any("[" in argument for argument in config.args):
         kept = without_what_is_left_to_the_night(items, config.stash[SEED])
         names = {item.nodeid for item in kept}
@@ -217,8 +256,9 @@ def _refused(func: Func, target: Target, sizes: TypicalSizes, *, is_ours: bool) 
 
 
 def _room(request: pytest.FixtureRequest) -> str:
-    """The folder of tests that a test is in."""
-    return request.path.relative_to(Path(__file__).parent).parts[0]
+    """The folder of tests that a test is in; "" of one that a test has written."""
+    tests = Path(__file__).parent
+    return request.path.relative_to(tests).parts[0] if request.path.is_relative_to(tests) else ""
 
 
 @pytest.fixture(scope="session", autouse=True)

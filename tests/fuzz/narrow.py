@@ -87,12 +87,7 @@ class Narrow:
     def of_codes(self, shape: tuple[int, int], turned: bool) -> Weights:
         dtype = self.random.choice(CODES)
         bits = dtype.bits if self.chance(0.4) else self.random.randint(1, dtype.bits)
-        codes = self.integers(dtype, shape, bits)
-        self.said.append(f"{dtype.name} in {bits} bits")
-        if self.chance(0.2):
-            book = self.rng.choice(np.arange(-128, 128), self.random.randint(1, 16), replace=False).astype(np.int8)
-            codes = book[self.rng.integers(0, len(book), shape)]
-            self.said.append(f"of {len(book)} levels")
+        codes = self.codes(dtype, shape, bits)
         value, exact = wide(constant(codes, "w")), codes.astype(np.float64)
         size = np.abs(exact)
         before = self.chance(0.4)
@@ -110,6 +105,15 @@ class Narrow:
             value = ew.add(value, minimum) if added else ew.sub(value, minimum)
             exact, size = exact + numbers if added else exact - numbers, size + np.abs(numbers)
         return Weights(value, exact, size)
+
+    def codes(self, dtype: dt.DType, shape: tuple[int, ...], bits: int) -> Array:
+        """Integers of so many bits, or bytes of few levels."""
+        self.said.append(f"{dtype.name} in {bits} bits")
+        if not self.chance(0.2):
+            return self.integers(dtype, shape, bits)
+        book = self.rng.choice(np.arange(-128, 128), self.random.randint(1, 16), replace=False).astype(np.int8)
+        self.said.append(f"of {len(book)} levels")
+        return book[self.rng.integers(0, len(book), shape)]
 
     def integers(self, dtype: dt.DType, shape: tuple[int, ...], bits: int = 0) -> Array:
         bits = bits or dtype.bits

@@ -78,8 +78,8 @@ class Picked:
             stored = self.rng.standard_normal(shape).astype(self.random.choice(FLOATS))
         else:
             dtype = self.random.choice(CODES)
-            stored = self.narrow.integers(dtype, shape, self.random.randint(1, dtype.bits))
-        self.said.append(f"of {stored.dtype}")
+            stored = self.narrow.codes(dtype, shape, self.random.randint(1, dtype.bits))
+        self.said += [f"of {stored.dtype}", *self.narrow.said[1:]]
         value = wide(constant(stored, "w"))
         self.exact = stored.astype(np.float64)
         self.size = np.abs(self.exact)

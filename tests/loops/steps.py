@@ -231,6 +231,12 @@ def guard_reduction(c: Chance) -> None:
     c.s.guard_reduction(c.loop(*(o for store in guarded for o in enclosing_loops(store))))
 
 
+def skip_masked(c: Chance) -> None:
+    selections = [op.result for op in c.ops("select")]
+    chosen = [op.operands[1] for op in c.ops("store") if op.operands[0] in selections]
+    c.s.skip_masked(c.loop(), c.buffer(*chosen), c.r.randint(1, 4))
+
+
 # The machine
 
 
@@ -324,6 +330,7 @@ STEPS: dict[str, Step] = {
     "vectorize_reduction": vectorize_reduction,
     "dot": dot,
     "guard_reduction": guard_reduction,
+    "skip_masked": skip_masked,
     "vectorize": vectorize,
     "prefetch": prefetch,
     "prefetch_run": prefetch_run,

@@ -8,7 +8,8 @@ Firestorm (Apple M1), and, where none of these tells, what is said beside the en
 
 Only x86-64 cores have been measured here; the others are taken from their documents. Cores with SVE (Neoverse V1 and
 V2) are driven as NEON machines of 128 bits, and SVE is switched off, so that an artefact needs nothing that it does not
-list. Code for AArch64 and for macOS has been made and read, but never been run.
+list. Code for AArch64 and RISC-V has been run under emulation, which tells whether it is right and not how fast; code
+for macOS has been made and read, but never been run.
 """
 
 from __future__ import annotations

@@ -20,6 +20,18 @@ _LLAMA = {
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
     "mlp.gate_up_proj": "ffn_up",
 }  # fmt: skip
+_LLAMA |= {
+    f"mlp.shared_expert{end}": f"ffn_{name}_shexp"
+    for end, name in (("_gate", "gate_inp"), (".gate_proj", "gate"), (".up_proj", "up"), (".down_proj", "down"))
+}
+_MIXTRAL = {
+    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.w1": "ffn_gate", "block_sparse_moe.w2": "ffn_down",
+    "block_sparse_moe.w3": "ffn_up",
+}  # fmt: skip
+_POST_NORMS = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+_STABLELM = {f"self_attn.{x}_layernorm.norms": f"attn_{x}_norm" for x in "qk"}
+_INTERLEAVED = ("llama", "smollm3", "olmo", "granite")
+"""Architectures whose queries and keys lie for pairs of neighbours."""
 _GEMMA = _LLAMA | {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
@@ -47,7 +59,12 @@ _NUMBERS = {
     "num_local_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count", "moe_intermediate_size": "expert_feed_forward_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon", "layer_norm_eps": "attention.layer_norm_epsilon",
-    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon", "clip_qkv": "attention.clamp_kqv",
+    "attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale",
+    "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
+    "num_experts": "expert_count", "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "use_parallel_residual": "use_parallel_residual",
 }  # fmt: skip
 
 
@@ -58,7 +75,8 @@ def write_gguf(path: Path, case: Mapping[str, Any], name: str) -> Path:
     file.key("tokenizer.ggml.tokens", "[str]", [f"<{k}>" for k in range(config["vocab_size"])])
     for field, key in _NUMBERS.items():
         if (number := config.get(field)) is not None:
-            file.key(f"{name}.{key}", "u32" if isinstance(number, int) else "f32", number)
+            kinds = {bool: "bool", int: "u32"}
+            file.key(f"{name}.{key}", kinds.get(type(number), "f32"), number)
     if name.startswith("mamba"):
         file.key(f"{name}.ssm.inner_size", "u32", int(config["expand"] * config["hidden_size"]))
         rank = config["num_heads"] if name == "mamba2" else config["time_step_rank"]
@@ -69,6 +87,11 @@ def write_gguf(path: Path, case: Mapping[str, Any], name: str) -> Path:
     rope = rope.get("full_attention", rope)
     if "rope_theta" in rope:
         file.key(f"{name}.rope.freq_base", "f32", rope["rope_theta"])
+    if rope.get("rope_type") in ("linear", "yarn"):
+        file.key(f"{name}.rope.scaling.type", "str", rope["rope_type"])
+        file.key(f"{name}.rope.scaling.factor", "f32", rope["factor"])
+        if "original_max_position_embeddings" in rope:
+            file.key(f"{name}.rope.scaling.original_context_length", "u32", rope["original_max_position_embeddings"])
     if "partial_rotary_factor" in rope:
         size = config["hidden_size"] // config["num_attention_heads"]
         file.key(f"{name}.rope.dimension_count", "u32", int(size * rope["partial_rotary_factor"]))
@@ -87,7 +110,11 @@ def _stacked(own: Tensors) -> Tensors:
     """Experts in one tensor for each matrix."""
     found: Tensors = {}
     for name, array in own.items():
-        before, marker, after = name.partition(".experts.")
+        before, marker, after = name.partition(".norms." if ".norms." in name else ".experts.")
+        if marker == ".norms.":  # of each head
+            heads = sum(other.startswith(f"{before}.norms.") for other in own)
+            found[f"{before}.norms.weight"] = np.stack([own[f"{before}.norms.{k}.weight"] for k in range(heads)])
+            continue
         if not marker:
             found[name] = array
         elif after.startswith("0."):
@@ -100,14 +127,16 @@ def _stacked(own: Tensors) -> Tensors:
 def _laid_out(config: Mapping[str, Any], own: Tensors, name: str) -> Tensors:
     if name.startswith("mamba"):
         return _laid_out_of_mamba(own, config.get("n_groups"))
-    names = _GEMMA if name.startswith("gemma") else _GPT if name.startswith("gpt") else _LLAMA
+    kind = config["model_type"]
+    names = _GEMMA if name in ("gemma2", "gemma3") else _GPT if name.startswith("gpt") else _LLAMA
+    names = names | {"mixtral": _MIXTRAL, "olmo2": _POST_NORMS, "stablelm": _STABLELM}.get(kind, {})
     found: Tensors = {}
     for key, array in own.items():
         stem, _, end = key.rpartition(".")
         layer = next((part for part in key.split(".") if part.isdigit()), None)
         short = stem if layer is None else stem.partition(f".{layer}.")[2]
         heads = config.get("num_key_value_heads" if short.endswith("k_proj") else "num_attention_heads")
-        if name == "llama" and short.endswith(("q_proj", "k_proj")):
+        if name in _INTERLEAVED and short.endswith(("q_proj", "k_proj")):
             array = _for_neighbours(array, heads)
         if name.startswith("gemma") and short.endswith("norm"):
             array = array + 1

@@ -16,6 +16,7 @@ from tilewright.llm.sequences import ForkedSequences, Handle, Part
 from tilewright.llm.serving.requests import AnswerPart, AnswerRequest, Failed, Limits, Ticket
 from tilewright.llm.serving.scheduler import Scheduler
 from tilewright.llm.tokens.gguf import gguf_tokenizer
+from tilewright.runtime.errors import InputError
 
 WORDS = gguf_tokenizer(byte_level_metadata(), "x.gguf")
 CALL, TOKEN = 1.0, 0.1
@@ -43,6 +44,15 @@ class Pieces(Chance):
         super().rewind(length)
         self.cuts = tuple(cut for cut in self.cuts if cut <= length)
         assert (self.cuts[-1:] or (0,)) == (length,), "a piece is cut in two"
+
+
+class Windows(Pieces):
+    """Layers with a window give rows back: a sequence goes back a little, or to its begin."""
+
+    def rewind(self, length: int) -> None:
+        if length and length < self.length - 40:
+            raise InputError("rows that are not kept")
+        super().rewind(length)
 
 
 class Timed(ForkedSequences):

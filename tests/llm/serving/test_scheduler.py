@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.serving.simulated import CALL, TOKEN, Pieces, Served, alone, prompt_of, wanted_of
+from tests.llm.serving.simulated import CALL, TOKEN, Pieces, Served, Windows, alone, prompt_of, wanted_of
 from tilewright.llm.sequences import Part
 from tilewright.llm.serving.requests import AnswerRequest, BusyError, Limits
 from tilewright.llm.serving.scheduler import Scheduler
@@ -34,7 +34,7 @@ def test_texts_do_not_depend_on_what_else_is_computed(fresh_seed: int) -> None:
     rng = random.Random(fresh_seed)
     limits = {"parallel": rng.randint(1, 5), "kept": rng.randint(0, 3), "piece": rng.choice([1, 4, 16]),
               "positions": rng.choice([None, 130, 260]), "waiting": 99}  # fmt: skip
-    served = Served(context=120, **limits)
+    served = Served(decoder=rng.choice([Pieces, Windows])(704, 120), **limits)
     asked = []
     for n in range(14):
         begin = prompt_of(rng.choice([0, 20, 48, 70]), rng.randrange(2))
@@ -225,14 +225,6 @@ def test_nothing_is_shared_where_the_model_cannot_rewind() -> None:
 
 
 def test_a_begin_that_layers_with_a_window_have_forgotten_is_read_again() -> None:
-    """As caches of windows are given back: a sequence goes back a little, or to its begin."""
-
-    class Windows(Pieces):
-        def rewind(self, length: int) -> None:
-            if length and length < self.length - 40:
-                raise InputError("rows that are not kept")
-            super().rewind(length)
-
     served = Served(decoder=Windows(704, 400))
     begin = prompt_of(64, 1)
     prompts = [[*begin, *prompt_of(150, 2)], [*begin, *prompt_of(100, 3)], [*begin, 5]]
@@ -248,6 +240,14 @@ def test_a_begin_that_layers_with_a_window_have_forgotten_is_read_again() -> Non
     near = served.ask([*prompts[0][:200], 7], wanted_of(2))
     served.run()
     assert near.told[0][1].reused == 192, "what it can go back to is shared"
+    for n in range(6):  # answers beyond what can be forgotten: begins are kept when they are read, from the first on
+        prompt = prompt_of(150, 10 + n)
+        for last in (prompt, [*prompt[:128], 7, n]):
+            client = served.ask(last, wanted_of(60))
+            served.run()
+            assert client.text() == alone(Pieces(704, 400), last, wanted_of(60)).text
+        assert client.told[0][1].reused == (0 if n == 0 else 128)
+    assert served.sequences.live <= served.limits.kept
 
 
 # several answers

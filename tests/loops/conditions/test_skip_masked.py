@@ -173,3 +173,12 @@ def test_readers_in_other_steps_are_refused() -> None:
     )
     with pytest.raises(ScheduleError, match="it reads 2 positions at once"):
         skipped(text, 3)
+
+
+def test_single_elements_have_no_positions() -> None:
+    text = SCORES.replace("    alloc t: scratch", "    alloc one: scratch f32[]\n    alloc t: scratch")
+    chosen = "one[] = select(index(o) >= index(2), f32(1.0), f32(-inf))"
+    text = text.replace("    for i1 in 0..4 {", f"    {chosen}\n    for i1 in 0..4 {{")
+    func = read(text)
+    with pytest.raises(ScheduleError, match="no condition on positions"):
+        skip_masked(func, find_loop(func, "o"), buffer(func, "one"))

@@ -115,10 +115,11 @@ def bound(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
     return np.asarray(0.5 * steps @ np.abs(w) + 2e-6 * size)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_stay_within_half_of_a_step(kind: str, bits: int) -> None:
-    depth, columns = 64, 40
+    depth, columns = 128, 80
     module = product_of(kind, depth, columns)
     (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
     kernel = scheduled(module, rounded_rows=bits)

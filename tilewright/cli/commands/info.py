@@ -57,7 +57,7 @@ def command(as_json: bool) -> None:
         console.print("\n[bold]plugins")
         console.print(plugins(session.loaded_plugins))
     console.print("\n[bold]machines that code can be made for (--target)")
-    console.print("Code for AArch64 and for macOS has never been run.")
+    console.print("Code for AArch64 and RISC-V has been run under emulation alone, code for macOS never.")
     console.print(targets(session.loaded_plugins.machines))
 
 

@@ -64,6 +64,7 @@ class Scheduler:
         self._submitted = 0
         self._crowded = False
         self._rewinds = True
+        self._forgets = False  # whether a sequence could not go back to its prompt
 
     @property
     def busy(self) -> bool:
@@ -307,6 +308,8 @@ class Scheduler:
         self.counts.read += tokens.size if run.reading else 0
         run.fed += tokens.size
         run.turn = self.counts.steps
+        if self._forgets and run.fed == run.prompt.size // self._piece * self._piece:
+            self._keep_begin(run)
         if run.fed < run.known:
             return
         if not run.draft.drawn:
@@ -377,10 +380,23 @@ class Scheduler:
         try:
             self._sequences.rewind(handle, whole)
             closed = self._prefixes.keep(KeptPrefix(handle, run.prompt[:whole]))
-        except (InputError, OptionError):
+        except (InputError, OptionError) as error:
+            self._forgets = isinstance(error, InputError)
             closed = [handle]
         for one in closed:
             self._closed(one)
+
+    def _keep_begin(self, run: AnswerRun) -> None:
+        """Keep the whole pieces of a prompt now that they are read: in a model whose layers have windows the sequence
+        cannot go back to them later."""
+        begin = run.prompt[: run.fed]
+        if not run.fed or not self.limits.kept or self._prefixes.longest(begin)[0] == run.fed:
+            return
+        if len(self._prefixes) == self.limits.kept:
+            self._closed(self._prefixes.drop())
+        with suppress(InputError, MemoryError):
+            for one in self._prefixes.keep(KeptPrefix(self._sequences.open(run.handle), begin)):
+                self._closed(one)
 
     def _dropped_prefixes(self, but: Handle | None = None) -> bool:
         """Give their memory back; whether there were any."""

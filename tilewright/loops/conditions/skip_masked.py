@@ -71,7 +71,7 @@ class _Masked:
     def begin(self, buffer: Value) -> None:
         """Start with what the only store to a buffer selects."""
         store = self._only_store(buffer)
-        position = store.attrs["idx"][-1]
+        position = store.attrs["idx"][-1] if store.attrs["idx"] else ZERO
         along = self._along(store, position)
         found = _where_masked(store.operands[0], position)
         if along is None or found is None:
@@ -154,7 +154,7 @@ class _Masked:
                 refuse(STEP, buffer, "masked elements are not neutral to what is accumulated")
             return
         value = self._value(store.operands[0])
-        if value is None or math.isnan(value) or idx[-1] is not position or buffer in self.values:
+        if value is None or math.isnan(value) or not idx or idx[-1] is not position or buffer in self.values:
             refuse(STEP, buffer, "what it becomes of masked elements is not known")
         self._only_store(buffer)
         self.values[buffer] = value
