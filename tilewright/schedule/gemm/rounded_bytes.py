@@ -32,7 +32,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.edit import extent_of
+from tilewright.loops.edit import extent_of, kind_of, loops_in
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
@@ -54,7 +54,7 @@ from tilewright.schedule.gemm.gemm_shape import few_rows_of
 from tilewright.schedule.gemm.panels import pack_constants, prefetch_next_panel, prefetch_panels
 from tilewright.schedule.gemm.reduction_nest import one_reduction
 from tilewright.schedule.gemm.register_tile import IN_REGISTERS, Summation, TileSums, mark, tile_sums
-from tilewright.schedule.gemm.rounded_rows import ask_for_next_rows, multiplies_computed
+from tilewright.schedule.gemm.rounded_rows import MOST_UNROLLED, ask_for_next_rows, multiplies_computed
 from tilewright.schedule.steps.access import known
 from tilewright.schedule.steps.parallelize import parallelize_each
 from tilewright.schedule.steps.tiling import tile_loop, vectors_of
@@ -156,6 +156,9 @@ def _round(s: Schedule, made: Rounded, target: Target, *, shares_rows: bool) -> 
     for loops in made.rows:
         for terms in loops[depth:]:
             vectorize_inner(s, terms, target)
+    for loop in loops_in(first[depth - 1]):
+        if known(extent_of(loop)) in range(2, MOST_UNROLLED + 1) and kind_of(loop) == "serial":
+            s.unroll(loop)
     if not shares_rows or depth < 2:
         return
     over, *rows = first[: depth - 1]
