@@ -45,12 +45,13 @@ docs: .venv-docs/installed
 site: .venv-site/installed
 	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --quiet --strict
 
-# A wheel and an sdist, which pip installs in any environment.
+# A wheel and an sdist, which pip installs in any environment, and the wheel of the runtime alone.
 dist:
 	@$(PYTHON) -m venv .venv-dist && .venv-dist/bin/python $(PIP) 'flit_core>=3.12,<5'
 	@mkdir -p dist
 	@.venv-dist/bin/python -c "from flit_core import buildapi; \
 	print(*('dist/' + make('dist') for make in (buildapi.build_sdist, buildapi.build_wheel)))"
+	@.venv-dist/bin/python release/runtime_wheel.py dist
 
 # Made again when the dependencies change; the package itself is installed in place.
 .venv-demo/installed: EXTRA = demo

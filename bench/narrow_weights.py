@@ -1,6 +1,7 @@
 """Products of few and many rows with weights of few bits, beside the bandwidth of reading these.
 
     python -m bench.narrow_weights [--kinds q4_0,q8_0] [--shapes 131072x768] [--rows 1,4,128] [--threads 1,2] [--peer]
+        [--activations int16]
 
 Weights are expressions of narrow constants, [outputs, inputs], as the readers of files make them. For each kind, shape
 and number of rows: ms of the shortest call, GB/s of the artefact's constants, percent of the bandwidth that is read
@@ -234,6 +235,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="65536x768")
     parser.add_argument("--rows", default="1,2,4,8,128")
     parser.add_argument("--threads", default="1")
+    parser.add_argument("--activations", default="float32", help="float32, int16 or int8: what rows are rounded to")
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--peer", action="store_true")
     options = parser.parse_args()
@@ -244,7 +246,7 @@ def main() -> None:
     for kind in options.kinds.split(","):
         for shape in map(Shape.parse, options.shapes.split(",")):
             begin = time.perf_counter()
-            artifact = compile_module(products(kind, shape), Options(), target)
+            artifact = compile_module(products(kind, shape), Options(activations=options.activations), target)
             bits = 8 * len(artifact.constants) / (shape.count * shape.n * shape.k)
             print(f"{kind:8s} {shape!s:14s} {bits:.2f} bits an element, {time.perf_counter() - begin:.2f} s to compile")
             for count in threads:

@@ -37,6 +37,7 @@ from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.caches import check_frequent
 from tilewright.program.memory.budget import over_budget
+from tilewright.program.memory.effort import EFFORTS
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
 from tilewright.program.memory.places import annotate, arena_of, broken_plan, is_planned
@@ -351,14 +352,15 @@ class Compilation:
     def _plan(self) -> None:
         setting, module = self.setting, self.module
         inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
-        self.context.remarks += setting.optional.attempt("order", lambda: reorder(module.main, inplace), list)
+        effort = EFFORTS[setting.options.memory_effort]
+        self.context.remarks += setting.optional.attempt("order", lambda: reorder(module.main, inplace, effort), list)
         setting.optional.run(
             "concurrent-kernels", lambda: setting.back_end.arrange(module, setting.machine, self.remarks)
         )
         self._clock.lap("schedule")
         storage = setting.optional.attempt(
             "share-memory",
-            lambda: assign_storage(module.main, inplace),
+            lambda: assign_storage(module.main, inplace, effort=effort),
             lambda: assign_storage(module.main, plan=plan_in_order),
         )
         annotate(module.main, storage)

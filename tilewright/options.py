@@ -20,6 +20,7 @@ from tilewright.runtime.threads import check_threads
 
 NUMERICS = ("default", "strict", "fast")
 ACTIVATIONS = ("float32", "int16", "int8")
+MEMORY_EFFORTS = ("fast", "search")
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,9 @@ class Options:
         `past_key_values.0.key` [1, 8, past, 64], and the output that joins it with what is new: with states=True all of
         them are states then, and what is new is put into memory for so many elements, which is taken as it is filled.
         `past`, one more state, is how long they are.
+    memory_effort: how long a smaller plan of memory is looked for, where the first one is not known to need the least:
+        "fast" (a tenth of a second or two) or "search" (some seconds). The same effort gives the same plan on every
+        machine.
     """
 
     threads: int | None = None
@@ -158,6 +162,7 @@ class Options:
     strict: bool = False
     states: tuple[tuple[str, str], ...] | bool = ()
     capacity: int | None = None
+    memory_effort: str = "fast"
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -169,6 +174,10 @@ class Options:
             raise OptionError(
                 f"activations={self.activations!r:.80} is not allowed: one of {', '.join(ACTIVATIONS)}, or None",
                 hint="None chooses by the model and numerics=",
+            )
+        if not isinstance(self.memory_effort, str) or self.memory_effort not in MEMORY_EFFORTS:
+            raise OptionError(
+                f"memory_effort={self.memory_effort!r:.80} is not allowed: one of {', '.join(MEMORY_EFFORTS)}"
             )
         if self.activations not in (None, "float32") and self.numerics == "strict":
             raise OptionError(
@@ -218,6 +227,7 @@ class Options:
         states = f";states={self.states!r}" if self.states else ""
         states += f";activations={self.activations}" if self.activations else ""
         states += f";capacity={self.capacity}" if self.capacity else ""
+        states += f";memory_effort={self.memory_effort}" if self.memory_effort != "fast" else ""
         return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}{states}"
 
 

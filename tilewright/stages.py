@@ -17,6 +17,7 @@ from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.text import print_func, print_module
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
+from tilewright.program.memory.places import is_planned
 from tilewright.requested import RequestedGraphs, import_request
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules, print_schedule
@@ -100,6 +101,22 @@ def stage_text(
     request = Request.of(model, constants, shapes).with_states_of(options)
     setting = Setting.chosen(options, session)
     return Compilation(import_request(request, session), setting).run(stage).text()
+
+
+def planned_programs(
+    model: str | Path | bytes | Any,
+    *,
+    options: Options | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    session: Session | None = None,
+) -> list[tuple[str, Func]]:
+    """The main functions of the program for all sizes, or of each of its parts, with where values lie, by name."""
+    options, session = Options.of(options), Session.of(session)
+    request = Request.of(model, constants, shapes).with_states_of(options)
+    whole = Compilation(import_request(request, session), Setting.chosen(options, session)).run("planned")
+    pieces = [(prefix.rstrip(".") or "the program", piece.module.main) for prefix, piece in _pieces(whole)]
+    return [(name, main) for name, main in pieces if is_planned(main)]
 
 
 TEXT_STAGES = STAGES[:-1]

@@ -2,7 +2,8 @@
 
 Each result is as far from that of float64 as half a step of its rows' groups allows, for rows of all sizes: tiny ones,
 some that are zero, and elements of very different sizes beside each other. One that is infinite or no number changes no
-other row; where weights are integers times scales, its results are those of float32.
+other row; where weights are integers times scales, its results are those of float32. Where rows are rounded for any
+number of them, each has the bits that it has alone.
 """
 
 from __future__ import annotations
@@ -57,6 +58,16 @@ class RoundedProgram(Program):
             np.testing.assert_array_equal(found, (value * self.exact[column]).astype(np.float32))
 
 
+    def check_bits(self, model: Model, shape: tuple[Sym, ...], rng: np.random.Generator) -> None:
+        """A row has the bits that it has alone, among few and among many."""
+        x = rng.standard_normal([d.value if d.is_const else max(ROWS) for d in shape]).astype(np.float32)
+        axis = next(k for k, d in enumerate(shape) if not d.is_const)
+        whole = model(x)[0]
+        for rows in ROWS:
+            few = model(np.take(x, range(rows), axis))[0]
+            np.testing.assert_array_equal(few, np.take(whole, range(rows), axis), err_msg=f"{rows} rows")
+
+
 def drawn(narrow: Narrow, shape: list[int]) -> Array:
     x = narrow.rng.standard_normal(shape).astype(np.float32)
     match narrow.random.choice(SIZES):
@@ -74,6 +85,13 @@ def drawn(narrow: Narrow, shape: list[int]) -> Array:
 def is_rounded(module: Module) -> bool:
     kernels = [f for f in module.funcs.values() if f.level == "loops"]
     return any("round_terms(" in step for kernel in kernels for step in kernel_info(kernel).schedule)
+
+
+def are_all_rounded(module: Module) -> bool:
+    """Whether rows of all products are, however many there are."""
+    written = ["".join(kernel_info(f).schedule) for f in module.funcs.values() if f.level == "loops"]
+    counts = [(text.count("cache_write("), text.count("round_terms(")) for text in written]
+    return any(sums for sums, _ in counts) and all(sums == rounded for sums, rounded in counts)
 
 
 def fuzz(seed: int) -> Tried:
@@ -96,7 +114,10 @@ def fuzz(seed: int) -> Tried:
             program.check_special(model, x, narrow.random.choice((np.nan, value)), narrow.rng)
             if program.plain and program.after == "" and (digits == 16 or known[-2] < LEAST_ROUNDED_ROWS):
                 program.check_infinite(model, x, value, narrow.rng)
+        always = are_all_rounded(program.module)
+        if always and any(not d.is_const for d in shape):
+            program.check_bits(model, shape, narrow.rng)
     except Exception as error:
         error.add_note(", ".join(narrow.said))
         raise
-    return Counter({(f"{digits} bits", "rounded" if rounded else "as they are"): 1})
+    return Counter({(f"{digits} bits", "always" if always else "rounded" if rounded else "as they are"): 1})

@@ -42,7 +42,11 @@ def test_an_artefact_is_made(name: str, tmp_path: Path) -> None:
     target = NAMED[name]
     loaded = Artifact.load(tmp_path / "m.tw")
     assert loaded.target.triple == target.triple and loaded.target.features == target.features
-    assert loaded.image is not None and loaded.image == artifact.image
+    assert loaded.image == artifact.image
+    if target.arch == "wasm32":  # has a linker and a loader of its own
+        assert loaded.image is None and loaded.objects
+        return
+    assert loaded.image is not None
     assert {"tw_run", "tw_pool_create"} <= loaded.image.layout.symbols.keys()
     assert "pthread_create" in loaded.image.layout.imports
 

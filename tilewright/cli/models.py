@@ -84,6 +84,8 @@ def model_options(command: F) -> F:
                      help="strict folds no factors, uses no Winograd convolutions, and keeps denormals; fast may round "
                      "operands of products to bfloat16."),
         activations_option,
+        click.option("--memory-effort", type=click.Choice(["fast", "search"]), default="fast", show_default=True,
+                     help="How long a plan of memory is looked for that needs less than the first one."),
         click.option("--integer-only", is_flag=True,
                      help="Compute a quantised model without floating-point instructions; floats that go in or out "
                      "become integers."),
@@ -109,6 +111,7 @@ def compile_fields(
     strict: bool = False,
     capacity: int | None = None,
     activations: str | None = None,
+    memory_effort: str = "fast",
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
@@ -121,6 +124,7 @@ def compile_fields(
         "states": _states(states),
         "capacity": capacity,
         "activations": activations,
+        "memory_effort": memory_effort,
         "cache": not no_cache,
         **named_inputs(shapes, constants),
     }

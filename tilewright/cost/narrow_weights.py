@@ -65,6 +65,12 @@ def share_of_rounded(dot: Dot, target: Target, group: int = ROUNDED_GROUP) -> fl
     return 1 / products_per_float(dot, target) + ADDING_A_GROUP / group
 
 
+def share_of_bytes(dot: Dot, target: Target, group: int = ROUNDED_GROUP) -> float:
+    """The same of sums of rows in two bytes each, which `dot` multiplies one after the other. What brings both sums of
+    a group together is done beside multiplications."""
+    return 2 / products_per_float(dot, target) + ADDING_A_GROUP / group
+
+
 def group_of_rounding(groups: Sequence[int], depth: int | None, together: int) -> int | None:
     """How many neighbours of a row are rounded alike, where the weights share factors in `groups` (the shortest last):
     a divisor of these and of the depth, of whole groups `together` in an instruction. None where there is none."""

@@ -10,6 +10,7 @@ from tilewright.schedule.conv.winograd import WinogradTiles
 from tilewright.schedule.gemm.attention import Attention
 from tilewright.schedule.gemm.contraction import Contraction
 from tilewright.schedule.gemm.recurrence import Recurrence
+from tilewright.schedule.gemm.rounded_bytes import RoundedBytes
 from tilewright.schedule.gemm.rounded_rows import RoundedRows
 from tilewright.schedule.maps.elementwise import Elementwise
 from tilewright.schedule.maps.opaque import Opaque
@@ -21,6 +22,6 @@ from tilewright.schedule.strategy import Strategy
 
 STRATEGIES: Strategies[Strategy] = Strategies((
     Recurrence(), Opaque(), Attention(), WinogradTiles(), FusedWindow(), UnpackOutput(),
-    SlidingWindow(), DotProduct(), ContiguousSum(), RoundedRows(), Contraction(), Reduction(), RowReduction(),
-    Elementwise(),
+    SlidingWindow(), DotProduct(), ContiguousSum(), RoundedBytes(), RoundedRows(), Contraction(), Reduction(),
+    RowReduction(), Elementwise(),
 ))  # fmt: skip

@@ -44,9 +44,9 @@ FORMS = {
 RNG = np.random.default_rng(7)
 
 
-def rounded(form: str, digits: int = 16, text: str = WEIGHTS) -> Func:
+def rounded(form: str, digits: int = 16, text: str = WEIGHTS, pieces: int = 1) -> Func:
     func = read(text.replace(VALUE, FORMS[form]))
-    round_terms(func, buffer(func, "y"), find_loop(func, "k"), 4, digits)
+    round_terms(func, buffer(func, "y"), find_loop(func, "k"), 4, digits, pieces)
     return func
 
 
@@ -97,10 +97,44 @@ def test_results_are_off_by_half_of_a_step_of_each_group(form: str, digits: int)
 def test_bytes_have_no_sign_and_sums_are_corrected_for_that() -> None:
     text = print_func(rounded("a scale", 8))
     assert "w[a, b] = u8(i16(q[a, b]) - -128)" in text
-    assert "+ v4 * -128.0 * x_6[i, g_7]" in text, "of the same scale, which v4 is, and the sum of the row"
+    assert "f32(y_1[i, j, g_7] + x_6[i, g_7]) * s[g_7, j]" in text, "by integers, before anything is rounded"
+    assert "x_6[i_5, g_5] = x_5[i_5, g_5] * -128" in text
     text = print_func(rounded("a scale", 8, WEIGHTS.replace("q: &i8", "q: &u8")))
     assert "w[a, b] = u8(q[a, b])" in text or "w[a, b] = q[a, b]" in text
     assert "x_5" not in text, "nothing is to be corrected"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_integers_in_two_bytes(form: str) -> None:
+    func = rounded(form, pieces=2)
+    text = print_func(func)
+    assert ", p, 4*g_6 + k_7])" in text
+    assert "scratch i8[3, 2, 8]" in text and "scratch i32[2, 3, 5, 2]" in text
+    for scale in (1.0, 1e-3, 1e6):
+        x, q, s, m = operands()
+        x *= scale
+        x[0, :3] = [-1.0, 1.0, 0.5]
+        w = weights(form, q.astype(np.float64), s, m)
+        step = np.repeat(np.abs(x).reshape(3, 2, 4).max(-1), 4, -1) / 32639
+        bound = (0.5 * step) @ np.abs(w) + 1e-5 * np.abs(x) @ np.abs(w)
+        bound += 1e-5 * np.abs(x).sum(-1, keepdims=True) * (np.abs(w).max() + 130)
+        assert np.all(np.abs(results(func, x, q, s, m) - x @ w) <= bound)
+
+
+def test_every_integer_is_its_two_bytes() -> None:
+    func = rounded("integers alone", pieces=2)
+    for first in range(-32639, 32640, 3 * 7 * 31):
+        numbers = np.minimum(first + 31 * np.arange(21), 32639)
+        x = np.zeros((3, 8))
+        x[:, [0, 4]] = 32639  # so that a step is one
+        x[:, [1, 2, 3, 5, 6, 7]] = np.resize(numbers, (3, 6))
+        q = RNG.integers(-128, 128, (8, 5), dtype=np.int8)
+        np.testing.assert_allclose(results(func, x, q, np.ones((2, 5)), np.zeros((2, 5))), x @ q, rtol=1e-6, atol=2)
+
+
+def test_pieces_that_are_no_bytes() -> None:
+    with pytest.raises(ScheduleError, match="integers of 8 bits are not multiplied in 2 pieces"):
+        rounded("a scale", 8, pieces=2)
 
 
 def test_numbers_that_are_multiples_of_a_step_stay() -> None:
@@ -110,20 +144,20 @@ def test_numbers_that_are_multiples_of_a_step_stay() -> None:
     np.testing.assert_allclose(results(rounded("a scale"), x, q, s, m), x @ q.astype(np.float64), rtol=1e-6)
 
 
-@pytest.mark.parametrize("digits", [16, 8])
-def test_special_numbers(digits: int) -> None:
+@pytest.mark.parametrize(("digits", "pieces"), [(16, 1), (8, 1), (16, 2)])
+def test_special_numbers(digits: int, pieces: int) -> None:
     """Zeros give zeros, what is not finite changes its own row alone, and the largest and the smallest numbers neither
-    overflow nor divide by zero. An infinite element gives what its products are, but for bytes, which are moved up."""
+    overflow nor divide by zero. An infinite element gives what its products are."""
     _, q, s, m = operands()
-    largest = float(np.finfo(np.float32).max) / (1 if digits == 16 else 1e4)  # bytes without a sign take larger sums
-    func = rounded("a scale", digits)
+    largest = float(np.finfo(np.float32).max)
+    func = rounded("a scale", digits, pieces=pieces)
     for value in (np.nan, np.inf, -np.inf):
         x = np.ones((3, 8))
         x[1, 3] = value
         y = results(func, x, q, s, m)
         with np.errstate(invalid="ignore"):
             products = value * weights("a scale", q, s, m)[3]
-        np.testing.assert_array_equal(y[1], products if digits == 16 else np.full(5, np.nan))
+        np.testing.assert_array_equal(y[1], products)
         assert np.isfinite(y[[0, 2]]).all()
     assert not results(func, np.zeros((3, 8)), q, s, m).any()
     assert np.isfinite(results(func, np.full((3, 8), 1e-45), q, s, m)).all()

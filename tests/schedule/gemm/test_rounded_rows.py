@@ -1,5 +1,5 @@
-"""Products of many rows by weights of integers: rows are rounded in groups, whose products instructions for integers
-add up; few rows and strict numerics keep float32."""
+"""Products by weights of integers: rows are rounded in groups, whose products instructions for integers add up; strict
+numerics keep float32, and so do few rows whose weights lie in planes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
 from tilewright.graph.fusion.fuse import Fuse
+from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.diag import ScheduleError
@@ -29,6 +30,7 @@ from tilewright.runtime.module import Model
 from tilewright.schedule import defaults
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
+from tilewright.schedule.strategy import Strategy
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 
@@ -83,10 +85,19 @@ def product_of(kind: str, depth: int, columns: int, rows: object = N) -> Module:
     )
 
 
-def scheduled(module: Module, target: str = WITH_DOTS, rounded_rows: int = 16) -> Func:
+WORDS_ALONE = Strategies(tuple(s for s in STRATEGIES.ours if s.name != "rounded_bytes"))
+"""Those that weights in planes have."""
+
+
+def scheduled(
+    module: Module,
+    target: str = WITH_DOTS,
+    rounded_rows: int = 16,
+    strategies: Strategies[Strategy] = STRATEGIES,
+) -> Func:
     ctx = PassContext(parse_target(target))
-    Fuse(STRATEGIES).run(module, ctx)
-    schedule_regions(module, ctx.target, STRATEGIES, ctx.remarks, rounded_rows=rounded_rows)
+    Fuse(strategies).run(module, ctx)
+    schedule_regions(module, ctx.target, strategies, ctx.remarks, rounded_rows=rounded_rows)
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     return kernel
 
@@ -104,10 +115,11 @@ def bound(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
     return np.asarray(0.5 * steps @ np.abs(w) + 2e-6 * size)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", KINDS)
 def test_results_stay_within_half_of_a_step(kind: str, bits: int) -> None:
-    depth, columns = 64, 40
+    depth, columns = 128, 80
     module = product_of(kind, depth, columns)
     (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
     kernel = scheduled(module, rounded_rows=bits)
@@ -154,7 +166,7 @@ def test_where_kernels_do_not_go_together_those_in_float32_serve_all_rows(monkey
 
     wanted = scheduled(product_of("8 bits", 64, 384), rounded_rows=0)
     monkeypatch.setattr(defaults, "_joined", apart)
-    found = scheduled(product_of("8 bits", 64, 384))
+    found = scheduled(product_of("8 bits", 64, 384), strategies=WORDS_ALONE)
     assert kernel_info(found).schedule == kernel_info(wanted).schedule
     assert any("otherwise" in step for step in kernel_info(found).schedule), "few rows have kernels of their own"
 
@@ -172,16 +184,16 @@ def test_several_axes_of_rows_and_a_costly_function_behind_them() -> None:
         np.testing.assert_allclose(oracle.run(module, [x])[0], y, rtol=1e-3, atol=1e-3 * np.abs(y).max())
 
 
-def test_few_rows_stay_as_they_are() -> None:
+def test_few_rows_that_are_multiplied_as_words_stay_as_they_are() -> None:
     module = product_of("4 bits", 64, 96)
     (w,) = oracle.expected(module, [np.eye(64, dtype=np.float32)])
     x = np.full((8, 64), 1 / 3, np.float32)
     x[:, 0] = 1e4  # all others would be 1 or 2 of its steps
-    assert is_rounded(scheduled(module))
+    assert is_rounded(scheduled(module, strategies=WORDS_ALONE))
     off = np.abs(oracle.run(module, [x])[0] - x.astype(np.float64) @ w)
     assert np.all(off <= 2e-6 * np.abs(x) @ np.abs(w))
-    assert not is_rounded(scheduled(product_of("4 bits", 64, 96, sym(8))))
-    assert is_rounded(scheduled(product_of("4 bits", 64, 96, sym(9))))
+    assert not is_rounded(scheduled(product_of("4 bits", 64, 96, sym(8)), strategies=WORDS_ALONE))
+    assert is_rounded(scheduled(product_of("4 bits", 64, 96, sym(9)), strategies=WORDS_ALONE))
 
 
 @pytest.mark.parametrize(

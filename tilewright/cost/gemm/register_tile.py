@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.cost.core import read_cycles, step_cycles
+from tilewright.cost.core import begin_cycles, read_cycles, step_cycles
 from tilewright.target.target import Target
 
 MOST_TILES = 9
@@ -195,6 +195,47 @@ def tile_of_groups(panel: int, shape: GemmShape, target: Target) -> Tile | None:
             cycles = cycles_per_step(rows, columns * per_vector, target)
             found.append((cycles / (rows * columns), -rows * columns, Tile(rows, columns, shape.lanes)))
     return min(found, key=lambda f: f[:2])[2] if found else None
+
+
+def columns_of_byte_panel(pieces: int, shape: GemmShape, target: Target) -> int:
+    """Vectors of columns that lie together where rows are bytes, so many for each element: as many as are one tile of
+    two rows, so that one and two rows read all of a panel at once, as memory is read fastest. Columns of a part are
+    whole panels."""
+    most = shape.columns or 1
+    widths = [n for n in range(most, 0, -1) if not (shape.part and most % n)]
+    return next((n for n in widths if _holds_bytes(Tile(2, n, shape.lanes), pieces, shape, target)), 1)
+
+
+def tile_of_bytes(
+    rows: int | None, panel: int, pieces: int, shape: GemmShape, target: Target
+) -> Tile | None:
+    """The tile of so few rows, or of many (None), with columns that divide a panel's: of few rows the one with the most
+    columns, of many the one that takes the fewest cycles. None where there is none."""
+    per_vector = registers_per_vector(shape.lanes, shape.element, target)
+    widths = [n for n in range(panel, 0, -1) if panel % n == 0]
+    found: list[tuple[float, Tile]] = []
+    heights = [rows] if rows else range(1, MOST_ROWS + 1)
+    for tile in (Tile(n, columns, shape.lanes) for columns in widths for n in heights):
+        registers = tile.columns * per_vector
+        if _holds_bytes(tile, pieces, shape, target):
+            cycles = cost_of_step(tile.rows * pieces, registers, target)
+            cycles += begin_cycles(CODES * registers, "arithmetic", target)
+            found.append((0.0 if rows else cycles / (tile.rows * tile.columns), tile))
+    return min(found, key=lambda f: f[0])[1] if found else None
+
+
+def _holds_bytes(tile: Tile, pieces: int, shape: GemmShape, target: Target) -> bool:
+    """Whether registers hold the sums of a group of each of so many pieces of rows, those of all groups, and the codes
+    of a step."""
+    registers = tile.columns * registers_per_vector(tile.lanes, shape.element, target)
+    return registers * (tile.rows * (pieces + 1) + 1) + SPARE_OF_BYTES <= target.vector_registers
+
+
+CODES = 2
+"""Instructions that take a vector of codes from halves of bytes: a shift or none, a mask, and their load."""
+
+SPARE_OF_BYTES = 2
+"""Registers for a mask of halves of bytes, and for what is broadcast."""
 
 
 def least_rows_of_few(tile: Tile) -> int:

@@ -56,8 +56,11 @@ class Packing:
             raise ScheduleError("packing in fields of words needs last pieces of 4 elements and of those in a byte")
 
     def in_halves(self, axis: int) -> Packing:
-        """The packing in which the two elements of the last piece of `axis` are a byte."""
-        piece = sum(1 + len(f) for f in self.factors[: axis + 1]) - 1
+        """The packing in which the two elements of a piece of `axis` are a byte: of the innermost piece of all, if that
+        is one of two elements along the axis, else of its last one."""
+        first = sum(1 + len(f) for f in self.factors[:axis])
+        sizes = dict(enumerate(self.factors[axis], first + 1))
+        piece = self.order[-1] if sizes.get(self.order[-1]) == 2 else first + len(sizes)
         return Packing(self.factors, (*(p for p in self.order if p != piece), piece), halves=True)
 
     def in_words(self, axis: int, bits: int) -> Packing | None:

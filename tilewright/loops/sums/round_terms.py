@@ -14,7 +14,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import converted_from, scalar_operation
 from tilewright.ir.sym import ZERO, Sym, sym
 from tilewright.ir.types import ScalarType
-from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
 from tilewright.loops.analysis.linear import Linear, Summand, stores_to
 from tilewright.loops.edit import (
@@ -33,11 +32,18 @@ from tilewright.loops.edit import (
     refuse,
 )
 from tilewright.loops.primitive import primitive
+from tilewright.loops.sums.writing import Writer, scratch
 
 STEP = "round_terms"
 
 SMALLEST = 1e-30
 """What counts as the largest element of a group of smaller ones: that many steps of it stay normal numbers."""
+
+MOST_OFFSET = 1 << 7
+"""Of a whole number that is added to all integers."""
+
+BYTE = 256
+"""By which the upper of two bytes counts."""
 
 LEAST_INVERSE = 2.0**-126
 """Of the step of a group that has an infinite element: by 0 that would not be a number. Finite elements come to 0 then
@@ -59,7 +65,9 @@ class Rounded:
 
 
 @primitive
-def round_terms(func: Func, buffer: Value, loop: Op, group: int, digits: int = 16) -> Rounded:
+def round_terms(
+    func: Func, buffer: Value, loop: Op, group: int, digits: int = 16, pieces: int = 1
+) -> Rounded:
     """Round the first factors of the products that `loop` adds up to integers of `digits` bits, by the largest of each
     `group` of neighbours in the loop. The second factors are what a nest before computes of integers, with factors and
     summands that are the same for all of a group.
@@ -92,20 +100,37 @@ def round_terms(func: Func, buffer: Value, loop: Op, group: int, digits: int = 1
     in nests of their own. Each x is then off by half of a step at most, which is the largest of its group (but at least
     1e-30) by 2^(digits - 1) - 1. Where one is NaN, its row's sums are; of one infinite element in a row they are what
     its products give, NaN where the second factor is 0, and NaN where second factors have a summand beside the integer
-    (a minimum, or what moves bytes above 0). ScheduleError where the loop adds up anything else, groups do not divide
-    it, or sums of groups may need more than 32 bits.
+    (a minimum).
+
+    Integers of 16 bits in two `pieces` are bytes, for instructions that multiply these: r[i, 0, k] + 256 * r[i, 1, k],
+    both with a sign, so that the largest is 127 * 257 steps. The first axis of the sums of groups is then that of the
+    pieces:
+
+        for p in 0..2 { for i { for j { for g in 0..2 {
+          t[p, i, j, g] = 0
+          for k in 0..4 { t[p, i, j, g] += i32(r[i, p, 4*g + k]) * i32(w[4*g + k, j]) }
+        } } } }
+        .. for g in 0..2 { y[i, j] += f32(t[0, i, j, g] + t[1, i, j, g] * 256) * s[g, j] * b[i, g] }
+
+    Where one number is added to all integers that second factors are computed of (a zero point of all groups, or what
+    those below zero are moved up by, as bytes are multiplied without a sign), the sum of its products is added to that
+    of the group, an integer, too. ScheduleError where the loop adds up anything else, groups do not divide it, or sums
+    of groups may need more than 32 bits.
     """
     names = names_in(func)
     term = _term(buffer, loop)
     found = _factors(term, loop)
     weights = found.weight.operands[0]
-    _check_sizes(buffer, loop, group, digits, found)
+    _check_sizes(buffer, loop, group, digits, pieces, found)
     around = enclosing_loops(loop)
-    rows = _rounded_rows(names, found, loop, around, group, digits)
+    rows = _rounded_rows(names, found, loop, around, group, digits, pieces)
     parts = _parts_of(names, found, loop, group)
-    codes = _integers_alone(found, parts, digits)
-    if any(p.varies is None for p in parts.parts):
-        _sum_of_rows(names, rows, group)
+    offset = _offset_of(parts)
+    codes, least = _integers_alone(found, parts, digits, pieces, offset)
+    offset += least
+    has_minima = any(p.varies is None for p in parts.parts)
+    if offset or has_minima:
+        _sum_of_rows(names, rows, group, offset, has_minima)
     top = around[0] if around else loop
     insert_before(top, rows.ops)
     sums = _sums_of_groups(names, buffer, found, rows, codes, loop, around, group)
@@ -178,12 +203,14 @@ def _fill_of(buffer: Value) -> Op | None:
     return store if is_plain and len(loops) == 2 else None
 
 
-def _check_sizes(buffer: Value, loop: Op, group: int, digits: int, found: _Factors) -> None:
+def _check_sizes(buffer: Value, loop: Op, group: int, digits: int, pieces: int, found: _Factors) -> None:
     extent = extent_of(loop)
     if not extent.is_const or group < 1 or extent.value % group:
         refuse(STEP, buffer, f"{describe(loop)} is not of groups of {group}")
     if digits not in (8, 16):
         refuse(STEP, buffer, f"there are no integers of {digits} bits to multiply")
+    if pieces not in (1, digits // 8):
+        refuse(STEP, buffer, f"integers of {digits} bits are not multiplied in {pieces} pieces")
     if enclosing_loops(loop) and enclosing_loops(loop)[0].parent is not found.filled_in[0].parent:
         refuse(STEP, buffer, "what it reads is computed in another place")
 
@@ -194,14 +221,16 @@ def _check_sizes(buffer: Value, loop: Op, group: int, digits: int, found: _Facto
 @dataclass(eq=False)
 class _Rows:
     """Buffers of what becomes of rows, and the nests that fill them: `axes` are the loops of the sum that move rows,
-    with their extents; elements are at `idx` of groups."""
+    with their extents; elements are in so many `pieces`. `moved` is what is added to sums of groups, if anything."""
 
     axes: list[tuple[Sym, Sym]]
     largest: Value
     scale: Value
     rounded: Value
     groups: Sym
+    pieces: int
     total: Value | None = None
+    moved: Value | None = None
     ops: list[Op] = field(default_factory=list)
     nests: list[list[Op]] = field(default_factory=list)
 
@@ -209,79 +238,75 @@ class _Rows:
     def at(self) -> tuple[Sym, ...]:
         return tuple(v for v, _ in self.axes)
 
+    def place(self, row: Sequence[Sym], k: Sym, piece: Sym) -> tuple[Sym, ...]:
+        """Of a piece of a rounded element."""
+        return (*row, k) if self.pieces == 1 else (*row, piece, k)
+
+    def around(self, row: Sequence[Sym], g: Sym) -> list[tuple[Sym, Sym]]:
+        """Loops over the groups of all rows."""
+        return [*zip(row, (n for _, n in self.axes), strict=True), (g, self.groups)]
+
     def fill(self, loops: Sequence[Op]) -> None:
         self.nests.append(list(loops))
         self.ops.append(loops[0])
 
 
-@dataclass(eq=False)
-class _Writer:
-    """Ops of a body, one after the other."""
-
-    ops: list[Op] = field(default_factory=list)
-
-    def __call__(self, name: str, *operands: Value, type: ScalarType | None = None, **attrs: object) -> Value:
-        self.ops.append(Op(name, list(operands), [type or operands[0].scalar], attrs))
-        return self.ops[-1].result
-
-    def number(self, value: float, dtype: DType = dt.f32) -> Value:
-        return self("const", type=ScalarType(dtype), value=value)
-
-    def load(self, buffer: Value, *idx: Sym) -> Value:
-        return self("load", buffer, type=ScalarType(buffer_type(buffer).dtype), idx=idx)
-
-    def store(self, value: Value, buffer: Value, *idx: Sym) -> None:
-        self.ops.append(Op("store", [value, buffer], [], {"idx": idx}))
-
-    def cast(self, value: Value, dtype: DType) -> Value:
-        return self("cast", value, type=ScalarType(dtype))
-
-
-def _alloc(dtype: DType, shape: Sequence[Sym], name: str) -> Value:
-    op = Op("alloc", [], [dense(dtype, shape, "scratch")])
-    op.result.name = name
-    return op.result
-
-
 def _rounded_rows(
-    names: set[str], found: _Factors, loop: Op, around: Sequence[Op], group: int, digits: int
+    names: set[str], found: _Factors, loop: Op, around: Sequence[Op], group: int, digits: int, pieces: int
 ) -> _Rows:
     used = frozenset[Sym]().union(*(i.vars for i in found.row.attrs["idx"])) - {loop_var(loop)}
     axes = [(loop_var(o), extent_of(o)) for o in around if loop_var(o) in used]
     if used != {v for v, _ in axes}:
         refuse(STEP, found.row.operands[0], "its place depends on data")
-    most, groups = float((1 << digits - 1) - 1), sym(extent_of(loop).value // group)
+    most, groups = float(_most(digits, pieces)), sym(extent_of(loop).value // group)
     extents = [n for _, n in axes]
     name = found.row.operands[0].name
-    largest, scale, inverse = (_alloc(dt.f32, [*extents, groups], name) for _ in range(3))
-    rounded = _alloc(dt.i16 if digits > 8 else dt.i8, [*extents, extent_of(loop)], name)
-    made = _Rows(axes, largest, scale, rounded, groups)
+    largest, scale, inverse = (scratch(dt.f32, [*extents, groups], name) for _ in range(3))
+    in_pieces = [] if pieces == 1 else [sym(pieces)]
+    rounded = scratch(
+        dt.i8 if _are_bytes(digits, pieces) else dt.i16, [*extents, *in_pieces, extent_of(loop)], name
+    )
+    made = _Rows(axes, largest, scale, rounded, groups, pieces)
     made.ops += [v.op for v in (largest, scale, inverse, rounded) if v.op is not None]
 
     row, g, k, places = _fresh(names, made, group)
-    start, write = _Writer(), _Writer()
+    start, write = Writer(), Writer()
     start.store(start.number(SMALLEST), largest, *row, g)
     x = write("load", found.row.operands[0], type=ScalarType(dt.f32), idx=_moved(found.row, loop, places))
     write.store(write("max", write.load(largest, *row, g), write("abs", x)), largest, *row, g)
-    loops = nest_of([*zip(row, extents, strict=True), (g, groups), (k, sym(group))], write.ops)
+    loops = nest_of([*made.around(row, g), (k, sym(group))], write.ops)
     insert_before(loops[-1], start.ops)
     made.fill(loops)
 
     row, g, _, _ = _fresh(names, made, group)
-    write = _Writer()
+    write = Writer()
     step = write("mul", write.load(largest, *row, g), write.number(float(np.float32(1 / most))))
     write.store(step, scale, *row, g)
     inverted = write("max", write("div", write.number(1.0), step), write.number(LEAST_INVERSE))
     write.store(inverted, inverse, *row, g)
-    made.fill(nest_of([*zip(row, extents, strict=True), (g, groups)], write.ops))
+    made.fill(nest_of(made.around(row, g), write.ops))
 
     row, g, k, places = _fresh(names, made, group)
-    write = _Writer()
+    write = Writer()
     x = write("load", found.row.operands[0], type=ScalarType(dt.f32), idx=_moved(found.row, loop, places))
     steps = write("round", write("mul", x, write.load(inverse, *row, g)))
-    write.store(write.cast(steps, buffer_type(rounded).dtype), rounded, *row, group * g + k)
-    made.fill(nest_of([*zip(row, extents, strict=True), (g, groups), (k, sym(group))], write.ops))
+    if pieces == 2:
+        half, upper = write.number(BYTE / 2), write.number(1 / BYTE)
+        high = write("floor", write("mul", write("add", steps, half), upper))
+        write.store(write.cast(high, dt.i8), rounded, *made.place(row, group * g + k, sym(1)))
+        steps = write("sub", steps, write("mul", high, write.number(BYTE)))
+    write.store(write.cast(steps, buffer_type(rounded).dtype), rounded, *made.place(row, group * g + k, ZERO))
+    made.fill(nest_of([*made.around(row, g), (k, sym(group))], write.ops))
     return made
+
+
+def _most(digits: int, pieces: int) -> int:
+    """The largest integer that rows are rounded to; of two bytes each has a sign."""
+    return (1 << digits - 1) - 1 if pieces == 1 else ((1 << 7) - 1) * (BYTE + 1)
+
+
+def _are_bytes(digits: int, pieces: int) -> bool:
+    return digits == 8 * pieces
 
 
 def _fresh(names: set[str], rows: _Rows, group: int) -> tuple[list[Sym], Sym, Sym, dict[Sym, Sym]]:
@@ -297,26 +322,45 @@ def _moved(load: Op, loop: Op, places: dict[Sym, Sym]) -> tuple[Sym, ...]:
     return tuple(i.subs(mapping) for i in load.attrs["idx"])
 
 
-def _sum_of_rows(names: set[str], rows: _Rows, group: int) -> None:
+def _sum_of_rows(names: set[str], rows: _Rows, group: int, offset: int, has_minima: bool) -> None:
     """Add up the rounded elements of each group, which what is added to all second factors of it multiplies."""
-    extents = [n for _, n in rows.axes]
-    counted = _alloc(dt.i32, [*extents, rows.groups], rows.rounded.name)
-    total = _alloc(dt.f32, [*extents, rows.groups], rows.rounded.name)
-    rows.ops += [v.op for v in (counted, total) if v.op is not None]
+    counted = _table_of_groups(dt.i32, rows)
     row, g, k, _ = _fresh(names, rows, group)
-    start, write = _Writer(), _Writer()
+    start, write = Writer(), Writer()
     start.store(start.number(0, dt.i32), counted, *row, g)
-    one = write.cast(write.load(rows.rounded, *row, group * g + k), dt.i32)
+    pieces = [write.load(rows.rounded, *rows.place(row, group * g + k, sym(p))) for p in range(rows.pieces)]
+    one = _joined(write, [write.cast(piece, dt.i32) for piece in pieces])
     write.store(write("add", write.load(counted, *row, g), one), counted, *row, g)
-    loops = nest_of([*zip(row, extents, strict=True), (g, rows.groups), (k, sym(group))], write.ops)
+    loops = nest_of([*rows.around(row, g), (k, sym(group))], write.ops)
     insert_before(loops[-1], start.ops)
     rows.fill(loops)
     row, g, _, _ = _fresh(names, rows, group)
-    write = _Writer()
-    steps = write.cast(write.load(counted, *row, g), dt.f32)
-    write.store(write("mul", steps, write.load(rows.scale, *row, g)), total, *row, g)
-    rows.fill(nest_of([*zip(row, extents, strict=True), (g, rows.groups)], write.ops))
-    rows.total = total
+    write = Writer()
+    steps = write.load(counted, *row, g)
+    if offset:
+        rows.moved = _table_of_groups(dt.i32, rows)
+        write.store(write("mul", steps, write.number(offset, dt.i32)), rows.moved, *row, g)
+    if has_minima:
+        rows.total = _table_of_groups(dt.f32, rows)
+        scaled = write("mul", write.cast(steps, dt.f32), write.load(rows.scale, *row, g))
+        write.store(scaled, rows.total, *row, g)
+    rows.fill(nest_of(rows.around(row, g), write.ops))
+
+
+def _table_of_groups(dtype: DType, rows: _Rows) -> Value:
+    """A number for each group of each row."""
+    made = scratch(dtype, [*(n for _, n in rows.axes), rows.groups], rows.rounded.name)
+    assert made.op is not None
+    rows.ops.append(made.op)
+    return made
+
+
+def _joined(write: Writer, pieces: Sequence[Value]) -> Value:
+    """The integer that some pieces are, the lowest first."""
+    if len(pieces) == 1:
+        return pieces[0]
+    low, high = pieces
+    return write("add", low, write("mul", high, write.number(BYTE, dt.i32)))
 
 
 # Second factors
@@ -357,38 +401,65 @@ def _parts_of(names: set[str], found: _Factors, loop: Op, group: int) -> _Parts:
     source = None if len(varying) != 1 or varying[0].varies is None else converted_from(varying[0].varies)
     if source is None or not source.scalar.dtype.is_int:
         _Parts(parts, ops, g, within, column).forget()
-        refuse(STEP, found.weight.operands[0], f"it is no sum of one integer, times what groups of {group} share")
+        refuse(
+            STEP, found.weight.operands[0], f"it is no sum of one integer, times what groups of {group} share"
+        )
     return _Parts(parts, ops, g, within, column)
 
 
-def _integers_alone(found: _Factors, parts: _Parts, digits: int) -> Value:
+def _offset_of(parts: _Parts) -> int:
+    """A whole number that is added to the integer before it is multiplied, as zero points are that all groups share: it
+    is taken out of the parts."""
+    (varying,) = (p for p in parts.parts if p.varies is not None)
+    for part in parts.parts:
+        others = [f for f in part.factors if f not in varying.factors]
+        if part.varies is not None or len(part.factors) != len(varying.factors) + 1 or len(others) != 1:
+            continue
+        number = (
+            None
+            if others[0].op is None or others[0].op.name != "const"
+            else float(others[0].op.attrs["value"])
+        )
+        if number is not None and number.is_integer() and abs(number) <= MOST_OFFSET:
+            parts.parts.remove(part)
+            return int(-number if part.negative != varying.negative else number)
+    return 0
+
+
+def _integers_alone(
+    found: _Factors, parts: _Parts, digits: int, pieces: int, offset: int
+) -> tuple[Value, int]:
     """Let the nest before store integers; the buffer of these. Bytes have no sign, which instructions want of one of
-    the factors: what is below zero is moved up, and the sums are corrected for that."""
+    the factors: what is below zero is moved up, so that another number is to be added to them than `offset`."""
     (varying,) = (p for p in parts.parts if p.varies is not None)
     assert varying.varies is not None
     source = converted_from(varying.varies)
     assert source is not None
-    dtype, given = dt.i16 if digits > 8 else dt.u8, source.scalar.dtype
-    least = -(1 << given.bits - 1) if given.kind == "int" and digits <= 8 else 0
+    are_bytes = _are_bytes(digits, pieces)
+    dtype, given = dt.u8 if are_bytes else dt.i16, source.scalar.dtype
+    least = -(1 << given.bits - 1) if given.kind == "int" and are_bytes else 0
     if not dtype.holds(given) and not (least and given.bits <= dtype.bits):
-        refuse(STEP, found.weight.operands[0], f"its integers are {source.scalar.dtype}, which {dtype} does not hold")
+        refuse(
+            STEP,
+            found.weight.operands[0],
+            f"its integers are {source.scalar.dtype}, which {dtype} does not hold",
+        )
     largest = (1 << given.bits) - 1 if least or given.kind == "uint" else 1 << given.bits - 1
-    if parts.group * largest * ((1 << digits - 1) - 1) >> 31:
+    if parts.group * (largest + abs(offset + least)) * ((1 << digits - 1) - 1) >> 31:
         refuse(STEP, found.weight.operands[0], f"sums of {parts.group} products may need more than 32 bits")
     before = found.weight.operands[0]
-    codes = _alloc(dtype, buffer_type(before).shape, before.name)
-    write = _Writer()
+    codes = scratch(dtype, buffer_type(before).shape, before.name)
+    write = Writer()
     copies: dict[Value, Value] = {}
     depth = loop_var(found.filled_in[0])
     for op in _needed(source):
-        write.ops.append(op.clone(copies, lambda attr: substitute(attr, {parts.within: depth - parts.group * parts.g})))
+        write.ops.append(
+            op.clone(copies, lambda attr: substitute(attr, {parts.within: depth - parts.group * parts.g}))
+        )
     number = copies[source]
     if least:
         number = write.cast(number, dt.i16)
         number = write("sub", number, write.number(least, dt.i16))
-        below = Op("const", [], [ScalarType(dt.f32)], {"value": float(least)})
-        parts.ops.append(below)
-        parts.parts.append(Summand(None, (*varying.factors, below.result), varying.negative))
     write.store(write.cast(number, dtype), codes, *found.fill.attrs["idx"])
     body = body_of(found.filled_in[-1])
     for op in reversed(body.ops):
@@ -398,7 +469,7 @@ def _integers_alone(found: _Factors, parts: _Parts, digits: int) -> Value:
         body.append(op)
     assert before.op is not None and codes.op is not None
     insert_after(before.op, [codes.op])
-    return codes
+    return codes, least
 
 
 def _needed(value: Value) -> list[Op]:
@@ -440,15 +511,20 @@ def _sums_of_groups(
     axes = [(fresh_var(names, loop_var(o).name, extent_of(o)), extent_of(o)) for o in around]
     places = {loop_var(o): v for o, (v, _) in zip(around, axes, strict=True)}
     g, k = fresh_var(names, "g", rows.groups), fresh_var(names, "k", sym(group))
-    sums = _alloc(dt.i32, [*(n for _, n in axes), rows.groups], buffer.name)
-    at = (*(v for v, _ in axes), g)
-    start, write = _Writer(), _Writer()
-    start.store(start.number(0, dt.i32), sums, *at)
+    axes.append((g, rows.groups))
+    piece = ZERO
+    if rows.pieces > 1:
+        piece = fresh_var(names, "p", sym(rows.pieces))
+        axes.insert(0, (piece, sym(rows.pieces)))
+    sums = scratch(dt.i32, [n for _, n in axes], buffer.name)
+    at = tuple(v for v, _ in axes)
+    start, write = Writer(), Writer()
     row = [places[v] for v in rows.at]
-    left = write.cast(write.load(rows.rounded, *row, group * g + k), dt.i32)
+    start.store(start.number(0, dt.i32), sums, *at)
+    left = write.cast(write.load(rows.rounded, *rows.place(row, group * g + k, piece)), dt.i32)
     right = write.cast(write.load(codes, group * g + k, found.column.subs(places)), dt.i32)
     write.store(write("add", write.load(sums, *at), write("mul", left, right)), sums, *at)
-    loops = nest_of([*axes, (g, rows.groups), (k, sym(group))], write.ops)
+    loops = nest_of([*axes, (k, sym(group))], write.ops)
     insert_before(loops[-1], start.ops)
     assert sums.op is not None
     return _Sums(sums, [sums.op, loops[0]], loops[:-1], loops[-1])
@@ -460,7 +536,7 @@ def _add_groups(
     """The loop over groups in the place of that over terms."""
     g = fresh_var(names, "g", rows.groups)
     around = enclosing_loops(loop)
-    write = _Writer()
+    write = Writer()
     copies: dict[Value, Value] = {}
 
     def factor(value: Value) -> Value:
@@ -477,8 +553,7 @@ def _add_groups(
             assert rows.total is not None
             found_part, scale = None, write.load(rows.total, *rows.at, g)
         else:
-            at = (*map(loop_var, around), g)
-            found_part = write.cast(write.load(sums.buffer, *at), dt.f32)
+            found_part = write.cast(_sum_of_group(write, rows, sums, (*map(loop_var, around), g), g), dt.f32)
             scale = write.load(rows.scale, *rows.at, g)
         for f in p.factors:
             found_part = factor(f) if found_part is None else write("mul", found_part, factor(f))
@@ -490,3 +565,9 @@ def _add_groups(
     block_of(loop).ops.remove(loop)
     loop.drop()
     return added
+
+
+def _sum_of_group(write: Writer, rows: _Rows, sums: _Sums, at: Sequence[Sym], g: Sym) -> Value:
+    pieces = [(sym(p), *at) for p in range(rows.pieces)] if rows.pieces > 1 else [at]
+    found = _joined(write, [write.load(sums.buffer, *place) for place in pieces])
+    return found if rows.moved is None else write("add", found, write.load(rows.moved, *rows.at, g))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import platform
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,12 +82,17 @@ class CpuFacts:
 @lru_cache(maxsize=1)
 def cpu_facts() -> CpuFacts | None:
     """Of the CPU of this process; None where nothing here knows how to find out."""
-    machine = platform.machine().lower()
+    machine = architecture()
     if machine in ("x86_64", "amd64") and sys.platform in ("linux", "darwin"):
         return _x86_facts()
     if machine in ("aarch64", "arm64") and sys.platform == "linux":
         return arm_facts(Path("/proc/cpuinfo"))
     return None
+
+
+def architecture() -> str:
+    """Of this machine, as the system names it; "" where that is no system of ours."""
+    return os.uname().machine.lower() if hasattr(os, "uname") else ""
 
 
 def arm_facts(cpuinfo: Path) -> CpuFacts | None:

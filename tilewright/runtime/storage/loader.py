@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import platform
 import sys
 import threading
 import weakref
@@ -19,7 +18,7 @@ from tilewright.runtime import staged
 from tilewright.runtime.arena import address_of
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError
-from tilewright.runtime.storage.cpu import cpu_facts
+from tilewright.runtime.storage.cpu import architecture, cpu_facts
 from tilewright.runtime.storage.image import WORD, Image
 from tilewright.runtime.storage.pages import READ, READ_EXECUTE, READ_WRITE, address_of_pages, protect
 
@@ -220,8 +219,7 @@ def _symbol(library: ctypes.CDLL, name: str) -> int:
 
 def this_machine() -> TargetInfo:
     """The machine of this process, with the features that code may need."""
-    machine, system = platform.machine().lower(), sys.platform
-    return TargetInfo(f"{machine}-unknown-{system}", "CPU", _features())
+    return TargetInfo(f"{architecture()}-unknown-{sys.platform}", "CPU", _features())
 
 
 @lru_cache(maxsize=1)

@@ -61,7 +61,7 @@ from tilewright.schedule.gemm.dequantize import (
 )
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, same_rows
 from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
-from tilewright.schedule.gemm.loop_order import writes_lines
+from tilewright.schedule.gemm.gemm_shape import writes_lines
 from tilewright.schedule.gemm.panels import (
     cut_in_streams,
     order_of_streams,

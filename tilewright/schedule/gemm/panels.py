@@ -70,7 +70,7 @@ def pack_constants(
         if packing is None:
             continue
         type, bits = buffer_type(operand), field_bits(buffer_type(operand).dtype)
-        axes = {w.count: axis for w in weights if bits and (axis := _axis_taken(loads, w)) is not None}
+        axes = _axes_taken(loads, weights) if bits else {}
         if axes.get(PAIR) is not None and WORD_BYTES not in axes:
             packing = packing.in_halves(axes[PAIR])
         if merged:
@@ -85,16 +85,22 @@ def _runs_rarely(op: Op) -> bool:
     return any(o.attrs.get("rarely") for o in enclosing(op))
 
 
-def _axis_taken(loads: Iterable[Op], weights: Dequantized) -> int | None:
-    """The axis of an operand along which elements are taken together; None where there is none for all loads."""
-    axes = set() if weights.together is None else {_axis_of(load, weights.together) for load in loads}
-    return axes.pop() if len(axes) == 1 else None
+def _axes_taken(loads: Iterable[Op], weights: Sequence[Dequantized]) -> dict[int, int]:
+    """The axis of an operand along which so many elements are taken together, by this number; none where it is not one
+    for all loads."""
+    found: dict[int, set[int | None]] = {}
+    for load in loads:
+        taken = next((w for w in weights if w.together is not None and w.together in enclosing_loops(load)), None)
+        for count in {w.count for w in weights if w.together is not None} if taken is None else {taken.count}:
+            axis = None if taken is None or taken.together is None else _axis_of(load, taken.together)
+            found.setdefault(count, set()).add(axis)
+    return {count: axis for count, (axis, *others) in found.items() if not others and axis is not None}
 
 
 def _axis_of(load: Op, loop: Op) -> int | None:
     """The axis that a loop around a load moves it along; None where there is none."""
     found = [axis for axis, i in enumerate(load.attrs["idx"]) if loop_var(loop) in i.vars]
-    return found[0] if len(found) == 1 and loop in enclosing_loops(load) else None
+    return found[0] if len(found) == 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,8 +323,10 @@ def prefetch_panels(
     for load in loads:
         operand = load.operands[0]
         moving = [o for o in around if o.parent is not None and stride_in(load, loop_var(o)) != 0]
-        if not moving or operand in asked or not is_prefetched(bytes_of(operand), target):
+        if not moving or operand in asked:
             continue
+        if not read_once and not is_prefetched(bytes_of(operand), target):
+            continue  # narrow weights of one product are few bytes, those of all of them come from memory
         depth = [o for o in enclosing_loops(load) if kind_of(o) == "serial"][-1]
         try:
             if read_once:
@@ -331,6 +339,18 @@ def prefetch_panels(
                 _ask_for_later_steps(s, load, depth)
         except ScheduleError as e:
             s.missed.append(f"panels not prefetched: {e}")
+
+
+def prefetch_next_panel(s: Schedule, nest: Op, panels: Sequence[Op]) -> None:
+    """While parts of a panel of narrow weights are read one after the other, each once, ask for all of the next one,
+    which the last of the loops over `panels` that moves them goes to: a part alone would ask for what is next to it,
+    too."""
+    packed = [s.func.args[index] for index in kernel_info(s.func).packed]
+    for load in loads_in(nest):
+        moving = [o for o in panels if o.parent is not None and stride_in(load, loop_var(o)) != 0]
+        if moving and load.operands[0] in packed:
+            with s.noting("panels not prefetched"):
+                s.prefetch(load, moving[-1])
 
 
 def _moving_it(load: Op) -> Op | None:

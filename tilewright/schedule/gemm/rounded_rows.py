@@ -74,7 +74,7 @@ class RoundedRows(Strategy):
     def match(self, region: FusedRegion) -> Match | NoMatch:
         if not is_contraction(region) or not isinstance(region.target, Target):
             return NoMatch("it is no contraction")
-        if not _multiplies_computed(region.op) or not _gains(region.target):
+        if not multiplies_computed(region.op) or not _gains(region.target):
             return NoMatch("its columns are not computed from integers that the machine multiplies in groups")
         return Match()
 
@@ -92,7 +92,7 @@ class RoundedRows(Strategy):
         schedule_rounded(s, lowered, target)
 
 
-def _multiplies_computed(region: Op) -> bool:
+def multiplies_computed(region: Op) -> bool:
     """Whether a product of a region reads a matrix that the region computes."""
     (body,) = region.blocks
     products = [(op, matrix_product(op)) for op in body.ops]
@@ -172,7 +172,7 @@ def _sum_groups(
         for nest in sums.nests:
             mark(s, nest)
     for part in tiled.parts:
-        _ask_for_next_rows(s, part)
+        ask_for_next_rows(s, part)
         mark(s, part, unrolled=not kept.costly)
     mark_weights(s, dequantized)
     _unroll(s, dequantized.loops[:-1])
@@ -200,7 +200,7 @@ def _codes_of_panel(
     return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together)
 
 
-def _ask_for_next_rows(s: Schedule, part: Nest) -> None:
+def ask_for_next_rows(s: Schedule, part: Nest) -> None:
     """Request what the next tile of rows reads beside its sums: a piece of each row, on a page of its own."""
     constants = constants_of(s.func)
     for load in loads_in(part.tile[0]):

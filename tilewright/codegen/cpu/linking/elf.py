@@ -75,6 +75,12 @@ class Relocations:
     symbol: np.ndarray
     addend: np.ndarray
 
+    def without(self, kinds: Sequence[int]) -> Relocations:
+        """All but those of some kinds."""
+        kept = ~np.isin(self.kind, kinds)
+        columns = (column[kept] for column in (self.offset, self.kind, self.symbol, self.addend))
+        return Relocations(self.section, *columns)
+
 
 @dataclass(frozen=True)
 class ElfObject:

@@ -170,10 +170,12 @@ class _Linker:
 
     def _places(self) -> _Places:
         found: list[_Places] = []
+        nothing = [number for number, kind in self.arch.kinds.items() if kind.to == "nothing"]
         for k, one in enumerate(self.objects):
-            used = [r.symbol for r in one.relocations]
+            relocations = [r.without(nothing) for r in one.relocations]
+            used = [r.symbol for r in relocations]
             at, imported = self._targets(k, np.unique(np.concatenate(used)) if used else np.zeros(0, np.int64))
-            for r in one.relocations:
+            for r in relocations:
                 size = one.sections[r.section].data.size
                 if len(r.offset) and not 0 <= int(r.offset.min()) <= int(r.offset.max()) < size:
                     raise cannot_link(self.what[k], f"a relocation is behind the end of section {r.section}")
@@ -228,7 +230,7 @@ class _Linker:
         called, by_slot = self._of(places, "branch"), self._of(places, "slot")
         target[called & outside] = stubs[places.imported[called & outside]]
         target[by_slot] = slots[by_slot]
-        wrong = outside & ~called & ~by_slot & ~self._of(places, "nothing")
+        wrong = outside & ~called & ~by_slot
         if wrong.any():
             self._refuse(places, int(np.argmax(wrong)), "refers to a symbol that another library has")
         target += places.addend

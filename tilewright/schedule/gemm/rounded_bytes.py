@@ -1,0 +1,269 @@
+"""Products by weights of at most 8 bits: rows rounded in groups to integers of one or two bytes, so that instructions
+for groups of bytes add up each group's products; weights are taken apart in registers.
+
+    round all rows, in groups that share a scale
+    for panel of columns parallel {
+      for row tile {
+        sums = 0
+        for group {
+          t: reg i32[rows, pieces, columns] = 0
+          for step { codes: reg u8 = ..;  t += dot(row's bytes, codes) }
+          sums += f32(t[.., 0] + 256 * t[.., 1]) * scales
+        }
+        y[row, column] = epilogue(sums)
+      }
+    }
+
+Sums of groups are exact, and are added in one order: the bits of a row do not depend on how many rows there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.cost.gemm.register_tile import MOST_FEW, columns_of_byte_panel, tile_of_bytes
+from tilewright.cost.narrow_products import rounding_gains
+from tilewright.cost.narrow_weights import group_of_rounding, share_of_bytes
+from tilewright.cost.roofline import form_cycles
+from tilewright.graph.fusion.strategy import Match
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
+from tilewright.loops.edit import extent_of
+from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.stages import Lowered, Stage
+from tilewright.loops.storage.packing import Packing
+from tilewright.loops.sums.round_terms import Rounded
+from tilewright.schedule.estimates import Counted
+from tilewright.schedule.gemm.contraction import Tiled, is_contraction, tile_reader
+from tilewright.schedule.gemm.dequantize import (
+    PAIR,
+    Dequantized,
+    groups_of_factors,
+    split_in_groups,
+    split_weights,
+    taken_together,
+)
+from tilewright.schedule.gemm.dot_products import dot_for
+from tilewright.schedule.gemm.gemm_axes import GemmAxes, assign_axes, is_costly
+from tilewright.schedule.gemm.gemm_plan import GemmPlan, plan_gemm
+from tilewright.schedule.gemm.gemm_shape import few_rows_of
+from tilewright.schedule.gemm.panels import pack_constants, prefetch_next_panel, prefetch_panels
+from tilewright.schedule.gemm.reduction_nest import one_reduction
+from tilewright.schedule.gemm.register_tile import IN_REGISTERS, Summation, TileSums, mark, tile_sums
+from tilewright.schedule.gemm.rounded_rows import ask_for_next_rows, multiplies_computed
+from tilewright.schedule.steps.access import known
+from tilewright.schedule.steps.parallelize import parallelize_each
+from tilewright.schedule.steps.tiling import tile_loop, vectors_of
+from tilewright.schedule.steps.vectorize import vectorize_inner
+from tilewright.schedule.strategy import FusedRegion, Strategy
+from tilewright.schedule.trace import Schedule
+from tilewright.target.dots import Dot
+from tilewright.target.target import VECTOR_BYTES, Target
+
+
+class RoundedBytes(Strategy):
+    """A contraction whose columns are computed from constant integers of at most 8 bits."""
+
+    name = "rounded_bytes"
+    respecialize_remainder = True
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        if not is_contraction(region) or not isinstance(region.target, Target):
+            return NoMatch("it is no contraction")
+        dot = _dot(region.target)
+        if dot is None or not rounding_gains(share_of_bytes(dot, region.target)):
+            return NoMatch("the machine does not multiply groups of bytes faster than floats")
+        if not multiplies_computed(region.op):
+            return NoMatch("its columns are not computed from integers")
+        return Match()
+
+    def estimate(self, counted: Counted, target: Any) -> float | None:
+        dot = _dot(target) if isinstance(target, Target) else None
+        if dot is None or not counted.nests:
+            return None
+        floats = form_cycles("tiles", counted.nests, counted.arguments, target)
+        return floats * share_of_bytes(dot, target)
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
+        schedule_bytes(s, lowered, target)
+
+
+def _dot(target: Target) -> Dot | None:
+    return dot_for(dt.i8, dt.u8, dt.i32, target)
+
+
+def schedule_bytes(s: Schedule, lowered: Lowered, target: Target) -> None:
+    """ScheduleError when the kernel has not this form."""
+    digits, dot = kernel_info(s.func).rounded_rows, _dot(target)
+    if not digits or dot is None:
+        raise ScheduleError("its rows are not to be rounded to bytes")
+    stages, others = split_weights(lowered)
+    if len(stages) != 1:
+        raise ScheduleError("its columns are not computed by one stage from constants")
+    (weights,) = stages
+    together = taken_together(s, weights)
+    if together > PAIR:
+        raise ScheduleError("its weights lie in planes of words")
+    sums = one_reduction(s, others)
+    axes = assign_axes(sums)
+    reduce = [o for o in sums.stage.reduce if extent_of(o) != 1]
+    if axes.block is not None or axes.line is not None or len(reduce) != 1:
+        raise ScheduleError("it is no product of rows and columns")
+    if not extent_of(axes.vector).is_const:
+        raise ScheduleError("the number of columns is not known")
+    shared = groups_of_factors(weights)
+    group = group_of_rounding(shared, known(extent_of(reduce[0])), dot.group * together)
+    if group is None:
+        raise ScheduleError("no groups of its terms share their factors")
+    pieces = digits // 8
+    plan = _plan(s, plan_gemm(s, sums, target, None, [weights], False), pieces, target)
+    made = s.round_terms(sums.sums, reduce[0], group, digits, pieces)
+    _round(s, made, target, shares_rows=_rows_of(axes) is None)
+    sums.stage.reduce = split_in_groups(s, [made.groups], [n // group for n in shared if n > group])
+    terms = Stage("terms", "reduce", "add", made.sums, made.axes, [made.terms])
+    codes = Stage(weights.name, "map", "", made.codes, weights.axes)
+    tiled = tile_reader(s, replace(plan, weights=[codes]), target, may_write_lines=False)
+    _sum_groups(s, plan, tiled, terms, codes, dot, together, pieces, target)
+    parallelize_each(s, [o for o in tiled.parts[0].outer if o.parent is not None][:1], target)
+
+
+def _rows_of(axes: GemmAxes) -> int | None:
+    """How many rows there are at most, if they are few."""
+    rows = 1 if axes.row is None else known(extent_of(axes.row)) or few_rows_of(axes)
+    return rows if rows is not None and rows <= MOST_FEW else None
+
+
+def _plan(s: Schedule, plan: GemmPlan, pieces: int, target: Target) -> GemmPlan:
+    """The plan with a tile whose sums of groups are in registers; panels are those of any number of rows."""
+    panel = columns_of_byte_panel(pieces, plan.shape, target)
+    tile = tile_of_bytes(_rows_of(plan.axes), panel, pieces, plan.shape, target)
+    if tile is None:
+        raise ScheduleError("registers do not hold the sums of groups")
+    return replace(plan, decision=replace(plan.decision, tile=tile), panel=panel)
+
+
+def _round(s: Schedule, made: Rounded, target: Target, *, shares_rows: bool) -> None:
+    """One nest that rounds rows, a group after the other; threads share many rows."""
+    first, *others = made.rows
+    depth = len(first) - 1
+    for loops in others:
+        for a, b in zip(first[:depth], loops[:depth], strict=True):
+            s.fuse(a, b)
+    for loops in made.rows:
+        for terms in loops[depth:]:
+            vectorize_inner(s, terms, target)
+    if not shares_rows or depth < 2:
+        return
+    over, *rows = first[: depth - 1]
+    for row in rows:
+        over = s.collapse(over, row)
+    with s.noting("rows are rounded by one thread"):
+        s.parallel(over)
+
+
+def _sum_groups(
+    s: Schedule,
+    plan: GemmPlan,
+    tiled: Tiled,
+    terms: Stage,
+    codes: Stage,
+    dot: Dot,
+    together: int,
+    pieces: int,
+    target: Target,
+) -> None:
+    """Sums of groups in registers, which are added to those of the tile."""
+    lanes = plan.decision.tile.lanes
+    kept = Summation(costly=is_costly(tiled.parts[0].tile[-1]))
+    inner = s.split(terms.reduce[0], dot.group)
+    terms.reduce = [inner.outer]
+    if together > 1:
+        halves = s.split(inner.outer, together)
+        terms.reduce = [halves.outer, halves.inner]
+    tile = plan.axes.tile
+    if pieces > 1:  # which are the first axis
+        *row, vector = (axis + 1 for axis in tile)
+        tile = (*row, 0, vector)
+    added: list[TileSums] = []
+    groups: list[TileSums] = []
+    weights: list[Dequantized] = []
+    for part in tiled.parts:
+        added.append(tile_sums(s, plan.stage, part.outer[-1], plan.axes.tile, lanes, kept))
+        over = added[-1].add.outer[-1]
+        groups.append(tile_sums(s, terms, over, tile, lanes, IN_REGISTERS, inner.inner))
+    if tiled.is_one or together == 1:
+        for sums in groups:
+            step = sums.add.outer[-len(terms.reduce)]
+            weights.append(_codes_in_registers(s, codes, step, lanes, dot, together))
+    else:  # each tile of rows would take bytes apart again
+        weights.append(_codes_of_panel(s, codes, tiled, lanes, dot, together))
+    orders = [*([*o.add.outer, *o.add.tile] for o in added), *(w.loops for w in weights)]
+    pack_constants(s, orders, weights, tiled.parts_of_panel, merged=True)
+    for w in weights:
+        _mark_codes(s, w)
+    s.simplify()
+    for sums in (*groups, *added):
+        for nest in sums.nests:
+            mark(s, nest)
+    for part in tiled.parts:
+        if not tiled.is_one:
+            ask_for_next_rows(s, part)
+        mark(s, part, unrolled=not kept.costly)
+    for whole, sums in zip(added, groups, strict=True):
+        over, last = whole.add.outer[-1], sums.add.outer[-1]
+        if together > 1 and last.parent is not None:
+            s.unroll(last)
+        if tiled.is_one and tiled.parts_of_panel:
+            panels = [o for o in tiled.panel if o not in tiled.parts_of_panel]
+            prefetch_next_panel(s, over, panels)
+        else:
+            step = sums.add.outer[-len(terms.reduce)]
+            prefetch_panels(s, step, tiled.parts[0].outer, target, read_once=tiled.is_one)
+
+
+def _codes_in_registers(
+    s: Schedule, codes: Stage, step: Op, lanes: int, dot: Dot, together: int
+) -> Dequantized:
+    """Codes of one step of the sums, those of a column that an instruction adds up beside each other: the loops over
+    vectors of columns, columns of one, elements, and the halves of bytes that these are, so far apart in a column."""
+    made = s.compute_at(codes.buffer, step, space="reg", guard="loads")
+    depth, column = (made.copies[o] for o in codes.axes)
+    halves: list[Op] = []
+    if together > 1:
+        parts = s.split(depth, dot.group)
+        halves, depth = [parts.outer], parts.inner
+        s.split_axis(made.buffer, 0, dot.group)
+    s.swap_axes(made.buffer, len(halves), len(halves) + 1)
+    vectors = vectors_of(s, [column], lanes)
+    s.reorder(*halves, *vectors, depth)
+    return Dequantized([*vectors, depth, *halves], halves[0] if halves else None, together)
+
+
+def _codes_of_panel(
+    s: Schedule, codes: Stage, tiled: Tiled, lanes: int, dot: Dot, together: int
+) -> Dequantized:
+    """Codes of what all rows read, in the order of the instruction: as `_codes_in_registers` of each step, copied."""
+    panel = tiled.panel[-1] if tiled.panel else tiled.parts[0].outer[0]
+    step, column, within = s.pack(codes.buffer, panel, Packing(((dot.group,), ()), (0, 2, 1))).fill
+    steps = s.split(step, together)
+    made = _codes_in_registers(s, codes, steps.outer, lanes, dot, together)
+    around, both = tile_loop(s, s.collapse(column, within), VECTOR_BYTES)
+    s.vectorize(both)
+    for loop in (*around, steps.inner):
+        s.unroll(loop)
+    return made
+
+
+def _mark_codes(s: Schedule, weights: Dequantized) -> None:
+    loops: Sequence[Op] = [o for o in weights.loops if o is not weights.together]
+    *vectors, column, depth = loops
+    both = s.collapse(column, depth)
+    around, both = tile_loop(s, both, VECTOR_BYTES)
+    s.vectorize(both)
+    for loop in (*around, *vectors, *([] if weights.together is None else [weights.together])):
+        if loop.parent is not None:
+            s.unroll(loop)
