@@ -33,7 +33,7 @@ def test_fresh_seeds(fresh_seed: int) -> None:
 def test_every_primitive_is_tried() -> None:
     for module in pkgutil.walk_packages(loops.__path__, f"{loops.__name__}."):
         importlib.import_module(module.name)
-    # `round_terms` gives other results (tests/loops/order/test_round_terms.py), and `skip_masked` is for loops of
+    # `round_terms` gives other results (tests/loops/sums/test_round_terms.py), and `skip_masked` is for loops of
     # attention, of which these programs have none (tests/loops/conditions/test_skip_masked.py).
     others = {"specialize", "round_terms", "skip_masked"}
     assert PRIMITIVES.keys() - STEPS.keys() == others, "add these to STEPS in tests/loops/steps.py"
