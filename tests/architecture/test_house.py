@@ -130,7 +130,8 @@ LATE = {
     ("target/host.py", "llvmlite"),  # models that the cache has need no LLVM
     ("target/hardware.py", "llvmlite"),
     ("session.py", "tilewright.target.named"),  # nor machines
-    ("runtime/profile.py", "statistics"),  # takes 2 ms, as do the next two
+    ("runtime/profile.py", "statistics"),  # takes 2 ms, as do the next three
+    ("runtime/report/shown.py", "html"),
     ("runtime/states.py", "zipfile"),
     ("frontends/weights/foreign.py", "zipfile"),
     ("options.py", "difflib"),  # for an error
