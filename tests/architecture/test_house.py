@@ -211,9 +211,10 @@ def _imports(path: Path) -> Iterator[Import]:
         assert node.level == 0, f"{file}:{node.lineno}: imports are absolute"
         assert node.module is not None
         for alias in node.names:
-            # `from tilewright.ir import dtype` imports a module, `from tilewright.ir.core import Op` a name
+            # `from tilewright.ir import dtype` imports a module, `from tilewright.ir.core import Op` a name; what other
+            # packages have depends on where they are installed
             inner = PACKAGE.parent.joinpath(*node.module.split("."), alias.name)
-            is_ours = node.module.split(".")[0] == "tilewright"  # others may lie beside the package, or elsewhere
+            is_ours = node.module.split(".")[0] == PACKAGE.name
             is_module = is_ours and (inner.is_dir() or inner.with_suffix(".py").is_file())
             name = f"{node.module}.{alias.name}" if is_module else node.module
             yield Import(file, node.lineno, name, late, typing_only)

@@ -73,7 +73,7 @@ class _Fusion:
         self.max_ops = max_ops
         self.apart = apart
         self.body = module.main.body
-        conditions = separate_conditions(self.body)
+        conditions = separate_conditions(self.body, self._leaves)
         self.facts = Facts(
             ctx.target,
             {op: n for n, op in enumerate(self.body.ops)},
