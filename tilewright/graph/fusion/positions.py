@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tilewright.cost.recompute import is_cheap
 from tilewright.graph.editing import replace_in
-from tilewright.graph.fusion.classify import OpClass, classify, is_operator
+from tilewright.graph.fusion.classify import OpClass, classify, is_needed_whole, is_operator
 from tilewright.graph.match import dtype_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Op, Value, replace_in_block
@@ -28,7 +28,9 @@ def separate_conditions(body: Block) -> set[Op]:
     found: set[Op] = set()
     copies: dict[Op, Op] = {}
     for op in reversed(body.ops):
-        if len(op.results) != 1 or op.result not in costs or not op.operands:
+        if len(op.results) != 1 or op.result not in costs:
+            continue
+        if not op.operands and not is_needed_whole(op):  # each reader has its own anyway
             continue
         users = dict.fromkeys(op.result.users)
         readers = [u for u in users if u in found or _selects_by(u, op.result)]
