@@ -152,6 +152,40 @@ def test_what_cannot_be_promised_says_what_was_reached(place: Path, loaded: llm.
     assert best is not None and not best.is_within and "is not kept" in best.outcome
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+def test_logits_that_take_much_memory_are_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, has_room: bool) -> None:
+    """They are computed once where there is room for it, and are what they are in memory."""
+    asked: list[int] = []
+
+    class Probe:
+        def wide(self) -> Any:
+            def run(tokens: np.ndarray) -> np.ndarray:
+                asked.append(len(tokens))
+                return np.random.default_rng(len(tokens)).standard_normal((len(tokens), 50))
+
+            return run
+
+    pieces, probe = [np.arange(3), np.arange(5)], Probe()
+    small = list(promises.Reference(probe, pieces))  # type: ignore[arg-type]
+    monkeypatch.setattr(promises, "_MOST_KEPT", 10)
+    if not has_room:
+        monkeypatch.setattr(promises.tempfile, "TemporaryFile", no_room)
+    large = promises.Reference(probe, pieces)  # type: ignore[arg-type]
+    asked.clear()
+    for _ in range(3):
+        for wanted, found in zip(small, large, strict=True):
+            np.testing.assert_array_equal(found.rows.astype(np.float32), wanted.rows)
+            assert isinstance(found.rows, np.memmap) == has_room
+            np.testing.assert_array_equal(found.greatest, wanted.greatest)
+            here, there = (compared(known, -wanted.rows).divergences for known in (found, wanted))
+            np.testing.assert_allclose(here, there, rtol=1e-5)
+    assert asked == ([3, 5] if has_room else [3, 5] * 3)
+
+
+def no_room(*arguments: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
 def test_how_many_tokens_a_promise_needs() -> None:
     promise = Promise(0.02)
     assert promise.most_changes(100) == -1 and promise.most_changes(149) == 0 and promise.most_changes(2000) == 29
