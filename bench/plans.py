@@ -2,7 +2,7 @@
 
 A graph (JSON) has operations in program order with the tensors that they read and write, and the bytes of tensors; its
 inputs are the caller's, its outputs are kept. Boxes (CSV) are `id,lower,upper,size`, the end exclusive; their order is
-given. A model (ONNX) is planned as it is compiled, with results in the place of arguments.
+given. A model (ONNX or TFLite) is planned as it is compiled, with results in the place of arguments.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.compilation import Compilation, Setting
-from tilewright.frontends.onnx.load import load_onnx
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.options import Options
+from tilewright.options import Options, Request
 from tilewright.program.memory.effort import PlanEffort
 from tilewright.program.memory.order import tasks_of
 from tilewright.program.memory.ordering.search import best_order
 from tilewright.program.memory.ordering.tasks import Task, Tasks
 from tilewright.program.memory.packing.boxes import TimedBox, most_alive, overlapping
 from tilewright.program.memory.packing.pack import by_size, in_turns, pack
+from tilewright.requested import import_request
+from tilewright.session import Session
 from tilewright.target.named import parse_target
 
 KIB = 1024
@@ -92,7 +93,8 @@ def tasks_of_graph(path: Path) -> Tasks:
 
 def tasks_of_model(path: Path) -> Tasks:
     """The kernels of a model for one CPU, in units of the alignment of tensors."""
-    module = Compilation(load_onnx(path), Setting.of(Options(), parse_target("zen3"))).run("scheduled").module
+    graph = import_request(Request.of(path, None, None), Session())
+    module = Compilation(graph, Setting.of(Options(), parse_target("zen3"))).run("scheduled").module
     inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
     return tasks_of(module.main, inplace)
 

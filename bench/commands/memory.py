@@ -8,13 +8,14 @@ from pathlib import Path
 from bench import plans
 from tilewright.program.memory.effort import EFFORTS
 
-SUFFIXES = (".json", ".csv", ".onnx")
+SUFFIXES = (".json", ".csv", ".onnx", ".tflite")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="graphs (.json), boxes (.csv), models (.onnx), or folders"
-    )
+        "files", nargs="+", type=Path, metavar="FILE",
+        help="graphs (.json), boxes (.csv), models (.onnx, .tflite), or folders",
+    )  # fmt: skip
     parser.add_argument("--effort", choices=tuple(EFFORTS), default="fast", help="what a plan may take [fast]")
 
 

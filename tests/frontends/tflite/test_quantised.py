@@ -11,6 +11,8 @@ import pytest
 import tilewright
 from tests.frontends.tflite.models import Graph, Node, Tensor, constant, node_model, run, written
 from tilewright.frontends.tflite.load import load_tflite
+from tilewright.frontends.tflite.model import QuantizedAs
+from tilewright.frontends.tflite.tensors import float_bias
 
 RNG = np.random.default_rng(3)
 TYPES = (np.int8, np.uint8, np.int16)
@@ -148,3 +150,10 @@ def test_functions_of_bytes() -> None:
     shares = np.exp(real) / np.exp(real).sum(-1, keepdims=True)
     found = run(node_model("SOFTMAX", [x], y, {"beta": 1.0}), a)[0]
     assert_near(found, steps(shares, 1 / 256, -128, np.int8), np.int8)
+
+
+def test_the_scales_of_a_bias_are_those_of_its_only_axis_whatever_is_said() -> None:
+    bias, scales = np.arange(8, dtype=np.int32), np.linspace(0.5, 4, 8)
+    for axis in (0, 3):
+        found = float_bias(bias, QuantizedAs(scales, np.zeros(8, np.int64), axis))
+        np.testing.assert_array_equal(found, (bias * scales).astype(np.float32))

@@ -103,7 +103,9 @@ def _parameters(
 
 
 def float_bias(array: np.ndarray, how: QuantizedAs) -> np.ndarray:
-    """A bias of wide integers, as floats: they were rounded to steps that floats of 24 digits hold well enough."""
-    lanes = [-1 if k == how.axis else 1 for k in range(array.ndim)] if how.scales.size > 1 else []
+    """A bias of wide integers, as floats: they were rounded to steps that floats of 24 digits hold well enough. Some
+    files say of its only axis that it is the last one of the filters."""
+    axis = how.axis if array.ndim > 1 else 0
+    lanes = [-1 if k == axis else 1 for k in range(array.ndim)] if how.scales.size > 1 else []
     steps = array.astype(np.float64) - how.zeros.reshape(lanes)
     return np.asarray(steps * how.scales.astype(np.float64).reshape(lanes)).astype(np.float32)
