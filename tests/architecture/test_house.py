@@ -128,7 +128,13 @@ LATE = {
     ("torch/backend.py", "tilewright.torch.traced"),  # a graph that the cache has needs no adapters
     ("runtime/storage/loader.py", "llvmlite.binding"),  # asked of CPUs of which nothing here knows the features
     ("target/host.py", "llvmlite"),  # models that the cache has need no LLVM
-    ("target/clock.py", "llvmlite"),
+    ("target/hardware.py", "llvmlite"),
+    ("session.py", "tilewright.target.named"),  # nor machines
+    ("runtime/profile.py", "statistics"),  # takes 2 ms, as do the next three
+    ("runtime/report/shown.py", "html"),
+    ("runtime/states.py", "zipfile"),
+    ("frontends/weights/foreign.py", "zipfile"),
+    ("options.py", "difflib"),  # for an error
     ("torch/watch/native.py", "llvmlite"),
     ("runtime/storage/signing.py", "cryptography.exceptions"),  # an extra
     ("runtime/storage/signing.py", "cryptography.hazmat.primitives"),

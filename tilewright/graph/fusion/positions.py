@@ -8,18 +8,16 @@ keys; and a kernel that knows the condition may leave out what it never selects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tilewright.cost.recompute import is_cheap
 from tilewright.graph.editing import replace_in
-from tilewright.graph.fusion.classify import OpClass, classify, is_operator
+from tilewright.graph.fusion.classify import OpClass, classify, is_needed_whole, is_operator
 from tilewright.graph.match import dtype_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Op, Value, replace_in_block
 from tilewright.ir.scalar import SCALAR_OPS
 
 
-def separate_conditions(body: Block, has_kernel: Callable[[Op], bool]) -> set[Op]:
+def separate_conditions(body: Block) -> set[Op]:
     """The ops that compute cheap conditions of selections, and nothing else, from positions and dims alone. What is
     needed elsewhere, too, is computed for them once more; so are sources, such as positions, that have kernels of their
     own."""
@@ -31,7 +29,9 @@ def separate_conditions(body: Block, has_kernel: Callable[[Op], bool]) -> set[Op
     found: set[Op] = set()
     copies: dict[Op, Op] = {}
     for op in reversed(body.ops):
-        if len(op.results) != 1 or op.result not in costs or not (op.operands or has_kernel(op)):
+        if len(op.results) != 1 or op.result not in costs:
+            continue
+        if not op.operands and not is_needed_whole(op):  # each reader has its own anyway
             continue
         users = dict.fromkeys(op.result.users)
         readers = [u for u in users if u in found or _selects_by(u, op.result)]
