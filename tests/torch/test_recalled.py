@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import torch._dynamo as dynamo  # noqa: E402
 
-from tests.torch.processes import COMPILER, PYTORCH, outputs  # noqa: E402
+from tests.processes import COMPILER, PYTORCH, outputs  # noqa: E402
 
 tracing = pytest.importorskip("tilewright.torch.traced")
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import torch._dynamo as dynamo  # noqa: E402
 
-from tests.torch.processes import COMPILER, PYTORCH, outputs  # noqa: E402
+from tests.processes import COMPILER, PYTORCH, outputs  # noqa: E402
 from tests.torch.writes import WRITES  # noqa: E402
 from tilewright.runtime.errors import OptionError  # noqa: E402
 from tilewright.torch import backend, frozen, refresh  # noqa: E402

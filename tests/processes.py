@@ -1,4 +1,4 @@
-"""Processes that have imported what they need and done nothing: importing PyTorch takes longer than what is tried."""
+"""Processes that have imported what they need and done nothing: imports take longer than what is tried."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ COMPILER = ("tilewright.compiler", "tilewright.torch.traced")
 
 
 def outputs(
-    script: Path, runs: Sequence[Sequence[str]], imported: Sequence[str], environment: Mapping[str, str] | None = None
-) -> list[str]:
+    script: Path, runs: Sequence[Sequence[str]], imported: Sequence[str],
+    environment: Mapping[str, str] | None = None, folder: Path | None = None,
+) -> list[str]:  # fmt: skip
     """What a script prints with each of these arguments, one after another: each in a fork of a process that has
-    imported these modules and done nothing else. What fails in one fails here."""
+    imported these modules and done nothing else, in a folder (None: that of this process). What fails in one fails
+    here."""
     command = [sys.executable, "-c", _PARENT, str(script), json.dumps(runs), _ENDED, *imported]
     whole = {**os.environ, **(environment or {})}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=whole)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=whole, cwd=folder)
     assert done.returncode == 0, done.stderr
     *found, rest = done.stdout.split(f"{_ENDED}\n")
     assert len(found) == len(runs) and not rest, done.stdout
