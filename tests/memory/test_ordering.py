@@ -52,6 +52,35 @@ def test_within_a_budget_no_order_is_worse_than_the_one_given(fresh_seed: int) -
         assert best_order(tasks, 300) == best_order(tasks, 300)
 
 
+def test_what_a_budget_allows_is_not_passed_where_many_tasks_can_run() -> None:
+    """One set of tasks that are done has as many next ones as there are branches, each of which looks at all others."""
+    rng = random.Random(1)
+    sizes, tasks = [10], [Task((0,))]
+    for _ in range(200):
+        sizes += [rng.randint(5, 50), rng.randint(1, 5)]
+        tasks += [Task((0, len(sizes) - 2), (0,)), Task((len(sizes) - 2, len(sizes) - 1), (len(tasks),))]
+    ends = tuple(range(2, 401, 2))
+    wide = Tasks((*tasks, Task((*ends, 401), ends)), (*sizes, 1))
+    assert wide.bound < wide.peak(range(402))
+    assert best_order(wide, 2000).looked_at <= 2000 + 2 * 402
+
+
+@pytest.mark.fresh_seeds(1)
+def test_the_bound_is_what_no_order_avoids(fresh_seed: int) -> None:
+    tasks = random_tasks(random.Random(fresh_seed), 40)
+    found = []
+    for n, task in enumerate(tasks.tasks):
+        before, behind = tasks.before[n] | 1 << n, tasks.behind[n] | 1 << n
+        alive = [b for b, by in enumerate(tasks.touching) if by & before and by & behind]
+        given: set[int] = set()
+        for old, new in task.reuses:
+            if not given & {old, new} and not tasks.touching[old] & tasks.behind[n]:
+                given |= set() if tasks.touching[new] & tasks.before[n] else {old, new}
+        twice = {new for _, new in task.reuses} & given
+        found.append(sum(tasks.sizes[b] for b in alive) - sum(tasks.sizes[b] for b in twice))
+    assert tasks.bound == max(found)
+
+
 def test_a_good_order_costs_nothing() -> None:
     chain = Tasks(tuple(Task((n, n + 1), (n - 1,) if n else ()) for n in range(300)), (8,) * 301)
     found = best_order(chain, 1 << 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.memory.boxes import cut, random_boxes
 from tilewright.program.memory.effort import FAST
 from tilewright.program.memory.packing.boxes import PackedBoxes, TimedBox, most_alive, overlapping
 from tilewright.program.memory.packing.pack import by_size, pack
+from tilewright.program.memory.packing.search import search
 
 
 @pytest.mark.fresh_seeds(1)
@@ -38,6 +40,16 @@ def test_boxes_that_fill_a_rectangle_are_put_back_nearly(count: int) -> None:
 def test_a_plan_does_not_depend_on_time(fresh_seed: int) -> None:
     boxes = cut(random.Random(fresh_seed), 500, 20, 30)
     assert pack(boxes, 100_000) == pack(boxes, 100_000)
+
+
+def test_what_no_search_can_pay_for_takes_no_memory() -> None:
+    """What crosses each step of a program of thousands of tensors that live long would take gigabytes."""
+    boxes = [TimedBox(1 + n % 7, n, n + 4000) for n in range(6000)]
+    tracemalloc.start()
+    found = search(boxes, PackedBoxes((0,) * len(boxes), 1 << 40), 1, FAST.offsets)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.total == 1 << 40 and most < 1 << 22
 
 
 def test_what_lies_over_something_else_is_found() -> None:

@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from tests.runtime.test_needed import network
 from tilewright.cli.app import commands
+from tilewright.ir.sym import var
 from tilewright.program.memory.packing.boxes import PackedBoxes, TimedBox, overlapping
-from tilewright.program.memory.picture import drawn_tensors, picture
-from tilewright.runtime.errors import ArtifactError
+from tilewright.program.memory.picture import DrawnTensor, _alive, drawn_tensors, picture
+from tilewright.runtime.errors import ArtifactError, InputError
 from tilewright.stages import planned_programs
 
 pytestmark = pytest.mark.without_room_for_zones
@@ -46,6 +47,15 @@ def test_names_are_no_markup(model: Path) -> None:
     ((_, main),) = planned_programs(model)
     text = picture([("a<b & 'c'", main)], {})
     assert (ET.fromstring(text).findtext(f"{SVG}text") or "").startswith("a<b & 'c': ")
+    for value in (v for op in main.body.ops for v in op.results):
+        value.name = "a\x00\x1b\ud800]]>\uffff"  # the last two characters and the first ones are in no XML file
+    drawn = ET.fromstring(picture([("\x07", main)], {}).encode())
+    assert "a\\x00\\x1b\\ud800]]>" in (drawn.findtext(f"{SVG}rect/{SVG}title") or "")
+
+
+def test_what_lies_in_a_place_together_counts_once() -> None:
+    tensors = [DrawnTensor("", 0, 64, 0, 1), DrawnTensor("", 0, 64, 1, 2), DrawnTensor("", 64, 10, 1, 1)]
+    assert _alive(tensors, 4) == [64, 74, 64, 0]
 
 
 def test_the_command_writes_it_and_keeps_other_files(model: Path, tmp_path: Path) -> None:
@@ -57,3 +67,15 @@ def test_the_command_writes_it_and_keeps_other_files(model: Path, tmp_path: Path
     kept = CliRunner().invoke(commands, ["memory", str(model), "-o", str(model)])
     assert isinstance(kept.exception, ArtifactError) or kept.exit_code == 1
     onnx.load(str(model))
+
+
+def test_sizes_that_the_model_has_not_are_refused(model: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.svg"
+    result = CliRunner().invoke(commands, ["memory", str(model), "--dim", "bach=2", "-o", str(plan)])
+    assert result.exit_code == 1 and not plan.exists()
+    assert "the model has no symbolic dim 'bach'\n  hint: its symbolic dims: batch, length" in result.output
+    ((_, main),) = planned_programs(model)
+    main.attrs["arena"] = 64 // (var("batch") - 1) - 1
+    for size in (1, 200):
+        with pytest.raises(InputError, match=f"no tensors for batch={size}"):
+            picture([("main", main)], {"batch": size})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Value
 from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import TensorType, tensor
+from tilewright.program.memory.packing.symbolic import _Comparison, _Skyline, _Stack
 from tilewright.program.memory.plan import ALIGNMENT, Lifetime, plan_arena
 from tilewright.program.memory.storage import assign_storage, needs_copy
 
@@ -114,3 +116,39 @@ def test_outputs_that_no_kernel_writes_need_a_copy() -> None:
     assert needs_copy(func, [b]) == []
     assert needs_copy(func, [b, b]) == [1]
     assert needs_copy(func, [x, b]) == [0]
+
+
+def test_a_dim_may_have_any_name() -> None:
+    """Also one that a parameter of ours has."""
+    for name in ("default", "usual", "of", "self", "size"):
+        n = var(name, 1)
+        plan = plan_arena([Lifetime(k, 64 * n, k, k + 1) for k in range(4)])
+        assert plan.total.evaluate({name: 3}) == 2 * 64 * 3
+
+
+def test_of_many_dims_few_are_looked_at_by_themselves() -> None:
+    """A packing is made for each point."""
+    dims = [var(f"n{k}", 1) for k in range(40)]
+    sizes = [64 * dim for dim in (*dims, *dims[30:])]
+    compared = _Comparison(sizes, [(k, k + 2) for k in range(len(sizes))])
+    assert compared.points <= 6 * 7
+    assert {dim.name for dim, _ in compared.dims if dim.kind == "var"} == {f"n{k}" for k in range(30, 36)}
+    tensors = [Lifetime(k, size, k, k + 2) for k, size in enumerate(sizes)]
+    plan = plan_arena(tensors)
+    assert_apart(tensors, plan.offsets, plan.total, {f"n{k}": (k * 7) % 11 + 1 for k in range(40)})
+
+
+def test_what_a_plan_takes_is_not_taken_for_that_of_another_one() -> None:
+    """Of plans that are dropped the memory is used again."""
+    sizes = [64 * var("n", 1), sym(128)]
+    compared = _Comparison(sizes, [(0, 1), (0, 1)])
+    for below in ([[], [0]], [[], []]) * 20:
+        found = compared.totals(_Stack(below, [0, 1]))
+        np.testing.assert_array_equal(found, _Stack(below, [0, 1]).totals(compared.sizes))
+
+
+def test_a_tensor_lies_above_the_highest_ones_that_it_meets() -> None:
+    spans = [(0, 3), (4, 9), (2, 5), (2, 2), (8, 12), (0, 12), (13, 13), (0, 20)]
+    rows = _Skyline()
+    found = [rows.cover(*span, n) for n, span in enumerate(spans)]
+    assert found == [set(), set(), {0, 1}, {2}, {1}, {0, 3, 2, 1, 4}, set(), {5, 6}]

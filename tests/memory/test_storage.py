@@ -15,6 +15,7 @@ from tilewright.ops.contract import matmul
 from tilewright.ops.define import constant
 from tilewright.ops.view import reshape
 from tilewright.options import Options
+from tilewright.program.memory.places import annotate, broken_plan
 from tilewright.program.memory.storage import Pairs, Storage, assign_storage
 from tilewright.runtime import Model
 from tilewright.target.named import parse_target
@@ -128,6 +129,22 @@ def test_calls_at_the_same_time_share_no_memory() -> None:
     storage = p.storage(p.call("apart", last, other))
     assert len({storage.places[v].offset for v in (a, one, other)}) == 3
     assert storage.places[last] == storage.places[one]
+
+
+def test_writing_over_what_a_call_at_the_same_time_reads_is_found() -> None:
+    p = Program(2)
+    a, b = (p.call("apart", x) for x in p.block.args)
+    one, other = p.call("apart", a), p.call("apart", b)
+    for op in p.block.ops[2:]:
+        op.attrs["concurrent"] = 0
+    storage = p.storage(one, other)
+    module = Module()
+    module.add(Func("main", p.block, "program"))
+    annotate(module.main, storage)
+    assert broken_plan(module) is None
+    last = p.block.ops[3]
+    last.attrs["at"] = (storage.places[a],)
+    assert broken_plan(module) == ("writes a value over a value, which is still needed", last)
 
 
 def test_inputs_that_an_output_may_overwrite() -> None:

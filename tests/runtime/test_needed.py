@@ -71,6 +71,11 @@ def test_fixed_shapes_and_variants_need_no_more(symbolic: Model) -> None:
         assert often.peak_bytes(batch=2, length=length) == taken(often, x)
 
 
+def test_a_dim_may_be_called_self() -> None:
+    model = tilewright.compile(network("self"), cache=False, threads=1)
+    assert model.peak_bytes(**{"self": 2, "length": 3}) == taken(model, np.zeros((2, 3, 16), np.float32))
+
+
 def test_states_count() -> None:
     add = helper.make_node("Add", ["x", "h"], ["hn"])
     relu = helper.make_node("Relu", ["hn"], ["y"])

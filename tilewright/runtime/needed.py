@@ -21,7 +21,7 @@ class TellsBytes:
     threads: int
     _states: States
 
-    def peak_bytes(self, **dims: int) -> int:
+    def peak_bytes(self, /, **dims: int) -> int:
         """The bytes of memory that one call needs beside weights, code and its inputs, for sizes of symbolic dims by
         name: `model.peak_bytes(batch=8, seq=128)`. They are the arena of intermediate results, the scratch memory of
         all threads, the outputs, and the states. Nothing runs. OptionError for unknown and missing dims, and where

@@ -221,10 +221,10 @@ def test_certificates_that_do_not_hold(place: Path, loaded: llm.LanguageModel, t
     own = verify_agreement(saved(), threads=1, **kept)
     assert own.holds and own.agreement.agreed == found.agreement.agreed
     assert own.agreement.divergence == pytest.approx(found.agreement.divergence, rel=1e-4)
-    low = replace(found.agreement, divergence_bound=0.0, tokens=3)
+    low = replace(found.agreement, divergence_bound=0.0, tokens=99999)
     result = call("verify", saved(max_drop=1e-6, agreement=low))
     assert result.exit_code == 1 and "the certificate does not hold" in result.output
-    for said in ("and 3 when it was certified", "and at most 0.0001 % were promised", "certified was at most 0"):
+    for said in ("and 99999 when it was certified", "and at most 0.0001 % were promised", "certified was at most 0"):
         assert said in result.output
     with pytest.raises(InputError, match="the text is not that of the certificate"):
         verify_agreement(saved(text_digest="0"), **kept)
@@ -240,6 +240,27 @@ def test_certificates_that_do_not_hold(place: Path, loaded: llm.LanguageModel, t
     replace(artifact, attached={}).save(tmp_path / "m.tw")
     with pytest.raises(InputError, match="the model has no certificate"):
         verify_agreement(tmp_path / "m.tw")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_drop", "a"), ("model", 5), ("text", None), ("kinds", [[]]), ("matrices", {"a": 1}), ("agreement", []),
+     ("judged", "x"), ("outcome", {}), ("more", 1), ("schema", 2)],
+)  # fmt: skip
+def test_certificates_with_fields_of_other_types_are_none(loaded: llm.LanguageModel, field: str, value: Any) -> None:
+    assert loaded.certificate is not None
+    record = json.loads(json.dumps(loaded.certificate.record()))
+    assert AgreementCertificate.of(record, "m.tw") == loaded.certificate
+    with pytest.raises(InputError, match="the certificate cannot be read"):
+        AgreementCertificate.of({**record, field: value}, "m.tw")
+
+
+@pytest.mark.parametrize("changed", [{"tokens": 0, "agreed": 0}, {"agreed": -1}, {"agreed": 10**9}, {"tokens": "3"}])
+def test_certificates_of_no_tokens_are_none(loaded: llm.LanguageModel, changed: dict[str, Any]) -> None:
+    assert loaded.certificate is not None
+    record = loaded.certificate.record()
+    with pytest.raises(InputError, match="the certificate cannot be read"):
+        AgreementCertificate.of({**record, "agreement": {**record["agreement"], **changed}}, "m.tw")
 
 
 def test_what_is_not_finite_is_null_in_records() -> None:

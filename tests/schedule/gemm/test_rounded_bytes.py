@@ -42,6 +42,7 @@ def tables(kernel: Func) -> list[tuple[str, str]]:
     return [(t.space, t.dtype.name) for t in types if t.rank > 2]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("rows", [N, sym(1), sym(8), sym(40)], ids=str)
 def test_sums_and_codes_are_in_registers_for_any_number_of_rows(rows: object, bits: int) -> None:
@@ -56,6 +57,7 @@ def test_sums_and_codes_are_in_registers_for_any_number_of_rows(rows: object, bi
     assert all(space == "reg" or dtype == "i8" for space, dtype in memory), "but for rows, which are bytes"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("activations", ["int16", "int8"])
 @pytest.mark.parametrize("kind", ["4 bits", "8 bits", "minima", "two levels", "scales of columns"])
 def test_the_bits_of_a_row_do_not_depend_on_others(kind: str, activations: str) -> None:

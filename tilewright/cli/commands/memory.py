@@ -13,8 +13,9 @@ from tilewright.cli.models import compile_fields, force_option, model_argument, 
 from tilewright.cli.output import say
 from tilewright.cli.progress import compiling
 from tilewright.options import Options
-from tilewright.program.memory.picture import picture
+from tilewright.program.memory.picture import dims_of, picture
 from tilewright.program.memory.places import arena_of
+from tilewright.runtime.errors import InputError
 from tilewright.runtime.storage.files import check_replaced, replacing
 from tilewright.stages import planned_programs
 
@@ -40,7 +41,12 @@ def command(model: Path, output: Path, dims: Sequence[str], force: bool, **optio
     shapes, constants = fields.pop("shapes"), fields.pop("constants")
     with compiling(model.name):
         found = planned_programs(model, options=Options.of(None, **fields), constants=constants, shapes=shapes)
+    known = {name for _, main in found for name in dims_of(main)}
+    if unknown := sizes.keys() - known:
+        listed = ", ".join(sorted(known)) or "none"
+        raise InputError(f"the model has no symbolic dim '{min(unknown)}'", hint=f"its symbolic dims: {listed}")
+    drawn = picture(found, sizes)
     with replacing(output) as file:
-        file.write(picture(found, sizes).encode())
+        file.write(drawn.encode())
     for name, main in found:
         say(f"{name}: {arena_of(main)} bytes")

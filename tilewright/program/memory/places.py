@@ -61,12 +61,12 @@ def places_of(main: Func) -> dict[Value, Place]:
 
 
 def broken_plan(module: Module) -> tuple[str, Op] | None:
-    """The first call of a planned program that writes over something that is still needed; None where there is none, or
-    where offsets depend on sizes that are not known."""
+    """The first call of a planned program that writes over something that is still needed, if only by a call at the
+    same time; None where there is none, or where offsets depend on sizes that are not known."""
     main = module.main
     at = places_of(main)
     last: dict[Value, int] = {}
-    for n, op in enumerate(main.body.ops):
+    for op, n in zip(main.body.ops, _ends(main), strict=True):
         last |= dict.fromkeys((*op.operands, *op.results), n)
     last |= {v: -1 for v in last if isinstance(v.type, BufferType)}  # a state itself; what is read of it counts
     live: dict[Value, None] = {}
@@ -84,6 +84,18 @@ def broken_plan(module: Module) -> tuple[str, Op] | None:
         live |= dict.fromkeys(op.results)
         live = {v: None for v in live if last[v] > n}
     return None
+
+
+def _ends(main: Func) -> list[int]:
+    """For each op its number; for one of several calls at the same time one behind the last of them."""
+    ends: list[int] = []
+    end, after = 0, None
+    for n, op in reversed([*enumerate(main.body.ops)]):
+        together = op.attrs.get("concurrent")
+        if op.name == "call":
+            end, after = (end if together is not None and together == after else n + 1), together
+        ends.append(end if op.name == "call" and together is not None else n)
+    return ends[::-1]
 
 
 def _may_share(call: Op, value: Value, result: int, at: Mapping[Value, Place], module: Module) -> bool:

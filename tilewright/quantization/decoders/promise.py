@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.quantization.decision.bounds import clopper_pearson, items_needed
-from tilewright.quantization.decoders.agreement import Agreement, ComparedLogits, Logits, compared
+from tilewright.quantization.decoders.agreement import (
+    Agreement,
+    ComparedLogits,
+    KnownLogits,
+    Logits,
+    compared,
+)
 from tilewright.quantization.decoders.certificate import AgreementCertificate, KindRecord, MatrixRecord
 from tilewright.quantization.decoders.choice import (
     LADDER,
@@ -247,7 +253,7 @@ class Choosing:
     def _chosen(self, forms: Forms) -> Agreement:
         return self._against(self._choosing, self._text.choosing, self._probe.narrow(forms))
 
-    def _against(self, reference: Iterable[np.ndarray], pieces: Sequence[np.ndarray], model: Logits) -> Agreement:
+    def _against(self, reference: Iterable[KnownLogits], pieces: Sequence[np.ndarray], model: Logits) -> Agreement:
         parts = (compared(wanted, model(tokens)) for wanted, tokens in zip(reference, pieces, strict=True))
         return ComparedLogits.joined(parts).agreement(self._promise.confidence)
 
@@ -266,18 +272,18 @@ class Reference:
 
     def __init__(self, probe: DecoderProbe, pieces: Sequence[np.ndarray]) -> None:
         self._probe, self._pieces = probe, pieces
-        self._kept: dict[int, np.ndarray] = {}
+        self._kept: dict[int, KnownLogits] = {}
 
-    def __iter__(self) -> Iterator[np.ndarray]:
+    def __iter__(self) -> Iterator[KnownLogits]:
         wide: Logits | None = None
         for k, tokens in enumerate(self._pieces):
             if k not in self._kept:
                 wide = wide or self._probe.wide()
                 found = wide(tokens)
                 if found.size * sum(map(len, self._pieces)) // len(tokens) > _MOST_KEPT:
-                    yield found
+                    yield KnownLogits.of(found)
                     continue
-                self._kept[k] = found.astype(np.float32)
+                self._kept[k] = KnownLogits.of(found.astype(np.float32))
             yield self._kept[k]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from tilewright.program.memory.ordering.greedy import greedy_order
-from tilewright.program.memory.ordering.tasks import Tasks
+from tilewright.program.memory.ordering.tasks import Tasks, members
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ class _Search:
             while passed < len(self.cuts) and not self.cuts[passed] & ~state.done:
                 passed += 1
                 heap.clear()
-            for n in _members(state.ready):
+            for n in members(state.ready):
+                if self.tried >= self.budget:
+                    return Ordered(self.best, self.peak, False, self.tried)
                 after = self._after(state, n)
                 if after.peak >= self.peak or after.peak >= seen.get(after.done, after.peak + 1):
                     continue
@@ -111,12 +113,12 @@ class _Search:
         return done, ready
 
     def _settled(self, state: _State) -> _State:
-        """With all tasks done that cost nothing."""
+        """With all tasks done that cost nothing, or as many as the budget allows."""
         order = list(state.order)
         changed = True
-        while changed:
+        while changed and self.tried < self.budget:
             changed = False
-            for n in _members(state.ready):
+            for n in members(state.ready):
                 during, alive = self.tasks.grown(n, state.done, state.alive)
                 self.tried += 1
                 if during <= state.peak and alive <= state.alive:
@@ -126,12 +128,3 @@ class _Search:
                     changed = True
         state.order = tuple(order)
         return state
-
-
-def _members(mask: int) -> list[int]:
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found

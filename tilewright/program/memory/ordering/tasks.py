@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Task:
@@ -135,21 +137,46 @@ class Tasks:
     def bound(self) -> int:
         """Bytes that are alive at once in every order: at each task its own buffers, and those that a task before it
         has touched and a task behind it will."""
-        return max(map(self._forced, range(len(self.tasks))), default=0)
-
-    def _forced(self, n: int) -> int:
-        before, behind, task = self.before[n] | 1 << n, self.behind[n] | 1 << n, self.tasks[n]
-        total = 0
+        count = len(self.tasks)
+        alive = np.zeros(count, np.int64)
         for size, by in zip(self.sizes, self.touching, strict=True):
-            if by & before and by & behind:
-                total += size
+            alive += size * _bits(self._forced(by), count)
+        return max((total - self._given(n) for n, total in enumerate(alive.tolist())), default=0)
+
+    def _forced(self, touching: int) -> int:
+        """The tasks during which a buffer of these is alive in every order."""
+        came = comes = 0
+        for n in members(touching & self.all):
+            came |= self.behind[n] | 1 << n
+            comes |= self.before[n] | 1 << n
+        return came & (self.all if touching & ~self.all else comes)
+
+    def _given(self, n: int) -> int:
+        """Bytes that a task need not have twice, in whatever order."""
+        total = 0
         given: set[int] = set()
-        for old, new in task.reuses:
+        for old, new in self.tasks[n].reuses:
             is_free = not self.touching[old] & self.behind[n] and not self.touching[new] & self.before[n]
             if is_free and not given & {old, new}:
-                total -= self.sizes[new]
+                total += self.sizes[new]
                 given |= {old, new}
         return total
+
+
+def members(mask: int) -> list[int]:
+    """The tasks of a set, in their order."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def _bits(mask: int, count: int) -> np.ndarray:
+    """The lowest bits of a set, each as a number."""
+    held = (mask & (1 << count) - 1).to_bytes(-(-count // 8), "little")
+    return np.unpackbits(np.frombuffer(held, np.uint8), count=count, bitorder="little").astype(np.int64)
 
 
 def is_possible(tasks: Tasks, order: Iterable[int]) -> bool:

@@ -46,10 +46,15 @@ _STEP = (0.05, 0.15)
 def search(boxes: Sequence[TimedBox], known: PackedBoxes, bound: int, budget: int) -> PackedBoxes:
     """The lowest packing found within the `budget` (in tenths of a microsecond, about), or `known`. It is over
     where one ends at the `bound`."""
-    problem = _Problem.of(boxes)
-    if problem.cost > budget:
+    if _cost(boxes) > budget:
         return known
-    return _Search(problem, known, bound, budget).run()
+    return _Search(_Problem.of(boxes), known, bound, budget).run()
+
+
+def _cost(boxes: Sequence[TimedBox]) -> int:
+    """About the work of one try."""
+    starts = [box.first for box in boxes if box.size]
+    return len(starts) * (20 + len(set(starts)) // 8)
 
 
 @dataclass(frozen=True)
@@ -79,11 +84,6 @@ class _Problem:
                 crossing[t].append(k)
                 alive[t] += size
         return cls(found, numbers, starting, crossing, alive)
-
-    @property
-    def cost(self) -> int:
-        """About the work of one try."""
-        return len(self.boxes) * (20 + len(self.alive) // 8)
 
 
 class _Search:

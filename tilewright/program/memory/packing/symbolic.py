@@ -9,6 +9,8 @@ sizes.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, combinations, pairwise
@@ -23,6 +25,9 @@ from tilewright.program.memory.packing.pack import pack
 _SAMPLES = (64, 1, 512, 8, 160, 2048)
 """Sizes of unknown dims at which plans are compared, as far as a dim's bounds allow them; the first one counts as
 typical. Of several dims each has each size once beside typical ones, and all have the same."""
+
+_VARIED = 6
+"""Of more dims, those on which most sizes depend are looked at by themselves; a packing is made for each point."""
 
 _SIMPLE = 1.005
 """A plan of slots, whose offsets are sums, is taken where no other one is smaller than by this factor."""
@@ -115,7 +120,7 @@ def _best_at(
     return _Choice(stack, np.where(at, compared.totals(stack), below.totals), dim, least, below)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Stack:
     """For each tensor, in an order of placing, those whose ends it lies above; tensors of a slot are one here."""
 
@@ -140,7 +145,7 @@ class _Stack:
         return ends.max(axis=1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Slots:
     """The slot of each tensor."""
 
@@ -169,19 +174,19 @@ class _Comparison:
         self.points = len(points)
         env = {name: np.array([point[name] for point in points], np.int64) for name in points[0]}
         variables = {v.name: v for size in sizes for v in size.vars}
-        self.dims = [(variables[name], column) for name, column in env.items()]
+        self.dims = [(variables[name], env[name]) for name in _varied(sizes)]
         for (a, first), (b, second) in combinations(self.dims[:_PAIRED], 2):
             self.dims.append((minimum(a, b), np.minimum(first, second)))
         columns = [np.broadcast_to(_evaluated(size, env), len(points)) for size in sizes]
         self.sizes = np.stack(columns, axis=1).clip(0)
         self.bounds = _most_alive(self.sizes, spans)
-        self._totals: dict[int, np.ndarray] = {}
+        self._totals: dict[_Stack | _Slots, np.ndarray] = {}
 
     def totals(self, plan: _Stack | _Slots) -> np.ndarray:
         """What a plan takes at each point."""
-        if id(plan) not in self._totals:
-            self._totals[id(plan)] = plan.totals(self.sizes)
-        return self._totals[id(plan)]
+        if plan not in self._totals:
+            self._totals[plan] = plan.totals(self.sizes)
+        return self._totals[plan]
 
     def excess(self, totals: np.ndarray) -> float:
         """By which factor what is taken at each point is more than what is alive at once, where that is most."""
@@ -192,16 +197,22 @@ class _Comparison:
 def _points(sizes: Sequence[Sym]) -> Iterator[dict[str, int]]:
     dims = sorted({(v.name, v.bounds) for size in sizes for v in size.vars})
 
-    def at(default: int, **others: int) -> dict[str, int]:
-        chosen = {name: others.get(name, default) for name, _ in dims}
+    def at(usual: int, of: str = "", other: int = 0) -> dict[str, int]:
+        chosen = {name: other if name == of else usual for name, _ in dims}
         return {name: max(lo or 0, min(chosen[name], chosen[name] if hi is None else hi)) for name, (lo, hi) in dims}
 
-    seen = []
+    seen, varied = [], _varied(sizes)
     for size in _SAMPLES:
-        for point in (at(size), *(at(_SAMPLES[0], **{name: size}) for name, _ in dims)):
+        for point in (at(size), *(at(_SAMPLES[0], name, size) for name in varied)):
             if point not in seen:
                 seen.append(point)
     return iter(seen)
+
+
+def _varied(sizes: Sequence[Sym]) -> list[str]:
+    """The names of dims that differ from the others at some points, in alphabetical order."""
+    counts = Counter(name for size in sizes for name in {v.name for v in size.vars})
+    return sorted(sorted(counts, key=lambda name: (-counts[name], name))[:_VARIED])
 
 
 def _evaluated(size: Sym, env: dict[str, np.ndarray]) -> np.ndarray:
@@ -234,18 +245,39 @@ def _stacked(compared: _Comparison, point: int, budget: int) -> _Stack:
     boxes = [TimedBox(size, first, last) for size, (first, last) in zip(sizes, spans, strict=True)]
     offsets = pack(boxes, budget).offsets
     order = sorted(range(len(boxes)), key=lambda n: (offsets[n], sizes[n] > 0, n))
+    rank = {n: k for k, n in enumerate(order)}
     below: list[list[int]] = [[] for _ in boxes]
     under = [0] * len(boxes)  # sets of all that lies below, as bits
-    placed: list[int] = []
+    skyline = _Skyline()
     for n in order:
         covered = 0
-        for k in reversed(placed):
-            if not covered >> k & 1 and spans[k][0] <= spans[n][1] and spans[n][0] <= spans[k][1]:
+        for k in sorted(skyline.cover(*spans[n], n), key=rank.__getitem__, reverse=True):
+            if not covered >> k & 1:
                 below[n].append(k)
                 covered |= under[k] | 1 << k
         under[n] = covered
-        placed.append(n)
     return _Stack(below, order)
+
+
+class _Skyline:
+    """The tensor that was placed last at each step: all others of the step lie below it."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []  # of the steps in a row that have the same one, or none (-1)
+        self._tops: list[int] = []
+
+    def cover(self, first: int, last: int, n: int) -> set[int]:
+        """Place a tensor; those that it hides at one of its steps."""
+        begin, end = bisect_left(self._starts, first), bisect_right(self._starts, last)
+        before = self._tops[begin - 1] if begin else -1
+        at_end = self._tops[end - 1] if end else -1
+        goes_on = end < len(self._starts) and self._starts[end] == last + 1
+        hidden = {*self._tops[begin:end]}
+        if begin == len(self._starts) or self._starts[begin] != first:
+            hidden.add(before)
+        self._starts[begin:end] = [first] if goes_on else [first, last + 1]
+        self._tops[begin:end] = [n] if goes_on else [n, at_end]
+        return hidden - {-1}
 
 
 def _length(plan: _Stack) -> int:
