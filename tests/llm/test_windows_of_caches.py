@@ -17,7 +17,7 @@ from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.llm.decoder import CompiledDecoder, rewound
 from tilewright.llm.sequences import CompiledSequences
 from tilewright.runtime import Model
-from tilewright.runtime.errors import ExecutionError, InputError
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError
 from tilewright.runtime.kept import state_memory
 from tilewright.runtime.kept.state_memory import SLACK
 
@@ -175,3 +175,25 @@ def test_a_call_of_several_that_fails_far_on_leaves_none_half_fed(
     fresh = found.open()
     again = found.feed([(handles[0], TOKENS[:30]), (fresh, TOKENS[:30])])
     np.testing.assert_array_equal(*again)
+
+
+def test_files_whose_counter_does_not_fit_change_nothing(decoder: CompiledDecoder, tmp_path: Path) -> None:
+    """Rows that calls would read must be in the file."""
+    decoder.feed(TOKENS[:LENGTH])
+    decoder.model.save_states(tmp_path / "good.npz")
+    with np.load(tmp_path / "good.npz") as file:
+        good = dict(file)
+    decoder.rewind(LENGTH - 7)
+    rows = good["state keys.0"]
+    for name, value in (
+        ("past", np.array(10**18)), ("past", np.array(CAPACITY + 1)), ("past", np.array(-7)), ("past", np.array(5)),
+        ("keys.0", rows[:, :, :2]), ("keys.0", rows[:, :, :0]),
+    ):  # fmt: skip
+        np.savez(tmp_path / "bad.npz", **{**good, f"state {name}": value})
+        with pytest.raises(ArtifactError, match="rows there, and its counter 'past' says"):
+            decoder.model.load_states(tmp_path / "bad.npz")
+        assert int(decoder.model.state("past")) == LENGTH - 7
+    wanted = decoder.feed(TOKENS[LENGTH - 7 : LENGTH])
+    decoder.model.load_states(tmp_path / "good.npz")
+    decoder.rewind(LENGTH - 7)
+    np.testing.assert_array_equal(decoder.feed(TOKENS[LENGTH - 7 : LENGTH]), wanted)

@@ -402,6 +402,9 @@ class KeepsStates:
                 what = f"{array.dtype}{list(array.shape)}"
                 raise ArtifactError(f"{path}: state '{state.info}' is {what} there", hint="load the file of this model")
             values[state.info.name] = array.view(dtype)
+        for state in self.states:
+            if state.counter:
+                _check_filled(path, state, values[state.info.name], int(values[state.counter].reshape(-1)[0]))
         self._states.put(values)
 
 
@@ -410,6 +413,18 @@ def _fits(shape: tuple[int, ...], state: StateInfo) -> bool:
     whole = shape_of(state.info)
     filled = state.grows >= 0 and len(shape) == len(whole) and shape[state.grows] <= whole[state.grows]
     return shape == (*whole[: state.grows], shape[state.grows], *whole[state.grows + 1 :]) if filled else shape == whole
+
+
+def _check_filled(path: str | Path, state: StateInfo, value: np.ndarray, count: int) -> None:
+    """ArtifactError where a state that grows has other rows than its counter says; of one that is read by windows there
+    may be the last of them."""
+    rows, most = value.shape[state.grows], shape_of(state.info)[state.grows]
+    enough = rows in (count, most) or (state.window >= 0 and min(count, state.window) <= rows < count)
+    if not 0 <= count <= most or not enough:
+        raise ArtifactError(
+            f"{path}: state '{state.info}' has {rows} rows there, and its counter '{state.counter}' says {count}",
+            hint="the file is damaged: load one that save_states wrote",
+        )
 
 
 def _storable(array: np.ndarray) -> np.ndarray:
