@@ -247,7 +247,7 @@ def test_logits_that_are_no_numbers_are_told(wrong: float) -> None:
         ({"repetition_penalty": 0}, "repetition_penalty=0"),
         ({"presence_penalty": math.inf}, "presence_penalty=inf is not allowed: it is a finite number"),
         ({"seed": -1}, "seed=-1"),
-        ({"seed": 2**64}, "seed=18446744073709551616"),
+        ({"seed": 2**64}, "seed=18446744073709551616 is not allowed: it is an integer of at least 0 and below 2^64"),
         ({"logit_bias": {"a": 1.0}}, "logit_bias="),
         ({"logit_bias": [1]}, "logit_bias="),
     ],

@@ -90,7 +90,7 @@ class Sampling:
     def _whole(self, name: str) -> None:
         value = getattr(self, name)
         if not _is_whole(value) or not 0 <= value < 2**64:
-            raise OptionError(f"{name}={value!r:.40} is not allowed: it is an integer of at least 0")
+            raise OptionError(f"{name}={value!r:.40} is not allowed: it is an integer of at least 0 and below 2^64")
 
 
 def _is_number(value: Any) -> bool:
