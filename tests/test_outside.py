@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pickle
-import subprocess
-import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright
+from tests.processes import outputs
 from tilewright.ir import dtype as dt
 from tilewright.ir import outside
 from tilewright.ir.outside import Definitions, Unreadable, outside_digest
@@ -62,7 +62,10 @@ def scaled(node):
 """
 
 CALL = """
-import pathlib, sys
+import json, pathlib, sys
+for name, text in json.loads(sys.argv[1]).items():
+    pathlib.Path(name).write_text(text)
+sys.dont_write_bytecode = True
 import numpy as np
 import tilewright, user
 from tilewright.session import Session
@@ -77,48 +80,46 @@ class Place:
     """A folder with a model, a user's module and a cache; each call is a process of its own."""
 
     def __init__(self, folder: Path, source: str) -> None:
-        self._folder, self._source = folder, source
+        self._folder, self._source, self._runs = folder, source, list[list[str]]()
         onnx.save(a_model(), folder / "model.onnx")
+        (folder / "call.py").write_text(CALL)
 
-    def call(self, factor: float = 2.0, value: str = "FACTOR", imports: str = "") -> tuple[float, int, str]:
-        """The number that the operator gives for 1, the number of models in the cache, and the remarks."""
+    def call(self, factor: float = 2.0, value: str = "FACTOR", imports: str = "", **files: str) -> None:
+        """One more call with this operator, and files that are written before it."""
         source = self._source.format(factor=factor, value=value, imports=imports)
-        (self._folder / "user.py").write_text(source)
-        command = [sys.executable, "-B", "-c", CALL]
+        written = {"user.py": source, **{name.replace("_", "."): text for name, text in files.items()}}
+        self._runs.append([json.dumps(written)])
+
+    def found(self) -> list[tuple[float, int, str]]:
+        """Of each call the number that the operator gives for 1, that of models in the cache, and the remarks."""
         places = os.pathsep.join([str(self._folder), str(Path(tilewright.__file__).parents[1])])
-        done = subprocess.run(
-            command,
-            cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": places},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        number, count, remarks = done.stdout.split(" ", 2)
-        return float(number), int(count), remarks
+        imported = ("onnx", "tilewright.compiler", "tilewright.frontends.onnx")
+        printed = outputs(self._folder / "call.py", self._runs, imported, {"PYTHONPATH": places}, self._folder)
+        parts = [text.split(" ", 2) for text in printed]
+        return [(float(number), int(count), remarks) for number, count, remarks in parts]
 
 
 @pytest.mark.parametrize("source", [OPERATOR, ADAPTER], ids=["operator", "adapter"])
 def test_a_changed_operator_does_not_give_its_old_numbers(tmp_path: Path, source: str) -> None:
     place = Place(tmp_path, source)
-    assert place.call(2.0)[:2] == (2.0, 1)
-    assert place.call(2.0)[:2] == (2.0, 1)
-    assert place.call(3.0)[:2] == (3.0, 2)
-    assert place.call(3.0, "FACTOR + 1")[:2] == (4.0, 3)
-    (tmp_path / "helpers.py").write_text("LIMIT = 5.0\ndef factor():\n    return LIMIT\n")
-    assert place.call(3.0, "helpers.factor()", "import helpers")[:2] == (5.0, 4)
-    (tmp_path / "helpers.py").write_text("LIMIT = 6.0\ndef factor():\n    return LIMIT\n")
-    assert place.call(3.0, "helpers.factor()", "import helpers")[:2] == (6.0, 5)
-    assert place.call(2.0)[:2] == (2.0, 5)
+    place.call(2.0)
+    place.call(2.0)
+    place.call(3.0)
+    place.call(3.0, "FACTOR + 1")
+    for limit in (5.0, 6.0):
+        helpers = f"LIMIT = {limit}\ndef factor():\n    return LIMIT\n"
+        place.call(3.0, "helpers.factor()", "import helpers", helpers_py=helpers)
+    place.call(2.0)
+    numbers_and_kept = [found[:2] for found in place.found()]
+    assert numbers_and_kept == [(2.0, 1), (2.0, 1), (3.0, 2), (4.0, 3), (5.0, 4), (6.0, 5), (2.0, 5)]
 
 
 def test_what_cannot_be_told_is_not_kept_and_the_report_says_so(tmp_path: Path) -> None:
     place = Place(tmp_path, OPERATOR)
-    (tmp_path / "factor.txt").write_text("2.0")
-    for factor in (2.0, 3.0):
-        (tmp_path / "factor.txt").write_text(str(factor))
-        number, kept, remarks = place.call(value='float(open("factor.txt").read())')
+    factors = (2.0, 3.0)
+    for factor in factors:
+        place.call(value='float(open("factor.txt").read())', factor_txt=str(factor))
+    for factor, (number, kept, remarks) in zip(factors, place.found(), strict=True):
         assert (number, kept) == (factor, 0)
         assert "stage='cache'" in remarks and "kind='missed'" in remarks
         assert "an operator from outside depends on the function open" in remarks

@@ -187,6 +187,21 @@ def test_the_weights_of_an_entry_stay_in_its_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again(x)[0], model(x)[0])
 
 
+def test_what_a_process_lacks_costs_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(tmp_path / "cache")
+    session.keep("key", tilewright.compile(models.mlp(), session=session).artifact)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mmap.mmap", refuse)
+        assert session.find("key") is None
+    assert session.find("key") is not None
+    (session.folder / "key.tw").write_bytes(b"damaged")
+    assert session.find("key") is None and not (session.folder / "key.tw").exists()
+
+
 def test_large_artefacts_are_written_while_the_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache knows an artefact from when it is kept on; whoever lists or clears the folder waits for its file."""
     monkeypatch.setattr(session_module, "_LARGE", 0)

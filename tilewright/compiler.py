@@ -26,7 +26,7 @@ from tilewright.runtime import Artifact
 from tilewright.runtime.errors import ExecutionError, OptionError
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
-from tilewright.target.host import usable_cores
+from tilewright.target.hardware import usable_cores
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 

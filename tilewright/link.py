@@ -329,6 +329,7 @@ def make_artifact(
         run_symbol=f"tw_run{text.suffix}",
         run_profiled_symbol=f"tw_run_profiled{text.suffix}",
         producer=f"tilewright {tilewright.__version__}",
+        attached=main.attrs.get("attached", {}),
         kept_report=KeptReport(report),
         assumed=tuple(worded(c.holds) for c in program.conditions),
     )
@@ -376,6 +377,7 @@ def make_staged(
         parts=tuple(parts),
         states=states,
         producer=f"tilewright {tilewright.__version__}",
+        attached=main.attrs.get("attached", {}),
         kept_report=KeptReport(report),
         assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in part_functions(module)]),
     )

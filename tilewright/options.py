@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -213,7 +212,9 @@ class Options:
         known = {f.name for f in dataclasses.fields(cls)}
         for name in fields:
             if name not in known:
-                close = difflib.get_close_matches(name, known, 1)
+                from difflib import get_close_matches
+
+                close = get_close_matches(name, known, 1)
                 said = f"; did you mean '{close[0]}'?" if close else ""
                 raise OptionError(f"unknown option '{name}'{said}; options are: {', '.join(sorted(known))}")
         return dataclasses.replace(options or cls(), **fields)  # type: ignore[arg-type]

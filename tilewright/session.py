@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from tilewright.plugins import (
 )
 from tilewright.runtime import Artifact
 from tilewright.runtime.arena import flat_bytes
+from tilewright.runtime.artifact import TargetInfo
 from tilewright.runtime.errors import ArtifactError, OptionError, PluginError, TilewrightError
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.storage.cpu import cpu_facts
@@ -50,10 +51,10 @@ from tilewright.runtime.storage.private import (
     replacing_private,
     tell_once,
 )
-from tilewright.target.host import read_caches, usable_cores
-from tilewright.target.machine import Machine
-from tilewright.target.named import ALIASES, NAMED, find_machine
-from tilewright.target.target import Target
+from tilewright.target.hardware import read_caches, usable_cores
+
+if TYPE_CHECKING:
+    from tilewright.target.machine import Machine
 
 DEFAULT_LIMIT = 4 << 30
 SETTLED_NS = 2 * 10**9
@@ -189,6 +190,8 @@ class Session:
     @cached_property
     def loaded_plugins(self) -> Plugins:
         """The plugins, imported when this is first asked for."""
+        from tilewright.target.named import ALIASES, NAMED
+
         plugins = load_plugins(self._candidates)
         plugins = plugins.without_name_clashes("front_ends", [front_end.name for front_end in FRONT_ENDS])
         return plugins.without_name_clashes("machines", ["host", *NAMED, *ALIASES])
@@ -210,11 +213,13 @@ class Session:
 
     def machine(self, options: Options) -> Machine:
         """What models are compiled for: a machine of ours, or of a plugin. TargetError for an unknown name."""
+        from tilewright.target.named import find_machine
+
         return find_machine(options.target, lambda: self.loaded_plugins.machines)
 
     def executor(self, kind: str) -> MakeExecutor | None:
         """What runs code for a kind of machine that a plugin of this session brings; None for other kinds."""
-        if kind == Target.kind:
+        if kind == TargetInfo.kind:
             return None
         found = (back_end.executor for back_end in self.loaded_plugins.back_ends if back_end.name == kind)
         return next(found, None)
@@ -302,7 +307,9 @@ class Session:
                 "  hint: remove the file if you do not know where it comes from",
             )
             return None
-        except ArtifactError:
+        except ArtifactError as error:
+            if isinstance(error.__cause__, OSError | MemoryError):  # what this process lacks is no fault of the file
+                return None
             artifact = None
         except OSError:
             return None

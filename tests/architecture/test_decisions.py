@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tilewright
-from tests.architecture.test_house import parsed
+from tests.architecture.test_house import nodes, parsed
 
 PACKAGE = Path(tilewright.__file__).parent
 
@@ -78,10 +78,10 @@ def trees() -> Iterator[tuple[str, ast.Module]]:
             yield path.relative_to(PACKAGE).as_posix(), parsed(path)
 
 
-def read_in(tree: ast.Module, facts: set[str]) -> set[str]:
+def read_in(file: Path, facts: set[str]) -> set[str]:
     """The facts of a target that a file reads, or imports."""
-    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names}
-    names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and _is_target(n.value)}
+    names = {a.name for n in nodes(file) if isinstance(n, ast.ImportFrom) for a in n.names}
+    names |= {n.attr for n in nodes(file) if isinstance(n, ast.Attribute) and _is_target(n.value)}
     return names & facts
 
 
@@ -92,15 +92,15 @@ def _is_target(node: ast.expr) -> bool:
 
 
 def test_facts_of_machines_are_read_by_the_rooms_that_may_know_of_time() -> None:
-    files = ((p.relative_to(PACKAGE), parsed(p)) for p in sorted(PACKAGE.rglob("*.py")))
-    others = ((path, tree) for path, tree in files if path.parts[0] not in KNOWING)
-    found = {path.as_posix(): read for path, tree in others if (read := read_in(tree, FACTS))}
+    files = ((p.relative_to(PACKAGE), p) for p in sorted(PACKAGE.rglob("*.py")))
+    others = ((path, file) for path, file in files if path.parts[0] not in KNOWING)
+    found = {path.as_posix(): read for path, file in others if (read := read_in(file, FACTS))}
     assert found == {file: {*facts} for file, facts in READ_ELSEWHERE.items()}
 
 
 def test_rates_are_read_in_one_place() -> None:
     files = ((p.relative_to(PACKAGE / "cost"), p) for p in sorted((PACKAGE / "cost").rglob("*.py")))
-    found = {path.as_posix(): read_in(parsed(p), {*RATES, "arch"}) for path, p in files}
+    found = {path.as_posix(): read_in(p, {*RATES, "arch"}) for path, p in files}
     assert {file: read for file, read in found.items() if read} == {
         "core.py": {"caches", "bandwidth", "pipes", "calibration"},
         "parallel.py": {"cores", "calibration"},

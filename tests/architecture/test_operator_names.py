@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tilewright
 import tilewright.ops
-from tests.architecture.test_house import parsed
+from tests.architecture.test_house import nodes
 from tilewright.ops.define import OPERATORS
 
 PACKAGE = Path(tilewright.__file__).parent
@@ -28,9 +28,9 @@ OTHERS = {("tilewright.target.machine", "COPY"), ("tilewright.ir.symbolic.node",
 """Tables of names of something else, of which some are those of operators as well."""
 
 
-def names_tested(tree: ast.AST, tables: set[str]) -> Iterator[int]:
+def names_tested(tree: Iterable[ast.AST], tables: set[str]) -> Iterator[int]:
     """The lines of comparisons of a name with names of operators, or with tables that hold such names."""
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and _is_name(node.left):
             right = node.comparators[0]
             named = {n.id for n in ast.walk(right) if isinstance(n, ast.Name)}
@@ -38,8 +38,8 @@ def names_tested(tree: ast.AST, tables: set[str]) -> Iterator[int]:
                 yield node.lineno
 
 
-def _assignments(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    for node in ast.walk(tree):
+def _assignments(tree: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+    for node in tree:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             yield node.targets[0].id, node.value
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
@@ -57,7 +57,7 @@ def _operators_in(node: ast.expr) -> set[str]:
 
 def counted_by_room() -> Counter[str]:
     """How many there are in each room."""
-    trees = {p.relative_to(PACKAGE): parsed(p) for p in sorted(PACKAGE.rglob("*.py"))}
+    trees = {p.relative_to(PACKAGE): nodes(p) for p in sorted(PACKAGE.rglob("*.py"))}
     trees = {path: tree for path, tree in trees.items() if path.parts[0] not in HOME}
     tables = {
         (".".join(("tilewright", *path.with_suffix("").parts)), name)
@@ -68,7 +68,7 @@ def counted_by_room() -> Counter[str]:
     found: Counter[str] = Counter()
     for path, tree in trees.items():
         own = {name for module, name in tables if module == ".".join(("tilewright", *path.with_suffix("").parts))}
-        imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+        imports = [n for n in tree if isinstance(n, ast.ImportFrom)]
         taken = {a.name for n in imports for a in n.names if (n.module, a.name) in tables}
         found[path.parts[0].removesuffix(".py")] += sum(1 for _ in names_tested(tree, own | taken))
     return +found
@@ -89,7 +89,7 @@ def defining_by_room() -> Counter[str]:
     for path in sorted(PACKAGE.rglob("*.py")):
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         if room not in HOME:
-            calls = (n for n in ast.walk(parsed(path)) if isinstance(n, ast.Call))
+            calls = (n for n in nodes(path) if isinstance(n, ast.Call))
             asked = (n for n in calls if isinstance(n.func, ast.Name) and n.func.id == "defining")
             found[room] += sum(any(map(_operators_in, n.args)) for n in asked)
     return +found
@@ -102,5 +102,5 @@ def test_no_room_asks_more_often_what_defines_a_value() -> None:
 
 def test_the_count_sees_both_forms() -> None:
     assert sum(defining_by_room().values()) > 0
-    tree = ast.parse('op.name == "cast"\nop.name in ("add", "mul")\nother == "cast"')
+    tree = ast.walk(ast.parse('op.name == "cast"\nop.name in ("add", "mul")\nother == "cast"'))
     assert [*names_tested(tree, set())] == [1, 2]

@@ -28,6 +28,15 @@ NO_SEARCH = PlanEffort(order=0, offsets=0)
 """Searches end when their budgets do, which do not grow with a model."""
 
 
+def make_kernels(model: onnx.ModelProto) -> None:
+    """A model becomes a graph of kernels with memory."""
+    options, target = Options(target="zen4", verify=False), NAMED["zen4"]
+    module = load_onnx(model.SerializeToString())
+    Compilation(module, Setting.of(options, target)).run("fused")
+    reorder(module.main, effort=NO_SEARCH)
+    assign_storage(module.main, effort=NO_SEARCH)
+
+
 def lines_run(model: onnx.ModelProto) -> Counter[CodeType]:
     """How many lines of each function run while a model becomes a graph of kernels with memory."""
     found: Counter[CodeType] = Counter()
@@ -41,14 +50,10 @@ def lines_run(model: onnx.ModelProto) -> Counter[CodeType]:
 
         return line
 
-    options, target = Options(target="zen4", verify=False), NAMED["zen4"]
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        module = load_onnx(model.SerializeToString())
-        Compilation(module, Setting.of(options, target)).run("fused")
-        reorder(module.main, effort=NO_SEARCH)
-        assign_storage(module.main, effort=NO_SEARCH)
+        make_kernels(model)
     finally:
         sys.settrace(before)
     return found
@@ -59,7 +64,7 @@ def lines_run(model: onnx.ModelProto) -> Counter[CodeType]:
 def test_no_function_runs_more_than_linearly_often(family: str) -> None:
     small, large = (FAMILIES[family](n) for n in (NODES, 2 * NODES))
     growth = (len(large.graph.node) / len(small.graph.node)) ** POWER
-    lines_run(large)  # fills the tables of expressions
+    make_kernels(large)  # fills the tables of expressions
     once, twice = lines_run(small), lines_run(large)
     least = SHARE * twice.total()
     steep = {c.co_qualname: (once[c], n) for c, n in twice.items() if n > max(least, growth * once[c])}

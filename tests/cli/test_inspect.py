@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from tests.runtime.native import dynamic_artifact
 from tests.runtime.test_signing import new_key
 from tilewright.cli.app import commands
+from tilewright.runtime import Artifact
 
 
 def call(*arguments: object, code: int = 0) -> str:
@@ -37,6 +39,18 @@ def test_what_a_compiled_model_is(model: Path) -> None:
     told = json.loads(call("inspect", model, "--json"))["artifact"]
     assert told["size"] == model.stat().st_size and "pthread_create" in told["imports"]
     assert told["inputs"] == ["x: float32[n, m]", "y: float32[n, m]"] and told["signed_by"] == ""
+
+
+def test_what_a_file_says_of_itself_is_one_line_each(model: Path) -> None:
+    """Else a file could say who has signed it."""
+    lie = "x\nsigned by: somebody\nmade for: all"
+    artifact = Artifact.load(model)
+    target = dataclasses.replace(artifact.target, cpu=lie, features=(lie,) * 200)
+    dataclasses.replace(artifact, producer=lie, target=target).save(model)
+    said = call("inspect", model).splitlines()
+    assert [line for line in said if line.startswith("signed by")] == ["signed by: nobody"]
+    assert "made by: x\\nsigned by: somebody\\nmade for: all, format 9" in said
+    assert max(map(len, said)) < 2100
 
 
 def test_a_model_is_signed_and_says_so(model: Path, tmp_path: Path) -> None:

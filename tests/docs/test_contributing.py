@@ -94,29 +94,33 @@ def test_the_table_of_rooms_is_the_one_that_is_tested() -> None:
     assert table == {room: ROOMS[room] for room in packages}
 
 
-def test_the_files_keep_the_rules_of_the_house(tree: Path) -> None:
+IN_SUITE = (
+    # the files keep the rules of the house
+    "tests/architecture/test_house.py",
+    # the operator has samples, in the interpreter and in native code, and a binding
+    "tests/ops/test_operators.py::test_every_operator_has_a_sample",
+    "tests/ops/test_operators.py::test_operator_gives_what_the_reference_gives[caps]",
+    "tests/codegen/test_operators.py::test_native_code_gives_what_the_reference_gives[soft_cap]",
+    "tests/ops/test_onnx_bindings.py::test_a_bound_operator_means_what_onnx_says[soft_cap-com.example.SoftCap]",
+    "tests/ops/test_onnx_bindings.py::test_every_attribute_that_a_binding_renames_is_tried[soft_cap-com.example.SoftCap]",
+    # the primitive has a place in the fuzzer
+    "tests/loops/test_fuzz.py::test_every_primitive_is_tried",
+    "tests/loops/test_fuzz.py::test_each_step_is_accepted_now_and_then[backwards]",
+    # the target has the facts of its core
+    "tests/target/test_target.py",
+)
+"""What the suite says of the examples."""
+
+
+def test_the_suite_passes_with_the_examples_and_so_do_their_own_tests(tree: Path) -> None:
+    """In one process, of which the start, and reading the tree, take longest."""
     assert run(tree, "-c", "import tilewright; print(tilewright.__file__)").startswith(str(tree))
-    run(tree, "-m", "pytest", "tests/architecture/test_house.py")
-
-
-def test_the_tests_of_the_page_pass(tree: Path) -> None:
     tests = [path for path in made("tests/") if Path(path).name.startswith("test_")]
     assert len(tests) >= 4
-    run(tree, "-m", "pytest", *tests)
+    run(tree, "-m", "pytest", *tests, *IN_SUITE)
 
 
-def test_the_operator_has_samples_in_the_interpreter_and_in_native_code_and_a_place_on_the_page(
-    tree: Path,
-) -> None:
-    run(
-        tree,
-        *("-m", "pytest"),
-        "tests/ops/test_operators.py::test_every_operator_has_a_sample",
-        "tests/ops/test_operators.py::test_operator_gives_what_the_reference_gives[caps]",
-        "tests/codegen/test_operators.py::test_native_code_gives_what_the_reference_gives[soft_cap]",
-        "tests/ops/test_onnx_bindings.py::test_a_bound_operator_means_what_onnx_says[soft_cap-com.example.SoftCap]",
-        "tests/ops/test_onnx_bindings.py::test_every_attribute_that_a_binding_renames_is_tried[soft_cap-com.example.SoftCap]",
-    )
+def test_the_operator_has_a_place_on_the_page(tree: Path) -> None:
     run(tree, "docs/operators.py")
     assert "### `soft_cap(x, *, cap=30.0)`" in (tree / "docs" / "operators.md").read_text()
 
@@ -142,16 +146,14 @@ def test_the_pass_runs_alone_and_in_a_compilation(tree: Path) -> None:
     assert run(tree, "-m", "tilewright", "opt", "--passes", "cancel-inverses", "--remarks", "m.txt")
 
 
-def test_the_primitive_has_a_place_in_the_fuzzer(tree: Path) -> None:
-    run(tree, "-m", "pytest", "tests/loops/test_fuzz.py", "-k", "every_primitive or backwards")
+def test_the_fuzzer_runs_with_the_primitive(tree: Path) -> None:
     run(tree, "-m", "tests.fuzz", "loops", "--count", "5", "--seed", "1")
 
 
-def test_the_target_makes_code_and_has_the_facts_of_its_core(tree: Path) -> None:
+def test_the_target_makes_code(tree: Path) -> None:
     model = models.written(models.mlp(), tree, "model")
     assembly = run(tree, "-m", "tilewright", "show", str(model), "--level", "asm", "--target", "excavator")
     assert "vfmadd" in assembly
-    run(tree, "-m", "pytest", "tests/target/test_target.py")
 
 
 def test_a_kind_of_machine_runs_a_model(tree: Path) -> None:

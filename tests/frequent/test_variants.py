@@ -162,7 +162,7 @@ def test_staged_programs() -> None:
         loaded = again._loaded
         assert len(loaded.runs) == 2 and list(map(len, loaded.parts)) == [2, 2]
         assert [again._guard((shape,)) for shape in ((8, 64), (5, 64))] == [1, 0]
-        assert len({id(part.linked.code._engine) for own in loaded.parts for part in own}) == 1
+        assert len({id(part.linked.code._code) for own in loaded.parts for part in own}) == 1
         assert len({id(part.linked.pool) for own in loaded.parts for part in own}) == 1
 
 

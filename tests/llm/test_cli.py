@@ -257,6 +257,13 @@ def test_vectors_of_texts_from_arguments_files_and_pipes(loaded: Any, tmp_path: 
     result = call("embed", "m.gguf", "-o", out, "--pooling", "last", said="\n".join(texts))
     assert result.exit_code == 0 and result.stdout == "", result.output
     np.testing.assert_allclose(np.load(out), model.embed(texts, pooling="last"))
+    assert call("embed", "m.gguf", "a", "-o", out).exit_code == 0 and np.load(out).shape == (1, 3)
+    for place in (tmp_path / "texts.txt", tmp_path / "gone" / "out.npy"):
+        before = place.read_bytes() if place.exists() else None
+        result = call("embed", "m.gguf", "a", "-o", place)
+        assert result.exit_code == 1 and str(place) in result.output
+        assert before is None or place.read_bytes() == before
+    assert call("embed", "m.gguf", "a", "-o", tmp_path / "texts.txt", "--force").exit_code == 0
     for arguments, said, message in (
         ((), "\n \n", "there is no text"), ((), b"\xff", "no text in UTF-8"), (("--pooling", "max"), "a", "--pooling"),
     ):  # fmt: skip

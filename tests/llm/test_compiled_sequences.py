@@ -185,6 +185,7 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.without_zones
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no count of pages")
 def test_memory_is_given_back(folder: Path) -> None:

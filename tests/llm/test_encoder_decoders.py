@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import tilewright
+from tests.frontends.decoders.checkpoints import write_folder
+from tests.frontends.decoders.encoded import cases
 from tests.llm.checkpoints import model_folder
 from tests.llm.encoder_checkpoints import BEGIN, END, START, reading_folder
 from tilewright import llm
@@ -70,6 +72,32 @@ def test_what_is_read_is_that_of_the_call(decoder: CompiledReader) -> None:
 def test_tokens_that_no_integer_of_the_model_holds_are_none(decoder: CompiledReader) -> None:
     with pytest.raises(InputError, match="there is no token 18446744073709551615"):
         decoder.fork().read(np.array([3, 2**64 - 1], np.uint64))
+
+
+@pytest.mark.parametrize("name", ["t5", "bart", "marian, two vocabularies"])
+def test_tokens_that_the_encoder_does_not_know_are_named_before_anything_is_fed(tmp_path: Path, name: str) -> None:
+    """Encoder and decoder may have vocabularies of their own; a compiled file knows, too."""
+    case = cases()[name]
+    write_folder(tmp_path / "m", case["config"], case["tensors"])
+    size = case["config"]["vocab_size"]
+    made = load_decoder(tmp_path / "m", threads=1, cache=False)
+    made.model.save(tmp_path / "m.tw")
+    for decoder in (made, CompiledReader(tilewright.load(tmp_path / "m.tw"))):
+        assert isinstance(decoder, CompiledReader)
+        decoder.read([3, size - 1])
+        wanted = decoder.feed([2])
+        for wrong in (size, 2**40):
+            with pytest.raises(InputError, match=f"there is no token {wrong}: the encoder's vocabulary has {size}"):
+                decoder.read([3, wrong, 5])
+        assert decoder.length == 1
+        decoder.rewind(0)
+        np.testing.assert_array_equal(decoder.feed([2]), wanted)
+
+
+def test_prompts_with_tokens_that_the_encoder_does_not_know_are_refused(model: llm.LanguageModel) -> None:
+    with pytest.raises(InputError, match="there is no token 704: the encoder's vocabulary has 704"):
+        model.generate([5, 704], max_tokens=2)
+    assert model.generate([5, 703], max_tokens=2) is not None
 
 
 def test_texts_are_scored_by_decoders_alone(model: llm.LanguageModel) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.llm.decoders import Chance, Scripted
 from tests.llm.vocabularies import byte_level_metadata
 from tilewright.ir.diag import ModelError
-from tilewright.llm.beams import beam_search
+from tilewright.llm.beams import Beam, beam_search
 from tilewright.llm.conversation import common_prefix
 from tilewright.llm.generation import Wanted
 from tilewright.llm.model import LanguageModel
@@ -21,7 +21,7 @@ from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.templates import ChatTemplate
 from tilewright.llm.tokens.gguf import gguf_tokenizer
 from tilewright.llm.tokens.tokenizer import Tokenizer
-from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.errors import ExecutionError, InputError, OptionError
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
@@ -253,6 +253,49 @@ def test_an_answer_may_be_the_best_of_beams() -> None:
     assert chance().beams("the", 3, max_tokens=2)[0].log_probability < 0
 
 
+def test_beams_of_no_tokens_and_beams_that_nothing_ends() -> None:
+    model = chance()
+    assert model.beams("the state", 3, max_tokens=0) == [Beam((), 0.0, False)]
+    answer = model.answer("the state", beams=2, max_tokens=0)
+    assert (answer.text, answer.tokens, answer.reason) == ("", (), "length")
+    ends = says("one")
+    assert ends.answer("the state", beams=1, max_tokens=6).reason == "end"
+    endless = ends.answer("the state", beams=1, max_tokens=6, ends=False)
+    assert endless.tokens == ends.answer("the state", max_tokens=6, ends=False).tokens and len(endless.tokens) == 6
+
+
+@pytest.mark.parametrize("wrong", [-1, 2.5, "3", True])
+def test_lengths_of_beams_that_are_none_are_told(wrong: Any) -> None:
+    with pytest.raises(OptionError, match=r"max_tokens=.* is not allowed: give an integer of at least 0"):
+        chance().beams("the state", 2, max_tokens=wrong)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 1e308, -31, "1", None, True])
+def test_penalties_of_lengths_that_are_none_are_told(wrong: Any) -> None:
+    with pytest.raises(OptionError, match=r"length_penalty=.* is not allowed: give a number from -30 to 30"):
+        chance().beams("the state", 2, max_tokens=3, length_penalty=wrong)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_told_by_beams_and_scores(value: float) -> None:
+    class Damaged(Chance):
+        def feed(self, tokens: Any) -> np.ndarray:
+            found = super().feed(tokens)
+            found[3] = value
+            return found
+
+    model = LanguageModel(Damaged(704), tokenizer(), template())
+    for ask in (lambda: model.answer("the state", beams=2, max_tokens=3), lambda: model.score("the state")):
+        with pytest.raises(ExecutionError, match="the model's logits are not finite"):
+            ask()
+
+
+@pytest.mark.parametrize("token", [704, -1, 2**70])
+def test_tokens_that_do_not_exist_are_told_whatever_is_asked(token: int) -> None:
+    with pytest.raises(InputError, match=f"there is no token {token}: the vocabulary has 704"):
+        chance().generate([5, token], repetition_penalty=1.5, max_tokens=2)
+
+
 def test_chats_are_written_by_the_template_and_answered() -> None:
     model = says("Hello!", "Hello again!")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
@@ -364,6 +407,13 @@ def test_prompts_that_are_wrong_are_told(prompt: Any, message: str) -> None:
 def test_options_that_are_wrong_are_told(how: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         chance().answer("the", **how)
+
+
+def test_what_is_no_mapping_of_variables_and_no_function_is_told() -> None:
+    with pytest.raises(OptionError, match="template=5 is not allowed"):
+        chance().generate("the state", template=5)
+    with pytest.raises(OptionError, match="constraint=5 is not allowed"):
+        chance().generate("the state", constraint=5)
 
 
 def test_settings_may_come_as_a_record_or_by_name() -> None:

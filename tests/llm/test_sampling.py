@@ -224,9 +224,9 @@ def test_rows_that_are_no_tokens_and_tokens_that_are_not_allowed_do_not_come() -
         Sampler(Sampling(logit_bias={0: -math.inf, 1: -math.inf}), 2).draw(np.zeros(2, np.float32))
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_logits_that_are_no_numbers_are_told(wrong: float) -> None:
-    logits = np.array([0, wrong, 1], np.float32)
+    logits = np.array([wrong if wrong < 0 else 0, wrong, wrong if wrong < 0 else 1], np.float32)
     with pytest.raises(ExecutionError, match="logits are not finite"):
         Sampler(Sampling(), 3).draw(logits)
 
@@ -283,7 +283,7 @@ def test_what_may_be_a_stop_string_is_held_back_and_given_at_the_end() -> None:
     assert [watched.push(part) for part in ("a", "b", "a", "b", "a", "x")] == ["", "", "", "ab", "", "abax"]
     assert watched.push("ab") == "" and watched.end() == "ab" and watched.found is None
     assert StopStrings(None).push("text") == "text"
-    for wrong in ("", ["a", ""], [1]):
+    for wrong in ("", ["a", ""], [1], 5, b"a", {"a": 1}):
         with pytest.raises(OptionError, match="none of them empty"):
             StopStrings(wrong)  # type: ignore[arg-type]
 
@@ -295,6 +295,8 @@ EXTREMES: list[dict[str, Any]] = [
     {"repetition_penalty": 1e30},
     {"repetition_penalty": 1e-30},
     {"presence_penalty": 1e30, "frequency_penalty": -1e30},
+    {"temperature": 1.0, "logit_bias": {2: 1e30}, "repetition_penalty": 1e-30},
+    {"temperature": 1.0, "logit_bias": {2: -1e30}, "repetition_penalty": 1e30},
 ]
 
 

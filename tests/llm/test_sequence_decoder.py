@@ -69,6 +69,7 @@ def test_errors_are_those_of_a_decoder(models: Models) -> None:
         SequenceDecoder(models[0])
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_forks_that_are_gone_leave_their_memory(models: Models) -> None:
     found = SequenceDecoder(models[1])
     for _ in range(5):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.runtime.native import STATIC_CONSTANTS, dynamic_artifact, static_arti
 from tilewright.runtime import Artifact, Model, load
 from tilewright.runtime.artifact import TargetInfo
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.storage import cpu, loader, pages
+from tilewright.runtime.storage import container, cpu, loader, pages
 from tilewright.runtime.storage.image import Image, ImageLayout
 from tilewright.runtime.storage.loader import check_target
 from tilewright.target.features import FEATURES
@@ -103,6 +104,58 @@ def test_where_nothing_may_be_run_an_error_says_so(saved: Path, monkeypatch: pyt
     for mmap in (False, True):
         with pytest.raises(ArtifactError, match=r"does not let the process run code.*\n  hint: .*execmem"):
             load(saved, mmap=mmap)
+
+
+FORBIDDEN = """
+import ctypes
+import sys
+refuse_gain = 1
+if ctypes.CDLL(None).prctl(65, refuse_gain, 0, 0, 0):  # PR_SET_MDWE
+    sys.exit(7)
+if sys.argv[2] == "without":
+    sys.modules.update({"llvmlite": None, "llvmlite.binding": None})
+from tilewright.runtime import ArtifactError, load
+for mmap in (False, True):
+    try:
+        load(sys.argv[1], mmap=mmap)
+    except ArtifactError as error:
+        print(error.what)
+"""
+
+
+@linux_only
+@pytest.mark.parametrize("llvmlite", ["with", "without"])
+def test_a_system_that_forbids_code_says_so_also_where_the_cpu_is_to_be_asked(saved: Path, llvmlite: str) -> None:
+    """As systemd does with MemoryDenyWriteExecute: the page of code that asks the CPU is the first that is refused."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORBIDDEN, str(saved), llvmlite], capture_output=True, text=True, timeout=120
+    )
+    if done.returncode == 7:
+        pytest.skip("this kernel has no such right to take away")
+    assert done.stdout.splitlines() == ["this system does not let the process run code that it has loaded"] * 2, done
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_loads_models_whatever_its_parent_was_loading(saved: Path) -> None:
+    """The thread that holds the lock in the parent is none of the child's."""
+    with loader._LOCK:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if load(saved)(X)[0].tolist() == Y.tolist() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_file_that_is_cut_off_before_its_code_is_mapped(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = container._view
+
+    def cut(source: container._Source, *others: object) -> memoryview | None:
+        os.truncate(saved, 100)
+        return real(source, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(container, "_view", cut)
+    with pytest.raises(ArtifactError, match="was cut off while it was read"):
+        load(saved, mmap=True)
 
 
 @pytest.mark.parametrize("mmap", [False, True])
@@ -230,6 +283,7 @@ import tilewright
 model = tilewright.compile(sys.argv[1])
 names = [name.split(".") for name in sys.modules]
 print(*{name[1] if name[0] == "tilewright" else name[0] for name in names if name != ["tilewright"]})
+print(*(name for name in sys.modules if name.startswith("tilewright.target")))
 """
 
 
@@ -243,6 +297,7 @@ def test_a_compilation_that_the_cache_answers_needs_no_compiler(tmp_path: Path) 
         return set(done.stdout.split())
 
     needless = {"llvmlite", "onnx", "compiler", "codegen", "schedule", "loops", "ops", "graph"}
+    needless.add("tilewright.target.named")
     assert imported() >= needless
     found = imported()
-    assert "session" in found and found.isdisjoint(needless)
+    assert "session" in found and found.isdisjoint({*needless, "statistics", "zipfile", "difflib", "html"})

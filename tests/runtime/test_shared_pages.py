@@ -134,6 +134,46 @@ def test_what_is_shared_is_written_once() -> None:
     assert shared_pages._COUNT.now < count
 
 
+@pytest.mark.skipif(not shared_pages._IS_THERE, reason="there are no such files")
+def test_mappings_count_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that goes back to its begin, or is written anew, shares nothing, but its mappings stay: a process is not
+    to come to the end of those that it may have."""
+    one = filled(500)
+    before = shared_pages._COUNT.now
+    monkeypatch.setattr(shared_pages, "MOST", before + 10 * GROUPS)
+    forks = []
+    for _ in range(30):
+        forks.append(Twin())
+        forks[-1].copy(one)
+        forks[-1].rewind(0)
+        assert shared_pages._COUNT.now <= shared_pages.MOST
+    assert shared_pages._COUNT.now == shared_pages.MOST
+    forks[0].memory.forget_behind()
+    assert shared_pages._COUNT.now < shared_pages.MOST
+    for twin in (one, *forks):
+        twin.check()
+    del twin
+    forks.clear()
+    assert shared_pages._COUNT.now == before + GROUPS  # those of the first
+
+
+@pytest.mark.skipif(not shared_pages._IS_THERE, reason="there are no such files")
+def test_files_are_left_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has so many for shared pages at most; beyond that all is copied."""
+    before, made = shared_pages._FILES.now, len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(shared_pages, "MOST_FILES", before + 3)
+    pairs = [(filled(300), Twin()) for _ in range(6)]
+    for one, other in pairs:
+        other.copy(one)
+    assert len(os.listdir("/proc/self/fd")) == made + 3
+    for one, other in pairs:
+        other.check()
+        one.check()
+    del one, other
+    pairs.clear()
+    assert len(os.listdir("/proc/self/fd")) == made and shared_pages._FILES.now == before
+
+
 def test_no_room_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then all is copied, as it is where the operating system has no such files, and where it maps no more."""
 

@@ -22,6 +22,7 @@ ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519
 serialization = pytest.importorskip("cryptography.hazmat.primitives.serialization")
 
 X = np.ones((2, 3), np.float32)
+SECRET = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIEZ7\n-----END PRIVATE KEY-----\n"
 
 
 def new_key(folder: Path, name: str) -> tuple[Path, Path]:
@@ -164,17 +165,21 @@ def test_keys_that_are_none(signed: Path, keys: Path, tmp_path: Path) -> None:
         (locked, "the key cannot be read"),
         ((keys / "ours.pub").read_bytes(), "the key cannot be read"),
         (tmp_path / "other.pem", "is a X25519PrivateKey, and no Ed25519 key"),
-        (3, "key=3 is not allowed"),
+        (3, "key= is of the type int: give the path"),
+        (SECRET, r"key= is the text of a key, and no path\n  hint: give its bytes"),
+        (bytearray(SECRET, "ascii"), "key= is of the type bytearray: give the path"),
     ):
-        with pytest.raises(OptionError, match=message):
+        with pytest.raises(OptionError, match=message) as caught:
             sign(signed, key)  # type: ignore[arg-type]
+        assert "MC4CAQ" not in str(caught.value)  # errors end up in logs
     for trust, message in (
         (tmp_path / "absent.pub", "cannot be read: .*No such file"),
         (b"nonsense", "trust= has a key that cannot be read"),
         (public, "trust= has a X25519PublicKey, and no Ed25519 key"),
-        ([], r"trust=\[\] is not allowed"),
-        (3, "trust=3 is not allowed"),
-        ([3], "trust=3 is not allowed"),
+        ([], "trust= is empty: give the path of a public key, or several"),
+        (3, "trust= is of the type int: give the path of a public key, or several"),
+        ([3], "trust= is of the type int: give the path of a key, or its bytes"),
+        (public.decode(), "trust= is the text of a key, and no path"),
     ):
         with pytest.raises(OptionError, match=message):
             load(signed, trust=trust)  # type: ignore[arg-type]
@@ -186,7 +191,7 @@ def test_keys_that_are_none(signed: Path, keys: Path, tmp_path: Path) -> None:
 
 def test_without_the_package_an_error_names_it(signed: Path, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "cryptography.exceptions", None)
-    with pytest.raises(OptionError, match=r"need the package cryptography\n  hint: pip install 'tilewright\[sign\]'"):
+    with pytest.raises(OptionError, match=r"need the package cryptography\n  hint: pip install cryptography"):
         load(signed, trust=keys / "ours.pub")
     load(signed)
 

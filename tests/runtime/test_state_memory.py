@@ -66,6 +66,7 @@ def test_memory_of_other_states_is_refused() -> None:
         model.use_state_memory(["x"], None)
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_memory_is_in_one_place_at_a_time() -> None:
     """Calls of two models, or states of one, would write to the same places."""
     model = compiled(source(SUMS), states={"h": "hn"})

@@ -16,9 +16,9 @@ from tilewright.api import compile_artifact
 from tilewright.options import Options
 from tilewright.runtime import Artifact
 from tilewright.stages import programs
+from tilewright.target.hardware import Caches
 from tilewright.target.machine import TargetError
 from tilewright.target.named import NAMED
-from tilewright.target.target import Caches
 
 X86 = [name for name, target in NAMED.items() if target.arch == "x86_64"]
 RISC_V = [name for name, target in NAMED.items() if target.arch == "riscv64"]

@@ -10,10 +10,10 @@ import pytest
 from tilewright.ir import dtype as dt
 from tilewright.target.cpus import CPUS, with_facts
 from tilewright.target.features import V3_FEATURES, V4_FEATURES
-from tilewright.target.host import host_target, make_host, read_caches
+from tilewright.target.hardware import Caches, read_caches
+from tilewright.target.host import host_target, make_host
 from tilewright.target.machine import TargetError
 from tilewright.target.named import ALIASES, NAMED, parse_target
-from tilewright.target.target import Caches
 
 
 def test_named_targets_have_the_registers_of_their_instruction_set() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch._dynamo as dynamo  # noqa: E402
+
+from tests.processes import COMPILER, PYTORCH, outputs  # noqa: E402
 
 tracing = pytest.importorskip("tilewright.torch.traced")
 
@@ -210,17 +209,13 @@ print(*(name for name in sys.modules if name.startswith("tilewright")))
 
 def test_a_graph_that_the_cache_has_needs_no_translation(tmp_path: Path) -> None:
     (tmp_path / "layers.py").write_text(_LAYERS)
-
-    def modules() -> set[str]:
-        command = [sys.executable, "-c", _SECOND.format(folder=str(tmp_path))]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return set(done.stdout.split())
-
+    process = tmp_path / "process.py"
+    process.write_text(_SECOND.format(folder=str(tmp_path)))
+    first, second = (set(names.split()) for names in outputs(process, [[], []], PYTORCH))
     translation = {"tilewright.compiler", "tilewright.ops", "tilewright.torch.traced"}
     translation |= {"tilewright.frontends.torch.adapters", "tilewright.frontends.torch.registry"}
-    assert translation <= modules()
-    assert translation.isdisjoint(modules())
+    assert translation <= first
+    assert "tilewright.torch.backend" in second and translation.isdisjoint(second)
 
 
 def test_dynamo_may_keep_its_work_too(tmp_path: Path) -> None:
@@ -228,13 +223,8 @@ def test_dynamo_may_keep_its_work_too(tmp_path: Path) -> None:
     process = tmp_path / "process.py"
     process.write_text(_PROCESS.format(folder=str(tmp_path)))
     places = {"TORCH_CACHING_PRECOMPILE": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-
-    def graphs(seed: int, shift: int) -> int:
-        command = [sys.executable, str(process), str(seed), str(shift)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **places})
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout.split()[-1])
-
-    assert graphs(0, 0) == 1
-    assert graphs(0, 0) == 0  # neither Dynamo nor AOTAutograd has traced anything
-    graphs(0, 1)  # other parameters: compared within the process
+    seeds_and_shifts = [("0", "0"), ("0", "0"), ("0", "1")]  # other parameters: compared within the process
+    printed = outputs(process, seeds_and_shifts, (*PYTORCH, *COMPILER), places)
+    first, second, _ = (int(text.split()[-1]) for text in printed)
+    assert first == 1
+    assert second == 0  # neither Dynamo nor AOTAutograd has traced anything

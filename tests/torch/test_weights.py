@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import torch._dynamo as dynamo  # noqa: E402
 
+from tests.processes import COMPILER, PYTORCH, outputs  # noqa: E402
 from tests.torch.writes import WRITES  # noqa: E402
 from tilewright.runtime.errors import OptionError  # noqa: E402
 from tilewright.torch import backend, frozen, refresh  # noqa: E402
@@ -185,15 +184,10 @@ print("right")
 
 
 def test_graphs_from_the_cache_see_writes_too(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "TILEWRIGHT_CACHE": str(tmp_path),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    for _ in range(2):
-        command = [sys.executable, "-c", _PROCESS]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert done.stdout.strip() == "right", done.stderr
+    process = tmp_path / "process.py"
+    process.write_text(_PROCESS)
+    environment = {"TILEWRIGHT_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert outputs(process, [[], []], (*PYTORCH, *COMPILER), environment) == ["right\n"] * 2
 
 
 def test_a_forked_child_sees_its_own_writes() -> None:

@@ -27,7 +27,7 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.threads import available_cpus
 from tilewright.schedule.work.operators import OperatorCounts, total
 from tilewright.session import Session
-from tilewright.target.clock import measured_hertz
+from tilewright.target.hardware import measured_hertz
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
 

@@ -42,7 +42,7 @@ from tilewright.schedule.steps.pace import STAGE as SLOW_STAGE
 from tilewright.schedule.work.operators import OperatorCounts, bytes_of, total
 from tilewright.schedule.work.regions import source_operator
 from tilewright.session import Session
-from tilewright.target.clock import measured_hertz
+from tilewright.target.hardware import measured_hertz
 from tilewright.target.host import host_target
 
 USUAL_SIZE = 1

@@ -69,7 +69,8 @@ class FrontEnd(Protocol):
         operator of a node; `["complex_inputs"]` and `["complex_outputs"]` name tensors whose last axis, of 2, holds the
         parts of complex numbers, as which callers give and get them; `["contradictions"]` are pairs of a subject and of
         what was not taken from the source, `["warnings"]` of a subject and of what its users should know;
-        `["quantised"]` are triples of names: of results of operators on integers, of their scales and zero points.
+        `["quantised"]` are triples of names: of results of operators on integers, of their scales and zero points;
+        `["attached"]` is JSON data that is kept with the compiled model.
         ModelError for a source that is damaged, UnsupportedError for what cannot be translated.
         """
 

@@ -9,8 +9,11 @@ import numpy as np
 
 from tilewright.llm.decoder import Decoder
 from tilewright.llm.sampling.partial import largest
-from tilewright.llm.sampling.sampler import log_sum_exp
+from tilewright.llm.sampling.sampler import check_finite, log_sum_exp
 from tilewright.runtime.errors import OptionError
+
+_MOST_PENALTY = 30
+"""Of lengths: that power of a context of 2^31 is a number."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,21 @@ def beam_search(
 ) -> list[Beam]:
     """The best `width` continuations of the prompt, the best first; each branch is a fork of the decoder. `size`: rows
     of logits beyond it are no tokens, and those of `never` are in none. A search ends when none of the open begins can
-    become better than what is found.
+    become better than what is found. OptionError for numbers outside of their ranges, ExecutionError for logits that
+    are not finite.
     """
     if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= 1000:
         raise OptionError(f"beams={width!r:.40} is not allowed: give an integer from 1 to 1000")
+    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 0:
+        raise OptionError(f"max_tokens={max_tokens!r:.40} is not allowed: give an integer of at least 0")
+    is_number = isinstance(length_penalty, int | float) and not isinstance(length_penalty, bool)
+    if not is_number or not abs(length_penalty) <= _MOST_PENALTY:
+        raise OptionError(
+            f"length_penalty={length_penalty!r:.40} is not allowed: give a number from {-_MOST_PENALTY} to "
+            f"{_MOST_PENALTY}"
+        )
+    if not max_tokens:
+        return [Beam((), 0.0, False)]
     live = [_Live(decoder, (), 0.0, decoder.feed(prompt))]
     found: list[Beam] = []
     most = min(max_tokens, decoder.context - decoder.length + 1)
@@ -79,6 +93,7 @@ def _continued(
     found: list[tuple[_Live, int, float]] = []
     for beam in live:
         logits = beam.logits[:size]
+        check_finite(logits)
         total = log_sum_exp(logits)
         found += [
             (beam, int(token), beam.log_probability + float(logits[token]) - total)

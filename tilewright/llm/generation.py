@@ -15,7 +15,7 @@ from tilewright.llm.sampling.sampler import Drawn, Sampler
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings, checked_stops
 from tilewright.llm.tokens.tokenizer import TextOfTokens, Tokenizer
-from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.errors import InputError, OptionError, short_name
 
 Reason = Literal["", "end", "stop", "length", "context", "closed"]
 """Why an answer is over: the model ended it, a stop string came, it has as many tokens as it may, the context is full,
@@ -258,11 +258,17 @@ class Stream(Iterator[str]):
 
 
 def check_prompt(tokens: Sequence[int], decoder: Decoder) -> None:
-    """InputError for a prompt without tokens, or one for which the context has no room."""
+    """InputError for a prompt without tokens, with tokens that do not exist, or for which the context has no room."""
     if not tokens:
         raise InputError("the prompt has no tokens", hint="give at least one character")
     if len(tokens) > decoder.context:
         raise InputError(
             f"the prompt has {len(tokens)} tokens, but the context has {decoder.context} positions",
             hint="shorten it, or load the model with a larger context= where it was trained for one",
+        )
+    wrong = next((token for token in tokens if not 0 <= token < decoder.vocabulary), None)
+    if wrong is not None:
+        raise InputError(
+            f"there is no token {short_name(str(wrong), 40)}: the vocabulary has {decoder.vocabulary}",
+            hint="use the tokeniser that belongs to this model",
         )

@@ -23,7 +23,7 @@ from tilewright.llm.prompts import Message, Prompt, Template, prompt_kind, token
 from tilewright.llm.reading.decoder import ReadingDecoder
 from tilewright.llm.reading.speech import STEP, log_mel, wave_samples
 from tilewright.llm.reading.transcription import begin_of
-from tilewright.llm.sampling.sampler import Drawn, log_sum_exp
+from tilewright.llm.sampling.sampler import Drawn, check_finite, log_sum_exp
 from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings
 from tilewright.llm.sequences import ForkedSequences, SequenceDecoder, Sequences
@@ -276,6 +276,7 @@ class LanguageModel:
             logits, found = decoder.feed(tokens[:first]), []
             for n in range(first, len(tokens)):
                 named = logits[: self.tokenizer.size]
+                check_finite(named)
                 found.append(float(named[tokens[n]]) - log_sum_exp(named))
                 if n + 1 < len(tokens):
                     logits = decoder.feed(tokens[n : n + 1])
@@ -329,14 +330,14 @@ class LanguageModel:
         )
 
     def _searched(
-        self, decoder: Decoder, tokens: list[int], width: int, max_tokens: int, length_penalty: float
+        self, decoder: Decoder, tokens: list[int], width: int, max_tokens: int, length_penalty: float, ends: bool = True
     ) -> list[Beam]:
         return beam_search(
             decoder,
             tokens,
             width=width,
             max_tokens=max_tokens,
-            ends=self.tokenizer.special.ends,
+            ends=self.tokenizer.special.ends if ends else frozenset(),
             size=self.tokenizer.size,
             length_penalty=length_penalty,
             never=self.tokenizer.special.never if self._reader is not None else frozenset(),
@@ -344,11 +345,11 @@ class LanguageModel:
 
     def _beam_answer(self, asked: _Asked, wanted: Wanted, width: int, length_penalty: float) -> Answer:
         if wanted.sampling != Sampling() or wanted.constraint or wanted.log_probabilities is not None:
-            raise OptionError("beams= takes the most likely text: it goes with max_tokens= and stop= alone")
+            raise OptionError("beams= takes the most likely text: it goes with max_tokens=, stop= and ends= alone")
         most = self.context if wanted.max_tokens is None else wanted.max_tokens
         start = time.perf_counter()
         best = self._using(
-            lambda decoder: self._searched(decoder, asked.tokens, width, most, length_penalty), asked.read
+            lambda decoder: self._searched(decoder, asked.tokens, width, most, length_penalty, wanted.ends), asked.read
         )[0]
         seconds = time.perf_counter() - start
         stops = StopStrings(wanted.stop)
@@ -358,7 +359,10 @@ class LanguageModel:
 
     def _wanted(self, how: Mapping[str, Any]) -> tuple[Wanted, _Said]:
         rest = dict(how)
-        said = _Said(dict(rest.pop("template", None) or {}), rest.pop("begins", None))
+        variables = rest.pop("template", None) or {}
+        if not isinstance(variables, Mapping):
+            raise OptionError(f"template={variables!r:.80} is not allowed: give its variables by their names")
+        said = _Said(dict(variables), rest.pop("begins", None))
         max_tokens = rest.pop("max_tokens", DEFAULT_TOKENS)
         stop = rest.pop("stop", None)
         told = rest.pop("log_probabilities", None)
@@ -381,7 +385,11 @@ class LanguageModel:
         if len(given) > 1:
             raise OptionError(f"{'= and '.join(given)}= were given: an answer keeps one of them")
         for name, value in given.items():
-            return value if name == "constraint" else getattr(self._grammars, f"of_{name}")(value)
+            if name != "constraint":
+                return getattr(self._grammars, f"of_{name}")(value)
+            if not callable(value):
+                raise OptionError(f"constraint={value!r:.80} is not allowed: give a function that makes a Constraint")
+            return value
         return None
 
     @cached_property

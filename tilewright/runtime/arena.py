@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from tilewright.runtime.errors import ExecutionError
+from tilewright.runtime.errors import NoMemoryError
 
 ALIGNMENT = 64
 _HUGE_PAGE = 2 << 20
@@ -92,7 +92,7 @@ class Arena:
         return self._block.size
 
     def reserve(self, nbytes: int) -> None:
-        """Make room for `nbytes`; what was there is lost. ExecutionError when there is not so much memory."""
+        """Make room for `nbytes`; what was there is lost. NoMemoryError when there is not so much memory."""
         most = self._most_of_late(nbytes)
         if nbytes > self._block.size:
             self._renew(nbytes)
@@ -120,8 +120,8 @@ class Arena:
             raise self._no_memory(nbytes) from error
         self.address = address_of(self._block)
 
-    def _no_memory(self, nbytes: int) -> ExecutionError:
-        return ExecutionError(
+    def _no_memory(self, nbytes: int) -> NoMemoryError:
+        return NoMemoryError(
             f"no memory for the {self._purpose}: {nbytes} bytes are needed",
             hint="use smaller inputs (batch, sequence length), fewer threads, or a machine with more memory",
         )

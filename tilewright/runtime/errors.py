@@ -75,6 +75,10 @@ class ExecutionError(TilewrightError):
     """The model itself failed while it ran: index out of range, division by zero, no memory."""
 
 
+class NoMemoryError(ExecutionError, MemoryError):
+    """There is no memory for what is needed now: there may be some when others have given theirs back."""
+
+
 class ArtifactError(TilewrightError):
     """A compiled model's file cannot be written or read: damaged, foreign, too new, for another CPU."""
 

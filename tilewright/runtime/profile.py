@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,6 +65,8 @@ def median_seconds(run: Callable[[], object], counts: Sequence[KernelCounts], ru
 
     `run()` runs the model once; it is called at least `runs` times, and once before that does not count.
     """
+    from statistics import median
+
     run()
     begins: list[tuple[float, int]] = []
     spans: list[list[int]] = []
@@ -77,4 +78,4 @@ def median_seconds(run: Callable[[], object], counts: Sequence[KernelCounts], ru
         begins.append(max((p.begin for p in counts if p.begin is not None), default=(0.0, 0)))
         spans.append([span for program in counts for span in program.spans])
     seconds_per_count = (begins[-1][0] - begins[0][0]) / max(begins[-1][1] - begins[0][1], 1)
-    return tuple(statistics.median(column) * seconds_per_count for column in zip(*spans, strict=True))
+    return tuple(median(column) * seconds_per_count for column in zip(*spans, strict=True))

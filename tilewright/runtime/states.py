@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import zipfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -419,10 +418,12 @@ def _storable(array: np.ndarray) -> np.ndarray:
 
 
 def _arrays_of(path: Path) -> dict[str, np.ndarray]:
+    from zipfile import BadZipFile
+
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name.removeprefix("state "): np.array(file[name], order="C") for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, AttributeError, KeyError, BadZipFile) as error:
         raise ArtifactError(
             f"{path} is no file of states: {error}", hint="give the path of a file that save_states wrote"
         ) from error

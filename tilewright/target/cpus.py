@@ -20,7 +20,8 @@ from types import MappingProxyType
 
 from tilewright.target.calibration import Calibration, Exposed
 from tilewright.target.features import V3_FEATURES, V4_FEATURES
-from tilewright.target.target import Bandwidth, Caches, Pipes, Target
+from tilewright.target.hardware import Caches
+from tilewright.target.target import Bandwidth, Pipes, Target
 
 _SMALL, _SERVER = Caches(32 << 10, 512 << 10, 32 << 20), Caches(32 << 10, 1 << 20, 32 << 20)
 

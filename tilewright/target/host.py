@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from pathlib import Path
 
 from tilewright.target.cpus import with_facts
 from tilewright.target.features import FEATURES, V4_FEATURES
-from tilewright.target.target import Caches, Target, arch_of
-
-_SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+from tilewright.target.hardware import Caches, read_caches, usable_cores
+from tilewright.target.target import Target, arch_of
 
 
 @lru_cache(maxsize=1)
@@ -57,30 +53,3 @@ def _vector_bits(features: Collection[str]) -> int:
     if set(V4_FEATURES) <= set(features):
         return 512
     return 256 if "avx" in features else 128
-
-
-def usable_cores() -> int:
-    """CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def read_caches(folder: Path = _SYSFS_CACHES) -> Caches:
-    """Cache sizes as Linux tells them under `folder`; usual sizes for what cannot be read."""
-    found: dict[str, int] = {}
-    for entry in sorted(folder.glob("index*")):
-        try:
-            level = (entry / "level").read_text().strip()
-            kind = (entry / "type").read_text().strip()
-            size = _bytes((entry / "size").read_text().strip())
-        except (OSError, ValueError):
-            continue
-        if kind in ("Data", "Unified") and size > 0:
-            found[f"l{level}d" if level == "1" else f"l{level}"] = size
-    return Caches(**{key: size for key, size in found.items() if key in ("l1d", "l2", "l3")})
-
-
-def _bytes(text: str) -> int:
-    """Bytes of a size such as `1024K`; ValueError for anything else."""
-    return int(text[:-1]) * _UNITS[text[-1]] if text[-1:] in _UNITS else int(text)

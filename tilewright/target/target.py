@@ -12,6 +12,7 @@ from tilewright.target.dots import Dot, dots_of
 from tilewright.target.features import FEATURES
 from tilewright.target.float_tables import FloatTable, float_table_of
 from tilewright.target.half_bytes import HalfBytes, half_bytes_of
+from tilewright.target.hardware import Caches
 from tilewright.target.machine import GLOBAL, Machine, Memory
 from tilewright.target.scale import Scale, scale_of
 
@@ -27,17 +28,6 @@ def arch_of(triple: str) -> str:
     """The architecture that a target triple names, by one spelling."""
     name = triple.split("-", 1)[0]
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
-
-
-@dataclass(frozen=True, slots=True)
-class Caches:
-    """Sizes in bytes: `l1d` and `l2` of one core, `l3` as shared by all cores (0 where there is none). L1 has `l1_sets`
-    sets of lines."""
-
-    l1d: int = 32 << 10
-    l2: int = 512 << 10
-    l3: int = 8 << 20
-    l1_sets: int = 64
 
 
 @dataclass(frozen=True, slots=True)

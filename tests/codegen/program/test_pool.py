@@ -437,9 +437,13 @@ def test_code_for_every_target(triple: str) -> None:
     assert wake in assembly
 
 
-@pytest.mark.parametrize(
-    "triple", ["x86_64-pc-windows-msvc", "wasm32-unknown-unknown", "armv7-unknown-linux"]
-)
+def test_webassembly_has_one_thread() -> None:
+    text = pool_ir("wasm32-unknown-unknown")
+    llvm.parse_assembly(text).verify()
+    assert "tw_parallel_ordered" in text and "pthread" not in text
+
+
+@pytest.mark.parametrize("triple", ["x86_64-pc-windows-msvc", "armv7-unknown-linux"])
 def test_targets_without_a_pool(triple: str) -> None:
     for refuse in (pool_ir, check_platform):
         with pytest.raises(TargetError, match=r"no code can be made for the .*\n  hint: .*Linux and macOS"):

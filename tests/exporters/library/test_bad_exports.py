@@ -27,6 +27,9 @@ from tilewright.runtime.errors import ArtifactError, OptionError
         ("a.so", {"freestanding": True}, "make a .a or .o"),
         ("a.o", {"freestanding": True, "weights": "beside"}, "opens no files"),
         ("a.so", {"freestanding": 1}, "give True or False"),
+        ("a.so", {"cc": 'cc "-O'}, "is not a command"),
+        ("a.so", {"cc": " "}, "is not a command"),
+        ("a.so", {"cc": 3}, "is not a command"),
         (3, {}, "give the path of a file"),
     ],
 )

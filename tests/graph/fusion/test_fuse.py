@@ -47,6 +47,15 @@ def test_elementwise_chains_are_one_kernel():
     assert [sorted(k) for k in kernels(module)] == [["add", "exp", "mul", "sub"]]
 
 
+def test_conditions_are_computed_where_they_select_also_from_positions_that_are_results():
+    def masked(x):
+        positions = iota(shape=(N,), axis=0)
+        return ew.select(ew.lt(positions, 3), x, ew.neg(x)), positions
+
+    module, _ = fused(masked, (N,))
+    assert sorted(map(sorted, kernels(module))) == [["iota"], ["iota", "lt", "neg", "select"]]
+
+
 def test_a_sum_of_products_is_one_kernel():
     module, _ = fused(
         lambda x, y, z: rd.reduce_sum(ew.add(x, ew.mul(y, z)), axes=(1,)), (3, 8), (3, 8), (3, 8)

@@ -152,6 +152,40 @@ def test_what_cannot_be_promised_says_what_was_reached(place: Path, loaded: llm.
     assert best is not None and not best.is_within and "is not kept" in best.outcome
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+def test_logits_that_take_much_memory_are_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, has_room: bool) -> None:
+    """They are computed once where there is room for it, and are what they are in memory."""
+    asked: list[int] = []
+
+    class Probe:
+        def wide(self) -> Any:
+            def run(tokens: np.ndarray) -> np.ndarray:
+                asked.append(len(tokens))
+                return np.random.default_rng(len(tokens)).standard_normal((len(tokens), 50))
+
+            return run
+
+    pieces, probe = [np.arange(3), np.arange(5)], Probe()
+    small = list(promises.Reference(probe, pieces))  # type: ignore[arg-type]
+    monkeypatch.setattr(promises, "_MOST_KEPT", 10)
+    if not has_room:
+        monkeypatch.setattr(promises.tempfile, "TemporaryFile", no_room)
+    large = promises.Reference(probe, pieces)  # type: ignore[arg-type]
+    asked.clear()
+    for _ in range(3):
+        for wanted, found in zip(small, large, strict=True):
+            np.testing.assert_array_equal(found.rows.astype(np.float32), wanted.rows)
+            assert isinstance(found.rows, np.memmap) == has_room
+            np.testing.assert_array_equal(found.greatest, wanted.greatest)
+            here, there = (compared(known, -wanted.rows).divergences for known in (found, wanted))
+            np.testing.assert_allclose(here, there, rtol=1e-5)
+    assert asked == ([3, 5] if has_room else [3, 5] * 3)
+
+
+def no_room(*arguments: Any) -> Any:
+    raise OSError(28, "No space left on device")
+
+
 def test_how_many_tokens_a_promise_needs() -> None:
     promise = Promise(0.02)
     assert promise.most_changes(100) == -1 and promise.most_changes(149) == 0 and promise.most_changes(2000) == 29
@@ -221,10 +255,10 @@ def test_certificates_that_do_not_hold(place: Path, loaded: llm.LanguageModel, t
     own = verify_agreement(saved(), threads=1, **kept)
     assert own.holds and own.agreement.agreed == found.agreement.agreed
     assert own.agreement.divergence == pytest.approx(found.agreement.divergence, rel=1e-4)
-    low = replace(found.agreement, divergence_bound=0.0, tokens=3)
+    low = replace(found.agreement, divergence_bound=0.0, tokens=99999)
     result = call("verify", saved(max_drop=1e-6, agreement=low))
     assert result.exit_code == 1 and "the certificate does not hold" in result.output
-    for said in ("and 3 when it was certified", "and at most 0.0001 % were promised", "certified was at most 0"):
+    for said in ("and 99999 when it was certified", "and at most 0.0001 % were promised", "certified was at most 0"):
         assert said in result.output
     with pytest.raises(InputError, match="the text is not that of the certificate"):
         verify_agreement(saved(text_digest="0"), **kept)
@@ -240,6 +274,27 @@ def test_certificates_that_do_not_hold(place: Path, loaded: llm.LanguageModel, t
     replace(artifact, attached={}).save(tmp_path / "m.tw")
     with pytest.raises(InputError, match="the model has no certificate"):
         verify_agreement(tmp_path / "m.tw")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("max_drop", "a"), ("model", 5), ("text", None), ("kinds", [[]]), ("matrices", {"a": 1}), ("agreement", []),
+     ("judged", "x"), ("outcome", {}), ("more", 1), ("schema", 2)],
+)  # fmt: skip
+def test_certificates_with_fields_of_other_types_are_none(loaded: llm.LanguageModel, field: str, value: Any) -> None:
+    assert loaded.certificate is not None
+    record = json.loads(json.dumps(loaded.certificate.record()))
+    assert AgreementCertificate.of(record, "m.tw") == loaded.certificate
+    with pytest.raises(InputError, match="the certificate cannot be read"):
+        AgreementCertificate.of({**record, field: value}, "m.tw")
+
+
+@pytest.mark.parametrize("changed", [{"tokens": 0, "agreed": 0}, {"agreed": -1}, {"agreed": 10**9}, {"tokens": "3"}])
+def test_certificates_of_no_tokens_are_none(loaded: llm.LanguageModel, changed: dict[str, Any]) -> None:
+    assert loaded.certificate is not None
+    record = loaded.certificate.record()
+    with pytest.raises(InputError, match="the certificate cannot be read"):
+        AgreementCertificate.of({**record, "agreement": {**record["agreement"], **changed}}, "m.tw")
 
 
 def test_what_is_not_finite_is_null_in_records() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.quantization.decoders.agreement import Agreement, ComparedLogits, compared
+from tilewright.quantization.decoders.agreement import Agreement, ComparedLogits, KnownLogits, compared
 from tilewright.runtime.errors import OptionError
 
 
@@ -36,6 +36,19 @@ def test_special_values() -> None:
     assert found.same.tolist() == [True, False, False, True]
     assert found.divergences[0] == 0 and found.divergences[3] == 0
     assert np.isinf(found.divergences[1]) and np.isinf(found.divergences[2])
+
+
+@pytest.mark.fresh_seeds(2)
+def test_what_is_known_of_a_reference_changes_nothing(fresh_seed: int) -> None:
+    rng = np.random.default_rng(fresh_seed)
+    reference, logits = (rng.standard_normal((19, 300)).astype(np.float32) * 5 for _ in range(2))
+    reference[3, 7], logits[5, 2], reference[6], logits[8, 4] = np.nan, np.nan, -np.inf, -np.inf
+    known, plain = compared(KnownLogits.of(reference), logits), compared(reference, logits)
+    np.testing.assert_array_equal(known.same, plain.same)
+    np.testing.assert_array_equal(known.divergences, plain.divergences)
+    assert known.divergences[8] == np.inf and known.divergences[3] == known.divergences[5] == np.inf
+    wide = compared(reference.astype(np.float64), logits.astype(np.float64))
+    np.testing.assert_array_equal(wide.divergences, plain.divergences)
 
 
 def test_a_reference_that_is_no_number_agrees_with_nothing() -> None:

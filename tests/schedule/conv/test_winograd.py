@@ -31,8 +31,8 @@ from tilewright.passes import PassContext
 from tilewright.runtime import Model
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.strategies import STRATEGIES
+from tilewright.target.hardware import Caches
 from tilewright.target.named import parse_target
-from tilewright.target.target import Caches
 
 BLOCK = 16
 N, D, H, W = var("n", 1), var("d", 1), var("h", 1), var("w", 1)

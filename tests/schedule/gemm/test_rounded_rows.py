@@ -116,19 +116,19 @@ def bound(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("rows", [9, 10])
 @pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_stay_within_half_of_a_step(kind: str, bits: int) -> None:
+def test_results_stay_within_half_of_a_step(kind: str, bits: int, rows: int) -> None:
     depth, columns = 128, 80
     module = product_of(kind, depth, columns)
     (w,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
     kernel = scheduled(module, rounded_rows=bits)
     assert is_rounded(kernel)
     assert any(step.startswith("dot(") for step in kernel_info(kernel).schedule)
-    for rows in (9, 10):
-        x = RNG.standard_normal((rows, depth)).astype(np.float32)
-        (y,) = oracle.run(module, [x])
-        assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
+    x = RNG.standard_normal((rows, depth)).astype(np.float32)
+    (y,) = oracle.run(module, [x])
+    assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
 
 
 def test_one_infinite_element_gives_what_its_products_are() -> None:
@@ -173,11 +173,11 @@ def test_where_kernels_do_not_go_together_those_in_float32_serve_all_rows(monkey
 
 def test_several_axes_of_rows_and_a_costly_function_behind_them() -> None:
     def body(x: Value) -> Value:
-        y = contract.matmul(x, KINDS["groups of 64"](128, 200))
+        y = contract.matmul(x, KINDS["groups of 64"](128, 80))
         return ew.mul(y, ew.sigmoid(y))
 
     module = oracle.build([tensor(dt.f32, (var("b", 0), N, 128))], body)
-    arrays = [RNG.standard_normal((*shape, 128)).astype(np.float32) for shape in ((2, 5), (1, 9), (3, 2))]
+    arrays = [RNG.standard_normal((*shape, 128)).astype(np.float32) for shape in ((2, 5), (3, 2))]
     wanted = [oracle.expected(module, [x])[0] for x in arrays]
     assert is_rounded(scheduled(module))
     for x, y in zip(arrays, wanted, strict=True):
@@ -203,7 +203,7 @@ def test_where_it_is_not_wanted_or_does_not_gain(target: str, bits: int) -> None
     assert not is_rounded(scheduled(product_of("8 bits", 64, 96), target, bits))
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("depth", "columns", "activations"), [(64, 384, "int16"), (128, 300, "int8"), (1088, 24, "int16"), (64, 96, "int8")]
@@ -219,7 +219,7 @@ def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: in
         assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("activations", ["int16", "int8"])
 @pytest.mark.parametrize(
     ("low", "bits_of_a_weight"), [(0, 4), (-8, 4), (0, 2), (-2, 2), (-4, 3), (0, 5), (-16, 5), (-32, 6), (0, 6)]

@@ -28,9 +28,10 @@ from tilewright.schedule.gemm import gemm_plan
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.schedule.steps.access import stride_in
 from tilewright.schedule.strategies import STRATEGIES
+from tilewright.target.hardware import Caches
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
-from tilewright.target.target import Caches, Target
+from tilewright.target.target import Target
 
 SMALL = Caches(l1d=32 << 10, l2=160 << 10, l3=1 << 20)
 """So small an L2 that small matrices are cut into blocks."""

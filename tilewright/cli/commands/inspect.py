@@ -68,7 +68,7 @@ def _inspect_compiled(model: Path, as_json: bool) -> None:
 
 
 def lines(file: ArtifactFile) -> list[str]:
-    """What a file is, as texts."""
+    """What a file is, as texts of a line each, whatever it says."""
     sections = [f"{s.kind} {bytes_text(s.size)} ({s.digest or s.checksum})" for s in file.sections]
     found = [
         f"made by: {file.producer}, format {file.format}",
@@ -80,4 +80,7 @@ def lines(file: ArtifactFile) -> list[str]:
     ]
     if file.functions:
         found.append(f"code: {file.functions} functions, which need {', '.join(file.imports) or 'nothing'}")
-    return [*found, *(f"section: {text}" for text in sections)]
+    return [short_name(text, _LONGEST_LINE) for text in (*found, *(f"section: {text}" for text in sections))]
+
+
+_LONGEST_LINE = 2000

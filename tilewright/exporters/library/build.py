@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.codegen.cpu.linking.elf import read_elf
@@ -32,6 +34,15 @@ _PROVIDED = frozenset({"memcpy", "memmove", "memset", "memcmp"})
 """Functions that a freestanding library brings itself."""
 _FUNCTIONS = ("info", "plan", "create", "run", "state", "reset", "error", "destroy")
 """Of the interface."""
+
+_MADE = (*_FUNCTIONS, "model", "weights")
+
+
+def is_taken(name: str) -> bool:
+    """Whether what a library of this name makes is called as something within all libraries."""
+    runtime = "\n".join((_RUNTIME / source).read_text(encoding="utf-8") for source in _SOURCES)
+    words = frozenset(re.findall(r"\w+", runtime))
+    return not words.isdisjoint(f"{name}_{made}" for made in _MADE)
 
 
 def is_wasm(target: TargetInfo) -> bool:
@@ -71,8 +82,10 @@ class Build:
         weights, extra, files = self._weights("" if self.is_wasm else beside)
         if self.is_wasm:
             script = (_RUNTIME / "model.mjs").read_text(encoding="utf-8")
-            script = script.replace("./model.mjs", f"./{beside}").replace("./model.wasm", f"./{Path(beside).stem}.wasm")
-            files = [self._written(f"{self.name}.mjs", self._named(script))]
+            script = self._named(script)
+            for kind in (".mjs", ".wasm"):
+                script = script.replace(f"./model{kind}", f"./{quote(os.fsencode(Path(beside).stem))}{kind}")
+            files = [self._written(f"{self.name}.mjs", script)]
         header = self._written(f"{self.name}.h", self._named((_RUNTIME / "model.h").read_text(encoding="utf-8")))
         source = self._written(f"{self.name}.c", self.source(weights))
         main = self.folder / f"{self.name}.o"
@@ -82,9 +95,9 @@ class Build:
         self.toolchain.compile(source, main, *flags)
         objects = [main, *extra]
         for k, blob in enumerate(self.blobs):
-            objects.append(self.folder / f"code{k}.o")
+            objects.append(self.folder / f"code-{k}.o")
             objects[-1].write_bytes(blob)
-        library = self.folder / f"library{kind}"
+        library = self.folder / f"the-library{kind}"
         match kind:
             case ".so":
                 self.toolchain.link_shared(objects, library)
@@ -102,12 +115,16 @@ class Build:
         tables = tables_c(self.artifact, self.name, weights, features)
         runtime = "\n".join((_RUNTIME / name).read_text(encoding="utf-8") for name in _SOURCES)
         preamble = _FREE if self.freestanding else _HOSTED
-        return self._named(f'{preamble}\n#include "model.h"\n\n{tables}\n{runtime}')
+        return self._named(f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime}')
 
     def _named(self, text: str) -> str:
-        """A C text that says `model` wherever the library's name is meant."""
-        text = text.replace('"model.h"', f'"{self.name}.h"').replace("MODEL_H", f"{self.name.upper()}_H")
-        return re.sub(r"\bmodel_(?=\w)", f"{self.name}_", text)
+        """A text of C or JavaScript that says `model` wherever the library's name is meant: in no string, as those
+        are names and messages of the model."""
+
+        def prefixed(found: re.Match[str]) -> str:
+            return found[0] if found[0].startswith('"') else f"{self.name}_"
+
+        return re.sub(r'"(?:[^"\\\n]|\\.)*"|\b(?:model|MODEL)_(?=\w)', prefixed, text)
 
     def _symbol(self, symbol: str) -> str:
         if symbol not in self._own:
@@ -139,7 +156,7 @@ class Build:
         self._write_weights("weights.bin", b"", pieces)
         text = _WASM_ASSEMBLY if self.is_wasm else _ASSEMBLY
         source = self._written("weights.S", text.format(name=self.name, size=size))
-        made = self.folder / "weights.o"
+        made = self.folder / "the-weights.o"  # as no name is
         self.toolchain.compile(source, made)
         return LibraryWeights(size), [made], []
 

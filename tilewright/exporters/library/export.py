@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.api import tell_of_failures, with_examples
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.compiler import compile_request
-from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, is_wasm
+from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, is_taken, is_wasm
 from tilewright.exporters.library.tables import check_exportable
 from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.ir.diag import UnsupportedError
@@ -134,7 +134,7 @@ def _name(path: Path, given: str | None) -> str:
             f"name={name!r:.80} is not allowed: functions of C cannot begin so",
             hint="give a name of letters, digits and _, such as name='resnet50'",
         )
-    if name.startswith(("_", "tw_")) or name in ("tw", "model"):
+    if name.startswith(("_", "tw_")) or name in ("tw", "pthread") or is_taken(name):
         raise OptionError(f"name={name!r} is not allowed: such names are the library's own", hint="give another name")
     return name
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.ir.diag import UnsupportedError
 from tilewright.runtime import staged
-from tilewright.runtime.artifact import Artifact, Failure, StateInfo, TensorInfo
+from tilewright.runtime.artifact import Artifact, Failure, TensorInfo
 from tilewright.runtime.guard import fixed_places
 from tilewright.runtime.threads import SPIN_NS
 from tilewright.runtime.values.dtypes import numpy_dtype
@@ -44,7 +44,7 @@ def tables_c(artifact: Artifact, name: str, weights: LibraryWeights, features: s
     states = [state.info for state in artifact.states]
     lines = [
         _infos("input", artifact.inputs), _infos("output", artifact.outputs), _infos("state", states),
-        _TYPES, _states(artifact.states), *_programs(artifact), features, _weights(weights), _numbers(artifact),
+        _TYPES, _states(artifact), *_programs(artifact), features, _weights(weights), _numbers(artifact),
         f"static const tw_model_info the_info = {{TW_ABI, {quoted(name)}, {quoted(artifact.target.cpu)}, "
         f"{quoted(artifact.producer)}, {len(artifact.inputs)}, {len(artifact.outputs)}, {len(states)}, "
         f"input_infos, output_infos, state_infos, {weights.size}}};",
@@ -149,7 +149,8 @@ typedef struct program {
   const int64_t *dims;
   const int64_t *const *output_dims;
   const failure *failures;
-  int32_t failure_count, reads_data, fixed_count;
+  int32_t failure_count, reads_data, writes_states, fixed_count;
+  const int32_t *swaps; /* of kernels, for each state: it is written beside, and swapped; the others in place */
   const fixed_dim *fixed;
   const steps *steps;
 } program;
@@ -157,7 +158,7 @@ typedef struct program {
 typedef struct state_place {
   size_t bytes;
   int64_t initial; /* in the weights; -1: zeros */
-  int is_swapped;
+  int has_beside; /* programs write what it is next into memory beside it */
 } state_place;
 """
 
@@ -191,12 +192,12 @@ _STRUCTS = ("tw_tensor_info", "failure", "fixed_dim", "part", "steps", "program"
 _WIDTH = 110
 
 
-def _states(states: Sequence[StateInfo]) -> str:
+def _states(artifact: Artifact) -> str:
     entries = []
-    for state in states:
+    for state, ways in zip(artifact.states, zip(*(p.states for p in artifact.programs), strict=True), strict=True):
         shape = [int(d) for d in state.info.shape]
         nbytes = int(np.prod(shape, dtype=np.int64)) * numpy_dtype(state.info.dtype).itemsize
-        entries.append(f"{{{nbytes}u, {state.initial}, {int(state.way != 'in place')}}}")
+        entries.append(f"{{{nbytes}u, {state.initial}, {int(any(of.way != 'in place' for of in ways))}}}")
     return _array("state_place", "states", entries)
 
 
@@ -212,7 +213,9 @@ def _programs(artifact: Artifact) -> list[str]:
             text, entry = _of_steps(number, program, len(artifact.inputs) + len(artifact.states))
             step = f"&steps{number}"
         lines += text
-        entries.append(f"{{{entry}, {len(fixed)}, fixed{number}, {step}}}")
+        lines.append(_array("int32_t", f"swaps{number}", [int(s.way != "in place") for s in program.states]))
+        writes = int(any(s.way == "in place" and not s.counter for s in program.states))
+        entries.append(f"{{{entry}, {writes}, {len(fixed)}, swaps{number}, fixed{number}, {step}}}")
     return [*lines, _array("program", "programs", entries)]
 
 
@@ -314,7 +317,6 @@ def _numbers(artifact: Artifact) -> str:
         "HAS_STEPS": int(any(p.program is not None for p in programs)),
         "HAS_BROADCASTING": int(artifact.broadcasting is not None),
         "PLAN_READS_DATA": int(any(p.plan_reads_data for p in programs)),
-        "WRITES_IN_PLACE": int(any(s.way == "in place" and not s.counter for s in artifact.states)),
         "TW_SPIN_NS": SPIN_NS,
     }  # fmt: skip
     return "\n".join(f"#define {name} {value}" for name, value in numbers.items())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.target.target import arch_of
 
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-g0")
@@ -29,7 +29,7 @@ class Toolchain:
     def found(cls, triple: str, given: str | None = None) -> Toolchain:
         """`given` (a command), or `cc` for this machine, or zig. ArtifactError where there is none."""
         if given:
-            compiler = tuple(shlex.split(given))
+            compiler = _words(given)
             is_zig = "cc" in compiler[1:]  # one command is compiler and archiver
             return cls(compiler, (*compiler[: compiler.index("cc")], "ar") if is_zig else ("ar",))
         here = arch_of(triple) == arch_of(platform.machine().lower()) and sys.platform in triple
@@ -79,6 +79,17 @@ class Toolchain:
                 f"{' '.join(command[:3])} ... failed: {_last_lines(done.stderr)}",
                 hint="give another C compiler with --cc (C11, GCC or Clang)",
             )
+
+
+def _words(command: object) -> tuple[str, ...]:
+    try:
+        words = shlex.split(command) if isinstance(command, str) else []
+    except ValueError:  # a quote that does not end
+        words = []
+    if not words:
+        hint = "give a compiler and its options, such as 'gcc-14 -O3'"
+        raise OptionError(f"cc={command!r:.80} is not a command", hint=hint)
+    return tuple(words)
 
 
 def _zig_target(triple: str) -> str:

@@ -14,7 +14,7 @@ from tilewright.frontends.decoders.architectures.registry import Architecture, E
 from tilewright.frontends.decoders.building import Building, Encoding, Lane, joined
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.gguf_names import ROPE_FACTORS
-from tilewright.frontends.decoders.source import IDS, LAST, PAST, DecoderSource, lane_prefix
+from tilewright.frontends.decoders.source import IDS, LAST, PAST, READS, DecoderSource, lane_prefix
 from tilewright.frontends.decoders.weights import CheckpointWeights, Express
 from tilewright.frontends.inputs import Declared
 from tilewright.frontends.translation import Results, Translation, translated
@@ -116,6 +116,8 @@ def load_decoder(
     variables = tuple((name, f"{NEXT}.{name}", "", name) for name in kept)
     nodes = sum(op.name not in ("constant", "return") for op in module.main.body.ops)
     module.main.attrs |= {"variables": variables, "keeps": True, "nodes": nodes, "activations": ACTIVATIONS}
+    if encoder is not None and read[encoder.name].dtype is dt.i64:
+        module.main.attrs["attached"] = {READS: {"vocabulary": config.count("vocab_size")}}
     return module
 
 

@@ -17,6 +17,8 @@ CACHES = (STORED, "float16", "bfloat16", "int8")
 """What keys and values may be stored in; the first is the default."""
 IDS, PAST, LAST = "ids", "past", "last"
 """Names of inputs and of a state."""
+READS = "tilewright.encoder"
+"""Of what is attached to an artefact: the `vocabulary` of what an encoder reads."""
 MOST_LANES = 8
 """Of sequences in a call: rows of more than so many take products for many rows."""
 KEYS_ALIKE = 64

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
 
 from tilewright.frontends.files import first_bytes, open_regular
 from tilewright.ir.diag import ModelError
@@ -126,6 +125,8 @@ def _archive(source: Any) -> Foreign | None:
     """By the names in a .zip file; None for an exported program, and for what only a plugin may know."""
     if not isinstance(source, Path):
         return None
+    from zipfile import BadZipFile, ZipFile
+
     try:
         with open_regular(source) as file, ZipFile(file) as archive:
             names = archive.namelist()

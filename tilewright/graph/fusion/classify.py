@@ -83,6 +83,13 @@ def has_own_loops(op: Op) -> bool:
     return is_operator(op) and OPERATORS[op.name].kind != "primitive"
 
 
+def is_needed_whole(source: Op) -> bool:
+    """Whether what has no operands is itself a result of the function, or read by an operator with loops of its own:
+    readers cannot compute it again."""
+    users = (u for v in source.results for u in v.users)
+    return any(not is_operator(u) or has_own_loops(u) for u in users)
+
+
 def classify(op: Op) -> OpInfo:
     """The facts about a graph op."""
     operator = OPERATORS.get(op.name)

@@ -15,7 +15,7 @@ from operator import methodcaller
 from typing import Any, ClassVar
 
 from tilewright.cost.typical import typical_sizes
-from tilewright.graph.fusion.classify import OpClass, has_own_loops, is_operator
+from tilewright.graph.fusion.classify import OpClass, is_needed_whole, is_operator
 from tilewright.graph.fusion.positions import separate_conditions
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import is_widened_later
@@ -82,7 +82,7 @@ class _Fusion:
         self.of = self.facts.regions
         self.unclaimed: set[Op] = set()  # by failing strategies alone
         for op in self.body.ops:
-            is_copied = op in conditions or (self.facts.info(op).is_source and not self._leaves(op))
+            is_copied = op in conditions or (self.facts.info(op).is_source and not is_needed_whole(op))
             if is_operator(op) and not is_copied:
                 self.of[op] = self._alone(op)
 
@@ -95,11 +95,6 @@ class _Fusion:
         assert self.strategies.failed, f"no strategy makes a kernel of {op.name}"
         self.unclaimed.add(op)
         return Region([op], self.strategies.ours[-1], info.kind, info.domain)
-
-    def _leaves(self, source: Op) -> bool:
-        """Whether a source is itself a result of the function, or read by an operator with loops of its own."""
-        users = (u for v in source.results for u in v.users)
-        return any(not is_operator(u) or has_own_loops(u) for u in users)
 
     def region(self, op: Op) -> Region:
         return self.of[op].root()

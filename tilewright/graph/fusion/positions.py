@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tilewright.cost.recompute import is_cheap
 from tilewright.graph.editing import replace_in
-from tilewright.graph.fusion.classify import OpClass, classify, is_operator
+from tilewright.graph.fusion.classify import OpClass, classify, is_needed_whole, is_operator
 from tilewright.graph.match import dtype_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Op, Value, replace_in_block
@@ -19,7 +19,8 @@ from tilewright.ir.scalar import SCALAR_OPS
 
 def separate_conditions(body: Block) -> set[Op]:
     """The ops that compute cheap conditions of selections, and nothing else, from positions and dims alone. What is
-    needed elsewhere, too, is computed for them once more."""
+    needed elsewhere, too, is computed for them once more; so are sources, such as positions, that have kernels of their
+    own."""
     costs: dict[Value, int] = {}
     for op in body.ops:
         cost = _cost_of_positions(op, costs)
@@ -28,7 +29,9 @@ def separate_conditions(body: Block) -> set[Op]:
     found: set[Op] = set()
     copies: dict[Op, Op] = {}
     for op in reversed(body.ops):
-        if len(op.results) != 1 or op.result not in costs or not op.operands:
+        if len(op.results) != 1 or op.result not in costs:
+            continue
+        if not op.operands and not is_needed_whole(op):  # each reader has its own anyway
             continue
         users = dict.fromkeys(op.result.users)
         readers = [u for u in users if u in found or _selects_by(u, op.result)]

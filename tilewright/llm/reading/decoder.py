@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
+from tilewright.frontends.decoders.source import READS
 from tilewright.llm.decoder import ENCODED, CompiledDecoder, Decoder, Given, Tokens, array_of, check_length
 from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
@@ -52,6 +54,7 @@ class CompiledReader(CompiledDecoder):
         self.room: int = min(int(state.info.shape[state.grows]) for state in encoded)
         self.channels: int | None = int(taken.shape[1]) if taken.dtype == "float32" else None
         self._sums = []
+        self._words = _vocabulary_read(model)
         shape = tuple(d if isinstance(d, int) else 0 for d in taken.shape)
         self._nothing: np.ndarray = np.zeros(shape, taken.dtype)
         self._unread: np.ndarray = self._nothing
@@ -118,9 +121,19 @@ class CompiledReader(CompiledDecoder):
                 f"read them: {self.room}",
                 hint="shorten what is read, or read it in parts",
             )
-        if kinds == "iu" and ((wrong := array[(array < 0) | (array > np.iinfo(info.dtype).max)]).size):
-            raise InputError(f"there is no token {wrong[0]}")
+        if kinds == "iu" and (wrong := array[(array < 0) | (array >= self._words)]).size:
+            raise InputError(
+                f"there is no token {wrong[0]}: the encoder's vocabulary has {self._words}",
+                hint="use the tokeniser that belongs to this model",
+            )
         return np.array(array, info.dtype)[None]  # a copy: it is read when tokens are fed
+
+
+def _vocabulary_read(model: Model) -> int:
+    """How many tokens the encoder of a model knows; what its integers hold, where the model does not say."""
+    told = model.artifact.attached.get(READS)
+    count = told.get("vocabulary") if isinstance(told, Mapping) else None
+    return count if isinstance(count, int) else np.iinfo(np.int64).max
 
 
 def compiled_decoder(model: Model) -> CompiledDecoder:

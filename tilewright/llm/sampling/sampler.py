@@ -46,12 +46,7 @@ class Sampler:
         """The next token, which counts as part of the answer from now on; `logits` f32[rows] are written to. `top`: how
         many of the most likely tokens are told. `allowed` bool[rows] are those that may come."""
         logits = logits[: self._size]
-        peak = float(logits.max())
-        if math.isnan(peak) or peak == math.inf:
-            raise ExecutionError(
-                "the model's logits are not finite",
-                hint="its weights are damaged, or numbers are too large for its types",
-            )
+        check_finite(logits)
         if top is None:
             return Drawn(self._next(logits, allowed))
         raw, log_sum = logits.copy(), log_sum_exp(logits)
@@ -81,7 +76,9 @@ class Sampler:
             logits[tokens] += bias
         if settings.repetition_penalty != 1:
             values, penalty = logits[self._seen], np.float32(settings.repetition_penalty)
-            logits[self._seen] = np.where(values > 0, values / penalty, values * penalty)
+            with np.errstate(over="ignore"):  # of what a bias has made large; below it is -inf, which forbids
+                changed = np.where(values > 0, values / penalty, values * penalty)
+            logits[self._seen] = np.minimum(changed, np.finfo(np.float32).max)
         if self._counts and (settings.presence_penalty or settings.frequency_penalty):
             drawn = np.fromiter(self._counts, np.int64)
             times = np.fromiter(self._counts.values(), np.float32)
@@ -139,6 +136,15 @@ def drawn_place(weights: np.ndarray, number: float) -> int:
         return place
     # sums of blocks are rounded in another order: the last that is possible
     return int(np.flatnonzero(weights[:place])[-1])
+
+
+def check_finite(logits: np.ndarray) -> None:
+    """ExecutionError for logits of which the greatest is no finite number."""
+    if not math.isfinite(float(logits.max())):
+        raise ExecutionError(
+            "the model's logits are not finite",
+            hint="its weights are damaged, or numbers are too large for its types",
+        )
 
 
 def log_sum_exp(logits: np.ndarray) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tilewright.runtime.errors import OptionError
 
@@ -37,7 +38,9 @@ class StopStrings:
 
 def checked_stops(stops: Sequence[str] | str | None) -> tuple[str, ...]:
     """OptionError for what is no list of texts, or has an empty one."""
-    found = () if stops is None else (stops,) if isinstance(stops, str) else tuple(stops)
+    given: Any = stops
+    is_list = isinstance(stops, Sequence) and not isinstance(stops, str)
+    found = () if stops is None else tuple(given) if is_list else (given,)
     if not all(isinstance(stop, str) and stop for stop in found):
         raise OptionError(
             f"stop={stops!r:.80} is not allowed: give a text, or a list of texts, none of them empty"

@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.scalar import COMPUTING, converted_from, identity, scalar_operation
 from tilewright.ir.sym import ZERO, Sym, affine_in, ge, ge0, maximum, minimum, upper
+from tilewright.ir.symbolic.reach import fits_64_bits, limits
 from tilewright.loops.analysis.bounds import holds
 from tilewright.loops.analysis.deps import accumulation_of
 from tilewright.loops.edit import (
@@ -36,7 +37,8 @@ _WITHOUT_EFFECT = COMPUTING | {"load", "const", "index", "alloc", "for", "if", "
 @primitive
 def skip_masked(func: Func, loop: Op, buffer: Value, multiple: int = 1) -> Sym:
     """Let an iteration of `loop` leave out the positions along the last axis of `buffer` behind the last that one of
-    its rows selects, rounded up to a `multiple`; the number of those that are left.
+    its rows selects, rounded up to a `multiple`; the number of those that are left. One is left at least, as what rows
+    become that select nothing, such as NaN, comes of masked elements.
 
         for o in 0..n {
           for i in 0..4 { for j in 0..m { t[i, j] = select(4*o + i >= j, s[4*o + i, j], -inf) } }
@@ -81,8 +83,10 @@ class _Masked:
         last = upper(end, ranges_of(inner))
         if last is None or last.vars & {loop_var(o) for o in inner}:
             refuse(STEP, buffer, f"the last of {end} is not known")
-        self.limit = (maximum(last, 0) + (self.multiple - 1)) // self.multiple * self.multiple
+        self.limit = (maximum(last, 1) + (self.multiple - 1)) // self.multiple * self.multiple
         outer, size = along
+        if not fits_64_bits(self.limit + max(size, self.multiple)):
+            refuse(STEP, buffer, f"positions up to {last} may need more than 64 bits")
         if holds(ge(self.limit, size * extent_of(outer)), ranges_at(self.loop)):
             refuse(STEP, buffer, "no position is masked in all of its rows")
         for op in outer.walk():
@@ -230,9 +234,19 @@ def _end_of(condition: Value, position: Sym) -> Sym | None:
 
 
 def _whole(value: Value) -> Sym | None:
-    """An integer as an expression of dims and loops."""
+    """An integer as an expression of dims and loops; None where it may be too large for its dtype, and wrap."""
+    dtype = value.scalar.dtype
+    found = _exactly(value) if dtype.is_int else None
+    if found is None:
+        return None
+    least, greatest = limits(found)
+    range_of = np.iinfo(dtype.storage)
+    return found if range_of.min <= least and greatest <= range_of.max else None
+
+
+def _exactly(value: Value) -> Sym | None:
     op = value.op
-    if op is None or not value.scalar.dtype.is_int:
+    if op is None:
         return None
     if op.name == "index":
         found: Sym = op.attrs["expr"]
@@ -240,7 +254,7 @@ def _whole(value: Value) -> Sym | None:
     if op.name == "const":
         return ZERO + int(op.attrs["value"])
     if (source := converted_from(value)) is not None:
-        return _whole(source) if value.scalar.dtype.bits >= source.scalar.dtype.bits else None
+        return _whole(source)
     said = scalar_operation(op)
     operands = [_whole(v) for v in op.operands]
     if said.linear != "together" or said.arity != 2 or operands[0] is None or operands[1] is None:

@@ -13,11 +13,12 @@ import numpy as np
 
 from tilewright.quantization.decision.bounds import clopper_pearson, mean_bound
 from tilewright.runtime.errors import OptionError
+from tilewright.runtime.storage.records import record as typed
 
 Logits = Callable[[np.ndarray], np.ndarray]
 """Logits [n, vocabulary] behind each of n tokens, which follow one another."""
 
-_ROWS_AT_ONCE = 4
+_ROWS_AT_ONCE = 8
 _MOST_THREADS = 8
 
 
@@ -61,10 +62,13 @@ class Agreement:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Agreement:
-        """From JSON data. TypeError for what is none of an agreement."""
+        """From JSON data. ValueError for what is none of an agreement."""
         given: dict[str, Any] = {name: math.inf if value is None else value for name, value in record.items()}
         given.pop("share", None)
-        return cls(**given)
+        found = typed(cls, given)
+        if not 0 <= found.agreed <= found.tokens or found.tokens < 1:
+            raise ValueError(f"{found.agreed} of {found.tokens} tokens agree")
+        return found
 
     def __str__(self) -> str:
         return (
@@ -99,33 +103,74 @@ class ComparedLogits:
         return Agreement.of(self.same, self.divergences, confidence)
 
 
-def compared(reference: np.ndarray, logits: np.ndarray) -> ComparedLogits:
+@dataclass(frozen=True, eq=False)
+class KnownLogits:
+    """Logits [n, vocabulary] that others are compared with, and what of them is the same each time: of each row the
+    most likely token, and log(sum(exp(row)))."""
+
+    rows: np.ndarray
+    greatest: np.ndarray
+    log_sums: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> KnownLogits:
+        greatest, log_sums = np.zeros(len(rows), np.int64), np.zeros(len(rows))
+
+        def some(places: range) -> None:
+            room = np.empty(rows.shape[1])
+            for k in places:
+                greatest[k] = rows[k].argmax()  # of a NaN, if there is one
+                log_sums[k] = _log_sum(rows[k], room)
+
+        _in_parts(len(rows), some)
+        return cls(rows, greatest, log_sums)
+
+
+def compared(reference: np.ndarray | KnownLogits, logits: np.ndarray) -> ComparedLogits:
     """Of logits [n, vocabulary] of both; a NaN of either agrees with nothing, and its divergence is infinite."""
-    same, divergences = np.zeros(len(reference), bool), np.zeros(len(reference))
+    known = reference if isinstance(reference, KnownLogits) else KnownLogits.of(reference)
+    same, divergences = np.zeros(len(logits), bool), np.full(len(logits), np.inf)
 
-    def some(first: int) -> None:
-        rows = slice(first, first + _ROWS_AT_ONCE)
-        wanted, found = reference[rows].astype(np.float64), logits[rows].astype(np.float64)
-        is_number = ~(np.isnan(wanted).any(axis=1) | np.isnan(found).any(axis=1))
-        same[rows] = (wanted.argmax(axis=1) == found.argmax(axis=1)) & is_number
-        wanted -= log_sums(wanted)[:, None]
-        found -= log_sums(found)[:, None]
-        likely = np.exp(wanted)
-        with np.errstate(invalid="ignore"):
-            terms = np.multiply(likely, wanted - found, out=np.zeros_like(likely), where=likely > 0)
-        sums = terms.sum(axis=1)
-        divergences[rows] = np.where(is_number, np.maximum(sums, 0.0), np.inf)
+    def some(places: range) -> None:
+        wanted, found, likely = (np.empty(logits.shape[1]) for _ in range(3))
+        for k in places:
+            greatest = logits[k].argmax()
+            if np.isnan(logits[k, greatest]) or np.isnan(known.rows[k, known.greatest[k]]):
+                continue
+            same[k] = greatest == known.greatest[k]
+            log_sum = _log_sum(logits[k], found)
+            np.subtract(logits[k], log_sum, out=found, dtype=np.float64)
+            np.subtract(known.rows[k], known.log_sums[k], out=wanted, dtype=np.float64)
+            divergences[k] = _divergence(wanted, found, likely)
 
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
-        list(pool.map(some, range(0, len(reference), _ROWS_AT_ONCE)))
+    _in_parts(len(logits), some)
     return ComparedLogits(same, divergences)
 
 
-def log_sums(logits: np.ndarray) -> np.ndarray:
-    """log(sum(exp(logits))) of each row."""
-    largest = logits.max(axis=1)
+def _divergence(wanted: np.ndarray, found: np.ndarray, room: np.ndarray) -> float:
+    """Of the logarithms of what is expected; all of them are written to."""
+    likely = np.exp(wanted, out=room)
     with np.errstate(invalid="ignore"):
-        return np.asarray(largest + np.log(np.exp(logits - largest[:, None]).sum(axis=1)))
+        terms = np.subtract(wanted, found, out=found)
+        total = np.multiply(likely, terms, out=wanted).sum()
+        if not np.isfinite(total):  # what cannot be counts nothing, however far apart the logarithms are
+            total = np.multiply(likely, terms, out=np.zeros_like(likely), where=likely > 0).sum()
+    return float(np.maximum(total, 0.0))
+
+
+def _log_sum(row: np.ndarray, room: np.ndarray) -> float:
+    """log(sum(exp(row))) in float64."""
+    largest = np.float64(row.max())
+    with np.errstate(invalid="ignore"):
+        np.exp(np.subtract(row, largest, out=room, dtype=np.float64), out=room)
+        return float(largest + np.log(room.sum()))
+
+
+def _in_parts(count: int, run: Callable[[range], None]) -> None:
+    """Of so many rows some at a time, on all cores. Rows of large vocabularies are computed one by one: several of them
+    would not stay in caches."""
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        list(pool.map(run, (range(k, min(k + _ROWS_AT_ONCE, count)) for k in range(0, count, _ROWS_AT_ONCE))))
 
 
 def compare(windows: Sequence[np.ndarray], reference: Logits, model: Logits) -> ComparedLogits:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.quantization.decoders.agreement import Agreement, finite
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.storage.records import record as typed
 
 KEY = "tilewright.agreement"
 """Of what is attached to an artefact."""
@@ -90,15 +91,23 @@ class AgreementCertificate:
             if record["schema"] != SCHEMA:
                 raise ValueError(f"its schema is {record['schema']}, and {SCHEMA} is known")
             kinds = tuple(
-                KindRecord(**{**k, "agreement": Agreement.from_record(k["agreement"])}) for k in record["kinds"]
+                typed(KindRecord, rest, agreement=Agreement.from_record(agreement))
+                for kind in record["kinds"]
+                for agreement, rest in [_apart(kind, "agreement")]
             )
-            matrices = tuple(MatrixRecord(**_with_sensitivity(matrix)) for matrix in record["matrices"])
-            agreement = Agreement.from_record(record["agreement"])
-            return cls(**{**record, "kinds": kinds, "matrices": matrices, "agreement": agreement})
+            matrices = tuple(typed(MatrixRecord, _with_sensitivity(matrix)) for matrix in record["matrices"])
+            agreement, rest = _apart(record, "agreement")
+            own = {"kinds": kinds, "matrices": matrices, "agreement": Agreement.from_record(agreement)}
+            return typed(cls, {name: value for name, value in rest.items() if name not in own}, **own)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"the certificate cannot be read: {error}", where=where, hint="make the model again"
             ) from error
+
+
+def _apart(record: Mapping[str, Any], name: str) -> tuple[Any, dict[str, Any]]:
+    """One field, and the others."""
+    return record[name], {other: value for other, value in record.items() if other != name}
 
 
 def _with_sensitivity(matrix: Mapping[str, Any]) -> dict[str, Any]:

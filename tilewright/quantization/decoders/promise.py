@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import math
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.quantization.decision.bounds import clopper_pearson, items_needed
-from tilewright.quantization.decoders.agreement import Agreement, ComparedLogits, Logits, compared
+from tilewright.quantization.decoders.agreement import (
+    Agreement,
+    ComparedLogits,
+    KnownLogits,
+    Logits,
+    compared,
+)
 from tilewright.quantization.decoders.certificate import AgreementCertificate, KindRecord, MatrixRecord
 from tilewright.quantization.decoders.choice import (
     LADDER,
@@ -31,7 +38,7 @@ CHOOSING = 4
 _MOST_TO_CHOOSE = 4
 _MOST_JUDGED = 6
 _MOST_KEPT = 1 << 28
-"""Logits of a reference."""
+"""Logits of a reference in memory."""
 _LEAST_IMPORTANCE = 0.03
 """Of a column, in parts of the mean."""
 _CAUTION = 0.8
@@ -247,7 +254,7 @@ class Choosing:
     def _chosen(self, forms: Forms) -> Agreement:
         return self._against(self._choosing, self._text.choosing, self._probe.narrow(forms))
 
-    def _against(self, reference: Iterable[np.ndarray], pieces: Sequence[np.ndarray], model: Logits) -> Agreement:
+    def _against(self, reference: Iterable[KnownLogits], pieces: Sequence[np.ndarray], model: Logits) -> Agreement:
         parts = (compared(wanted, model(tokens)) for wanted, tokens in zip(reference, pieces, strict=True))
         return ComparedLogits.joined(parts).agreement(self._promise.confidence)
 
@@ -262,23 +269,39 @@ class Choosing:
 
 class Reference:
     """The logits of what is stored, computed in float64, behind the tokens of each piece of a text. They are kept in
-    float32, whose rounding is far below what is compared, or computed each time where they take much memory."""
+    float32, whose rounding is far below what is compared, in a file where they take much memory, or computed each time
+    where there is no room for it."""
 
     def __init__(self, probe: DecoderProbe, pieces: Sequence[np.ndarray]) -> None:
         self._probe, self._pieces = probe, pieces
-        self._kept: dict[int, np.ndarray] = {}
+        self._kept: dict[int, KnownLogits] = {}
 
-    def __iter__(self) -> Iterator[np.ndarray]:
+    def __iter__(self) -> Iterator[KnownLogits]:
         wide: Logits | None = None
         for k, tokens in enumerate(self._pieces):
             if k not in self._kept:
                 wide = wide or self._probe.wide()
                 found = wide(tokens)
                 if found.size * sum(map(len, self._pieces)) // len(tokens) > _MOST_KEPT:
-                    yield found
-                    continue
-                self._kept[k] = found.astype(np.float32)
+                    known = KnownLogits.of(found)
+                    if (rows := in_file(found.astype(np.float32))) is None:
+                        yield known
+                        continue
+                    self._kept[k] = replace(known, rows=rows)
+                else:
+                    self._kept[k] = KnownLogits.of(found.astype(np.float32))
             yield self._kept[k]
+
+
+def in_file(array: np.ndarray) -> np.ndarray | None:
+    """The same as a view of a file that ends with it; None where there is no room."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(np.ascontiguousarray(array).data)
+            file.flush()
+            return np.memmap(file, array.dtype, "r", shape=array.shape)
+    except OSError:
+        return None
 
 
 def _unreachable(best: AgreementCertificate) -> PromiseError:

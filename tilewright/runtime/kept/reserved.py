@@ -6,9 +6,9 @@ import mmap
 
 import numpy as np
 
-from tilewright.runtime.arena import address_of, aligned_bytes
-from tilewright.runtime.errors import ExecutionError
-from tilewright.runtime.kept.shared_pages import PageFile, SharedPages, let_be_zeros
+from tilewright.runtime.arena import aligned_bytes
+from tilewright.runtime.errors import NoMemoryError
+from tilewright.runtime.kept.shared_pages import PageFile, SharedPages
 
 _FLAGS = sum(getattr(mmap, name, 0) for name in ("MAP_PRIVATE", "MAP_ANONYMOUS", "MAP_NORESERVE"))
 _DONT_NEED = getattr(mmap, "MADV_DONTNEED", None)
@@ -30,7 +30,7 @@ class Reserved:
                 self.array = aligned_bytes(nbytes)
                 self.array[...] = 0
         except (MemoryError, OSError, OverflowError, ValueError) as error:
-            raise ExecutionError(
+            raise NoMemoryError(
                 f"no memory for {purpose}: {nbytes} bytes are needed",
                 hint="use smaller sizes, or a machine with more memory",
             ) from error
@@ -41,9 +41,9 @@ class Reserved:
         if self._block is None or self._shared is None or _DONT_NEED is None or begin >= end:
             return
         self._shared.written(begin, end)
-        if not self._shared.used:
+        if not self._shared.mapped:
             self._block.madvise(_DONT_NEED, begin, end - begin)
-        elif not let_be_zeros(address_of(self.array) + begin, end - begin):
+        elif not self._shared.let_be_zeros(begin, end):
             self.array[begin:end] = 0
 
     def copy_from(self, other: Reserved, begin: int, end: int, file: PageFile) -> None:

@@ -10,6 +10,7 @@ A mapping is private, so writes reach neither the file nor the others.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 from collections.abc import Sequence
@@ -23,7 +24,12 @@ from tilewright.runtime.arena import address_of
 LEAST = 8 * mmap.PAGESIZE
 """Bytes that are worth a mapping of their own."""
 MOST = 1 << 14
-"""Parts that a process shares at most: each may be two mappings more, of which Linux gives 65,530 by default."""
+"""Parts of memories that a process maps from files at most: each may be two mappings more, of which Linux gives 65,530
+by default."""
+MOST_FILES = 256
+"""Files that a process has open for them at most, of which Linux gives 1,024 by default."""
+
+_Range = tuple[int, int]
 
 _FIXED = 0x10 | getattr(mmap, "MAP_PRIVATE", 2) | 0x4000  # MAP_FIXED, MAP_NORESERVE on Linux
 _ANONYMOUS = getattr(mmap, "MAP_ANONYMOUS", 0)
@@ -41,11 +47,15 @@ class PageFile:
     def __del__(self) -> None:
         if self._file >= 0:
             os.close(self._file)
+            _FILES.less(1)
 
     def added(self, part: np.ndarray) -> int:
-        """Where u8[n] lies in it. OSError where there is no room."""
+        """Where u8[n] lies in it. OSError where there is no room, or are too many files."""
         if self._file < 0:
+            if _FILES.now >= MOST_FILES:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             self._file = os.memfd_create("tilewright", os.MFD_CLOEXEC)
+            _FILES.less(-1)
         offset, left = self._size, part.data
         while left:
             written = os.pwrite(self._file, left, self._size)
@@ -56,11 +66,6 @@ class PageFile:
         """Let pages of memory be some of the file; whether they are. Where there are too many mappings Linux says so
         before it takes the old one away."""
         return _map(address, count, self._file, offset)
-
-
-def let_be_zeros(address: int, count: int) -> bool:
-    """Let pages of memory be zeros again, whatever they were; whether they are."""
-    return _map(address, count, -1, 0)
 
 
 def _map(address: int, count: int, file: int, offset: int) -> bool:
@@ -96,15 +101,15 @@ class _Part:
 
 @dataclass(eq=False)
 class SharedPages:
-    """What of a memory, an array of bytes, others may share, or it shares with others. `used` says whether there was
-    ever anything."""
+    """What of a memory, an array of bytes, others may share, or it shares with others. `mapped` are the bytes that are
+    pages of files, or were before somebody wrote to them: these mappings stay."""
 
     array: np.ndarray
-    used: bool = False
     parts: list[_Part] = field(default_factory=list)
+    mapped: list[_Range] = field(default_factory=list)
 
     def __del__(self) -> None:
-        _COUNT.less(len(self.parts))
+        _COUNT.less(len(self.mapped))
 
     def copy_from(self, other: SharedPages, begin: int, end: int, file: PageFile) -> None:
         """Hold what the other has between two bytes, of which this one has no parts. Pages of the other that are in no
@@ -125,8 +130,14 @@ class SharedPages:
             self.parts.remove(part)
             rest = [part.within(part.begin, begin), part.within(end, part.end)]
             self.parts += [p for p in rest if p is not None]
-            _COUNT.less(1 - sum(p is not None for p in rest))
         self.parts.sort(key=lambda part: part.begin)
+
+    def let_be_zeros(self, begin: int, end: int) -> bool:
+        """Let pages be zeros again, whatever they were; whether they are."""
+        done = _map(address_of(self.array) + begin, end - begin, -1, 0)
+        if done:
+            self._set_mapped(_without(self.mapped, begin, end))
+        return done
 
     def _freeze(self, begin: int, end: int, file: PageFile) -> None:
         """Let whole pages that are no part yet become some."""
@@ -153,15 +164,18 @@ class SharedPages:
             return False
         taken = part.file.map(address_of(self.array) + part.begin, part.end - part.begin, part.offset)
         if taken:
-            self.used = True
             self.parts.append(part)
             self.parts.sort(key=lambda part: part.begin)
-            _COUNT.less(-1)
+            self._set_mapped([*_without(self.mapped, part.begin, part.end), (part.begin, part.end)])
         return taken
+
+    def _set_mapped(self, mapped: list[_Range]) -> None:
+        _COUNT.less(len(self.mapped) - len(mapped))
+        self.mapped = mapped
 
 
 class _Count:
-    """Of parts in this process, about: threads may count at once."""
+    """Of parts or files in this process, about: threads may count at once."""
 
     now = 0
 
@@ -169,7 +183,13 @@ class _Count:
         self.now -= count
 
 
-_COUNT = _Count()
+_COUNT, _FILES = _Count(), _Count()
+
+
+def _without(ranges: Sequence[_Range], begin: int, end: int) -> list[_Range]:
+    """What lies outside of some bytes."""
+    cut = (piece for first, last in ranges for piece in ((first, min(last, begin)), (max(first, end), last)))
+    return [(first, last) for first, last in cut if first < last]
 
 
 def _up(place: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from html import escape
 from typing import Any
 
 from tilewright.runtime.errors import printable, short_name
@@ -72,11 +71,18 @@ LONGEST_CELL = 400
 def model_html(inputs: Sequence[Any], outputs: Sequence[Any], about: str) -> str:
     """Inputs and outputs of a model (`TensorInfo`), for notebooks."""
     rows = "".join(
-        f"<tr><td>{kind}</td><td>{escape(short_name(info.name))}</td><td>{escape(printable(info.type))}</td></tr>"
+        f"<tr><td>{kind}</td><td>{_escape(short_name(info.name))}</td><td>{_escape(printable(info.type))}</td></tr>"
         for kind, infos in (("input", inputs), ("output", outputs))
         for info in infos
     )
-    return f"<b>tilewright model</b>, {escape(printable(about))}<table>{rows}</table>"
+    return f"<b>tilewright model</b>, {_escape(printable(about))}<table>{rows}</table>"
+
+
+def _escape(text: str) -> str:
+    """As HTML has it."""
+    from html import escape
+
+    return escape(text)
 
 
 def _shown(report: Report) -> list[tuple[str, Any]]:
@@ -98,12 +104,12 @@ def _words(name: str) -> str:
 def _html(name: str, value: Any) -> str:
     if name == "remarks" or not (_is_table(value) or isinstance(value, Mapping)):
         shown = f"{len(value)} remarks" if name == "remarks" else _cell(value)
-        return f"<div><b>{escape(name)}</b>: {escape(shown)}</div>"
+        return f"<div><b>{_escape(name)}</b>: {_escape(shown)}</div>"
     columns, rows = ([*value], [[*value.values()]]) if isinstance(value, Mapping) else _rows(value)
-    head = "".join(f"<th>{escape(short_name(str(column)))}</th>" for column in columns)
-    lines = ("".join(f"<td>{escape(_cell(cell))}</td>" for cell in row) for row in rows)
+    head = "".join(f"<th>{_escape(short_name(str(column)))}</th>" for column in columns)
+    lines = ("".join(f"<td>{_escape(_cell(cell))}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<div><b>{escape(name)}</b></div><table><tr>{head}</tr>{body}</table>"
+    return f"<div><b>{_escape(name)}</b></div><table><tr>{head}</tr>{body}</table>"
 
 
 def _is_table(value: Any) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.arena import address_of
-from tilewright.runtime.errors import ExecutionError, InputError
+from tilewright.runtime.errors import ExecutionError, InputError, NoMemoryError
 from tilewright.runtime.staged import frame
 from tilewright.runtime.staged.program import RunNative, StagedProgram, steps_within
 from tilewright.runtime.storage.loader import StepsCode
@@ -148,8 +148,10 @@ class NativeSteps:
             return self._failure(part, words[frame.CODE] if code == frame.PART_FAILED else 0, shapes)
         if code == frame.ROWS_DIFFER:
             return ExecutionError("the rows that a loop collects have different shapes", hint="pad them in the model")
-        what = "no memory for a value" if code == frame.NO_MEMORY else "a size is below zero"
-        return ExecutionError(what, hint="use smaller inputs (batch, sequence length)")
+        hint = "use smaller inputs (batch, sequence length)"
+        if code == frame.NO_MEMORY:
+            return NoMemoryError("no memory for a value", hint=hint)
+        return ExecutionError("a size is below zero", hint=hint)
 
 
 class _Memory:

@@ -301,6 +301,8 @@ def _of_file(file: io.FileIO, name: str = "the open file") -> _Source:
         try:
             flags = mmap.MAP_PRIVATE
             return memoryview(mmap.mmap(file.fileno(), size, flags, mmap.PROT_READ, offset=offset))
+        except ValueError:  # the file is shorter by now, which reading it tells
+            return None
         except OSError as error:
             raise _unreadable(name, error) from error
 

@@ -6,6 +6,7 @@ they are. On AArch64 that is a matter of the system: Linux tells it in /proc/cpu
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -81,10 +82,12 @@ class CpuFacts:
 
 @lru_cache(maxsize=1)
 def cpu_facts() -> CpuFacts | None:
-    """Of the CPU of this process; None where nothing here knows how to find out."""
+    """Of the CPU of this process; None where nothing here knows how to find out, or the system forbids the code that
+    asks."""
     machine = architecture()
     if machine in ("x86_64", "amd64") and sys.platform in ("linux", "darwin"):
-        return _x86_facts()
+        with contextlib.suppress(OSError):
+            return _x86_facts()
     if machine in ("aarch64", "arm64") and sys.platform == "linux":
         return arm_facts(Path("/proc/cpuinfo"))
     return None

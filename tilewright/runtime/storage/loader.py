@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import os
 import sys
 import threading
 import weakref
@@ -20,7 +21,14 @@ from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError
 from tilewright.runtime.storage.cpu import architecture, cpu_facts
 from tilewright.runtime.storage.image import WORD, Image
-from tilewright.runtime.storage.pages import READ, READ_EXECUTE, READ_WRITE, address_of_pages, protect
+from tilewright.runtime.storage.pages import (
+    READ,
+    READ_EXECUTE,
+    READ_WRITE,
+    address_of_pages,
+    allows_code,
+    protect,
+)
 
 _RECOMPILE = "compile the model again"
 
@@ -106,10 +114,7 @@ class LoadedImage:
         if pages is None or not self._is_mapped_well(pages) or not self._entered(pages, data):
             pages = _memory(image)
             if not self._entered(pages, data):
-                raise ArtifactError(
-                    "this system does not let the process run code that it has loaded",
-                    hint="allow memory that becomes executable (as SELinux's execmem and execmod) for this program",
-                )
+                raise _forbidden()
         self._pages = pages
 
     def address(self, symbol: str) -> int:
@@ -142,6 +147,14 @@ class LoadedImage:
         return True
 
 
+def _forbidden() -> ArtifactError:
+    return ArtifactError(
+        "this system does not let the process run code that it has loaded",
+        hint="allow memory that becomes executable for this program (SELinux: execmem and execmod; systemd: "
+        "MemoryDenyWriteExecute=no)",
+    )
+
+
 def code_of(image: Image) -> LoadedImage:
     """The code of an image, which all users share: nothing of it changes while it runs, unless it says so."""
     if image.layout.writes:
@@ -156,6 +169,16 @@ def code_of(image: Image) -> LoadedImage:
 _LOADED: weakref.WeakValueDictionary[int, LoadedImage] = weakref.WeakValueDictionary()
 """By the numbers of images, each of which lives as long as what was loaded of it."""
 _LOCK = threading.Lock()
+
+
+def _start_process() -> None:
+    """In a forked child nobody would let go of a lock that a thread of its parent holds."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_process)
 
 
 def _memory(image: Image) -> mmap.mmap:
@@ -230,6 +253,8 @@ def _features() -> tuple[str, ...]:
     try:
         import llvmlite.binding as llvm
     except ImportError:
+        if not allows_code():
+            raise _forbidden() from None
         return _UNKNOWN
     return tuple(sorted(name for name, present in llvm.get_host_cpu_features().items() if present))
 

@@ -40,6 +40,6 @@ def sign(path: str | Path, key: str | Path | bytes, output: str | Path | None = 
     """Sign a compiled model in a file with a private key (Ed25519; the path of a PEM file, or its bytes): the file is
     replaced, or the signed one is written to `output`. What is damaged is not signed. An older signature is replaced.
 
-    Needs the package cryptography (pip install 'tilewright[sign]'). ArtifactError, OptionError.
+    Needs the package cryptography (pip install cryptography). ArtifactError, OptionError.
     """
     Artifact.load(path, check_weights=True, mmap=True).save(path if output is None else output, key=key)

@@ -20,6 +20,16 @@ _forget_code = getattr(_LIBC, "sys_icache_invalidate", None)
 """Of macOS; Linux does so itself when pages become executable."""
 
 
+def allows_code() -> bool:
+    """Whether the system lets this process run what it has written to memory."""
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    try:
+        protect(address_of_pages(page), mmap.PAGESIZE, READ_EXECUTE)
+    except OSError:
+        return False
+    return True
+
+
 def address_of_pages(pages: mmap.mmap) -> int:
     """Where mapped memory begins, which must live as long as the address is used."""
     return address_of(np.frombuffer(pages, np.uint8))

@@ -79,7 +79,8 @@ def trusted_keys(trust: Trust) -> frozenset[bytes]:
     if isinstance(trust, str | os.PathLike | bytes):
         return frozenset([_public_key(trust)])
     if not isinstance(trust, Sequence) or not trust:
-        raise OptionError(f"trust={trust!r:.80} is not allowed: give the path of a public key, or several")
+        what = "empty" if isinstance(trust, Sequence) else f"of the type {type(trust).__name__}"
+        raise OptionError(f"trust= is {what}: give the path of a public key, or several")
     given: Sequence[Any] = trust
     return frozenset(map(_public_key, given))
 
@@ -123,8 +124,10 @@ def _public_key(given: str | Path | bytes) -> bytes:
 def _bytes_of(given: Any, what: str) -> bytes:
     if isinstance(given, bytes):
         return given
-    if not isinstance(given, str | os.PathLike):
-        raise OptionError(f"{what}={given!r:.80} is not allowed: give the path of a key, or its bytes")
+    if not isinstance(given, str | os.PathLike):  # what is given is not shown, as it may be a secret
+        raise OptionError(f"{what}= is of the type {type(given).__name__}: give the path of a key, or its bytes")
+    if "-----BEGIN" in str(given):
+        raise OptionError(f"{what}= is the text of a key, and no path", hint="give its bytes: text.encode()")
     try:
         with open(given, "rb") as file:
             return file.read(_LARGEST_FILE)
@@ -140,7 +143,7 @@ def _library() -> tuple[Any, Any, type[Exception]]:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise OptionError(
-            "signatures need the package cryptography", hint="pip install 'tilewright[sign]'"
+            "signatures need the package cryptography", hint="pip install cryptography"
         ) from error
     return serialization, ed25519, InvalidSignature
 

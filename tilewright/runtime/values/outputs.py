@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.artifact import TensorInfo
-from tilewright.runtime.errors import ExecutionError, InputError
+from tilewright.runtime.errors import InputError, NoMemoryError
 from tilewright.runtime.values.dlpack import shared_array
 from tilewright.runtime.values.inputs import Shape
 from tilewright.runtime.values.torch_tensors import is_torch_tensor, refusal, torch_array
@@ -82,12 +82,12 @@ def _all(infos: Sequence[TensorInfo]) -> str:
     return f"the model's outputs are: {', '.join(map(str, infos)) or 'none'}"
 
 
-def no_memory(shapes: Sequence[tuple[Shape, np.dtype[Any]]], infos: Sequence[TensorInfo]) -> ExecutionError:
+def no_memory(shapes: Sequence[tuple[Shape, np.dtype[Any]]], infos: Sequence[TensorInfo]) -> NoMemoryError:
     """The error for outputs of these shapes that cannot be allocated, naming the largest."""
     (shape, dtype), info = max(
         zip(shapes, infos, strict=True), key=lambda found: math.prod(found[0][0]) * found[0][1].itemsize
     )
-    return ExecutionError(
+    return NoMemoryError(
         f"no memory for output '{info.name}': {dtype}{list(shape)}",
         hint="use smaller inputs (batch, sequence length), or a machine with more memory",
     )

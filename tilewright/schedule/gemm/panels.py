@@ -314,7 +314,11 @@ def prefetch_panels(
     While one panel is used for several tiles of rows, the next one comes, as slowly as memory delivers it. Of a panel
     that is read once, what later steps read comes: rows that multiply in bursts outrun the hardware's own guesses. With
     one row alone there is hardly any work that memory could be late for, unless that makes floats of what it reads:
-    panels of narrow weights that few rows `read_once` are asked for as well."""
+    panels of narrow weights that few rows `read_once` are asked for as well.
+
+    But not where codes of whole bytes are multiplied as they are, which is for the caller to know: a token of 110
+    million weights of 8 bits takes 3.59 ms with requests and 3.29 without, of 4 bits, which are taken apart, 2.5 and
+    2.8 (Zen 5)."""
     if reduction.parent is None:  # of no rows nothing is left
         return
     packed = [s.func.args[index] for index in kernel_info(s.func).packed]

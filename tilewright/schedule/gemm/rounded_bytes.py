@@ -223,7 +223,7 @@ def _sum_groups(
         if tiled.is_one and tiled.parts_of_panel:
             panels = [o for o in tiled.panel if o not in tiled.parts_of_panel]
             prefetch_next_panel(s, over, panels)
-        else:
+        elif together > 1 or not tiled.is_one:  # one row or two multiply whole bytes as they come
             step = sums.add.outer[-len(terms.reduce)]
             prefetch_panels(s, step, tiled.parts[0].outer, target, read_once=tiled.is_one)
 

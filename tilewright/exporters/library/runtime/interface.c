@@ -2,6 +2,10 @@
 
 const tw_model_info *model_info(void) { return &the_info; }
 
+static tw_status unknown_size(text *error) {
+  return failed(error, TW_UNKNOWN_SIZE, "sizes follow from values that are computed: they are known after a run");
+}
+
 tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *outputs, size_t output_count,
                      int32_t threads, tw_needs *needs) {
   text *error = &last_error;
@@ -15,8 +19,7 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   if (!status) status = check_inputs(inputs, input_count, PLAN_READS_DATA, in_shapes, error);
   if (status) return status;
   number = choose(inputs);
-  if (programs[number].steps)
-    return failed(error, TW_UNKNOWN_SIZE, "sizes follow from values that are computed: they are known after a run");
+  if (programs[number].steps) return unknown_size(error);
   for (size_t k = 0; k < INPUTS; k++) in_data[k].at = inputs[k].data;
   for (size_t k = 0; k < STATES; k++) {
     in_data[INPUTS + k].at = (void *)(uintptr_t)first_of(k);
@@ -24,6 +27,7 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
       return failed(error, TW_UNKNOWN_SIZE, "sizes follow from a state whose first value is in the file of weights");
   }
   status = plan_any(&number, in_shapes, in_data, dims, out_shapes, found, error);
+  if (HAS_BROADCASTING && status == TW_BAD_INPUT && programs[PROGRAMS - 1].steps) return unknown_size(error);
   if (!status) status = describe_outputs(outputs, out_shapes, sizes, error);
   if (status) return status;
   *needs = (tw_needs){lay_out(&measured, NULL), (size_t)found[0], (size_t)found[1], 0, 0};
@@ -149,27 +153,38 @@ static tw_status run(model_model *model, const tw_tensor *inputs, size_t input_c
     if (outputs[k].data == model->given[k]) outputs[k].data = NULL;
   size_t number = choose(inputs);
   status = run_program(model, inputs, outputs, number);
-  if (HAS_BROADCASTING && status == TW_BAD_INPUT && programs[number].steps)
+  if (HAS_BROADCASTING && status == TW_BAD_INPUT && (programs[number].steps || programs[PROGRAMS - 1].steps))
     status = run_program(model, inputs, outputs, PROGRAMS - 1);
+  return status;
+}
+
+/* What is busy says so by the status alone: its text would be written beside the other thread's. */
+static int enter(model_model *model) {
+#ifdef TW_FREESTANDING
+  (void)model;
+  return 1;
+#else
+  return !atomic_flag_test_and_set_explicit(&model->busy, memory_order_acquire);
+#endif
+}
+
+static tw_status leave(model_model *model, tw_status status) {
+#ifdef TW_FREESTANDING
+  (void)model;
+#else
+  atomic_flag_clear_explicit(&model->busy, memory_order_release);
+#endif
   return status;
 }
 
 tw_status model_run(model_model *model, const tw_tensor *inputs, size_t input_count, tw_tensor *outputs,
                     size_t output_count) {
   if (!model) return failed(&last_error, TW_BAD_ARGUMENT, "the model is null");
-#ifdef TW_FREESTANDING
-  return run(model, inputs, input_count, outputs, output_count);
-#else
-  if (atomic_flag_test_and_set_explicit(&model->busy, memory_order_acquire))
-    return TW_BUSY; /* whose text would be written beside the other thread's */
-  tw_status status = run(model, inputs, input_count, outputs, output_count);
-  atomic_flag_clear_explicit(&model->busy, memory_order_release);
-  return status;
-#endif
+  if (!enter(model)) return TW_BUSY;
+  return leave(model, run(model, inputs, input_count, outputs, output_count));
 }
 
-tw_status model_state(model_model *model, size_t index, tw_tensor *state) {
-  if (!model) return failed(&last_error, TW_BAD_ARGUMENT, "the model is null");
+static tw_status describe_state(model_model *model, size_t index, tw_tensor *state) {
   if (index >= STATES || !state) return failed(&model->error, TW_BAD_ARGUMENT, "there is no such state");
   const tw_tensor_info *info = state_infos + index;
   *state = (tw_tensor){model->state[index], states[index].bytes, info->dtype, info->rank, {0}};
@@ -177,10 +192,17 @@ tw_status model_state(model_model *model, size_t index, tw_tensor *state) {
   return TW_OK;
 }
 
+tw_status model_state(model_model *model, size_t index, tw_tensor *state) {
+  if (!model) return failed(&last_error, TW_BAD_ARGUMENT, "the model is null");
+  if (!enter(model)) return TW_BUSY;
+  return leave(model, describe_state(model, index, state));
+}
+
 tw_status model_reset(model_model *model) {
   if (!model) return failed(&last_error, TW_BAD_ARGUMENT, "the model is null");
+  if (!enter(model)) return TW_BUSY;
   fill_states(model);
-  return TW_OK;
+  return leave(model, TW_OK);
 }
 
 const char *model_error(const model_model *model) { return model ? model->error.bytes : last_error.bytes; }

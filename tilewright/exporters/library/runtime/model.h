@@ -102,7 +102,8 @@ TW_PUBLIC tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_t
 TW_PUBLIC tw_status model_create(const tw_options *options, model_model **made);
 
 /* Compute. Outputs with null data get memory of the model, which is valid until the next run; dtype, rank, shape and
-   (then) bytes are filled in. When the shapes are those of the run before, nothing is allocated. */
+   (then) bytes are filled in. Other outputs overlap neither inputs nor each other, and no input is an output of the run
+   before in memory of the model. When the shapes are those of the run before, nothing is allocated. */
 TW_PUBLIC tw_status model_run(model_model *model, const tw_tensor *inputs, size_t input_count, tw_tensor *outputs,
                               size_t output_count);
 

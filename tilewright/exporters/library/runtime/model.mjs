@@ -18,7 +18,7 @@ const DTYPES = [
   "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
 ];
 
-const TENSOR = 144, SHAPE_AT = 16, OPTIONS = 32, PAGE = 65536;
+const TENSOR = 144, SHAPE_AT = 16, OPTIONS = 32, PAGE = 65536, NO_MEMORY = 4;
 
 const array_of = (dtype) => ARRAYS[dtype] ?? Uint8Array;
 const parts_of = (dtype) => (dtype.startsWith("complex") ? 2 : 1);
@@ -52,8 +52,11 @@ export class Model {
     this.input_tensors = this.take(TENSOR * Math.max(1, this.inputs.length));
     this.output_tensors = this.take(TENSOR * Math.max(1, this.outputs.length));
     this.needs = this.take(64);
+    this.options = this.take(OPTIONS);
+    this.made = this.take(64);
+    this.state_tensor = this.take(TENSOR);
     this.model = 0;
-    this.memory_bytes = 0;
+    this.memory = { at: 0, bytes: 0, end: 0 };
     this.room = { at: 0, bytes: 0 };
   }
 
@@ -68,11 +71,11 @@ export class Model {
     return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
   }
 
-  take(bytes) {
-    const at = this.end, memory = this.code.memory;
-    this.end = align(at + bytes);
-    const missing = this.end - memory.buffer.byteLength;
+  take(bytes, at = this.end) {
+    const end = align(at + bytes), memory = this.code.memory;
+    const missing = end - memory.buffer.byteLength;
     if (missing > 0) memory.grow(Math.ceil(missing / PAGE));
+    this.end = end;
     return at;
   }
 
@@ -112,7 +115,7 @@ export class Model {
 
   // Runs
 
-  run(values) {
+  run(values = {}) {
     const unknown = Object.keys(values).filter((name) => !this.inputs.some((info) => info.name === name));
     if (unknown.length) throw new Error(`the model has no input '${unknown[0]}'`);
     const given = this.inputs.map((info) => this.checked(info, values[info.name]));
@@ -125,7 +128,11 @@ export class Model {
       at += align(data.byteLength);
     });
     this.prepare(given);
-    const status = this.call_run();
+    let status = this.call_run();
+    if (status === NO_MEMORY) { // where sizes follow from values, these shapes need more now
+      this.prepare(given, true);
+      status = this.call_run();
+    }
     if (status) this.fail(status, this.model);
     return Object.fromEntries(
       this.outputs.map((info, k) => [info.name, this.tensor(this.output_tensors + TENSOR * k, info)]),
@@ -136,9 +143,12 @@ export class Model {
     if (!value) throw new Error(`input '${info.name}' is missing`);
     const plain = ArrayBuffer.isView(value), Kind = array_of(info.dtype);
     const fixed = info.dims.every((d) => typeof d === "number");
-    const data = plain ? value : value.data, dims = (plain ? undefined : value.dims) ?? (fixed ? info.dims : undefined);
+    const data = plain ? value : value.data, said = (plain ? undefined : value.dims) ?? (fixed ? info.dims : undefined);
     if (!(data instanceof Kind)) throw new Error(`input '${info.name}' is ${info.dtype}: its data are a ${Kind.name}`);
-    if (!dims) throw new Error(`input '${info.name}' has dims that calls decide: give {data, dims}`);
+    if (!said) throw new Error(`input '${info.name}' has dims that calls decide: give {data, dims}`);
+    const dims = Array.from(said, Number);
+    if (!dims.every((d) => Number.isSafeInteger(d) && d >= 0))
+      throw new Error(`input '${info.name}' has dims [${dims}], which are no sizes`);
     if (count_of(dims, info.dtype) !== data.length)
       throw new Error(`input '${info.name}' has ${data.length} elements, and dims [${dims}]`);
     return { data, dims, dtype: info.dtype };
@@ -151,35 +161,37 @@ export class Model {
   }
 
   // A model whose memory is enough for the shapes of the inputs.
-  prepare(given) {
+  prepare(given, is_anew = false) {
     const shapes = JSON.stringify(given.map((value) => value.dims));
-    if (this.model && shapes === this.shapes) return;
+    if (this.model && shapes === this.shapes && !is_anew) return;
     const { code, inputs, outputs } = this;
     const status = code.model_plan(
       this.input_tensors, inputs.length, this.output_tensors, outputs.length, 1, this.needs,
     );
     if (status) this.fail(status, 0);
     const total = this.view().getUint32(this.needs + 16, true);
-    if (!this.model || total > this.memory_bytes) this.create(total);
+    if (!this.model || total > this.memory.bytes) this.create(total);
     this.shapes = shapes;
   }
 
+  // A larger model takes the place of the one before, where nothing lies behind that.
   create(bytes) {
-    const kept = this.model ? this.states.map((info, k) => this.state(k)) : [];
-    const memory = this.take(bytes), options = this.take(OPTIONS), made = this.take(64);
-    new Uint8Array(this.code.memory.buffer, options, OPTIONS).fill(0);
+    const kept = this.model ? this.states.map((info, k) => this.state(k).slice()) : [];
+    const at = this.take(bytes, this.end === this.memory.end ? this.memory.at : this.end);
     const view = this.view();
-    [OPTIONS, 1, 0, 0, memory, bytes].forEach((word, k) => view.setUint32(options + 4 * k, word, true));
-    const status = this.code.model_create(options, made);
+    [OPTIONS, 1, 0, 0, at, bytes, 0, 0].forEach((word, k) => view.setUint32(this.options + 4 * k, word, true));
+    this.memory = { at, bytes, end: this.end };
+    this.model = 0;
+    const status = this.code.model_create(this.options, this.made);
     if (status) this.fail(status, 0);
-    this.model = this.view().getUint32(made, true);
-    this.memory_bytes = bytes;
+    this.model = this.view().getUint32(this.made, true);
     kept.forEach((bytes, k) => this.state(k).set(bytes));
   }
 
-  // The bytes of a state, in place.
+  // The bytes of a state, in place, until the next run.
   state(index) {
-    const tensor = this.state_tensor ?? (this.state_tensor = this.take(TENSOR));
+    if (!this.model) throw new Error("states are there after the first run");
+    const tensor = this.state_tensor;
     const status = this.code.model_state(this.model, index, tensor);
     if (status) this.fail(status, this.model);
     const view = this.view();

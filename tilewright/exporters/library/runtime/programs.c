@@ -31,7 +31,7 @@ static size_t lay_out(model_model *model, unsigned char *base) {
   model->given = take(base, &at, sizeof(void *) * OUTPUTS);
   for (size_t k = 0; k < STATES; k++) {
     void *memory = take(base, &at, states[k].bytes);
-    void *beside = states[k].is_swapped ? take(base, &at, states[k].bytes) : NULL;
+    void *beside = states[k].has_beside ? take(base, &at, states[k].bytes) : NULL;
     if (base) model->state[k] = memory, model->state_beside[k] = beside;
   }
   return at;
@@ -93,6 +93,13 @@ static tw_status check_inputs(const tw_tensor *inputs, size_t count, int need_da
   return TW_OK;
 }
 
+/* Of an input that was checked. */
+static size_t input_bytes(const tw_tensor *input) {
+  size_t bytes;
+  tensor_bytes(input->shape, input->rank, input->dtype, &bytes);
+  return bytes;
+}
+
 /* The first program that was made for these sizes; the general one where there is none. */
 static size_t choose(const tw_tensor *inputs) {
   for (size_t k = 1; k < PROGRAMS - HAS_BROADCASTING; k++) {
@@ -117,19 +124,20 @@ static tw_status plan(const program *of, const int64_t *in_shapes, const word *i
       if (is_complex(output_infos[k].dtype)) out_shapes[at++] = 2;
     }
     sizes[0] = of->arena, sizes[1] = of->scratch;
-    return TW_OK;
+  } else {
+    int32_t code = of->plan(in_shapes, in_data, dims, out_shapes, sizes);
+    if (code) return failed_program(error, of->failures, of->failure_count, code);
   }
-  int32_t code = of->plan(in_shapes, in_data, dims, out_shapes, sizes);
-  if (code) return failed_program(error, of->failures, of->failure_count, code);
-  if (sizes[0] < 0 || sizes[1] < 0) return failed(error, TW_NO_MEMORY, "the memory needed is out of range");
+  if ((uint64_t)sizes[0] > PTRDIFF_MAX || (uint64_t)sizes[1] > PTRDIFF_MAX) /* also those below 0 */
+    return failed(error, TW_NO_MEMORY, "the memory needed is out of range");
   return TW_OK;
 }
 
-/* As `plan`, by the program of a number, or the one that broadcasts where it refuses the sizes. */
+/* As `plan`, by the program of a number, or the one that broadcasts where it refuses the sizes (and has a plan). */
 static tw_status plan_any(size_t *number, const int64_t *in_shapes, const word *in_data, int64_t *dims,
                           int64_t *out_shapes, int64_t sizes[2], text *error) {
   tw_status status = plan(programs + *number, in_shapes, in_data, dims, out_shapes, sizes, error);
-  if (HAS_BROADCASTING && status == TW_BAD_INPUT && *number != PROGRAMS - 1) {
+  if (HAS_BROADCASTING && status == TW_BAD_INPUT && *number != PROGRAMS - 1 && !programs[PROGRAMS - 1].steps) {
     *number = PROGRAMS - 1;
     status = plan(programs + *number, in_shapes, in_data, dims, out_shapes, sizes, error);
   }
@@ -175,6 +183,13 @@ static tw_status no_memory(text *error, size_t bytes) {
   return TW_NO_MEMORY;
 }
 
+#ifndef TW_FREESTANDING
+/* Memory that is freed may be the caller's next. */
+static void forget_given(model_model *model) {
+  for (size_t k = 0; k < OUTPUTS; k++) model->given[k] = NULL;
+}
+#endif
+
 /* Make room for arena, scratch and those outputs that the caller has no memory for. */
 static tw_status reserve(model_model *model, size_t bytes) {
   if (bytes <= model->work_bytes) return TW_OK;
@@ -183,6 +198,7 @@ static tw_status reserve(model_model *model, size_t bytes) {
   return no_memory(&model->error, bytes);
 #else
   free(model->work);
+  forget_given(model);
   model->work = NULL;
   model->work_bytes = 0;
   if (bytes > PTRDIFF_MAX || posix_memalign(&model->work, ALIGNMENT, bytes)) {
@@ -198,6 +214,38 @@ static int same_shapes(const model_model *model) {
   return !INPUT_AXES || !memcmp(model->in_shapes, model->planned_shapes, sizeof(int64_t) * INPUT_AXES);
 }
 
+static int overlap(const void *one, size_t bytes, const void *other, size_t more) {
+  uintptr_t a = (uintptr_t)one, b = (uintptr_t)other;
+  return bytes && more && (a < b ? b - a < bytes : a - b < more);
+}
+
+/* Inputs that lie in memory which the run writes: outputs of the run before. */
+static tw_status check_apart(model_model *model, const tw_tensor *inputs, const void *memory, size_t bytes) {
+  for (size_t k = 0; k < INPUTS; k++)
+    if (overlap(inputs[k].data, input_bytes(inputs + k), memory, bytes))
+      return wrong_tensor(&model->error, "input", input_infos + k,
+                          "lies in memory of the model, which is an output's until this run: copy it");
+  return TW_OK;
+}
+
+/* Outputs in memory of the caller have room, and overlap neither inputs, each other, nor the model's own memory. */
+static tw_status check_outputs(model_model *model, const tw_tensor *inputs, const tw_tensor *outputs,
+                               const size_t *sizes) {
+  for (size_t k = 0; k < OUTPUTS; k++) {
+    const char *words = NULL;
+    if (!outputs[k].data) continue;
+    if (outputs[k].bytes < sizes[k]) words = "has less memory than its shape needs";
+    if ((uintptr_t)outputs[k].data % element_alignment(outputs[k].dtype)) words = "is not aligned to an element";
+    if (overlap(outputs[k].data, sizes[k], model->work, model->work_bytes)) words = "lies in memory of the model";
+    for (size_t n = 0; !words && n < INPUTS; n++)
+      if (overlap(outputs[k].data, sizes[k], inputs[n].data, input_bytes(inputs + n))) words = "overlaps an input";
+    for (size_t n = 0; !words && n < k; n++)
+      if (overlap(outputs[k].data, sizes[k], outputs[n].data, sizes[n])) words = "overlaps another output";
+    if (words) return wrong_tensor(&model->error, "output", output_infos + k, words);
+  }
+  return TW_OK;
+}
+
 static tw_status give_outputs(model_model *model, tw_tensor *outputs, const size_t *sizes) {
   size_t bytes = 0;
   text *error = &model->error;
@@ -205,13 +253,8 @@ static tw_status give_outputs(model_model *model, tw_tensor *outputs, const size
   for (int32_t k = 0; k < model->threads; k++)
     if (!add(&bytes, model->scratch)) return no_memory(error, SIZE_MAX / 2);
   size_t first = bytes;
-  for (size_t k = 0; k < OUTPUTS; k++) {
-    if (outputs[k].data && outputs[k].bytes < sizes[k])
-      return wrong_tensor(error, "output", output_infos + k, "has less memory than its shape needs");
-    if ((uintptr_t)outputs[k].data % element_alignment(outputs[k].dtype))
-      return wrong_tensor(error, "output", output_infos + k, "is not aligned to an element");
+  for (size_t k = 0; k < OUTPUTS; k++)
     if (!outputs[k].data && !add(&bytes, sizes[k])) return no_memory(error, SIZE_MAX / 2);
-  }
   tw_status status = reserve(model, bytes);
   if (status) return status;
   unsigned char *work = model->work;
@@ -230,7 +273,8 @@ static tw_status give_outputs(model_model *model, tw_tensor *outputs, const size
 
 static tw_status run_kernels(model_model *model, const tw_tensor *inputs, tw_tensor *outputs, size_t number) {
   size_t sizes[COUNT(OUTPUTS)];
-  tw_status status;
+  tw_status status = check_apart(model, inputs, model->work, model->work_bytes);
+  if (status) return status;
   for (size_t k = 0; k < INPUTS; k++) model->in_data[k].at = inputs[k].data;
   for (size_t k = 0; k < STATES; k++) {
     model->in_data[INPUTS + k].at = model->state[k];
@@ -249,14 +293,15 @@ static tw_status run_kernels(model_model *model, const tw_tensor *inputs, tw_ten
     model->is_planned = 1;
   }
   status = describe_outputs(outputs, model->out_shapes, sizes, &model->error);
+  if (!status) status = check_outputs(model, inputs, outputs, sizes);
   if (!status) status = give_outputs(model, outputs, sizes);
   if (status) return status;
   const program *of = programs + model->current;
-  model->states_lost = WRITES_IN_PLACE;
+  model->states_lost = of->writes_states;
   int32_t code = of->run(model->call);
   if (code) return failed_program(&model->error, of->failures, of->failure_count, code);
   for (size_t k = 0; k < STATES; k++)
-    if (states[k].is_swapped) {
+    if (of->swaps[k]) {
       void *before = model->state[k];
       model->state[k] = model->state_beside[k];
       model->state_beside[k] = before;
@@ -327,24 +372,43 @@ static const void *result_of(const model_model *model, const tw_tensor *inputs, 
 }
 
 static tw_status steps_outputs(model_model *model, const steps *of, const tw_tensor *inputs, tw_tensor *outputs) {
+  const void *found[COUNT(OUTPUTS)];
+  size_t sizes[COUNT(OUTPUTS)];
   for (size_t k = 0; k < OUTPUTS; k++) {
     const tw_tensor_info *info = output_infos + k;
     const int64_t *shape;
-    const void *data = result_of(model, inputs, of->outputs[k], &shape);
-    size_t bytes;
+    found[k] = result_of(model, inputs, of->outputs[k], &shape);
     outputs[k].dtype = info->dtype;
     outputs[k].rank = info->rank;
     for (int32_t axis = 0; axis < info->rank; axis++) outputs[k].shape[axis] = shape[axis];
-    if (!tensor_bytes(outputs[k].shape, info->rank, info->dtype, &bytes))
+    if (!tensor_bytes(outputs[k].shape, info->rank, info->dtype, sizes + k))
       return wrong_tensor(&model->error, "output", info, "is larger than the address space");
+  }
+  tw_status status = check_outputs(model, inputs, outputs, sizes);
+  if (status) return status;
+  for (size_t k = 0; k < OUTPUTS; k++) {
     if (!outputs[k].data) {
-      model->given[k] = outputs[k].data = (void *)(uintptr_t)data;
-      outputs[k].bytes = bytes;
-    } else if (outputs[k].bytes < bytes) {
-      return wrong_tensor(&model->error, "output", info, "has less memory than its shape needs");
-    } else if (bytes) {
-      memmove(outputs[k].data, data, bytes);
+      model->given[k] = outputs[k].data = (void *)(uintptr_t)found[k];
+      outputs[k].bytes = sizes[k];
+    } else if (sizes[k]) {
+      memmove(outputs[k].data, found[k], sizes[k]);
     }
+  }
+  return TW_OK;
+}
+
+/* Inputs that lie in memory which the last run gave to its outputs, and this one frees. */
+static tw_status check_frame(model_model *model, const tw_tensor *inputs) {
+  if (model->frame_program == PROGRAMS) return TW_OK;
+  const steps *of = programs[model->frame_program].steps;
+  for (size_t k = 0; k < OUTPUTS; k++) {
+    size_t bytes;
+    if (of->outputs[k] < 0) continue;
+    const int64_t *slot = model->frame + of->outputs[k];
+    if (!slot[SLOT_BLOCK]) continue; /* memory of an input */
+    if (!tensor_bytes(slot + SLOT_DIMS, output_infos[k].rank, output_infos[k].dtype, &bytes)) continue;
+    tw_status status = check_apart(model, inputs, (const void *)(intptr_t)slot[SLOT_DATA], bytes);
+    if (status) return status;
   }
   return TW_OK;
 }
@@ -382,6 +446,9 @@ static void fill_slots(model_model *model, const steps *of, const tw_tensor *inp
 static tw_status run_steps(model_model *model, const tw_tensor *inputs, tw_tensor *outputs, size_t number) {
   const steps *of = programs[number].steps;
   int64_t *frame = model->frame;
+  tw_status status = check_frame(model, inputs);
+  if (status) return status;
+  forget_given(model);
   if (model->frame_program != number)
     enter_frame(model, number);
   else
@@ -394,7 +461,7 @@ static tw_status run_steps(model_model *model, const tw_tensor *inputs, tw_tenso
   running = model;
   int32_t code = of->run(frame);
   running = before;
-  tw_status status = code ? failed_steps(model, programs + number, code) : steps_outputs(model, of, inputs, outputs);
+  status = code ? failed_steps(model, programs + number, code) : steps_outputs(model, of, inputs, outputs);
   if (code) of->clear(frame);
   if (!status) keep_states(model, of, inputs);
   return status;
