@@ -91,6 +91,8 @@ def test_states_count() -> None:
     [
         (lambda m: m.peak_bytes(), r"depends on 'batch', which is None\n  hint: .*peak_bytes\(batch=1\)"),
         (lambda m: m.peak_bytes(batch=1, length=-1), "depends on 'length', which is -1"),
+        (lambda m: m.peak_bytes(batch=2**64 + 3, length=1), "no memory holds .*x.* of these sizes"),
+        (lambda m: m.peak_bytes(batch=10**9, length=10**9), "no memory holds"),
         (lambda m: m.peak_bytes(batch=True, length=1), "depends on 'batch', which is True"),
         (lambda m: m.peak_bytes(batch=1, length=2, height=3), "no dim height\n  hint: its dims are: batch, length"),
     ],

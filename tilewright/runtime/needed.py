@@ -13,6 +13,9 @@ from tilewright.runtime.states import States
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape
 
+MOST_BYTES = 1 << 47
+"""Of an input: processes of 64-bit machines have no more addresses, and sizes are computed in 64 bits."""
+
 
 class TellsBytes:
     """What models tell of the memory of their calls."""
@@ -68,4 +71,6 @@ def _shape(info: TensorInfo, sizes: Mapping[str, Any]) -> Shape:
                 hint=f"give a whole number for each dim of {info}, such as peak_bytes({dim}=1)",
             )
         found.append(size)
+    if math.prod(max(size, 1) for size in found) * numpy_dtype(info.dtype).itemsize > MOST_BYTES:
+        raise OptionError(f"no memory holds {info} of these sizes", hint="give sizes of inputs that a call can have")
     return tuple(found)
