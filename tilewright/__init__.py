@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import ArtifactError as ArtifactError
     from tilewright.runtime.errors import ExecutionError as ExecutionError
     from tilewright.runtime.errors import InputError as InputError
+    from tilewright.runtime.errors import NoMemoryError as NoMemoryError
     from tilewright.runtime.errors import OptionError as OptionError
     from tilewright.runtime.errors import PerformanceWarning as PerformanceWarning
     from tilewright.runtime.errors import PluginError as PluginError
@@ -62,6 +63,7 @@ _HOMES = {
     "Model": "tilewright.runtime",
     "ModelCheck": "tilewright.checks.result",
     "ModelError": "tilewright.ir.diag",
+    "NoMemoryError": "tilewright.runtime.errors",
     "NodeArg": "tilewright.runtime.values.node_arg",
     "OptionError": "tilewright.runtime.errors",
     "Options": "tilewright.options",
