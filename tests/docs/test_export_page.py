@@ -13,6 +13,7 @@ import pytest
 import tilewright
 from tests.models import mlp, mlp_expected
 
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
 PAGE = (Path(__file__).parents[2] / "docs/export.md").read_text(encoding="utf-8")
 
 
