@@ -21,7 +21,7 @@ NAME, PACKAGE = "tilewright-runtime", "tilewright_runtime"
 _OLD = re.compile(r"\btilewright\.runtime\b")
 _TIME = (1980, 1, 1, 0, 0, 0)
 
-ABOUT = """Loads and runs models that [tilewright](https://pypi.org/project/tilewright/) has compiled. It needs NumPy.
+ABOUT = """Loads and runs models that tilewright has compiled. It needs NumPy.
 
     import tilewright_runtime
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from tilewright.cli.amounts import bytes_text
 from tilewright.cli.models import constant_option, force_option, named_inputs, need_source, shape_option
-from tilewright.cli.output import SafeConsole, json_option, print_json
+from tilewright.cli.output import json_option
+from tilewright.cli.writing.written import print_written
 from tilewright.exporters.convert import convert
 from tilewright.exporters.onnx.write import DEFAULT_OPSET, OPSETS
 
@@ -50,9 +50,4 @@ def command(
         model, output or model.with_suffix(".onnx"), opset=opset, external_data=external_data, force=force,
         **named_inputs(shapes, constants),
     )  # fmt: skip
-    sizes = {str(file): file.stat().st_size for file in written}
-    if as_json:
-        print_json({"output": str(written[0]), "bytes": sizes})
-        return
-    for file, size in sizes.items():
-        SafeConsole(soft_wrap=True).print(f"{file}: {bytes_text(size)}", markup=False)
+    print_written(written, as_json)

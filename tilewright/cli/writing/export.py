@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from tilewright.cli.amounts import bytes_text
 from tilewright.cli.models import compile_fields, compile_options, force_option, model_argument, need_source
-from tilewright.cli.output import SafeConsole, json_option, print_json
+from tilewright.cli.output import json_option
 from tilewright.cli.progress import compiling
+from tilewright.cli.writing.written import print_written
 from tilewright.exporters.library.export import export
 
 HELP = """Write MODEL as a library with a C interface, which needs neither Python nor tilewright.
@@ -49,9 +49,4 @@ def command(
             model, output or model.with_name(f"lib{model.stem}.so"), name=name, weights=weights,
             freestanding=freestanding, cc=cc, force=force, progress=progress, **compile_fields(**options),
         )  # fmt: skip
-    sizes = {str(file): file.stat().st_size for file in written}
-    if as_json:
-        print_json({"output": str(written[0]), "bytes": sizes})
-        return
-    for file, size in sizes.items():
-        SafeConsole(soft_wrap=True).print(f"{file}: {bytes_text(size)}", markup=False)
+    print_written(written, as_json)
