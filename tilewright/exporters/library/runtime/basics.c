@@ -46,7 +46,7 @@ struct model_model {
   void **given;      /* memory of the model that outputs of the last run got */
   int states_lost;   /* a run failed while it wrote states in place */
 #ifndef TW_FREESTANDING
-  atomic_flag busy;
+  atomic_uint busy; /* 0, or 1 more than the forks of the process in which a thread is using it */
 #endif
 };
 
