@@ -39,9 +39,9 @@ EMULATORS = {
 """By architecture."""
 
 
-def has_emulator(arch: str) -> bool:
-    """Whether programs of an architecture can be linked and run here."""
-    command = EMULATORS[arch].command
+def has_emulator(arch: str, flags: Sequence[str] = ()) -> bool:
+    """Whether programs of an architecture can be linked and run here, with these words behind the command."""
+    command = [*EMULATORS[arch].command, *flags]
     try:
         import ziglang  # noqa: F401
     except ImportError:
