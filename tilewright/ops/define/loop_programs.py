@@ -1,13 +1,15 @@
 """Running loops on NumPy arrays, of kernels and of irregular operators: what they mean, and the oracle for every
 transformation.
 
-Slow and obvious, with three aids: every access is checked against its buffer's shape; an innermost loop
-runs all its iterations at once with NumPy when a look at the actual positions shows that no two of them
-meet; and an index that grows by the same from lane to lane is computed for the first lane and checked at both ends.
+Slow and obvious, with three aids: every access is checked against its buffer's shape; an innermost loop, with the
+loops around it that hold nothing else, runs all its iterations at once with NumPy when a look at the actual positions
+shows that no two of them meet; and an index that grows by the same from lane to lane is computed for the first lane and
+checked at both ends.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +31,10 @@ from tilewright.ops.define.bodies import (
 )
 
 WIDE_ENOUGH = 4
-"""Iterations from which on a loop runs with NumPy: fewer are faster one by one."""
+"""Iterations from which on loops run with NumPy: fewer are faster one by one."""
+
+MOST_AT_ONCE = 1 << 16
+"""Iterations up to which loops run with NumPy at once: of more, the outer ones run one by one."""
 
 
 def run_kernel(
@@ -164,7 +169,7 @@ class Run:
         self.speculating = False  # running a serial loop as lanes, as long as that makes no difference
         self.log: list[tuple[Elements, Any, bool, np.ndarray | None]] = []
         self.undo: list[tuple[np.ndarray, Any, np.ndarray]] = []
-        self.serial: set[Op] = set()  # loops that were seen to need it
+        self.serial: set[Op] = set()  # loops that hold others beside something else, or were seen to need it
 
     def bind(self, func: Func, arrays: Sequence[np.ndarray]) -> None:
         """Take the arrays as the memory of the arguments of `func`."""
@@ -239,12 +244,16 @@ class Run:
             op.attrs["kind"],
         )
         if kind == "vector" and self.lanes is None:
-            self._in_lockstep(op.blocks[0], name, extent)
+            self._in_lockstep(op.blocks[0], {name: extent})
             return
-        if extent >= WIDE_ENOUGH and self.lanes is None and op not in self.serial and _is_flat(op.blocks[0]):
-            if self._speculate(op.blocks[0], name, extent):
-                return
-            self.serial.add(op)
+        if self.lanes is None and op not in self.serial:
+            extents, inner = self._nest(op)
+            if not _is_flat(inner):
+                self.serial.add(op)
+            elif WIDE_ENOUGH <= math.prod(extents.values()) <= MOST_AT_ONCE:
+                if self._speculate(inner, extents):
+                    return
+                self.serial.add(op)
         backwards = kind == "parallel" and self.backwards
         if "boustrophedon" in op.attrs:
             backwards ^= bool(evaluate_sym(op.attrs["boustrophedon"], self.env) % 2)
@@ -252,21 +261,35 @@ class Run:
             self.env[name] = i
             self.block(op.blocks[0])
 
-    def _in_lockstep(self, block: Block, name: str, lanes: int) -> None:
-        """Run all iterations as lanes of NumPy arrays, op by op."""
-        self.lanes, self.lane = lanes, name
-        self.env[name] = np.arange(lanes)
+    def _nest(self, op: Op) -> tuple[dict[str, int], Block]:
+        """The loops from this one inwards that hold nothing but the next one, by name, and what the last one holds."""
+        extents: dict[str, int] = {}
+        while True:
+            extents[op.attrs["var"].name] = max(0, int(evaluate_sym(op.attrs["extent"], self.env)))
+            block = op.blocks[0]
+            if len(block.ops) != 1 or block.ops[0].name != "for" or block.ops[0].attrs["kind"] == "vector":
+                return extents, block
+            op = block.ops[0]
+            if extents.keys() & {op.attrs["var"].name, *(v.name for v in op.attrs["extent"].vars)}:
+                return extents, block
+
+    def _in_lockstep(self, block: Block, extents: Mapping[str, int]) -> None:
+        """Run all iterations of the loops as lanes of NumPy arrays, op by op."""
+        self.lanes, (self.lane, *others) = math.prod(extents.values()), extents
+        self.has_uneven_names = bool(others)
+        for name, values in zip(extents, np.indices(tuple(extents.values())), strict=True):
+            self.env[name] = values.reshape(-1)
         try:
             self.block(block)
         finally:
             self.lanes, self.mask, self.has_uneven_names = None, None, False
 
-    def _speculate(self, block: Block, name: str, extent: int) -> bool:
-        """Run the iterations of a serial loop in lockstep; False, with memory as it was, when that would differ."""
+    def _speculate(self, block: Block, extents: Mapping[str, int]) -> bool:
+        """Run the iterations of serial loops in lockstep; False, with memory as it was, when that would differ."""
         self.speculating, self.log, self.undo = True, [], []
         try:
-            self._in_lockstep(block, name, extent)
-            self._check_apart(extent)
+            self._in_lockstep(block, extents)
+            self._check_apart(math.prod(extents.values()))
             return True
         except (_Serial, ExecutionError, InternalError):  # errors are reported by the run in order
             for flat, at, old in reversed(self.undo):
@@ -387,6 +410,8 @@ def _each(at: Any, lanes: int) -> np.ndarray:
 
 def _meet(a: np.ndarray, mask_a: np.ndarray | None, b: np.ndarray, mask_b: np.ndarray | None) -> bool:
     """Whether two different lanes touch one element."""
+    if a.size and b.size and (a.max() < b.min() or b.max() < a.min()):
+        return False
     if mask_a is None and mask_b is None and np.array_equal(a, b):
         return len(set(a.tolist())) < len(a)
     owner: dict[int, int] = {}
