@@ -38,6 +38,8 @@ def floats(*shape: int) -> np.ndarray:
         ("aarch64", "neoverse-n1", ()),
         ("riscv64", "riscv64-v", ()),
         ("riscv64", "riscv64-v256", ("-cpu", "rv64,v=true,vlen=256,zba=true,zbb=true,zbs=true")),
+        ("s390x", "z14", ()),
+        ("s390x", "z15", ()),
         ("x86_64", "x86-64-v3", ()),
     ],
 )
