@@ -34,6 +34,7 @@ EMULATORS = {
     "riscv64": Emulator(
         ("qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,zba=true,zbb=true,zbs=true"), "riscv64-linux-musl"
     ),
+    "s390x": Emulator(("qemu-s390x", "-cpu", "max"), "s390x-linux-musl"),
     "x86_64": Emulator((), "x86_64-linux-musl"),
 }
 """By architecture."""

@@ -40,6 +40,8 @@ def floats(*shape: int) -> np.ndarray:
         ("riscv64", "riscv64-v256", ("-cpu", "rv64,v=true,vlen=256,zba=true,zbb=true,zbs=true")),
         ("x86_64", "x86-64", ("qemu-x86_64", "-cpu", "qemu64")),
         ("x86_64", "x86-64-v3", ("qemu-x86_64", "-cpu", "Haswell")),
+        ("s390x", "z14", ()),
+        ("s390x", "z15", ()),
     ],
 )
 def test_programs_of_kernels_and_of_steps(arch: str, target: str, flags: tuple[str, ...]) -> None:
