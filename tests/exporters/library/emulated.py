@@ -34,14 +34,15 @@ EMULATORS = {
     "riscv64": Emulator(
         ("qemu-riscv64", "-cpu", "rv64,v=true,vlen=128,zba=true,zbb=true,zbs=true"), "riscv64-linux-musl"
     ),
+    "s390x": Emulator(("qemu-s390x", "-cpu", "max"), "s390x-linux-musl"),
     "x86_64": Emulator((), "x86_64-linux-musl"),
 }
 """By architecture."""
 
 
-def has_emulator(arch: str) -> bool:
-    """Whether programs of an architecture can be linked and run here."""
-    command = EMULATORS[arch].command
+def has_emulator(arch: str, flags: Sequence[str] = ()) -> bool:
+    """Whether programs of an architecture can be linked and run here, with these words behind the command."""
+    command = [*EMULATORS[arch].command, *flags]
     try:
         import ziglang  # noqa: F401
     except ImportError:

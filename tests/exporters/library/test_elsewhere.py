@@ -38,12 +38,15 @@ def floats(*shape: int) -> np.ndarray:
         ("aarch64", "neoverse-n1", ()),
         ("riscv64", "riscv64-v", ()),
         ("riscv64", "riscv64-v256", ("-cpu", "rv64,v=true,vlen=256,zba=true,zbb=true,zbs=true")),
-        ("x86_64", "x86-64-v3", ()),
+        ("x86_64", "x86-64", ("qemu-x86_64", "-cpu", "qemu64")),
+        ("x86_64", "x86-64-v3", ("qemu-x86_64", "-cpu", "Haswell")),
+        ("s390x", "z14", ()),
+        ("s390x", "z15", ()),
     ],
 )
 def test_programs_of_kernels_and_of_steps(arch: str, target: str, flags: tuple[str, ...]) -> None:
-    if not has_emulator(arch):
-        pytest.skip(f"{EMULATORS[arch].command[0]} is not installed")
+    if not has_emulator(arch, flags):
+        pytest.skip(f"{[*EMULATORS[arch].command, *flags][0]} is not installed")
     for model, x in ((mlp(), floats(5, 64)), (loop(), floats(3))):
         wanted = tilewright.compile(model, threads=1)(np.abs(x))
         found = run_elsewhere(model, [np.abs(x)], arch, target, flags=flags, threads=2)

@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import gcd
 
 from tilewright.cost.core import divisors
-from tilewright.cost.narrow_weights import shares_factors
+from tilewright.cost.narrow_weights import LEAST_GROUP, shares_factors
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import scalar_operation
@@ -89,6 +89,15 @@ def groups_of_factors(weights: Stage) -> list[int]:
     found = {next((n for n in sizes if _stays(load, v, n)), 0) for load in loads} - {0}
     groups = sorted(found, reverse=True)
     return groups if all(a % b == 0 for a, b in pairwise(groups)) else []
+
+
+def are_floats(weights: Stage) -> bool:
+    """Whether elements of a column are computed from floats of their own."""
+    if len(weights.axes) < 2:
+        return False
+    v = loop_var(weights.axes[-2])
+    own = [load for load in loads_in(weights.axes[0]) if not _stays(load, v, LEAST_GROUP)]
+    return any(buffer_type(load.operands[0]).dtype.is_float for load in own)
 
 
 def _stays(load: Op, v: Sym, count: int) -> bool:

@@ -65,11 +65,12 @@ def pack_constants(
         loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
         if len(loads) != sum(not _runs_rarely(user) for user in operand.users):
             continue
-        packings = {packing_for(load, nest, parts) for load, nest in loads.items()}
-        packing = packings.pop() if len(packings) == 1 else None
+        type, bits = buffer_type(operand), field_bits(buffer_type(operand).dtype)
+        packings = (packing_for(load, nest, parts) for load, nest in loads.items())
+        orders = {p.merged(type.shape) if p is not None and merged else p: p for p in packings}
+        packing = next(iter(orders.values())) if len(orders) == 1 else None
         if packing is None:
             continue
-        type, bits = buffer_type(operand), field_bits(buffer_type(operand).dtype)
         axes = _axes_taken(loads, weights) if bits else {}
         if axes.get(PAIR) is not None and WORD_BYTES not in axes:
             packing = packing.in_halves(axes[PAIR])
