@@ -40,6 +40,7 @@ from tilewright.loops.sums.round_terms import Rounded
 from tilewright.schedule.estimates import Counted
 from tilewright.schedule.gemm.contraction import Contraction, Tiled, is_contraction, tile_reader
 from tilewright.schedule.gemm.dequantize import (
+    PAIR,
     Dequantized,
     groups_of_factors,
     mark_weights,
@@ -197,7 +198,7 @@ def _codes_of_panel(
         return Dequantized(vectors_of(s, loops, lanes), None)
     depth, *others = loops
     outer, taken = tile_loop(s, depth, min(together, dot.group))
-    return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together)
+    return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together, together > PAIR)
 
 
 def ask_for_next_rows(s: Schedule, part: Nest) -> None:
