@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value, insert_before, substitute
 from tilewright.ir.scalar import converted_from
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import ScalarType
+from tilewright.loops.analysis.fields import bounds_of_integer, sum_of_fields
 from tilewright.loops.analysis.linear import Linear, Summand
 from tilewright.loops.edit import (
     body_of,
@@ -129,15 +132,17 @@ def integers_alone(found: Factors, parts: Parts, digits: int, pieces: int, offse
     source = converted_from(varying.varies)
     assert source is not None
     as_bytes = are_bytes(digits, pieces)
-    dtype, given = dt.u8 if as_bytes else dt.i16, source.scalar.dtype
-    least = -(1 << given.bits - 1) if given.kind == "int" and as_bytes else 0
-    if not dtype.holds(given) and not (least and given.bits <= dtype.bits):
+    dtype = dt.u8 if as_bytes else dt.i16
+    low, high = bounds_of_integer(source)
+    least = min(low, 0) if as_bytes else 0
+    limits = np.iinfo(dtype.storage)
+    if low - least < limits.min or high - least > limits.max:
         refuse(
             STEP,
             found.weight.operands[0],
-            f"its integers are {source.scalar.dtype}, which {dtype} does not hold",
+            f"its integers are from {low} to {high}, which {dtype} does not hold",
         )
-    largest = (1 << given.bits) - 1 if least or given.kind == "uint" else 1 << given.bits - 1
+    largest = max(high - least, least - low)
     if parts.group * (largest + abs(offset + least)) * ((1 << digits - 1) - 1) >> 31:
         refuse(STEP, found.weight.operands[0], f"sums of {parts.group} products may need more than 32 bits")
     before = found.weight.operands[0]
@@ -147,13 +152,25 @@ def integers_alone(found: Factors, parts: Parts, digits: int, pieces: int, offse
     depth = loop_var(found.filled_in[0])
     for op in ops_of(source):
         write.ops.append(op.clone(copies, lambda attr: substitute(attr, {parts.within: depth - parts.group * parts.g})))
-    number = copies[source]
-    if least:
-        number = write.cast(number, dt.i16)
-        number = write("sub", number, write.number(least, dt.i16))
-    write.store(write.cast(number, dtype), codes, *found.fill.attrs["idx"])
+    number = _moved_up(write, copies[source]) if least else write.cast(copies[source], dtype)
+    write.store(number, codes, *found.fill.attrs["idx"])
     _fill_instead(found, codes, write.ops)
     return codes, least
+
+
+def _moved_up(write: Writer, value: Value) -> Value:
+    """u8: an integer of at most 8 bits less the least that it can be."""
+    parts = sum_of_fields(value)
+    if parts is not None:
+        upper, by, lower = parts
+        high = write("mul", _moved_up(write, upper), write.number(by, dt.u8))
+        return write("add", high, _moved_up(write, lower))
+    dtype, number = value.scalar.dtype, write.cast(value, dt.u8)
+    if dtype.kind != "int":
+        return number
+    if dtype.bits < 8:
+        number = write("and", number, write.number((1 << dtype.bits) - 1, dt.u8))
+    return write("xor", number, write.number(1 << dtype.bits - 1, dt.u8))
 
 
 def ops_of(value: Value) -> list[Op]:
