@@ -3,6 +3,7 @@ their code and weights in one artefact. Read it from top to bottom."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -126,7 +127,7 @@ def compile_graphs(
     with setting.back_end.code(machine, options) as code:
         lends = options.share_weights and machine.kind == Target.kind
         lent = link.Lent(module.constants.values() if lends else ())
-        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional)
+        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional, _is_swapped(machine))
         output = Output(code, weights, on_objects)
         artifact = _compile_program(module, setting, output)
         variants, ends = [], [(code.submitted, weights.total)]
@@ -145,6 +146,11 @@ def compile_graphs(
         if edited is not None:
             edited.check_all_used()
         return _with_code(artifact, setting, output, ends)
+
+
+def _is_swapped(machine: Machine) -> bool:
+    """Whether a machine's byte order is another one than that of this process."""
+    return isinstance(machine, Target) and machine.is_big_endian != (sys.byteorder == "big")
 
 
 def _with_code(artifact: Artifact, setting: Setting, output: Output, ends: Sequence[tuple[int, int]]) -> Artifact:
@@ -193,7 +199,8 @@ def compile_text(
         optional=OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
     )  # fmt: skip
     with faults_of_plugins(session.loaded_plugins.back_ends), setting.back_end.code(setting.machine, options) as code:
-        weights = link.Weights(link.Lent(()), options.compile_threads or usable_cores(), setting.optional)
+        threads, swapped = options.compile_threads or usable_cores(), _is_swapped(setting.machine)
+        weights = link.Weights(link.Lent(()), threads, setting.optional, swapped)
         output = Output(code, weights)
         given = {**(constants or {})}
         if model is not None:

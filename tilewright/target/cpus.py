@@ -19,9 +19,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright.target.calibration import Calibration, Exposed
-from tilewright.target.features import V3_FEATURES, V4_FEATURES
+from tilewright.target.features import V2_FEATURES, V3_FEATURES, V4_FEATURES
 from tilewright.target.hardware import Caches
 from tilewright.target.target import Bandwidth, Pipes, Target
+
+_LINUX = "x86_64-unknown-linux-gnu"
 
 _SMALL, _SERVER = Caches(32 << 10, 512 << 10, 32 << 20), Caches(32 << 10, 1 << 20, 32 << 20)
 
@@ -72,6 +74,16 @@ class Cpu:
     narrow: Pipes = _USUAL
 
 
+def _sse(name: str, about: str, features: tuple[str, ...] = ()) -> Cpu:
+    """Vectors of 128 bits, and no fused multiply-add: an addition waits 3 cycles for the last one (Nehalem to Ivy
+    Bridge, uops.info), which begin a product and a sum in each."""
+    pipes = Pipes(multiply_adds=1, arithmetic=2, loads=1, latency=3)
+    caches = Caches(32 << 10, 256 << 10, 8 << 20)
+    return Cpu(
+        Target(name, _LINUX, name, features, 128, 16, has_fma=False, caches=caches, pipes=pipes), about
+    )
+
+
 def _avx2(
     name: str,
     core: str,
@@ -82,8 +94,7 @@ def _avx2(
     pipes: Pipes = _USUAL,
     bandwidth: Bandwidth = _USUAL_BANDWIDTH,
 ) -> Cpu:
-    triple = "x86_64-unknown-linux-gnu"
-    target = Target(name, triple, core, features, 256, 16, masked_memory=True, caches=caches, pipes=pipes)
+    target = Target(name, _LINUX, core, features, 256, 16, masked_memory=True, caches=caches, pipes=pipes)
     return Cpu(replace(target, bandwidth=bandwidth), about)
 
 
@@ -136,6 +147,14 @@ def _wasm(name: str, about: str, *features: str) -> Cpu:
     return Cpu(target, about)
 
 
+def _s390x(name: str, core: str, about: str, *more: str) -> Cpu:
+    """IBM Z: the high byte comes first. Two vector units (IBM, z14 and z15 Technical Introductions)."""
+    every = ("vector", "vector-enhancements-1", *more)
+    caches = Caches(128 << 10, 4 << 20, 32 << 20)
+    target = Target(name, "s390x-unknown-linux-gnu", core, every, 128, 32, caches=caches, pipes=Pipes(arithmetic=2))
+    return Cpu(target, about)
+
+
 def _apple(number: int, features: tuple[str, ...], l2: int, issue: int = 8) -> Cpu:
     return _neon(
         f"apple-m{number}", f"apple-m{number}", f"Apple M{number} (macOS)",
@@ -146,8 +165,12 @@ def _apple(number: int, features: tuple[str, ...], l2: int, issue: int = 8) -> C
 
 
 _ALL = (
-    _avx2("x86-64-v3", "x86-64-v3", "any x86-64 with AVX2", Caches()),
+    _sse("x86-64", "any x86-64 (SSE2)"),
+    _sse("x86-64-v2", "any x86-64 with SSE4.2 (from 2008 to 2011)", V2_FEATURES),
+    _avx2("x86-64-v3", "x86-64-v3", "any x86-64 with AVX2 and fused multiply-add", Caches()),
+    _avx2("x86-64-v3-vnni", "x86-64-v3", "the same with AVX-VNNI", Caches(), features=(*V3_FEATURES, "avxvnni")),
     _avx512("x86-64-v4", "x86-64-v4", "any x86-64 with AVX-512"),
+    _avx512("x86-64-v4-vnni", "x86-64-v4", "the same with AVX-512 VNNI", features=_VNNI),
     _avx2("zen1", "znver1", "AMD EPYC 7001, Ryzen 1000 and 2000", Caches(32 << 10, 512 << 10, 8 << 20),
           pipes=_ZEN_HALVES, bandwidth=_ZEN_BANDWIDTH),
     _avx2("zen2", "znver2", "AMD EPYC 7002, Ryzen 3000 and 4000", Caches(32 << 10, 512 << 10, 16 << 20),
@@ -199,6 +222,8 @@ _ALL = (
            pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
     _riscv("riscv64-v256", "RISC-V with vectors of 256 bits (SpacemiT K1, RVA22)", 256, features=_RVA22V,
            pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
+    _s390x("z14", "z14", "IBM z14, LinuxONE II (s390x)"),
+    _s390x("z15", "z15", "IBM z15, z16, LinuxONE III and 4 (s390x)", "vector-enhancements-2"),
     _wasm("wasm-simd128", "WebAssembly with vectors (browsers from 2021, node 16)"),
     _wasm("wasm-relaxed", "WebAssembly with relaxed vectors (browsers from 2024, node 21)", "relaxed-simd"),
     _apple(1, _ARM82, 3 << 20),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+V2_FEATURES = ("popcnt", "sse4.1", "sse4.2", "ssse3")
+"""What x86-64-v2 adds to the baseline, which has SSE2, and compilers emit."""
+
 V3_FEATURES = (
     "avx",
     "avx2",
@@ -19,7 +22,7 @@ V3_FEATURES = (
     "sse4.2",
     "ssse3",
 )
-"""What x86-64-v3 adds to the baseline and compilers emit."""
+"""The same of x86-64-v3."""
 
 V4_FEATURES = (*V3_FEATURES, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 
@@ -32,6 +35,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "aarch64": ("neon", "fullfp16", "dotprod", "i8mm", "bf16"),
         "wasm32": ("simd128", "relaxed-simd", "bulk-memory", "nontrapping-fptoint", "sign-ext", "mutable-globals"),
         "riscv64": ("m", "a", "f", "d", "c", "v", "zba", "zbb", "zbs", "zvl128b", "zvl256b"),
+        "s390x": ("vector", "vector-enhancements-1", "vector-enhancements-2"),
     }
 )  # fmt: skip
 """All features that the compiler tells apart, by architecture: those that it decides by, and those that LLVM uses by

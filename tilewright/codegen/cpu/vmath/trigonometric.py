@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from tilewright.codegen.cpu.kernel.functions import absolute, copysign, fma, polynomial, sqrt
+from tilewright.codegen.cpu.kernel.functions import absolute, copysign, exact_fma, fma, polynomial, sqrt
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
@@ -49,7 +49,7 @@ def _quadrant(x: Reg) -> tuple[Reg, Reg]:
     n = shifted - ROUND
     r = x
     for part in HALF_PI:
-        r = fma(n, -part, r)
+        r = exact_fma(n, -part, r)
     return shifted.bits, r
 
 
