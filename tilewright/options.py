@@ -144,6 +144,10 @@ class Options:
     memory_effort: how long a smaller plan of memory is looked for, where the first one is not known to need the least:
         "fast" (a tenth of a second or two) or "search" (some seconds). The same effort gives the same plan on every
         machine.
+    max_memory: the bytes that a call may take: inputs, outputs, intermediate results, states, and scratch memory of
+        `threads` threads (one where they are not given), all but weights and code. Where the program takes more as it
+        is, chains of layers are computed some rows at a time, as cheaply as the limit allows; results are the same. All
+        sizes must be known. An OptionError tells the least that was found where that is more.
     """
 
     threads: int | None = None
@@ -162,6 +166,7 @@ class Options:
     states: tuple[tuple[str, str], ...] | bool = ()
     capacity: int | None = None
     memory_effort: str = "fast"
+    max_memory: int | None = None
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -200,6 +205,12 @@ class Options:
                 raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number from 1 on, or None")
             if not self.states:
                 raise OptionError("capacity= is that of states", hint="say which: states=True for all caches")
+        if self.max_memory is not None and (
+            isinstance(self.max_memory, bool) or not isinstance(self.max_memory, int) or not self.max_memory > 0
+        ):
+            raise OptionError(
+                f"max_memory={self.max_memory!r:.80} is not allowed: give a number of bytes from 1 on, or None"
+            )
         for name in ("cache", "profile", "verify", "integer_only", "share_weights", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
@@ -229,6 +240,7 @@ class Options:
         states += f";activations={self.activations}" if self.activations else ""
         states += f";capacity={self.capacity}" if self.capacity else ""
         states += f";memory_effort={self.memory_effort}" if self.memory_effort != "fast" else ""
+        states += f";max_memory={self.max_memory};threads={self.threads or 1}" if self.max_memory else ""
         return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}{states}"
 
 
