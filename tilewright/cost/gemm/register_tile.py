@@ -94,6 +94,9 @@ MOST_FEW = 8
 WIDENED = 0.8
 """Cycles that a vector of weights takes at least to be widened and multiplied by one row."""
 
+HIDDEN = 1.2
+"""How much longer a vector may take than one of as many as there are: what is left of latencies is hidden by others."""
+
 CONSTANTS_OF_WIDENING = 4
 """Registers with numbers that it takes to make floats of weights."""
 
@@ -165,8 +168,9 @@ def columns_of_panel(tile: Tile, shape: GemmShape, target: Target) -> int:
     per_vector = registers_per_vector(shape.lanes, shape.element, target)
     most = -(-(shape.columns or tile.columns) // tile.columns) * tile.columns
     widths = [n for n in range(tile.columns, most + 1, tile.columns) if not (shape.part and most % n)]
-    hidden = (n for n in widths if cycles_per_step(1, n * per_vector, target) <= n * per_vector * WIDENED)
-    return next(hidden, most)
+    each = {n: cycles_per_step(1, n * per_vector, target) / (n * per_vector) for n in widths}
+    bound = max(WIDENED, HIDDEN * min(each.values(), default=0))
+    return next((n for n in widths if each[n] <= bound), most)
 
 
 def rows_of_few(shape: GemmShape, target: Target) -> int:
