@@ -105,8 +105,10 @@ class Options:
         product's kernel) are rounded to, where rows are many and the machine adds up groups of products of integers:
         "float32" (they are not rounded), "int16" or "int8". The elements of a row are rounded in groups of at most 32,
         by the largest of each: by 2^-16 of it at most, or with "int8" by 2^-8. Sums of a group are then exact, and all
-        else stays in float32. None is "int16" for language models and with numerics="fast", and "float32" for all
-        others; with numerics="strict" nothing is rounded.
+        else stays in float32. Weights that are stored in bfloat16 and float16 are rounded together with rows of 9 and
+        more, to 14 bits both: a row by 2^-14 of the largest of a group at most, a weight of bfloat16 that is at least
+        1/32 of the largest not at all, and others by 2^-13 of it. None is "int16" for language models and with
+        numerics="fast", and "float32" for all others; with numerics="strict" nothing is rounded.
     cache: keep and reuse compiled artefacts on disk.
     compile_threads: threads that run LLVM and pack weights; None takes what the process may use.
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each
