@@ -1,8 +1,9 @@
 """A program that fits into the memory that was asked for, or the least that it takes.
 
-The plan as it is comes first; then chains of kernels are computed by rows (`graph/cascades`), as cheaply as the limit
-allows. What a plan really takes (views, offsets, results in the place of arguments, scratch memory of kernels) is known
-when its kernels are there, so each is tried on a copy.
+The plan as it is comes first; then kernels store narrower values (`graph/cascades/narrow.py`), and chains of kernels
+are computed by rows (`graph/cascades`), as cheaply as the limit allows. What a plan really takes (views, offsets,
+results in the place of arguments, scratch memory of kernels) is known when its kernels are there, so each is tried on
+a copy.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.graph.cascades.choose import FusedProgram, Need, fitted, least
 from tilewright.graph.cascades.fit import Cascades, is_static
+from tilewright.graph.cascades.narrow import NarrowStores
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import UnsupportedError
 from tilewright.passes import Pass
@@ -25,7 +27,7 @@ from tilewright.runtime.errors import OptionError
 if TYPE_CHECKING:
     from tilewright.compilation import Compilation, Setting
 
-MOST_TRIES = 5
+MOST_TRIES = 6
 """Plans that are tried: each takes as long as scheduling the program."""
 
 MOST_NAMED = 4
@@ -58,21 +60,23 @@ def passes_that_fit(compilation: Compilation, remade: Callable[[Module, Setting]
         observe=None,
         numbers=count(),
     )
-    program = FusedProgram(module.main)
-    passes: list[Pass] = []
+    narrowed = remade(module.copy(), quiet).apply([NarrowStores()]).module
+    program = FusedProgram(narrowed.main)
+    choices: list[list[Pass]] = [[], [NarrowStores()]]
     limit, best = most - given, 0
-    for _ in range(MOST_TRIES):
+    for k in range(MOST_TRIES):
+        passes = choices[k]
         trial = remade(module.copy(), quiet).with_views(passes).run("planned")
         found = bytes_of_call(trial.module, setting.options.threads or 1).value
         if found <= most:
             return passes
-        limit -= found - most if passes else 0
         best = min(best or found, found)
-        plan = fitted(program, limit) if limit > 0 else None
-        again: list[Pass] = [Cascades((plan or least(program, max(limit, 0))).cascades)]
-        if again == passes:
+        limit -= found - most if len(passes) > 1 else 0
+        if k + 1 == len(choices):
+            plan = fitted(program, limit) if limit > 0 else None
+            choices.append([NarrowStores(), Cascades((plan or least(program, max(limit, 0))).cascades)])
+        if choices[k + 1] == passes:
             break
-        passes = again
     raise OptionError(
         f"max_memory={most:,}: the least found is {best:,} bytes, {_told(program, given)}",
         hint="this counts inputs, outputs, intermediate results and scratch memory, no weights and no code; other "
