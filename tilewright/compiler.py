@@ -3,6 +3,7 @@ their code and weights in one artefact. Read it from top to bottom."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -35,13 +36,13 @@ T = TypeVar("T")
 
 def compile_request(
     request: Request, options: Options, progress: OnProgress | None = None, *, session: Session,
-    on_objects: OnObjects | None = None,
+    on_objects: OnObjects | None = None, own_objects: bool = False,
 ) -> Artifact:
-    """From the model's file on, without the session's cache. The objects of its code are given to `on_objects`, which
-    links them in the place of an image of ours where the system has objects of its own. Raises ModelError,
-    UnsupportedError, OptionError."""
+    """From the model's file on, without the session's cache. The objects of which its code is linked are given to
+    `on_objects`; with `own_objects` they are of the format of the machine's system, and no image is linked where that
+    is not ELF. Raises ModelError, UnsupportedError, OptionError."""
     machine, plugins = session.machine(options), session.loaded_plugins
-    if on_objects is not None and isinstance(machine, Target) and system_of(machine.triple) == "macos":
+    if own_objects and isinstance(machine, Target) and system_of(machine.triple) == "macos":
         machine = replace(machine, own_objects=True)
     request = request.with_states_of(options)
 
@@ -129,7 +130,7 @@ def compile_graphs(
     with setting.back_end.code(machine, options) as code:
         lends = options.share_weights and machine.kind == Target.kind
         lent = link.Lent(module.constants.values() if lends else ())
-        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional)
+        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional, _is_swapped(machine))
         output = Output(code, weights, on_objects)
         artifact = _compile_program(module, setting, output)
         variants, ends = [], [(code.submitted, weights.total)]
@@ -148,6 +149,11 @@ def compile_graphs(
         if edited is not None:
             edited.check_all_used()
         return _with_code(artifact, setting, output, ends)
+
+
+def _is_swapped(machine: Machine) -> bool:
+    """Whether a machine's byte order is another one than that of this process."""
+    return isinstance(machine, Target) and machine.is_big_endian != (sys.byteorder == "big")
 
 
 def _with_code(artifact: Artifact, setting: Setting, output: Output, ends: Sequence[tuple[int, int]]) -> Artifact:
@@ -196,7 +202,8 @@ def compile_text(
         optional=OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
     )  # fmt: skip
     with faults_of_plugins(session.loaded_plugins.back_ends), setting.back_end.code(setting.machine, options) as code:
-        weights = link.Weights(link.Lent(()), options.compile_threads or usable_cores(), setting.optional)
+        threads, swapped = options.compile_threads or usable_cores(), _is_swapped(setting.machine)
+        weights = link.Weights(link.Lent(()), threads, setting.optional, swapped)
         output = Output(code, weights)
         given = {**(constants or {})}
         if model is not None:

@@ -89,27 +89,32 @@ class Weights:
     They move here: a module loses each as soon as it has its place, so that weights are never in memory twice.
     """
 
-    def __init__(self, lent: Lent | None = None, threads: int = 1, optional: OptionalSteps = CHECKED) -> None:
+    def __init__(
+        self, lent: Lent | None = None, threads: int = 1, optional: OptionalSteps = CHECKED, swapped: bool = False
+    ) -> None:
+        """`swapped`: the machine that reads them has another byte order than this one."""
         self.total = 0
+        self._swapped = swapped
         self.remarks: list[Remark] = []
         self._optional = optional
         self._threads = threads
-        self._arrays: list[tuple[int, np.ndarray | PackedArray, str]] = []
-        self._alike: dict[tuple[int, int], _Alike] = {}
+        self._arrays: list[tuple[int, np.ndarray | PackedArray, str, int]] = []
+        self._alike: dict[tuple[int, int, int], _Alike] = {}
         self._memory = Lent() if lent is None else lent
         self._lent: list[LentArray] = []
 
     def place(self, array: np.ndarray | PackedArray, name: str = "") -> tuple[int, bool]:
         """The offset of an array's bytes; or of the slot with their distance, and True, where they are lent. `name` is
         that of the constant."""
-        is_lent = not isinstance(array, PackedArray) and self._memory.holds(array)
+        unit = _swapped_bytes(array.dtype) if self._swapped else 1
+        is_lent = unit == 1 and not isinstance(array, PackedArray) and self._memory.holds(array)
         data = array if isinstance(array, PackedArray) else flat_bytes(array)
 
         def alone(error: Exception) -> tuple[_Alike, None]:
             self.remarks.append(failure("share-constants", f"constant {name}", error, "it has memory of its own"))
             return [], None
 
-        same, found = self._optional.survive(lambda: self._same(data), alone)
+        same, found = self._optional.survive(lambda: self._same(data, unit), alone)
         if found is not None:
             return found
         size = ALIGNMENT if is_lent else data.nbytes
@@ -118,12 +123,12 @@ class Weights:
         if is_lent and isinstance(data, np.ndarray):
             self._lent.append(LentArray(offset, data, zlib.crc32(data.data)))
         else:
-            self._arrays.append((offset, data, name))
+            self._arrays.append((offset, data, name, unit))
         return offset, is_lent
 
-    def _same(self, data: np.ndarray | PackedArray) -> tuple[_Alike, tuple[int, bool] | None]:
+    def _same(self, data: np.ndarray | PackedArray, unit: int) -> tuple[_Alike, tuple[int, bool] | None]:
         """Those that begin as an array does, and the place of one that is the same."""
-        same = self._alike.setdefault((data.nbytes, _sample(data)), [])
+        same = self._alike.setdefault((data.nbytes, unit, _sample(data)), [])
         return same, next(((offset, kind) for offset, kind, other in same if _are_alike(data, other)), None)
 
     def blocks(self) -> tuple[memoryview, tuple[LentArray, ...]]:
@@ -145,13 +150,15 @@ class Weights:
         """Write constants to their places until none is left, as several threads do."""
         moved = 0
         while (found := self._next()) is not None:
-            offset, data, name = found
+            offset, data, name, unit = found
             end = offset + data.nbytes
             try:
                 if isinstance(data, PackedArray):
                     data.write(block[offset:end].view(data.dtype).reshape(data.shape))
                 else:
                     block[offset:end] = data
+                if unit > 1:
+                    block[offset:end].view(f"u{unit}").byteswap(inplace=True)
             except Exception as error:
                 self._optional.blame(name, error)
             block[end : end + -end % ALIGNMENT] = 0
@@ -161,7 +168,7 @@ class Weights:
                 release_free_memory()
                 moved = 0
 
-    def _next(self) -> tuple[int, np.ndarray | PackedArray, str] | None:
+    def _next(self) -> tuple[int, np.ndarray | PackedArray, str, int] | None:
         try:
             return self._arrays.pop()
         except IndexError:
@@ -175,6 +182,11 @@ _SAMPLE = 4096
 """Bytes by whose checksum constants that may be alike are found."""
 _PIECE = 1 << 20
 """Bytes that are compared at a time."""
+
+
+def _swapped_bytes(dtype: np.dtype) -> int:
+    """Bytes of the numbers that elements consist of."""
+    return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 
 
 def _sample(data: np.ndarray | PackedArray) -> int:

@@ -66,11 +66,12 @@ ROOMS |= {
     "comparison": {"api", "compilation", "graph", "ir", "ops", "options", "quantization", "requested", "runtime"},
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
     "llm": {"api", "frontends", "ir", "options", "quantization", "runtime", "session"},
-    "cli": ALL | {"llm"},
+    "fleet": {"compiler", "options", "runtime", "session", "target"},
+    "cli": ALL | {"fleet", "llm"},
     "__main__": {"cli"},
     "tilewright": {
-        "api", "checks", "comparison", "exporters", "frontends", "ir", "options", "quantization", "runtime", "session",
-        "target",
+        "api", "checks", "comparison", "exporters", "fleet", "frontends", "ir", "options", "quantization", "runtime",
+        "session", "target",
     },
 }
 
@@ -99,6 +100,7 @@ LATE = {
     ("__init__.py", "importlib"),
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
+    ("fleet/build.py", "tilewright.compiler"),
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("frontends/onnx/__init__.py", "tilewright.frontends.exported.one_sequence"),
     ("frontends/built_in.py", "tilewright.ir.text"),  # nor the printer

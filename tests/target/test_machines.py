@@ -90,7 +90,7 @@ def test_x86_machines_multiply_in_their_vectors(name: str) -> None:
         ("x86_64-pc-windows-msvc", "operating system of x86_64-pc-windows-msvc"),
         ("x86_64-unknown-freebsd14.0", "operating system"),
         ("i686-unknown-linux-gnu", "architecture of i686"),
-        ("s390x-ibm-linux-gnu", "architecture"),
+        ("powerpc64-ibm-linux-gnu", "architecture"),
     ],
 )
 def test_a_machine_that_is_not_supported_is_told_so(

@@ -48,9 +48,10 @@ from tilewright.runtime.storage.container import (
     write_container,
 )
 from tilewright.runtime.storage.files import check_replaced
-from tilewright.runtime.storage.image import Image, ImageLayout
+from tilewright.runtime.storage.image import Image, ImageLayout, shared_image
 from tilewright.runtime.storage.records import plain, record
 from tilewright.runtime.storage.signing import Trust, signer_of, trusted_keys
+from tilewright.runtime.storage.store import Store
 
 Dim = int | str
 
@@ -275,9 +276,13 @@ class Artifact:
         inputs, outputs = (tuple(info.parts for info in infos) for infos in (self.inputs, self.outputs))
         return replace(self, variants=(), broadcasting=None, inputs=inputs, outputs=outputs)
 
-    def save(self, path: str | Path, *, force: bool = False, key: str | Path | bytes | None = None) -> None:
+    def save(
+        self, path: str | Path, *, force: bool = False, key: str | Path | bytes | None = None,
+        shared: tuple[Store, int] | None = None,
+    ) -> None:
         """Write the artefact to a file, whole or not at all; ArtifactError when that fails. With a private `key`
-        (Ed25519, the path of a PEM file, or its bytes) it is signed.
+        (Ed25519, the path of a PEM file, or its bytes) it is signed. What is `shared` goes to the store of a fleet, so
+        many folders above the file.
 
         An artefact of that name is replaced, not written over: models that were loaded from it go on as before. Any
         other file that is there, such as the model that was compiled, is replaced only by `force`.
@@ -286,7 +291,7 @@ class Artifact:
             raise ArtifactError(f"cannot save to {path!r:.80}", hint="give a path")
         check_replaced(Path(path), "a compiled model", is_container, force=force)
         signer = None if key is None else signer_of(key)
-        write_container(Path(path), self._metadata(), self._sections(), signer)
+        write_container(Path(path), self._metadata(), self._sections(), signer, shared)
 
     def write(self, file: BinaryIO) -> None:
         """Write to an open file what `save` writes; OSError where that fails, half of it written."""
@@ -342,7 +347,9 @@ class Artifact:
             if weights.kind != "weights" or kinds not in (["image"], ["code"] * len(code)):
                 raise ValueError("the sections are others")
             layout = metadata.pop("image", None)
-            image = Image.of(record(ImageLayout, layout), code[0].data) if kinds == ["image"] else None
+            image = None
+            if kinds == ["image"]:
+                image = shared_image(Image.of(record(ImageLayout, layout), code[0].data), code[0].digest)
             objects = () if image is not None else tuple(section.data for section in code)
             return _from_metadata(metadata).sharing(image, objects, weights.data)
         except (ValueError, IndexError, RecursionError) as error:

@@ -30,6 +30,7 @@ from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.needed import TellsBytes, needs_of
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
 from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
@@ -348,7 +349,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
 
     def _start_process(self) -> None:
         """Fresh state for this process: after a fork, the old may be in use by threads that are gone."""
-        self._lock = threading.Lock()
+        self._lock = free_in_children(threading.Lock())
         self._contexts = deque[Context]()
         self._forks = _forks[0]
         self._states.start_process()

@@ -24,6 +24,7 @@ from tilewright.runtime.kept.state_memory import (
     place_of,
     shape_of,
 )
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.storage.files import check_replaced, replacing
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import as_array
@@ -59,7 +60,7 @@ class States:
 
     def start_process(self) -> None:
         """After a fork: a thread that is gone may hold the lock."""
-        self._lock = threading.RLock()
+        self._lock = free_in_children(threading.RLock())
         self._is_running = False
 
     def reset(self) -> None:

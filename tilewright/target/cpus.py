@@ -147,6 +147,14 @@ def _wasm(name: str, about: str, *features: str) -> Cpu:
     return Cpu(target, about)
 
 
+def _s390x(name: str, core: str, about: str, *more: str) -> Cpu:
+    """IBM Z: the high byte comes first. Two vector units (IBM, z14 and z15 Technical Introductions)."""
+    every = ("vector", "vector-enhancements-1", *more)
+    caches = Caches(128 << 10, 4 << 20, 32 << 20)
+    target = Target(name, "s390x-unknown-linux-gnu", core, every, 128, 32, caches=caches, pipes=Pipes(arithmetic=2))
+    return Cpu(target, about)
+
+
 def _apple(number: int, features: tuple[str, ...], l2: int, issue: int = 8) -> Cpu:
     return _neon(
         f"apple-m{number}", f"apple-m{number}", f"Apple M{number} (macOS)",
@@ -214,6 +222,8 @@ _ALL = (
            pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
     _riscv("riscv64-v256", "RISC-V with vectors of 256 bits (SpacemiT K1, RVA22)", 256, features=_RVA22V,
            pipes=Pipes(issue=2, multiply_adds=1, arithmetic=1, loads=1, stores=1)),
+    _s390x("z14", "z14", "IBM z14, LinuxONE II (s390x)"),
+    _s390x("z15", "z15", "IBM z15, z16, LinuxONE III and 4 (s390x)", "vector-enhancements-2"),
     _wasm("wasm-simd128", "WebAssembly with vectors (browsers from 2021, node 16)"),
     _wasm("wasm-relaxed", "WebAssembly with relaxed vectors (browsers from 2024, node 21)", "relaxed-simd"),
     _apple(1, _ARM82, 3 << 20),

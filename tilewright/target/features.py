@@ -35,6 +35,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "aarch64": ("neon", "fullfp16", "dotprod", "i8mm", "bf16"),
         "wasm32": ("simd128", "relaxed-simd", "bulk-memory", "nontrapping-fptoint", "sign-ext", "mutable-globals"),
         "riscv64": ("m", "a", "f", "d", "c", "v", "zba", "zbb", "zbs", "zvl128b", "zvl256b"),
+        "s390x": ("vector", "vector-enhancements-1", "vector-enhancements-2"),
     }
 )  # fmt: skip
 """All features that the compiler tells apart, by architecture: those that it decides by, and those that LLVM uses by

@@ -118,6 +118,11 @@ class Target(Machine):
         return not self.own_objects and self.arch != "wasm32" and system_of(self.triple) != "windows"
 
     @property
+    def is_big_endian(self) -> bool:
+        """Whether the high byte of a number comes first in memory."""
+        return self.arch == "s390x"
+
+    @property
     def f32_lanes(self) -> int:
         """float32 elements in one vector register."""
         return self.vector_bits // 32

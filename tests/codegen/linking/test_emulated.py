@@ -84,8 +84,8 @@ OUTSIDE = "define i32 @outside(i32 %k) {\n  %more = add i32 %k, 2\n  ret i32 %mo
 
 @dataclass(frozen=True)
 class Emulated:
-    """A machine: the emulator, LLVM's triple and features, the number and flags of ELF files, and code that calls a
-    function so many bytes away and ends the process with its result."""
+    """A machine: the emulator, LLVM's triple and features, the number and flags of ELF files, code that calls a
+    function so many bytes away and ends the process with its result, and the byte order."""
 
     command: tuple[str, ...]
     triple: str
@@ -93,6 +93,7 @@ class Emulated:
     machine: int
     flags: int
     start: Callable[[int], bytes]
+    order: str = "<"
 
 
 def _aarch64(distance: int) -> bytes:
@@ -106,10 +107,16 @@ def _riscv64(distance: int) -> bytes:
     return struct.pack("<IIII", 0x97 | upper, 0x80E7 | lower << 20, 0x05D00893, 0x73)
 
 
+def _s390x(distance: int) -> bytes:
+    """aghi %r15, -160; brasl %r14, function; lghi %r1, 1; svc 0"""
+    return struct.pack(">IHiIH", 0xA7FBFF60, 0xC0E5, (distance - 4) // 2, 0xA7190001, 0x0A00)
+
+
 _RISCV = ("qemu-riscv64", "riscv64-unknown-linux-gnu")
 MACHINES = {
     "aarch64": Emulated(("qemu-aarch64",), "aarch64-unknown-linux-gnu", "", 183, 0, _aarch64),
     "riscv64": Emulated(_RISCV[:1], _RISCV[1], "+m,+a,+f,+d,+c", 243, 5, _riscv64),
+    "s390x": Emulated(("qemu-s390x",), "s390x-unknown-linux-gnu", "", 22, 0, _s390x, ">"),
     "riscv64 that relaxes": Emulated(_RISCV[:1], _RISCV[1], "+m,+a,+f,+d,+c,+relax", 243, 5, _riscv64),
 }
 
@@ -125,21 +132,21 @@ def linked(machine: Emulated, texts: Sequence[str], level: int) -> Image:
 
 def executable(machine: Emulated, image: Image, outside: Image) -> bytes:
     """An ELF program that runs `program` of an image, loaded as the loader does, with a function of another one."""
-    memory = bytearray(image.text) + image.data
+    memory, order = bytearray(image.text) + image.data, machine.order
     other = -(-len(memory) // UNIT) * UNIT
     assert image.layout.imports == ("outside",)
-    struct.pack_into("<q", memory, image.layout.table, BASE + other + outside.layout.symbols["outside"])
+    struct.pack_into(f"{order}q", memory, image.layout.table, BASE + other + outside.layout.symbols["outside"])
     for at, count in image.layout.based:
         for place in range(at, at + 8 * count, 8):
-            struct.pack_into("<q", memory, place, BASE + struct.unpack_from("<q", memory, place)[0])
+            struct.pack_into(f"{order}q", memory, place, BASE + struct.unpack_from(f"{order}q", memory, place)[0])
     memory = memory.ljust(other, b"\0") + outside.text
     entry = -(-len(memory) // UNIT) * UNIT
     memory = memory.ljust(entry, b"\0") + machine.start(image.layout.symbols["program"] - entry)
     size = len(memory)
-    head = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack(
-        "<HHIQQQIHHHHHH", 2, machine.machine, 1, BASE + entry, 64, 0, machine.flags, 64, 56, 1, 0, 0, 0
+    head = b"\x7fELF\x02" + (b"\x01" if order == "<" else b"\x02") + b"\x01" + bytes(9) + struct.pack(
+        f"{order}HHIQQQIHHHHHH", 2, machine.machine, 1, BASE + entry, 64, 0, machine.flags, 64, 56, 1, 0, 0, 0
     )
-    head += struct.pack("<IIQQQQQQ", 1, 7, UNIT, BASE, BASE, size, size, UNIT)
+    head += struct.pack(f"{order}IIQQQQQQ", 1, 7, UNIT, BASE, BASE, size, size, UNIT)
     return head.ljust(UNIT, b"\0") + memory
 
 

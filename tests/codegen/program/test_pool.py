@@ -424,6 +424,7 @@ def test_pools_end_their_threads(native: Native) -> None:
         "x86_64-unknown-linux-gnu",
         "aarch64-unknown-linux-gnu",
         "riscv64-unknown-linux-gnu",
+        "s390x-unknown-linux-gnu",
         "arm64-apple-macosx14.0",
         "x86_64-apple-darwin23",
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -193,6 +194,16 @@ def object_triple(target: Target) -> str:
     return f"{target.triple}-elf" if is_macos and not target.own_objects else target.triple
 
 
+_EXTENDING = frozenset({"riscv64", "s390x"})
+"""Architectures whose conventions say so (RISC-V ABIs, 2.1; ELF Application Binary Interface s390x, 1.2.2)."""
+_OF_C = re.compile(r"^(?:declare|define) (?:i32|i64|ptr|void) @(?!llvm\.).*$", re.MULTILINE)
+
+
+def _extended(line: re.Match[str]) -> str:
+    """The first line of a function with attributes for its integers of 32 bits."""
+    return re.sub(r"(?<=[(,] )i32|(?<=\()i32", "i32 signext", re.sub(r"^(\w+) i32", r"\1 signext i32", line[0]))
+
+
 class _Tools:
     """LLVM's code generator and what makes its scalar passes, for one effort. Loops are vectorised and unrolled by the
     schedule, so LLVM's passes for it are off."""
@@ -206,7 +217,7 @@ class _Tools:
         layout = str(self.machine.target_data)
         is_other = layout.startswith("E") or any(part in layout for part in ("-p:32:", "m:o-", "m:w-"))
         self.layout = layout if is_other else ""
-        self.has_fma = target.has_fma
+        self.has_fma, self.extends_integers = target.has_fma, target.arch in _EXTENDING
         options = binding.create_pipeline_tuning_options(speed_level=self.level)
         options.loop_vectorization = False
         options.slp_vectorization = False
@@ -218,7 +229,9 @@ class _Tools:
         """A text as this machine needs it. LLVM's own layout of data is that of 64-bit machines with the low byte
         first and names as in ELF: others are named, as passes fold loads by it. Without fused multiply-adds a call of
         one would be a call of the C library for each lane; here products are rounded in between, if the machine does
-        so."""
+        so. Some conventions want integers of 32 bits extended to whole registers between functions of C."""
+        if self.extends_integers:
+            text = _OF_C.sub(_extended, text)
         if not self.has_fma:
             text = text.replace("@llvm.fma.", "@llvm.fmuladd.")
         return f'target datalayout = "{self.layout}"\n{text}' if self.layout else text

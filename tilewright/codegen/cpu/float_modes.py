@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tilewright.target.target import arch_of
 
-FLUSH_DENORMALS = {"x86_64": 0x8040, "aarch64": 1 << 24, "riscv64": 0}
-"""Bits of the modes that take denormal operands as zero and give zero for denormal results; RISC-V has none."""
+FLUSH_DENORMALS = {"x86_64": 0x8040, "aarch64": 1 << 24}
+"""Bits of the modes that take denormal operands as zero and give zero for denormal results; others have none."""
 
 
 def float_modes(triple: str) -> str:
@@ -47,7 +47,7 @@ define internal void @tw_set_float(i64 %modes) alwaysinline nounwind {
 }
 """
 
-# Nobody changes the rounding mode of RISC-V.
+# Nobody changes the rounding mode of the others.
 _NO_MODES = """
 define internal i64 @tw_get_float() alwaysinline nounwind {
   ret i64 0

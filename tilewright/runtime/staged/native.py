@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.runtime.arena import address_of
 from tilewright.runtime.errors import ExecutionError, InputError, NoMemoryError
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.staged import frame
 from tilewright.runtime.staged.program import RunNative, StagedProgram, steps_within
 from tilewright.runtime.storage.loader import StepsCode
@@ -84,7 +85,7 @@ class NativeSteps:
 
     def start_process(self) -> None:
         """Fresh state: after a fork, frames may be in use by threads that are gone."""
-        self._lock = threading.Lock()
+        self._lock = free_in_children(threading.Lock())
         self._frames = deque[_Frame]()
 
     def trim(self) -> None:

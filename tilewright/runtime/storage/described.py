@@ -16,13 +16,15 @@ from tilewright.runtime.storage.records import record
 @dataclass(frozen=True)
 class SectionRecord:
     """A section of a file: where it is, and its checksum (for code a blake2b-256, for weights a crc32; of a signed
-    file's weights the `digest` is a blake2b-256)."""
+    file's weights the `digest` is a blake2b-256). One in the store of a fleet is found there by its digest, `depth`
+    folders above."""
 
     kind: str
     offset: int
     size: int
     checksum: str
     digest: str = ""
+    depth: int = -1
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from math import copysign, inf
 
 import numpy as np
@@ -42,7 +43,7 @@ def literal(dtype: DType, value: float | int | bool) -> str:
         return f"0x{int.from_bytes(struct.pack('>d', number)):016X}"
     with np.errstate(over="ignore"):
         stored = np.array(value, np.float64).astype(dtype.storage)
-    bits = int.from_bytes(stored.tobytes(), "little")
+    bits = int.from_bytes(stored.tobytes(), sys.byteorder)
     return f"0xH{bits:04X}" if dtype is dt.f16 else str(bits)
 
 

@@ -202,4 +202,25 @@ RISCV64 = ElfMachine(
     },
 )  # fmt: skip
 
-ELF_MACHINES = (X86_64, AARCH64, RISCV64)
+
+def _halves(target: np.ndarray, place: np.ndarray) -> np.ndarray:
+    return (target - place) >> 1
+
+
+_BIG_NEAR = _integer(">i4")
+
+S390X = ElfMachine(
+    "s390x", 22, ">", 4096,
+    stub=b"\xc4\x18\0\0\0\0\x07\xf1",  # lgrl %r1, slot; br %r1
+    stub_places=((2, 19, 2),),
+    kinds={
+        5: RelocationKind("R_390_PC32", "symbol", _distance, _BIG_NEAR),
+        19: RelocationKind("R_390_PC32DBL", "symbol", _halves, _BIG_NEAR),
+        20: RelocationKind("R_390_PLT32DBL", "branch", _halves, _BIG_NEAR),
+        22: RelocationKind("R_390_64", "address", _itself, _integer(">i8")),
+        23: RelocationKind("R_390_PC64", "symbol", _distance, _integer(">i8")),
+        26: RelocationKind("R_390_GOTENT", "slot", _halves, _BIG_NEAR),
+    },
+)  # fmt: skip
+
+ELF_MACHINES = (X86_64, AARCH64, RISCV64, S390X)

@@ -30,7 +30,7 @@ _DARWIN = _System(monotonic_clock=6, set_mask=3, fault_signals=(4, 10, 8, 11))
 _WINDOWS = _System(monotonic_clock=1, set_mask=0, fault_signals=())
 """What is called as in POSIX there is brought by the library that the code is exported to (`exporters/library`)."""
 
-_FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+_FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "s390x": 238}
 _SUPPORTED = f"models run on Linux and macOS, on {', '.join(_FUTEX_NUMBER)}; on Windows inside of WSL"
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 _UL_COMPARE_AND_WAIT = 1
@@ -46,7 +46,7 @@ def platform_ir(triple: str) -> str:
         clock_ir(triple),
         _NO_SIGNALS if system is _WINDOWS else _signals(system),
         _sleep(arch) if linux else _SLEEP_WINDOWS if system is _WINDOWS else _SLEEP_DARWIN,
-        _PIN_LINUX if linux else _PIN_NOWHERE,
+        _pin(arch) if linux else _PIN_NOWHERE,
     ]
     return "\n".join(parts)
 
@@ -78,12 +78,6 @@ def _system(triple: str) -> _System:
         return _DARWIN
     if triple.endswith("windows-gnu"):
         return _WINDOWS
-    if not has_threads(triple):
-        raise TargetError(
-            "loops, branches and sizes that follow from values need the memory and the clock of a system, and "
-            "WebAssembly has none",
-            hint="fix what decides them (--constant, --shape), or run the model on another target",
-        )
     raise TargetError(f"no code can be made for the operating system of {triple}", hint=_SUPPORTED)
 
 
@@ -96,7 +90,7 @@ def _relax(arch: str) -> str:
         # inline assembly would need LLVM's assembly parser.
         declaration, body = "declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)"
     else:
-        # RISC-V's pause is an extension (Zihintpause) that the baseline lacks.
+        # RISC-V's pause is an extension (Zihintpause) that the baseline lacks; IBM Z has none.
         declaration, body = "", ""
     return f"""{declaration}
 define internal void @tw_relax() alwaysinline nounwind {{
@@ -107,8 +101,11 @@ define internal void @tw_relax() alwaysinline nounwind {{
 
 
 def clock_ir(triple: str) -> str:
-    """`tw_now`: a steady clock in nanoseconds."""
+    """`tw_now`: a steady clock in nanoseconds; in WebAssembly, which has none, it stands still."""
+    if not has_threads(triple):
+        return "\ndefine internal i64 @tw_now() nounwind {\n  ret i64 0\n}\n"
     return f"""
+declare i32 @clock_gettime(i32, ptr)
 define internal i64 @tw_now() nounwind {{
   %time = alloca {{ i64, i64 }}
   %ignored = call i32 @clock_gettime(i32 {_system(triple).monotonic_clock}, ptr %time)
@@ -152,12 +149,12 @@ def _sleep(arch: str) -> str:
     return f"""
 declare i64 @syscall(i64, ...)
 define internal void @tw_sleep(ptr %state) nounwind {{
-  %ignored = call i64 (i64, ...) @syscall(i64 {number}, ptr %state, i32 {_FUTEX_WAIT_PRIVATE},
-                                          i32 {ASLEEP}, ptr null)
+  %ignored = call i64 (i64, ...) @syscall(i64 {number}, ptr %state, i64 {_FUTEX_WAIT_PRIVATE},
+                                          i64 {ASLEEP}, ptr null)
   ret void
 }}
 define internal void @tw_wake(ptr %state) nounwind {{
-  %ignored = call i64 (i64, ...) @syscall(i64 {number}, ptr %state, i32 {_FUTEX_WAKE_PRIVATE}, i32 1)
+  %ignored = call i64 (i64, ...) @syscall(i64 {number}, ptr %state, i64 {_FUTEX_WAKE_PRIVATE}, i64 1)
   ret void
 }}
 """
@@ -198,6 +195,13 @@ define internal void @tw_restore_signals(ptr %old) nounwind {
 }
 """
 
+
+def _pin(arch: str) -> str:
+    """`tw_pin` on Linux: a set of CPUs is words of 64 bits."""
+    byte = 7 if arch == "s390x" else 0  # the low byte of a word is the last one
+    return _PIN_LINUX.replace("BYTE", str(byte))
+
+
 _PIN_LINUX = """
 declare i32 @sched_setaffinity(i32, i64, ptr)
 define internal void @tw_pin(i32 %cpu) nounwind {
@@ -207,7 +211,8 @@ entry:
   br i1 %valid, label %pin, label %done
 pin:
   call void @llvm.memset.p0.i64(ptr %set, i8 0, i64 128, i1 false)
-  %byte = lshr i32 %cpu, 3
+  %number = lshr i32 %cpu, 3
+  %byte = xor i32 %number, BYTE
   %bit = and i32 %cpu, 7
   %byte.at = getelementptr i8, ptr %set, i32 %byte
   %mask = shl i32 1, %bit

@@ -46,12 +46,15 @@ struct model_model {
   void **given;      /* memory of the model that outputs of the last run got */
   int states_lost;   /* a run failed while it wrote states in place */
 #ifndef TW_FREESTANDING
-  atomic_flag busy;
+  atomic_uint busy; /* 0, or 1 more than the forks of the process in which a thread is using it */
 #endif
 };
 
 #ifdef TW_FREESTANDING
 static text last_error;
+#if HAS_STEPS
+static model_model *running;
+#endif
 #else
 static _Thread_local text last_error;
 static _Thread_local model_model *running;

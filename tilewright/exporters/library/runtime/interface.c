@@ -18,6 +18,8 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   tw_status status = check_counts(output_count, outputs, error);
   if (!status) status = check_inputs(inputs, input_count, PLAN_READS_DATA, in_shapes, error);
   if (status) return status;
+  *needs = (tw_needs){lay_out(&measured, NULL), 0, 0, 0, 0};
+  needs->total = aligned(needs->model) + ALIGNMENT;
   number = choose(inputs);
   if (programs[number].steps) return unknown_size(error);
   for (size_t k = 0; k < INPUTS; k++) in_data[k].at = inputs[k].data;
@@ -30,7 +32,8 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   if (HAS_BROADCASTING && status == TW_BAD_INPUT && programs[PROGRAMS - 1].steps) return unknown_size(error);
   if (!status) status = describe_outputs(outputs, out_shapes, sizes, error);
   if (status) return status;
-  *needs = (tw_needs){lay_out(&measured, NULL), (size_t)found[0], (size_t)found[1], 0, 0};
+  needs->arena = (size_t)found[0];
+  needs->scratch = (size_t)found[1];
   size_t total = ALIGNMENT;
   int fits = add(&total, needs->model) && add(&total, needs->arena);
   for (int32_t k = 0; fits && k < threads; k++) fits = add(&total, needs->scratch);
@@ -124,7 +127,7 @@ tw_status model_create(const tw_options *given, model_model **made) {
     model->work_bytes = (size_t)(end - base) - bytes;
   }
 #ifndef TW_FREESTANDING
-  atomic_flag_clear(&model->busy);
+  atomic_init(&model->busy, 0);
 #endif
   tw_status status = begin(model, error);
   if (status) {
@@ -158,13 +161,32 @@ static tw_status run(model_model *model, const tw_tensor *inputs, size_t input_c
   return status;
 }
 
+#ifndef TW_FREESTANDING
+/* In a forked child: a thread of the parent was using the model, and left it half way. What it had is not freed, as
+   nobody knows what of it is whole. */
+static void abandon(model_model *model) {
+  lay_out(model, (unsigned char *)model);
+  model->is_planned = 0;
+  model->frame_program = PROGRAMS;
+  model->states_lost = STATES > 0;
+  if (model->options.memory) return;
+  forget_given(model);
+  model->work = NULL;
+  model->work_bytes = 0;
+}
+#endif
+
 /* What is busy says so by the status alone: its text would be written beside the other thread's. */
 static int enter(model_model *model) {
 #ifdef TW_FREESTANDING
   (void)model;
   return 1;
 #else
-  return !atomic_flag_test_and_set_explicit(&model->busy, memory_order_acquire);
+  unsigned own = atomic_load(&forks) + 1, found = 0;
+  while (!atomic_compare_exchange_weak_explicit(&model->busy, &found, own, memory_order_acquire, memory_order_relaxed))
+    if (found == own) return 0;
+  if (found) abandon(model);
+  return 1;
 #endif
 }
 
@@ -172,7 +194,7 @@ static tw_status leave(model_model *model, tw_status status) {
 #ifdef TW_FREESTANDING
   (void)model;
 #else
-  atomic_flag_clear_explicit(&model->busy, memory_order_release);
+  atomic_store_explicit(&model->busy, 0, memory_order_release);
 #endif
   return status;
 }
@@ -209,6 +231,10 @@ const char *model_error(const model_model *model) { return model ? model->error.
 
 void model_destroy(model_model *model) {
   if (!model) return;
+#ifndef TW_FREESTANDING
+  unsigned user = atomic_load(&model->busy);
+  if (user && user != atomic_load(&forks) + 1) abandon(model);
+#endif
 #if HAS_STEPS
   leave_frame(model);
 #endif
