@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 def compile_request(
     request: Request, options: Options, progress: OnProgress | None = None, *, session: Session,
-    on_objects: OnObjects | None = None,
+    on_objects: OnObjects | None = None, own_objects: bool = False,
 ) -> Artifact:
-    """From the model's file on, without the session's cache. The objects of its code are given to `on_objects`, which
-    links them in the place of an image of ours where the system has objects of its own. Raises ModelError,
-    UnsupportedError, OptionError."""
+    """From the model's file on, without the session's cache. The objects of which its code is linked are given to
+    `on_objects`; with `own_objects` they are of the format of the machine's system, and no image is linked where that
+    is not ELF. Raises ModelError, UnsupportedError, OptionError."""
     machine, plugins = session.machine(options), session.loaded_plugins
-    if on_objects is not None and isinstance(machine, Target) and system_of(machine.triple) == "macos":
+    if own_objects and isinstance(machine, Target) and system_of(machine.triple) == "macos":
         machine = replace(machine, own_objects=True)
     request = request.with_states_of(options)
 

@@ -113,14 +113,14 @@ class Target(Machine):
         return arch_of(self.triple)
 
     @property
-    def is_big_endian(self) -> bool:
-        """Whether the high byte of a number comes first in memory."""
-        return self.arch == "s390x"
-
-    @property
     def links_images(self) -> bool:
         """Whether an image can be linked of the code: WebAssembly and Windows have linkers and loaders of their own."""
         return not self.own_objects and self.arch != "wasm32" and system_of(self.triple) != "windows"
+
+    @property
+    def is_big_endian(self) -> bool:
+        """Whether the high byte of a number comes first in memory."""
+        return self.arch == "s390x"
 
     @property
     def f32_lanes(self) -> int:

@@ -46,7 +46,7 @@ def objects_for(target: str, model: Any = None) -> list[bytes]:
     made: list[bytes] = []
     compile_request(
         Request.of(mlp() if model is None else model, None, None), Options(target=target, cache=False),
-        session=Session(), on_objects=lambda files: made.extend(file.data for file in files),
+        session=Session(), on_objects=lambda files: made.extend(file.data for file in files), own_objects=True,
     )  # fmt: skip
     return made
 
@@ -92,7 +92,8 @@ def test_a_library_runs_in_wine(tmp_path: Path) -> None:
             model, tmp_path / f"{name}.dll", target="x86_64-windows", weights="beside" if name == "net" else "inside"
         )
         assert [path.name for path in made][:3] == [f"{name}.dll", f"{name}.h", f"{name}.dll.lib"]
-        build = [*ZIG, "-O1", "-s", f"-DMODEL={name}", "-include", f"{name}.h", str(HERE / "runner.c"), f"{name}.dll.lib"]
+        build = [*ZIG, "-O1", "-s", f"-DMODEL={name}", "-include", f"{name}.h", str(HERE / "runner.c")]
+        build.append(f"{name}.dll.lib")
         subprocess.run([*build, "-o", f"{name}.exe"], cwd=tmp_path, check=True, capture_output=True)
         (tmp_path / "inputs").write_bytes(_packed(x))
         in_wine(tmp_path, f"{name}.exe", "inputs", "outputs", "2")

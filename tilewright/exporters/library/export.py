@@ -86,7 +86,7 @@ def export(
         objects[:] = made
 
     request = Request.of(source, constants, shapes)
-    artifact = compile_request(request, chosen, progress, session=session, on_objects=keep)
+    artifact = compile_request(request, chosen, progress, session=session, on_objects=keep, own_objects=True)
     tell_of_failures(artifact, chosen)
     return write_library(artifact, objects, path, name, toolchain, weights=weights, freestanding=freestanding)
 
