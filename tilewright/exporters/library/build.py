@@ -270,6 +270,10 @@ _HOSTED = """#define _GNU_SOURCE
 #include <unistd.h>
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#include <sys/prctl.h>
+#ifndef PR_SVE_GET_VL
+#define PR_SVE_GET_VL 51
+#endif
 #endif
 
 #define TW_PUBLIC __attribute__((visibility("default")))
