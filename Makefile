@@ -31,6 +31,7 @@ test:
 # All cases of all tests, of which `make test` draws samples, and more fresh seeds. A run of all tests that ended before
 # its end goes on with those that have not passed; without .nightly it begins anew.
 nightly: SWEEPS = --sweeps $(if $(TESTS),,--resume "$(CURDIR)/.nightly")
+nightly: export TILEWRIGHT_TEST_WINE ?= $(CURDIR)/.wine
 nightly: test
 
 lint: .venv-lint/installed
@@ -67,4 +68,4 @@ dist:
 	@touch $@
 
 clean:
-	@rm -rf dist .venv-demo .venv-demo-llm .venv-dist .venv-docs .venv-lint .venv-test* .nightly
+	@rm -rf dist .wine .venv-demo .venv-demo-llm .venv-dist .venv-docs .venv-lint .venv-test* .nightly

@@ -19,7 +19,7 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.linking.link import link
 from tilewright.codegen.cpu.program.emit import program_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
-from tilewright.codegen.cpu.program.pool_platform import check_platform, has_threads
+from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
@@ -188,7 +188,7 @@ class CpuCode(ObjectMaker):
                 self.has_pool = True
 
     def image(self, objects: Sequence[bytes]) -> Image | None:
-        if not has_threads(self.machine.triple):  # WebAssembly has a linker and a loader of its own
+        if not self.machine.links_images:
             return None
         return link(objects, [f"the code of {file.kind} '{file.name}'" for file in self.files(objects)])
 

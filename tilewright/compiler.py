@@ -29,7 +29,7 @@ from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
 from tilewright.target.hardware import usable_cores
 from tilewright.target.machine import Machine
-from tilewright.target.target import Target
+from tilewright.target.target import Target, system_of
 
 T = TypeVar("T")
 
@@ -38,9 +38,12 @@ def compile_request(
     request: Request, options: Options, progress: OnProgress | None = None, *, session: Session,
     on_objects: OnObjects | None = None,
 ) -> Artifact:
-    """From the model's file on, without the session's cache. The objects of which its code is linked are given to
-    `on_objects`. Raises ModelError, UnsupportedError, OptionError."""
+    """From the model's file on, without the session's cache. The objects of its code are given to `on_objects`, which
+    links them in the place of an image of ours where the system has objects of its own. Raises ModelError,
+    UnsupportedError, OptionError."""
     machine, plugins = session.machine(options), session.loaded_plugins
+    if on_objects is not None and isinstance(machine, Target) and system_of(machine.triple) == "macos":
+        machine = replace(machine, own_objects=True)
     request = request.with_states_of(options)
 
     def compiled(module: Module, optional: OptionalSteps, report_step: OnProgress | None) -> Artifact:

@@ -17,6 +17,7 @@ from onnx import TensorProto
 from onnx import helper as h
 
 import tilewright
+from tests.exporters.library.test_export import loop
 from tests.staging.models import model_of
 
 pytestmark = pytest.mark.skipif(
@@ -90,6 +91,29 @@ def test_sizes_that_values_of_inputs_decide(tmp_path: Path) -> None:
     """
     found = in_node(model, tmp_path / "model v2 #1.wasm", script)
     assert found == [[[n, 4], 4 * n, True] for n in (2, 100000, 3)]
+
+
+def test_loops_take_and_use_memory_again(tmp_path: Path) -> None:
+    """Rows that a loop collects, in memory of the module that is behind what the page took, and before that again."""
+    script = """
+      const run = (data) => model.run({ x: { data: Float32Array.from(data), dims: [data.length] } });
+      for (let n = 0; n < 2000; n++) run(new Array(1 + n % 50).fill(0.01));
+      const before = model.code.memory.buffer.byteLength;
+      for (let n = 0; n < 2000; n++) run(new Array(1 + n % 50).fill(0.01));
+      const answer = [model.code.memory.buffer.byteLength - before];
+      for (const data of [[1, 2], [], new Array(300000).fill(1e-5), [0.001], [500, 1]]) {
+        const { y, count, rows } = run(data);
+        answer.push([Array.from(y.data.slice(0, 3)), Number(count.data[0]), rows.dims, rows.data.at(-1) ?? null]);
+      }
+    """
+    given = [np.array([1, 2]), np.zeros(0), np.full(300000, 1e-5), np.array([0.001]), np.array([500, 1])]
+    grown, *answers = in_node(loop(trips=40), tmp_path / "net.wasm", script)
+    assert grown == 0
+    model = tilewright.compile(loop(trips=40), threads=1)
+    for x, (first, number, dims, last) in zip(given, answers, strict=True):
+        y, count, rows = model(x.astype(np.float32))
+        assert first == y[:3].tolist() and number == count and dims == list(rows.shape)
+        assert last == (rows.reshape(-1)[-1] if rows.size else None)
 
 
 def test_inputs_that_are_none(tmp_path: Path) -> None:

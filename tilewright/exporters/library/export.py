@@ -21,8 +21,12 @@ from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
+from tilewright.target.target import system_of
 
-KINDS = (".so", ".a", ".o", ".wasm")
+KINDS = (".so", ".a", ".o", ".wasm", ".dll", ".lib", ".dylib")
+_OF_SYSTEMS = {"windows": (".dll", ".lib", ".a"), "macos": (".dylib", ".a", ".o")}
+"""What libraries of other systems than Linux are called."""
+_SHARED = (".so", ".dll", ".dylib")
 LARGEST_WITHIN = 1 << 30
 """Bytes of weights up to which a library has them itself unless it is told otherwise: what is linked reaches two
 gigabytes."""
@@ -50,7 +54,8 @@ def export(
     """Write a model (whatever `tilewright.compile` takes, with the same arguments and options) as a library to the file
     `output`, and give the files that were written: the library, its header, and the file of weights where there is one.
 
-    The suffix says what is made: a shared library (.so), a static one (.a), or one object file (.o). It has the kernels
+    The suffix says what is made: a shared library (.so; .dylib for macOS; .dll for Windows, with a .dll.lib for its
+    linkers), a static one (.a, .lib), or one object file (.o). It has the kernels
     of the model, a thread pool and little else, and needs the C library, its mathematics and threads; `freestanding`
     needs nothing at all, and has one thread and the caller's memory. Its functions begin with `name`, by default that
     of the file. `weights` are "inside" (by default up to one gigabyte), or "beside": in a file that processes map and
@@ -65,7 +70,7 @@ def export(
         raise OptionError(f"weights={weights!r:.80} is not allowed: 'inside' or 'beside'")
     if not isinstance(freestanding, bool):
         raise OptionError(f"freestanding={freestanding!r:.80} is not allowed: give True or False")
-    if freestanding and (weights == "beside" or path.suffix == ".so"):
+    if freestanding and (weights == "beside" or path.suffix in _SHARED):
         raise OptionError("a freestanding library opens no files and is not loaded: make a .a or .o, weights inside")
     chosen = Options.of(options, **fields)
     source = with_examples(model, example_inputs, example_kwargs, dynamic_shapes)
@@ -99,6 +104,13 @@ def write_library(
             f"'{path.name:.80}' is no name of a library for {artifact.target.cpu} ({artifact.target.triple})",
             hint="modules of WebAssembly end in .wasm, and have a target such as wasm-simd128",
         )
+    system = system_of(artifact.target.triple)
+    kinds = (".wasm",) if path.suffix == ".wasm" else _OF_SYSTEMS.get(system, (".so", ".a", ".o"))
+    if path.suffix not in kinds:
+        raise OptionError(
+            f"'{path.name:.80}' is no name of a library for {artifact.target.cpu} ({artifact.target.triple})",
+            hint=f"libraries for it end in {', '.join(kinds)}",
+        )
     freestanding = freestanding or path.suffix == ".wasm"
     is_beside = weights == "beside" or (weights is None and artifact.weight_bytes > LARGEST_WITHIN)
     if is_beside and freestanding:
@@ -106,12 +118,14 @@ def write_library(
     with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
         build = Build(Path(folder), artifact, objects, name, toolchain, freestanding=freestanding)
         targets = [file for file, *_ in _targets(path, name)]
-        made = build.made(path.suffix, targets[2].name if is_beside or path.suffix == ".wasm" else "")
+        made = build.made(path.suffix, targets[2].name if is_beside or path.suffix == ".wasm" else "", path.name)
+        if path.suffix == ".dll":
+            targets.insert(2, path.with_name(f"{path.name}.lib"))
         written = tuple(targets[: len(made)])
         for source, target in reversed(list(zip(made, written, strict=True))):
             with replacing(target) as file, open(source, "rb") as content:
                 shutil.copyfileobj(content, file)
-            os.chmod(target, 0o755 if target.suffix == ".so" else 0o644)
+            os.chmod(target, 0o755 if target.suffix in _SHARED else 0o644)
         return written
 
 
@@ -142,6 +156,9 @@ def _name(path: Path, given: str | None) -> str:
 _LONGEST = 64
 
 
+_BEGINS = (b"\x7fELF", b"!<arch>", b"\0asm", b"MZ", b"\xcf\xfa\xed\xfe")
+
+
 def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
     """What is written: the library, its header, and its weights or a module of JavaScript, with what may be replaced
     there."""
@@ -150,7 +167,7 @@ def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
     if path.suffix == ".wasm":
         third = (script, "a module of a model", lambda begins: begins.startswith(b"// Running the "))
     return [
-        (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>", b"\0asm"))),
+        (path, "a library", lambda begins: begins.startswith(_BEGINS)),
         (path.with_name(f"{name}.h"), "a header of a model", lambda begins: begins.startswith(b"/* The C interfa")),
         third,
     ]

@@ -42,6 +42,7 @@ from tilewright.loops.sums.second_factors import Columns
 from tilewright.schedule.estimates import Counted
 from tilewright.schedule.gemm.contraction import Contraction, Tiled, is_contraction, tile_reader
 from tilewright.schedule.gemm.dequantize import (
+    PAIR,
     Dequantized,
     are_floats,
     groups_of_factors,
@@ -205,7 +206,7 @@ def _codes_of_panel(
         return Dequantized(vectors_of(s, loops, lanes), None), step
     depth, *others = loops
     outer, taken = tile_loop(s, depth, min(together, dot.group))
-    return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together), step
+    return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together, together > PAIR), step
 
 
 def _steps_of_panel(s: Schedule, columns: Columns, panel: Op, step: Op, lanes: int) -> TileSums:

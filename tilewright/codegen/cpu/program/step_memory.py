@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.program.pool_platform import clock_ir
+from tilewright.codegen.cpu.program.pool_platform import clock_ir, has_threads
 from tilewright.runtime.staged import frame
 
 HEADER = 64
@@ -24,12 +24,15 @@ MOST_BYTES = 1 << 46
 
 
 def step_memory_ir(triple: str) -> str:
-    """The functions above, and `tw_now`, for a target triple."""
-    return f"""
+    """The functions above, and `tw_now`, for a target triple. In WebAssembly the library brings what allocates."""
+    text = _STEP_MEMORY.replace("CLOCK", clock_ir(triple))
+    return text if has_threads(triple) else text.replace("@posix_memalign(", "@tw_memalign(")
+
+
+_STEP_MEMORY = f"""
 declare i32 @posix_memalign(ptr, i64, i64)
 declare void @free(ptr)
-declare i32 @clock_gettime(i32, ptr)
-{clock_ir(triple)}
+CLOCK
 define internal ptr @tw_allocated(i64 %bytes) nounwind {{
 entry:
   %at = alloca ptr

@@ -54,6 +54,9 @@ struct model_model {
 
 #ifdef TW_FREESTANDING
 static text last_error;
+#if HAS_STEPS
+static model_model *running;
+#endif
 #else
 static _Thread_local text last_error;
 static _Thread_local model_model *running;

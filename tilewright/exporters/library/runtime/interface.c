@@ -18,6 +18,8 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   tw_status status = check_counts(output_count, outputs, error);
   if (!status) status = check_inputs(inputs, input_count, PLAN_READS_DATA, in_shapes, error);
   if (status) return status;
+  *needs = (tw_needs){lay_out(&measured, NULL), 0, 0, 0, 0};
+  needs->total = aligned(needs->model) + ALIGNMENT;
   number = choose(inputs);
   if (programs[number].steps) return unknown_size(error);
   for (size_t k = 0; k < INPUTS; k++) in_data[k].at = inputs[k].data;
@@ -30,7 +32,8 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   if (HAS_BROADCASTING && status == TW_BAD_INPUT && programs[PROGRAMS - 1].steps) return unknown_size(error);
   if (!status) status = describe_outputs(outputs, out_shapes, sizes, error);
   if (status) return status;
-  *needs = (tw_needs){lay_out(&measured, NULL), (size_t)found[0], (size_t)found[1], 0, 0};
+  needs->arena = (size_t)found[0];
+  needs->scratch = (size_t)found[1];
   size_t total = ALIGNMENT;
   int fits = add(&total, needs->model) && add(&total, needs->arena);
   for (int32_t k = 0; fits && k < threads; k++) fits = add(&total, needs->scratch);

@@ -63,6 +63,70 @@ static int32_t usable_cpus(void) {
 }
 #endif
 
+#ifdef __wasm__
+/* Products of 128 bits, which compilers take for overflows of those of 64. */
+typedef union wide {
+  __int128 whole;
+  uint64_t half[2]; /* the low one first */
+} wide;
+
+__int128 __multi3(__int128 one, __int128 other);
+__int128 __multi3(__int128 one, __int128 other) {
+  wide a = {.whole = one}, b = {.whole = other}, found;
+  uint64_t mask = 0xffffffffu, a0 = a.half[0] & mask, a1 = a.half[0] >> 32, b0 = b.half[0] & mask, b1 = b.half[0] >> 32;
+  uint64_t low = a0 * b0, middle = a1 * b0 + (low >> 32), other_middle = a0 * b1 + (middle & mask);
+  found.half[0] = other_middle << 32 | (low & mask);
+  found.half[1] = a1 * b1 + (middle >> 32) + (other_middle >> 32) + a.half[0] * b.half[1] + a.half[1] * b.half[0];
+  return found.whole;
+}
+#endif
+
+#if defined(__wasm__) && HAS_STEPS
+/* Memory for values whose sizes nobody knows before: blocks of a few sizes (four between powers of two, each a multiple
+   of 64 bytes), which are used again. New ones are taken from the end of the module's memory. */
+#define HEAP_HEADER 64
+typedef struct block {
+  struct block *next;
+  size_t list;
+} block;
+static block *heap_free[8 * 32];
+static size_t heap_at, heap_end;
+
+int32_t model_tw_memalign(void **at, int64_t alignment, int64_t bytes) TW_SYMBOL("tw_memalign");
+int32_t model_tw_memalign(void **at, int64_t alignment, int64_t bytes) {
+  size_t step = ALIGNMENT, list = 0, size;
+  (void)alignment; /* that of all */
+  if (bytes > INT32_MAX - 65536) return 1;
+  for (; step * 8 <= (size_t)bytes; step *= 2) list += 8;
+  size = COUNT(((size_t)bytes + step - 1) / step) * step;
+  list += size / step - 1;
+  block *found = heap_free[list];
+  if (found) {
+    heap_free[list] = found->next;
+  } else {
+    if (heap_end - heap_at < HEAP_HEADER + size) {
+      size_t pages = (HEAP_HEADER + size + 65535) / 65536, first = __builtin_wasm_memory_grow(0, pages);
+      if (first == SIZE_MAX) return 1;
+      if (first * 65536 != heap_end) heap_at = first * 65536;
+      heap_end = (first + pages) * 65536;
+    }
+    found = (block *)heap_at;
+    heap_at += HEAP_HEADER + size;
+    found->list = list;
+  }
+  *at = (unsigned char *)found + HEAP_HEADER;
+  return 0;
+}
+
+void model_tw_free(void *memory) TW_SYMBOL("free");
+void model_tw_free(void *memory) {
+  if (!memory) return;
+  block *given = (block *)((unsigned char *)memory - HEAP_HEADER);
+  given->next = heap_free[given->list];
+  heap_free[given->list] = given;
+}
+#endif
+
 /* The CPU */
 
 #ifdef TW_CPU_FEATURES

@@ -79,7 +79,8 @@ typedef struct tw_options {
   const char *weights;  /* the file of weights; null: beside the library, under the name it was exported with */
   void *memory;         /* memory of the caller that all of the model is in; null: the library allocates */
   size_t memory_bytes;
-  int (*proceed)(void *user); /* asked now and then by loops of the model: 0 ends the run; null: never asked */
+  int (*proceed)(void *user); /* asked now and then by loops of the model (in WebAssembly
+                                 never): 0 ends the run; null: never asked */
   void *user;
 } tw_options;
 #endif
@@ -94,7 +95,7 @@ TW_PUBLIC const tw_model_info *model_info(void);
 
 /* The shapes of the outputs (data and bytes of these tensors are left alone) and the memory that a run on inputs of
    these shapes needs with so many threads. Inputs need data only where sizes are read from them; states are taken as
-   they are before the first run. */
+   they are before the first run. With TW_UNKNOWN_SIZE the needs are the model's own alone. */
 TW_PUBLIC tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *outputs,
                                size_t output_count, int32_t threads, tw_needs *needs);
 

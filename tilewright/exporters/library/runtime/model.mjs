@@ -18,7 +18,7 @@ const DTYPES = [
   "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
 ];
 
-const TENSOR = 144, SHAPE_AT = 16, OPTIONS = 32, PAGE = 65536, NO_MEMORY = 4;
+const TENSOR = 144, SHAPE_AT = 16, OPTIONS = 32, PAGE = 65536, NO_MEMORY = 4, UNKNOWN_SIZE = 9;
 
 const array_of = (dtype) => ARRAYS[dtype] ?? Uint8Array;
 const parts_of = (dtype) => (dtype.startsWith("complex") ? 2 : 1);
@@ -43,6 +43,7 @@ export class Model {
   constructor(code) {
     this.code = code;
     this.end = align(code.__heap_base.value);
+    this.limit = code.memory.buffer.byteLength;
     const info = code.model_info(), words = (k) => this.view().getUint32(info + 4 * k, true);
     this.name = this.text(words(1));
     this.target = this.text(words(2));
@@ -72,10 +73,14 @@ export class Model {
   }
 
   take(bytes, at = this.end) {
-    const end = align(at + bytes), memory = this.code.memory;
-    const missing = end - memory.buffer.byteLength;
-    if (missing > 0) memory.grow(Math.ceil(missing / PAGE));
-    this.end = end;
+    const memory = this.code.memory, size = memory.buffer.byteLength;
+    if (align(at + bytes) > this.limit) {
+      if (size > this.limit) at = size; // the code has memory of its own there
+      const missing = align(at + bytes) - size;
+      if (missing > 0) memory.grow(Math.ceil(missing / PAGE));
+      this.limit = memory.buffer.byteLength;
+    }
+    this.end = align(at + bytes);
     return at;
   }
 
@@ -168,7 +173,7 @@ export class Model {
     const status = code.model_plan(
       this.input_tensors, inputs.length, this.output_tensors, outputs.length, 1, this.needs,
     );
-    if (status) this.fail(status, 0);
+    if (status && status !== UNKNOWN_SIZE) this.fail(status, 0);
     const total = this.view().getUint32(this.needs + 16, true);
     if (!this.model || total > this.memory.bytes) this.create(total);
     this.shapes = shapes;

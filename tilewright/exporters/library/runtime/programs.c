@@ -184,7 +184,7 @@ static tw_status no_memory(text *error, size_t bytes) {
   return TW_NO_MEMORY;
 }
 
-#ifndef TW_FREESTANDING
+#if !defined(TW_FREESTANDING) || HAS_STEPS
 /* Memory that is freed may be the caller's next. */
 static void forget_given(model_model *model) {
   for (size_t k = 0; k < OUTPUTS; k++) model->given[k] = NULL;
@@ -428,9 +428,13 @@ static void keep_states(model_model *model, const steps *of, const tw_tensor *in
 }
 
 static int64_t now(void) {
+#ifdef TW_FREESTANDING
+  return 0;
+#else
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+#endif
 }
 
 static void fill_slots(model_model *model, const steps *of, const tw_tensor *inputs) {
