@@ -118,8 +118,8 @@ class States:
                 for memory in filter(None, map(self._memory_of, grown)):
                     memory.settle(rows)
         for number, counter in self._windows:
-            if (memory := self._memory_of(number)) is not None:
-                memory.advance(int(self.current[counter].reshape(-1)[0]))
+            if (windowed := self._memory_of(number)) is not None:
+                windowed.advance(int(self.current[counter].reshape(-1)[0]))
 
     def _go_back(self, counter: int, value: int) -> None:
         memory = (self._memory_of(number) for number, own in self._windows if own == counter)
