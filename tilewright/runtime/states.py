@@ -115,8 +115,8 @@ class States:
             rows = int(self.current[counter].reshape(-1)[0])
             if rows // LOOK_EVERY != self._looked[counter]:
                 self._looked[counter] = rows // LOOK_EVERY
-                for memory in filter(None, map(self._memory_of, grown)):
-                    memory.settle(rows)
+                for settling in filter(None, map(self._memory_of, grown)):
+                    settling.settle(rows)
         for number, counter in self._windows:
             if (windowed := self._memory_of(number)) is not None:
                 windowed.advance(int(self.current[counter].reshape(-1)[0]))
