@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from tilewright.cost.conv.cascades import CYCLES_OF_A_PIECE, MOST_KERNELS, MOST_OPS, PIECES, cycles_of_copy
+from tilewright.cost.conv.cascades import (
+    CYCLES_OF_A_PIECE,
+    MOST_KERNELS,
+    MOST_OPS,
+    PIECES,
+    TOO_MUCH,
+    cycles_of_copy,
+)
 from tilewright.graph.cascades.links import FUSED, Link
 from tilewright.graph.cascades.rows import NoRows
 from tilewright.graph.cascades.steps import (
@@ -132,11 +139,17 @@ class FusedProgram:
         cascade = self.cascade(i, j)
         assert cascade is not None
         if (i, j, pieces) not in self.tried:
-            steps = cascade.steps(pieces)
-            peak = peak_of(cascade, steps, self.returned)
-            values = tuple(dict.fromkeys(b.value for b in peak.buffers))
-            self.tried[i, j, pieces] = _Tried(peak.bytes, _cycles(steps, len(cascade.ops)), values)
+            self.tried[i, j, pieces] = self._tried(cascade, pieces)
         return self.tried[i, j, pieces]
+
+    def _tried(self, cascade: Cascade, pieces: int) -> _Tried:
+        try:
+            steps = cascade.steps(pieces)
+        except NoRows:  # a kernel joins rows with others, and pieces would cut them
+            return _Tried(TOO_MUCH, inf, ())
+        peak = peak_of(cascade, steps, self.returned)
+        values = tuple(dict.fromkeys(b.value for b in peak.buffers))
+        return _Tried(peak.bytes, _cycles(steps, len(cascade.ops)), values)
 
 
 def _roots(ops: Sequence[Op]) -> Mapping[Value, Value]:
