@@ -187,3 +187,14 @@ def test_one_row_and_two_do_not_ask_for_whole_bytes() -> None:
 def test_depths_of_no_whole_groups_are_multiplied_as_words() -> None:
     steps = kernel_info(scheduled(product_of("scales of columns", 66, 96))).schedule
     assert any("round_terms(" in step for step in steps) and not any("pieces=" in step for step in steps)
+
+
+def test_one_row_and_two_do_not_ask_for_bfloat16() -> None:
+    """Which they only extend: four rows do, as they multiply in bursts."""
+    w = RNG.standard_normal((768, 384)).astype(dt.bf16.storage)
+    asked = {}
+    for rows in (1, 2, 4):
+        module = oracle.build([tensor(dt.f32, (sym(rows), 768))], lambda x: contract.matmul(x, f32(w)))
+        steps = kernel_info(scheduled(module, "zen4,l2=1024,l3=2048")).schedule
+        asked[rows] = sum("prefetch(" in step for step in steps)
+    assert asked[1] == asked[2] == 0 < asked[4]
