@@ -10,10 +10,10 @@ ALIGNMENT = 64
 
 CYCLES_OF_A_PIECE = 400
 """Cycles that a kernel takes more for each further piece of its rows: it is called once more, reads its weights again,
-and fills fewer tiles (depthwise and pointwise convolutions of 48 channels and fewer, Zen 5)."""
+and fills fewer tiles. Assumed, not measured."""
 
 MOST_OPS = 48
-"""Kernels and views of one cascade, at most: longer ones keep more rows between their kernels than they save."""
+"""Kernels and views of one cascade, at most, so that few are tried. Assumed, not measured."""
 
 PIECES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 1 << 20)
 """In how many pieces tensors of a cascade are tried; with the last one each row is a piece."""
