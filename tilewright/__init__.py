@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tilewright.runtime import load_fleet as load_fleet
     from tilewright.runtime import sign as sign
     from tilewright.runtime.errors import ArtifactError as ArtifactError
+    from tilewright.runtime.errors import CancelledError as CancelledError
     from tilewright.runtime.errors import ExecutionError as ExecutionError
     from tilewright.runtime.errors import InputError as InputError
     from tilewright.runtime.errors import NoMemoryError as NoMemoryError
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
     "BudgetError": "tilewright.quantization.result",
+    "CancelledError": "tilewright.runtime.errors",
     "Certificate": "tilewright.quantization.certificate",
     "Difference": "tilewright.comparison.errors",
     "ExecutionError": "tilewright.runtime.errors",

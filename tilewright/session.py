@@ -333,10 +333,14 @@ class Session:
         # all weights are read for their checksum once, not at each start
         about = f"weights of {key}: {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
         is_sound = self._notes.read(about) is not None
-        # mapped: whoever writes here replaces files by renaming, or deletes them
+        # mapped: whoever writes here replaces files by renaming, or deletes them; but for decoders, which read all
+        # weights for each token, and that takes longer from the small pages of a file than from memory of their own
         artifact = Artifact.load(file, check_weights=not is_sound, mmap=True)
         if not is_sound and _is_settled(stat.st_mtime_ns):
             self._notes.write(about, b"sound")
+        if any(state.counter for state in artifact.states):
+            with contextlib.suppress(ArtifactError):  # without memory for a copy
+                return Artifact.load(file, check_weights=False)
         return artifact
 
     def entries(self) -> list[Entry]:

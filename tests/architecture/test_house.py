@@ -39,14 +39,15 @@ ROOMS: dict[str, set[str]] = {
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {
-    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "link", "quantization",
-    "requested", "stages", "tilewright",
+    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting", "link",
+    "quantization", "requested", "stages", "tilewright",
 }  # fmt: skip
 ROOMS |= {
     "back_end": ALL,
     "link": ALL,
     "requested": {"frontends", "ir", "ops", "options", "runtime", "session"},
     "compilation": ALL,
+    "fitting": {"compilation", "graph", "ir", "passes", "program", "runtime"},
     "compiler": ALL,
     "stages": ALL,
     "checks": {

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.asm.arm import describe as arm
-from tilewright.asm.effects import Describe, Effects
+from tilewright.asm.arm import describer as describer_of_arm
+from tilewright.asm.effects import Describe, Described, Effects
+from tilewright.asm.ibm_z import describe as ibm_z
 from tilewright.asm.listing import annotated
 from tilewright.asm.loops import find_loops
 from tilewright.asm.parse import Instruction, parse_assembly
 from tilewright.asm.report import report_assembly
+from tilewright.asm.riscv import describer as describer_of_riscv
 from tilewright.asm.x86 import describe as x86
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.ir.diag import UnsupportedError
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
+
+arm = describer_of_arm(parse_target("neoverse-n1"))
+sve = describer_of_arm(parse_target("neoverse-v1-sve"))
+
+
+def riscv(instruction: Instruction) -> Described:
+    """After an instruction that makes groups of four registers."""
+    describe = describer_of_riscv(parse_target("riscv64-v"))
+    describe(Instruction("vsetivli", ("zero", "16", "e32", "m4", "ta", "ma")))
+    return describe(instruction)
+
 
 X86 = """
 \t.text
@@ -176,6 +189,34 @@ def test_what_an_iteration_does_on_arm() -> None:
         (arm, "str\tx0, [sp, #8]", {}, 0),
         (arm, "bl\texpf", {"calls": 1}, 0),
         (arm, "cbnz\tx0, .LBB0_1", {"branches": 1}, 0),
+        (sve, "fmla\tz31.s, p0/m, z9.s, z8.s", {"arithmetic": 1, "multiply_adds": 1}, 256),
+        (sve, "ld1w\t{ z0.s }, p0/z, [x1, x2, lsl #2]", {"loads": 1}, 256),
+        (sve, "ld1rw\t{ z0.s }, p0/z, [x1]", {"broadcasts": 1}, 256),
+        (sve, "str\tz1, [sp, #21, mul vl]", {"stores": 1, "spills": 1}, 256),
+        (sve, "sdot\tz0.s, z1.b, z2.b", {"arithmetic": 1, "multiply_adds": 1}, 256),
+        (riscv, "vfmacc.vf\tv28, fa5, v4", {"arithmetic": 4, "multiply_adds": 4}, 128),
+        (riscv, "vmacc.vx\tv28, a2, v4", {"arithmetic": 4, "multiply_adds": 4}, 128),
+        (riscv, "vle32.v\tv4, (a1)", {"loads": 4}, 128),
+        (riscv, "vlse32.v\tv4, (a1), zero", {"broadcasts": 4}, 128),
+        (riscv, "vlse32.v\tv4, (a1), a2", {"loads": 4}, 128),
+        (riscv, "vluxei64.v\tv4, (a1), v8", {"gathers": 4}, 128),
+        (riscv, "vs2r.v\tv4, (a1)", {"stores": 2, "spills": 2}, 128),
+        (riscv, "vl1re32.v\tv4, (a1)", {"loads": 1, "spills": 1}, 128),
+        (riscv, "flw\tfa5, 0(a0)", {"broadcasts": 1}, 32),
+        (riscv, "fmadd.d\tfa0, fa1, fa2, fa3", {"arithmetic": 1, "multiply_adds": 1}, 64),
+        (riscv, "bnez\ta1, .LBB0_6", {"branches": 1}, 0),
+        (riscv, "call\texpf", {"calls": 1}, 0),
+        (ibm_z, "vfmasb\t%v20, %v11, %v12, %v20", {"arithmetic": 1, "multiply_adds": 1}, 128),
+        (ibm_z, "vmalf\t%v30, %v12, %v11, %v30", {"arithmetic": 1, "multiply_adds": 1}, 128),
+        (ibm_z, "vlrepf\t%v12, 1024(%r3)", {"broadcasts": 1}, 128),
+        (ibm_z, "vl\t%v8, 48(%r13,%r9)", {"loads": 1}, 128),
+        (ibm_z, "vlm\t%v0, %v3, 160(%r15)", {"loads": 4, "spills": 4}, 128),
+        (ibm_z, "vst\t%v8, 176(%r15), 3", {"stores": 1, "spills": 1}, 128),
+        (ibm_z, "vlef\t%v8, 0(%r1), 2", {"lane_moves": 1}, 128),
+        (ibm_z, "wfmasb\t%f0, %f1, %f2, %f0", {"arithmetic": 1, "multiply_adds": 1}, 32),
+        (ibm_z, "ld\t%f0, 0(%r1)", {"loads": 1}, 64),
+        (ibm_z, "cgijlh\t%r8, 0, .LBB0_1", {"branches": 1}, 0),
+        (ibm_z, "brasl\t%r14, expf@PLT", {"calls": 1}, 0),
     ],
 )  # fmt: skip
 def test_instructions_are_known(describe: Describe, text: str, counts: dict[str, int], bits: int) -> None:
@@ -229,9 +270,9 @@ def test_functions_for_macos_are_found(triple: str) -> None:
 
 
 def test_other_instruction_sets_are_refused() -> None:
-    other = Target("board", "riscv64-unknown-linux-gnu", "generic", (), 128, 32)
+    other = Target("board", "wasm32-unknown-unknown", "generic", (), 128, 32)
     with pytest.raises(
-        UnsupportedError, match=r"machine code of riscv64 \(target 'board'\) cannot be read"
+        UnsupportedError, match=r"machine code of wasm32 \(target 'board'\) cannot be read"
     ) as error:
         report_assembly("", other)
-    assert "x86_64, aarch64" in str(error.value)
+    assert "x86_64, aarch64, riscv64, s390x" in str(error.value)

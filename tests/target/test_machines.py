@@ -23,7 +23,9 @@ from tilewright.target.named import NAMED
 X86 = [name for name, target in NAMED.items() if target.arch == "x86_64"]
 RISC_V = [name for name, target in NAMED.items() if target.arch == "riscv64"]
 WASM = [name for name, target in NAMED.items() if target.arch == "wasm32"]
-ARM = [name for name, target in NAMED.items() if target.arch == "aarch64"]
+SVE = [name for name, target in NAMED.items() if "sve" in target.features]
+ARM = [name for name, target in NAMED.items() if target.arch == "aarch64" and name not in SVE]
+IBM_Z = [name for name, target in NAMED.items() if target.arch == "s390x"]
 
 
 def product() -> onnx.ModelProto:
@@ -57,6 +59,19 @@ def test_arm_machines_multiply_in_vectors_of_neon(name: str) -> None:
     # macOS's assembler writes `fmla.4s v0, v1, v2[0]`, others `fmla v0.4s, v1.4s, v2.s[0]`
     assert len(re.findall(r"\bfmla(?:\.4s\s+v\d+|\s+v\d+\.4s),", text)) >= 16
     assert not re.search(r"\bz\d+\.[bhsd]\b", text)  # registers of SVE
+
+
+@pytest.mark.parametrize("name", SVE)
+def test_arm_machines_multiply_in_vectors_of_sve(name: str) -> None:
+    (text,) = programs(product(), "asm", options=Options(target=name)).values()
+    assert len(re.findall(r"\bfml?ad?\s+z\d+\.s, p\d/m", text)) >= 16
+    assert not re.search(r"\bfml?a\s+v|\[sp, #\d+, mul vl\]", text)  # neither NEON nor spills
+
+
+@pytest.mark.parametrize("name", IBM_Z)
+def test_ibm_z_multiplies_in_vectors(name: str) -> None:
+    (text,) = programs(product(), "asm", options=Options(target=name)).values()
+    assert len(re.findall(r"\bvfmasb\s", text)) >= 8 and "fmaf" not in text
 
 
 @pytest.mark.parametrize("name", RISC_V)

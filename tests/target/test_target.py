@@ -69,13 +69,32 @@ def test_host_without_avx512_gets_narrow_registers_and_says_what_is_absent() -> 
     assert "-avx512f" in target.feature_text and "+avx2" in target.feature_text
 
 
-@pytest.mark.parametrize("name", sorted(name for name, target in NAMED.items() if target.arch != "wasm32"))
+HOSTS = sorted(name for name, t in NAMED.items() if t.arch != "wasm32" and "sve" not in t.features)
+
+
+@pytest.mark.parametrize("name", HOSTS)
 def test_host_has_the_facts_of_the_named_target_of_its_core(name: str) -> None:
     known = NAMED[name]
     features = dict.fromkeys(known.features, True)
     host = make_host(known.triple, known.cpu, features, known.caches, known.cores)
     assert set(host.features) == set(known.features)
     assert replace(host, name=name, features=known.features, absent=known.absent) == known
+
+
+def test_a_host_with_sve_is_driven_as_one_with_neon() -> None:
+    known = NAMED["neoverse-v1"]
+    features = dict.fromkeys(NAMED["neoverse-v1-sve"].features, True)
+    host = make_host(known.triple, known.cpu, features, known.caches, known.cores)
+    assert (set(host.features), host.vector_bits, host.function_attributes) == (set(known.features), 128, "")
+    assert "-sve" in host.feature_text.split(",") and "sve256" not in host.feature_text
+
+
+def test_code_with_sve_is_for_one_length_of_vectors() -> None:
+    for name, bits in (("neoverse-v1-sve", 256), ("a64fx", 512)):
+        target = NAMED[name]
+        assert target.vector_bits == bits and target.function_attributes == f"vscale_range({bits // 128},{bits // 128})"
+        assert f"sve{bits}" in target.features and f"sve{bits}" not in target.feature_text
+    assert parse_target("neoverse-v1,+sve").function_attributes == ""
 
 
 def test_cores_that_halve_wide_vectors_begin_half_as_many() -> None:

@@ -10,7 +10,7 @@ from tilewright.asm.parse import MachineFunction, parse_assembly
 from tilewright.asm.report import KernelReport, LoopReport, instructions_of, report_function
 from tilewright.target.target import Target
 
-_COMMENT = {"x86_64": "#", "aarch64": "//"}
+_COMMENT = {"x86_64": "#", "aarch64": "//", "riscv64": "#", "s390x": "#"}
 
 
 def annotated(text: str, target: Target) -> str:

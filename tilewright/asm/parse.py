@@ -17,8 +17,13 @@ _END_OF_FUNCTION = re.compile(r"\.Lfunc_end|\s*\.(section|subsections_via_symbol
 _NESTED = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
 
 _RETURNS = frozenset({"ret", "retq", "ud2", "brk"})
-_BRANCH = re.compile(r"j[a-z]+|b(\.[a-z]+)?|br|[ct]bn?z")
-_UNCONDITIONAL = frozenset({"jmp", "jmpq", "b", "br"})
+_RETURN_OF_IBM_Z = ("br", ("%r14",))
+_BRANCH = re.compile(
+    r"j[a-z]*|b(\.[a-z]+)?|br|[ct]bn?z"  # x86, AArch64
+    r"|b(eq|ne|lt|ge|gt|le)(z|u)?"  # RISC-V
+    r"|cl?g?[ri]j[a-z]*|brctg?|brx(h|le)g?"  # IBM Z
+)
+_UNCONDITIONAL = frozenset({"jmp", "jmpq", "b", "br", "j", "jr"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Instruction:
 
     @property
     def is_return(self) -> bool:
-        return self.mnemonic in _RETURNS
+        return self.mnemonic in _RETURNS or (self.mnemonic, self.operands) == _RETURN_OF_IBM_Z
 
     @property
     def is_branch(self) -> bool:

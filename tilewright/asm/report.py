@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tilewright.asm.arm import describe as describe_arm
+from tilewright.asm.arm import describer as arm
 from tilewright.asm.effects import Describe, Described, Effects, total
+from tilewright.asm.ibm_z import describe as describe_ibm_z
 from tilewright.asm.loops import MachineLoop, find_loops
 from tilewright.asm.parse import MachineFunction, parse_assembly
+from tilewright.asm.riscv import describer as riscv
 from tilewright.asm.x86 import describe as describe_x86
 from tilewright.ir.diag import UnsupportedError
 from tilewright.target.target import Pipes, Target
 
-_DESCRIBE: dict[str, Describe] = {"x86_64": describe_x86, "aarch64": describe_arm}
+_DESCRIBERS: dict[str, Callable[[Target], Describe]] = {
+    "x86_64": lambda _: describe_x86,
+    "aarch64": arm,
+    "riscv64": riscv,
+    "s390x": lambda _: describe_ibm_z,
+}
 _LOOP_NAME = re.compile(r"loop\.(.+?)\.\d+")
 
 
@@ -65,12 +72,12 @@ def report_assembly(text: str, target: Target) -> tuple[KernelReport, ...]:
 
 def instructions_of(target: Target) -> Describe:
     """What knows the target's instructions; UnsupportedError where nothing does."""
-    if target.arch not in _DESCRIBE:
+    if target.arch not in _DESCRIBERS:
         raise UnsupportedError(
             f"machine code of {target.arch} (target '{target.name}') cannot be read",
-            hint=f"it can for {', '.join(_DESCRIBE)}",
+            hint=f"it can for {', '.join(_DESCRIBERS)}",
         )
-    return _DESCRIBE[target.arch]
+    return _DESCRIBERS[target.arch](target)
 
 
 def report_function(function: MachineFunction, describe: Describe, target: Target) -> KernelReport:
@@ -101,7 +108,7 @@ def _report_loop(
     sums = [d for d in found if d.effects.multiply_adds]
     bounds = _bounds(effects, _longest_chain(found), target.pipes)
     bound = max(bounds, key=lambda name: bounds[name])
-    width = sum(d.bits for d in sums) / target.vector_bits / target.pipes.multiply_adds
+    width = sum(d.bits * d.effects.multiply_adds for d in sums) / target.vector_bits / target.pipes.multiply_adds
     header = function.blocks[loop.header]
     return LoopReport(
         name=_name(function, loop),

@@ -6,10 +6,11 @@ share of one, as all of them compute. Pipes and bandwidth are of AMD's and Arm's
 core ("SOG"), Intel's Optimization Reference Manual, the tables of uops.info (x86), Dougall Johnson's measurements of
 Firestorm (Apple M1), and, where none of these tells, what is said beside the entry.
 
-Only x86-64 cores have been measured here; the others are taken from their documents. Cores with SVE (Neoverse V1 and
-V2) are driven as NEON machines of 128 bits, and SVE is switched off, so that an artefact needs nothing that it does not
-list. Code for AArch64 and RISC-V has been run under emulation, which tells whether it is right and not how fast; code
-for macOS has been made and read, but never been run.
+Only x86-64 cores have been measured here; the others are taken from their documents. Neoverse V1 and V2 are driven as
+NEON machines of 128 bits, and SVE is switched off, so that an artefact needs nothing that it does not list; an entry
+with SVE is for one length of vectors, which machines are asked for. Code for AArch64, RISC-V, IBM Z and WebAssembly has
+been run under emulation, which tells whether it is right and not how fast (docs/emulated.md); code for macOS has been
+made and read, but never been run.
 """
 
 from __future__ import annotations
@@ -133,6 +134,15 @@ def _neon(
     return Cpu(replace(target, bandwidth=bandwidth), about, aliases)
 
 
+def _sve(
+    name: str, core: str, about: str, bits: int, *, pipes: Pipes, features: tuple[str, ...] = _ARM86
+) -> Cpu:
+    """Vectors of `bits`, which is what those of the core must be."""
+    every = (*features, "sve", f"sve{bits}")
+    cpu = _neon(name, core, about, Caches(64 << 10, 1 << 20, 32 << 20), features=every, pipes=pipes)
+    return Cpu(replace(cpu.target, vector_bits=bits, masked_memory=True), about)
+
+
 def _riscv(name: str, about: str, bits: int, *, features: tuple[str, ...], pipes: Pipes) -> Cpu:
     """Vectors of `bits` are what LLVM may count on; those of a core may be longer."""
     every = (*features, f"zvl{bits}b")
@@ -210,6 +220,10 @@ _ALL = (
     _neon("neoverse-v2", "neoverse-v2", "AWS Graviton4, Google Axion, NVIDIA Grace (as NEON)",
           Caches(64 << 10, 2 << 20, 36 << 20), features=_ARM86, pipes=_NEON_4, absent=("sve", "sve2"),
           aliases=("graviton4",)),
+    _sve("neoverse-v1-sve", "neoverse-v1", "AWS Graviton3 (SVE, vectors of 256 bits)", 256,
+         pipes=Pipes(issue=8, multiply_adds=2, arithmetic=2, loads=2, stores=1, latency=2)),
+    _sve("a64fx", "a64fx", "Fujitsu A64FX (SVE, vectors of 512 bits)", 512, features=("neon", "fullfp16"),
+         pipes=Pipes(issue=4, multiply_adds=2, arithmetic=2, loads=2, stores=1, latency=9)),
     # Pipes (SOG): multiply-adds of 128 bits occupy both, accumulation 3 cycles; one load and one store unit. Bandwidth,
     # derived, of both boards: half the widths of the interfaces to L2 (16 and 32 bytes), and two thirds of what memory
     # of 32 bits at 3200 and 4267 MT/s could give at 1.8 and 2.4 GHz.

@@ -18,7 +18,8 @@ class Dot:
     first. An intrinsic with `accumulates` takes the sums and both operands; else it takes the operands and gives the
     groups' products added up, which a separate instruction adds to the sums. One that `rounds_as_fma` adds each product
     to the sum by a fused multiply-add of its own, rounded to the nearest, as float32 code does; all of them take
-    denormal numbers as zero. One that is `turned` is given the right operand first. `name` is the machine's.
+    denormal numbers as zero. One that is `turned` is given the right operand first. `name` is the machine's. Intrinsics
+    of one that is `scalable` are of SVE: their vectors are as long as those of the core.
     """
 
     left: DType
@@ -30,6 +31,7 @@ class Dot:
     rounds_as_fma: bool = False
     turned: bool = False
     name: str = ""
+    scalable: bool = False
 
     def takes(self, left: DType, right: DType) -> bool:
         """Whether the operands have these dtypes, or are widened to them when they are read."""
@@ -62,7 +64,17 @@ PMADDWD = Dot(dt.i16, dt.i16, 2, _PMADDWD_CALLS, accumulates=False, name="vpmadd
 PMADDWD_512 = Dot(
     dt.i16, dt.i16, 2, ((16, "llvm.x86.avx512.pmaddw.d.512"), *_PMADDWD_CALLS), accumulates=False, name="vpmaddwd"
 )
+WASM_DOT = Dot(dt.i16, dt.i16, 2, ((4, "llvm.wasm.dot"),), accumulates=False, name="i32x4.dot_i16x8_s")
 SDOT = Dot(dt.i8, dt.i8, 4, ((4, "llvm.aarch64.neon.sdot.v4i32.v16i8"),), name="sdot")
+
+USDOT = Dot(dt.u8, dt.i8, 4, ((4, "llvm.aarch64.neon.usdot.v4i32.v16i8"),), name="usdot")
+USDOT_TURNED = replace(USDOT, left=dt.i8, right=dt.u8, turned=True)
+
+
+def _sve(dot: Dot, bits: int) -> Dot:
+    """An instruction of NEON in the form of SVE for vectors of so many bits."""
+    return replace(dot, calls=((bits // 32, f"llvm.aarch64.sve.{dot.name}.nxv4i32"),), scalable=True)
+
 
 _VDPBF16PS = "llvm.x86.avx512bf16.dpbf16ps"
 VDPBF16PS = Dot(
@@ -75,7 +87,10 @@ BFDOT = Dot(dt.bf16, dt.bf16, 2, ((4, "llvm.aarch64.neon.bfdot.v4f32.v8bf16"),),
 """Products, their sum and the sum are rounded to odd, so that errors may be twice as large (Arm ARM, BFDOT)."""
 
 
-def dots_of(arch: str, features: Collection[str]) -> tuple[Dot, ...]:
+_NEON = (("i8mm", USDOT), ("dotprod", SDOT), ("bf16", BFDOT), ("i8mm", USDOT_TURNED))
+
+
+def dots_of(arch: str, features: Collection[str], vector_bits: int) -> tuple[Dot, ...]:
     """The instructions of a machine, those of one dtype of sums the fastest first; of two of one name the wider. All of
     an architecture have what stands with ""."""
     by_feature = {
@@ -84,6 +99,10 @@ def dots_of(arch: str, features: Collection[str]) -> tuple[Dot, ...]:
             ("avx512bw", PMADDWD_512), ("avx2", PMADDWD), ("", PMADDWD_128),
             ("avx512vnni", VPDPBUSD_TURNED), ("avxvnni", AVX_VNNI_TURNED), ("avx512bf16", VDPBF16PS),
         ),
-        "aarch64": (("dotprod", SDOT), ("bf16", BFDOT)),
+        "aarch64": (
+            *((f"sve{bits}", _sve(SDOT, bits)) for bits in (256, 512)),
+            *(_NEON if vector_bits == 128 else ()),
+        ),
+        "wasm32": (("simd128", WASM_DOT),),
     }  # fmt: skip
     return tuple(dot for feature, dot in by_feature.get(arch, ()) if not feature or feature in features)

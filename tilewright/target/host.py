@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 from tilewright.target.cpus import with_facts
-from tilewright.target.features import FEATURES, V4_FEATURES
+from tilewright.target.features import FEATURES, LENGTHS, V4_FEATURES
 from tilewright.target.hardware import Caches, read_caches, usable_cores
 from tilewright.target.target import Target, arch_of
 
@@ -26,8 +26,9 @@ def make_host(triple: str, cpu: str, features: Mapping[str, bool], caches: Cache
     """The target named `host` for a CPU whose LLVM features are on or off as told."""
     arch = arch_of(triple)
     usable = FEATURES.get(arch, ())
-    on = tuple(name for name in usable if features.get(name))
-    off = tuple(name for name in usable if not features.get(name, True))
+    unused = {"sve", *LENGTHS}  # such a machine is driven by NEON
+    on = tuple(name for name in usable if features.get(name) and name not in unused)
+    off = tuple(name for name in usable if name in unused or not features.get(name, True))
     x86 = arch == "x86_64"
     bits = _vector_bits(on) if x86 else 256 if "zvl256b" in on else 128
     wide = bits == 512

@@ -9,7 +9,7 @@ from tilewright.ir.dtype import DType
 from tilewright.target.byte_tables import ByteTable, LevelTable, byte_table_of, level_table_of
 from tilewright.target.calibration import Calibration
 from tilewright.target.dots import Dot, dots_of
-from tilewright.target.features import FEATURES
+from tilewright.target.features import FEATURES, LENGTHS
 from tilewright.target.float_tables import FloatTable, float_table_of
 from tilewright.target.half_bytes import HalfBytes, half_bytes_of
 from tilewright.target.hardware import Caches
@@ -139,7 +139,7 @@ class Target(Machine):
     @property
     def dots(self) -> tuple[Dot, ...]:
         """Instructions that multiply narrow numbers in groups, those of one dtype of sums the fastest first."""
-        return dots_of(self.arch, self.features)
+        return dots_of(self.arch, self.features, self.vector_bits)
 
     def dots_in(self, sums: DType) -> tuple[Dot, ...]:
         """Those that add up in dtype `sums`."""
@@ -185,15 +185,18 @@ class Target(Machine):
         """The features as LLVM takes them: `+avx2,+fma,-avx512f`. Of its own LLVM takes all that cores of this name
         usually have, such as FMA4 of bdver4."""
         off = dict.fromkeys([*self.absent, *(n for n in FEATURES.get(self.arch, ()) if n not in self.features)])
-        return ",".join([*(f"+{name}" for name in self.features), *(f"-{name}" for name in off)])
+        signed = [*(f"+{name}" for name in self.features), *(f"-{name}" for name in off)]
+        return ",".join(name for name in signed if name[1:] not in LENGTHS)
 
     @property
     def function_attributes(self) -> str:
         """LLVM function attributes that generated code needs.
 
         Without them LLVM uses only half of a 512-bit register on CPUs that lower their clock for wide
-        vectors.
+        vectors, and of registers of SVE, whose length is the core's, nothing but 128 bits.
         """
+        if f"sve{self.vector_bits}" in self.features:
+            return f"vscale_range({self.vector_bits // 128},{self.vector_bits // 128})"
         if self.arch != "x86_64":
             return ""
         bits = self.vector_bits

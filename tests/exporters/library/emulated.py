@@ -62,6 +62,8 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
         "AArch64 NEON": _qemu("aarch64", "aarch64-neon", "cortex-a53"),
         "AArch64 dot product": _qemu("aarch64", "neoverse-n1", "neoverse-n1"),
+        "AArch64 SVE, 256 bits": _qemu("aarch64", "neoverse-v1-sve", "max,sve256=on"),
+        "AArch64 SVE, 512 bits": _qemu("aarch64", "a64fx", "a64fx"),
         "RISC-V, 128 bits": _qemu("riscv64", "riscv64-v", f"{_RISCV}128"),
         "RISC-V, 256 bits": _qemu("riscv64", "riscv64-v256", f"{_RISCV}256"),
         "IBM z14": _qemu("s390x", "z14", "max"),

@@ -5,7 +5,8 @@ import { pathToFileURL } from "node:url";
 
 const DTYPES = [
   "", "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
-  "float32", "float64", "complex64", "complex128",
+  "float32", "float64", "complex64", "complex128", "int4", "uint4", "int2", "uint2", "float8_e4m3fn", "float8_e4m3fnuz",
+  "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
 ];
 const KINDS = {
   int8: Int8Array, int16: Int16Array, uint16: Uint16Array, int32: Int32Array, uint32: Uint32Array,

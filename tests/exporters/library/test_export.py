@@ -86,7 +86,8 @@ def test_it_needs_the_c_library_alone(exported: Callable[..., Path]) -> None:
     assert libraries <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2"}
     shown = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
     names = {line.split()[-1] for line in shown.splitlines()}
-    assert names == {f"mlp_{name}" for name in ("info", "plan", "create", "run", "state", "reset", "error", "destroy")}
+    functions = ("info", "plan", "create", "run", "cancel", "state", "reset", "error", "destroy")
+    assert names == {f"mlp_{name}" for name in functions}
     assert path.stat().st_size < 200_000
 
 
@@ -335,6 +336,29 @@ def test_another_thread_finds_it_busy_and_a_fork_goes_on(exported: Callable[...,
         os._exit(0 if same(library.run(x), wanted) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert same(library.run(x), wanted)
+    library.close()
+
+
+def test_another_thread_ends_a_run(exported: Callable[..., Path]) -> None:
+    library, x = CModel(exported("mlp", mlp()), "mlp", threads=1), floats(3000, 64)
+    library._function("cancel")(None)
+    wanted, ends = library.run(x[:5]), threading.Event()
+
+    def cancel() -> None:
+        while not ends.is_set():
+            library._function("cancel")(library.made)
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        with pytest.raises(CError, match="the run was cancelled") as stopped:
+            for _ in range(1000):
+                library.run(x)
+    finally:
+        ends.set()
+        thread.join()
+    assert stopped.value.status == c.STOPPED
+    assert same(library.run(x[:5]), wanted)
     library.close()
 
 

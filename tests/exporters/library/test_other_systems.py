@@ -119,7 +119,7 @@ def test_what_a_library_for_macos_is_made_of(target: str, tmp_path: Path) -> Non
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
     shown = {line.split()[-1] for line in told(nm, "-gU", "libnet.dylib").splitlines() if " __" not in line}
-    functions = ("info", "plan", "create", "run", "state", "reset", "error", "destroy")
+    functions = ("info", "plan", "create", "run", "cancel", "state", "reset", "error", "destroy")
     assert shown == {f"_net_{function}" for function in functions}
     needed = told(objdump, "--macho", "--dylibs-used", "libnet.dylib").splitlines()[1:]
     assert needed and all("@rpath/libnet.dylib" in line or "/usr/lib/libSystem" in line for line in needed)

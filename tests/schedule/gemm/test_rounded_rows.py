@@ -165,9 +165,11 @@ def test_weights_of_short_floats_are_rounded_in_a_panel(kind: str) -> None:
 
 @pytest.mark.sweep(4)
 @pytest.mark.parametrize("kind", FLOATS)
-@pytest.mark.parametrize(("depth", "columns"), [(64, 384), (128, 300), (1088, 24), (768, 96)])
+@pytest.mark.parametrize(("depth", "columns"), [(64, 1024), (128, 300), (1088, 40), (768, 96)])
 def test_native_code_for_weights_of_short_floats(kind: str, depth: int, columns: int) -> None:
     module, w = product_of_floats(kind, depth, columns)
+    for target in ("zen4", "zen5"):
+        assert is_rounded(scheduled(product_of_floats(kind, depth, columns)[0], target)), target
     model = Model(compile_module(module, Options(activations="int16"), parse_target("host,l2=64,l3=128")), 2)
     for rows in (0, 1, 2, 8, 9, 15, 16, 40):
         x = RNG.standard_normal((rows, depth)).astype(np.float32)

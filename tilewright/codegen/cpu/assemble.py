@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 from llvmlite import binding
 
+from tilewright.codegen.cpu.float_modes import FLUSH_DENORMALS
 from tilewright.codegen.cpu.native import compiled, pass_manager, refused, run_passes
 from tilewright.target.target import Target, system_of
 
@@ -199,6 +200,9 @@ _EXTENDING = frozenset({"riscv64", "s390x"})
 _OF_C = re.compile(r"^(?:declare|define) (?:i32|i64|ptr|void) @(?!llvm\.).*$", re.MULTILINE)
 
 
+_CANONICAL = re.compile(r"call (\S+|<[^>]*>) @llvm\.canonicalize\.\w+\(\1 (\S+)\)")
+
+
 def _extended(line: re.Match[str]) -> str:
     """The first line of a function with attributes for its integers of 32 bits."""
     return re.sub(r"(?<=[(,] )i32|(?<=\()i32", "i32 signext", re.sub(r"^(\w+) i32", r"\1 signext i32", line[0]))
@@ -217,6 +221,7 @@ class _Tools:
         layout = str(self.machine.target_data)
         is_other = layout.startswith("E") or any(part in layout for part in ("-p:32:", "m:o-", "m:w-"))
         self.layout = layout if is_other else ""
+        self.has_modes = target.arch in FLUSH_DENORMALS
         self.has_fma, self.extends_integers = target.has_fma, target.arch in _EXTENDING
         options = binding.create_pipeline_tuning_options(speed_level=self.level)
         options.loop_vectorization = False
@@ -229,9 +234,12 @@ class _Tools:
         """A text as this machine needs it. LLVM's own layout of data is that of 64-bit machines with the low byte
         first and names as in ELF: others are named, as passes fold loads by it. Without fused multiply-adds a call of
         one would be a call of the C library for each lane; here products are rounded in between, if the machine does
-        so. Some conventions want integers of 32 bits extended to whole registers between functions of C."""
+        so. Some conventions want integers of 32 bits extended to whole registers between functions of C. Where
+        denormals always count, none is flushed: LLVM has no code for it in WebAssembly."""
         if self.extends_integers:
             text = _OF_C.sub(_extended, text)
+        if not self.has_modes:
+            text = _CANONICAL.sub(r"fsub \1 \2, zeroinitializer", text)
         if not self.has_fma:
             text = text.replace("@llvm.fma.", "@llvm.fmuladd.")
         return f'target datalayout = "{self.layout}"\n{text}' if self.layout else text

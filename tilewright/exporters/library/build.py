@@ -39,7 +39,7 @@ _SOURCES = ("basics.c", "machine.c", "programs.c", "interface.c")
 _FORKS = ("tw_parallel", "tw_parallel_ordered")
 _PROVIDED = frozenset({"memcpy", "memmove", "memset", "memcmp"})
 """Functions that a freestanding library brings itself."""
-_FUNCTIONS = ("info", "plan", "create", "run", "state", "reset", "error", "destroy")
+_FUNCTIONS = ("info", "plan", "create", "run", "cancel", "state", "reset", "error", "destroy")
 """Of the interface."""
 
 _MADE = (*_FUNCTIONS, "model", "weights")
@@ -270,6 +270,10 @@ _HOSTED = """#define _GNU_SOURCE
 #include <unistd.h>
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
+#include <sys/prctl.h>
+#ifndef PR_SVE_GET_VL
+#define PR_SVE_GET_VL 51
+#endif
 #endif
 
 #define TW_PUBLIC __attribute__((visibility("default")))

@@ -55,8 +55,11 @@ _AARCH64: Mapping[str, tuple[int, int, int, int]] = {
     "dotprod": (0, 0, 20, 0),
     "i8mm": (1, 0, 13, 0),
     "bf16": (1, 0, 14, 0),
+    "sve": (0, 0, 22, 0),
+    "sve256": (2, 0, 32, 0),
+    "sve512": (2, 0, 64, 0),
 }
-"""Bits of Linux's AT_HWCAP (0) and AT_HWCAP2 (1)."""
+"""Bits of Linux's AT_HWCAP (0) and AT_HWCAP2 (1); bytes of a vector of SVE (2)."""
 
 _STRUCT = """typedef struct cpu_feature {
   const char *name;

@@ -66,10 +66,18 @@ class Toolchain:
             (made.parent / target).replace(made)
 
     def link_wasm(self, objects: Sequence[Path], made: Path, shown: Sequence[str]) -> None:
-        """A module of WebAssembly with these functions, its memory, and where that is free."""
-        flags = ["-nostdlib", "-Wl,--no-entry", "-Wl,--gc-sections", "-Wl,-z,stack-size=1048576", "-Wl,--strip-all"]
+        """A module of WebAssembly with these functions, its memory, and where that is free. Code that calls functions
+        of the C library (`sin` in float64) gets them from that of WASI, which zig brings: they import nothing."""
+        flags = ["-Wl,--no-entry", "-Wl,--gc-sections", "-Wl,-z,stack-size=1048576", "-Wl,--strip-all"]
         flags += [f"-Wl,--export={name}" for name in (*shown, "__heap_base")]
-        self._run([*self.compiler, *flags, *(o.name for o in objects), "-o", made.name], made.parent)
+        flags += [*(o.name for o in objects), "-o", made.name]
+        try:
+            self._run([*self.compiler, "-nostdlib", *flags], made.parent)
+        except ArtifactError as error:
+            if "undefined symbol" not in str(error) or _WASM not in self.compiler:
+                raise
+            compiler = ["wasm32-wasi" if word == _WASM else word for word in self.compiler]
+            self._run([*compiler, "-mexec-model=reactor", *flags, "-lm"], made.parent)
 
     def merge(self, objects: Sequence[Path], made: Path) -> None:
         """One object file of several."""
@@ -104,10 +112,13 @@ def _words(command: object) -> tuple[str, ...]:
     return tuple(words)
 
 
+_WASM = "wasm32-freestanding"
+
+
 def _zig_target(triple: str) -> str:
     arch, rest = arch_of(triple), triple.split("-")[1:]
     if arch == "wasm32":
-        return "wasm32-freestanding"
+        return _WASM
     system = system_of(triple) or "linux"
     return f"{arch}-macos.11.0" if system == "macos" else f"{arch}-{system}-{'musl' if 'musl' in rest else 'gnu'}"
 

@@ -41,12 +41,15 @@ from tilewright.loops.sums.second_factors import (
     Factors,
     Parts,
     are_bytes,
+    bits_of,
     integers_alone,
     largest_integer,
+    nearest,
     offset_of,
     ops_of,
     parts_of,
     rounded_factors,
+    size_of,
 )
 from tilewright.loops.sums.writing import Writer, scratch
 
@@ -83,9 +86,9 @@ def round_terms(
     becomes
 
         for i { for g in 0..2 {
-          a[i, g] = 1e-30
-          for k in 0..4 { a[i, g] = max(a[i, g], abs(x[i, 4*g + k])) }
-          b[i, g] = a[i, g] / 32767
+          a[i, g] = bits of 1e-30
+          for k in 0..4 { a[i, g] = max(a[i, g], bits of abs(x[i, 4*g + k])) }
+          b[i, g] = (the float of bits a[i, g]) / 32767
           d[i, g] = max(1 / b[i, g], 2^-126)
           for k in 0..4 { r[i, 4*g + k] = i16(round(x[i, 4*g + k] * d[i, g])) }
         } }
@@ -99,10 +102,10 @@ def round_terms(
           for g in 0..2 { y[i, j] += f32(t[i, j, g]) * (s[g, j] * b[i, g]) }
         } }
 
-    in nests of their own. Each x is then off by half of a step at most, which is the largest of its group (but at least
-    1e-30) by 2^(digits - 1) - 1. Where one is NaN, its row's sums are; of one infinite element in a row they are what
-    its products give, NaN where the second factor is 0, and NaN where second factors have a summand beside the integer
-    (a minimum).
+    in nests of their own. (Floats without a sign are in the order of their bits, NaN last.) Each x is then off by half
+    of a step at most, which is the largest of its group (but at least 1e-30) by 2^(digits - 1) - 1. Where one is NaN,
+    its row's sums are; of one infinite element in a row they are what its products give, NaN where the second factor is
+    0, and NaN where second factors have a summand beside the integer (a minimum).
 
     Integers of 16 bits in two `pieces` are bytes, for instructions that multiply these: r[i, 0, k] + 256 * r[i, 1, k],
     both with a sign, so that the largest is 127 * 257 steps. The first axis of the sums of groups is then that of the
@@ -119,8 +122,8 @@ def round_terms(
     beside the largest of their group:
 
         for g in 0..2 { for j {
-          c[g, j] = 1e-30
-          for k in 0..4 { c[g, j] = max(c[g, j], abs(w(4*g + k, j))) }
+          c[g, j] = bits of 1e-30
+          for k in 0..4 { c[g, j] = max(c[g, j], bits of abs(w(4*g + k, j))) }
         } }
         for g in 0..2 { for j { e[g, j] = (the power of two up to c[g, j]) / 2^(factors - 2) } }
         for g in 0..2 { for j { f[g, j] = max(1 / e[g, j], 2^-126) } }
@@ -275,7 +278,7 @@ def _rounded_rows(
     most, groups = float(largest_integer(digits, pieces)), sym(extent_of(loop).value // group)
     extents = [n for _, n in axes]
     name = found.row.operands[0].name
-    largest, scale, inverse = (scratch(dt.f32, [*extents, groups], name) for _ in range(3))
+    largest, scale, inverse = (scratch(t, [*extents, groups], name) for t in (dt.i32, dt.f32, dt.f32))
     in_pieces = [] if pieces == 1 else [sym(pieces)]
     rounded = scratch(dt.i8 if are_bytes(digits, pieces) else dt.i16, [*extents, *in_pieces, extent_of(loop)], name)
     made = _Rows(axes, largest, scale, rounded, groups, pieces)
@@ -283,16 +286,17 @@ def _rounded_rows(
 
     row, g, k, places = _fresh(names, made, group)
     start, write = Writer(), Writer()
-    start.store(start.number(SMALLEST), largest, *row, g)
+    start.store(start.number(bits_of(SMALLEST), dt.i32), largest, *row, g)
     x = write("load", found.row.operands[0], type=ScalarType(dt.f32), idx=_moved(found.row, loop, places))
-    write.store(write("max", write.load(largest, *row, g), write("abs", x)), largest, *row, g)
+    write.store(write("max", write.load(largest, *row, g), size_of(write, x)), largest, *row, g)
     loops = nest_of([*made.around(row, g), (k, sym(group))], write.ops)
     insert_before(loops[-1], start.ops)
     made.fill(loops)
 
     row, g, _, _ = _fresh(names, made, group)
     write = Writer()
-    step = write("mul", write.load(largest, *row, g), write.number(float(np.float32(1 / most))))
+    size = write("bitcast", write.load(largest, *row, g), type=ScalarType(dt.f32))
+    step = write("mul", size, write.number(float(np.float32(1 / most))))
     write.store(step, scale, *row, g)
     inverted = write("max", write("div", write.number(1.0), step), write.number(LEAST_INVERSE))
     write.store(inverted, inverse, *row, g)
@@ -301,13 +305,17 @@ def _rounded_rows(
     row, g, k, places = _fresh(names, made, group)
     write = Writer()
     x = write("load", found.row.operands[0], type=ScalarType(dt.f32), idx=_moved(found.row, loop, places))
-    steps = write("round", write("mul", x, write.load(inverse, *row, g)))
-    if pieces == 2:
+    steps = write("mul", x, write.load(inverse, *row, g))
+    if pieces == 1:
+        whole = nearest(write, steps, int(most), buffer_type(rounded).dtype)
+        write.store(whole, rounded, *made.place(row, group * g + k, ZERO))
+    else:
+        steps = write("round", steps)
         half, upper = write.number(BYTE / 2), write.number(1 / BYTE)
         high = write("floor", write("mul", write("add", steps, half), upper))
         write.store(write.cast(high, dt.i8), rounded, *made.place(row, group * g + k, sym(1)))
-        steps = write("sub", steps, write("mul", high, write.number(BYTE)))
-    write.store(write.cast(steps, buffer_type(rounded).dtype), rounded, *made.place(row, group * g + k, ZERO))
+        low = write("sub", steps, write("mul", high, write.number(BYTE)))
+        write.store(write.cast(low, dt.i8), rounded, *made.place(row, group * g + k, ZERO))
     made.fill(nest_of([*made.around(row, g), (k, sym(group))], write.ops))
     return made
 

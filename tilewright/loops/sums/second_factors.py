@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value, insert_before, substitute
+from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import converted_from
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import ScalarType
@@ -44,6 +45,31 @@ BYTE = 256
 
 EXPONENT = 0xFF << 23
 """The bits of a float32 that are its exponent."""
+
+SIZE = 0x7FFFFFFF
+"""Its bits but for the sign."""
+
+WHOLE = 1.5 * 2**23
+"""A float32 that numbers up to 2^22 become whole by being added to; the sum's bits are those of this one, and theirs as
+an integer added."""
+
+
+def bits_of(number: float) -> int:
+    """Of a float32 of no sign."""
+    return int(np.float32(number).view(np.int32))
+
+
+def size_of(write: Writer, x: Value) -> Value:
+    """The bits of a float's size, an i32 in the order of sizes: that of NaN is the largest."""
+    return write("and", write("bitcast", x, type=ScalarType(dt.i32)), write.number(SIZE, dt.i32))
+
+
+def nearest(write: Writer, x: Value, most: int, dtype: DType) -> Value:
+    """The nearest integer to a float of at most this size, which is a whole number of less than 2^15. What is infinite
+    becomes the largest or smallest of these, and NaN either."""
+    bits = write("bitcast", write("add", x, write.number(WHOLE)), type=ScalarType(dt.i32))
+    least = write("max", bits, write.number(bits_of(WHOLE) - most, dt.i32))
+    return write.cast(write("min", least, write.number(bits_of(WHOLE) + most, dt.i32)), dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +254,7 @@ def rounded_factors(names: set[str], found: Factors, loop: Op, group: int, digit
     depth, column = (loop_var(o) for o in found.filled_in)
     groups, columns = sym(extent_of(loop).value // group), extent_of(found.filled_in[-1])
     before = found.weight.operands[0]
-    largest, step, inverse = (scratch(dt.f32, (groups, columns), before.name) for _ in range(3))
+    largest, step, inverse = (scratch(t, (groups, columns), before.name) for t in (dt.i32, dt.f32, dt.f32))
     body, size = body_of(found.filled_in[-1]).ops[:-1], found.fill.operands[0]
 
     def element(write: Writer, k: Sym, j: Sym) -> Value:
@@ -241,19 +267,19 @@ def rounded_factors(names: set[str], found: Factors, loop: Op, group: int, digit
 
     g, j, k = fresh_var(names, "g", groups), fresh_var(names, "j", columns), fresh_var(names, "k", sym(group))
     start, write = Writer(), Writer()
-    start.store(start.number(SMALLEST), largest, g, j)
+    start.store(start.number(bits_of(SMALLEST), dt.i32), largest, g, j)
     x = element(write, group * g + k, j)
-    write.store(write("max", write.load(largest, g, j), write("abs", x)), largest, g, j)
+    write.store(write("max", write.load(largest, g, j), size_of(write, x)), largest, g, j)
     nests = [loops_of(write.ops, (k, sym(group)))]
     insert_before(nests[0][-1], start.ops)
 
     g, j = fresh_var(names, "g", groups), fresh_var(names, "j", columns)
     write = Writer()
     most = write.load(largest, g, j)
-    bits = write("and", write("bitcast", most, type=ScalarType(dt.i32)), write.number(EXPONENT, dt.i32))
-    power = write("bitcast", bits, type=ScalarType(dt.f32))
+    power = write("bitcast", write("and", most, write.number(EXPONENT, dt.i32)), type=ScalarType(dt.f32))
     steps = write("mul", power, write.number(2.0 ** (2 - digits)))
-    below = write("mul", most, write.number(2.0 ** (1 - digits)))  # and NaN where the largest is
+    below = write("bitcast", most, type=ScalarType(dt.f32))
+    below = write("mul", below, write.number(2.0 ** (1 - digits)))  # and NaN where the largest is
     write.store(write("max", steps, below), step, g, j)
     nests.append(loops_of(write.ops))
 
@@ -266,7 +292,7 @@ def rounded_factors(names: set[str], found: Factors, loop: Op, group: int, digit
     codes = scratch(dt.i16, buffer_type(before).shape, before.name)
     write = Writer()
     scaled = write("mul", element(write, depth, column), write.load(inverse, depth // group, column))
-    write.store(write.cast(write("round", scaled), dt.i16), codes, depth, column)
+    write.store(nearest(write, scaled, 1 << digits - 1, dt.i16), codes, depth, column)
     insert_before(found.filled_in[0], [*(v.op for v in (largest, step, inverse) if v.op), *(o[0] for o in nests)])
     _fill_instead(found, codes, write.ops)
     g, within = fresh_var(names, "g", groups), fresh_var(names, "k", sym(group))

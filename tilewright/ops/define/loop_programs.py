@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -211,31 +212,17 @@ class Run:
             self.op(op)
 
     def op(self, op: Op) -> None:
-        match op.name:
-            case "for":
-                self._for(op)
-            case "if":
-                self._if(op)
-            case "alloc":
-                self.alloc(op)
-            case "load":
-                self.scalars[op.result] = self._load(op)
-            case "store":
-                self._store(op)
-            case "bind":
-                value = self.scalars[op.operands[0]]
-                self.has_uneven_names |= np.ndim(value) > 0
-                self.env[op.attrs["var"].name] = int(value) if np.ndim(value) == 0 else value.astype(np.int64)
-            case "check":
-                self._check(op)
-            case "lanes_reduce":
-                self.scalars[op.result] = self._lanes_reduce(op)
-            case "run":
-                self.block(op.blocks[0])
-            case "return" | "yield" | "prefetch" | "wait" | "barrier":
-                pass
-            case _:
-                self.scalars[op.result] = evaluate_element(op, self.scalars, self.env)[()]
+        """Run one op."""
+        statement = _STATEMENTS.get(op.name)
+        if statement is not None:
+            statement(self, op)
+        elif op.name not in _NOTHING_HERE:
+            self.scalars[op.result] = evaluate_element(op, self.scalars, self.env)[()]
+
+    def _bind(self, op: Op) -> None:
+        value = self.scalars[op.operands[0]]
+        self.has_uneven_names |= np.ndim(value) > 0
+        self.env[op.attrs["var"].name] = int(value) if np.ndim(value) == 0 else value.astype(np.int64)
 
     def _for(self, op: Op) -> None:
         name, extent, kind = (
@@ -277,8 +264,7 @@ class Run:
         """Run all iterations of the loops as lanes of NumPy arrays, op by op."""
         self.lanes, (self.lane, *others) = math.prod(extents.values()), extents
         self.has_uneven_names = bool(others)
-        for name, values in zip(extents, np.indices(tuple(extents.values())), strict=True):
-            self.env[name] = values.reshape(-1)
+        self.env.update(zip(extents, _iterations(*extents.values()), strict=True))
         try:
             self.block(block)
         finally:
@@ -369,14 +355,16 @@ class Run:
         except KeyError:
             return None  # which variable is missing, the general way says
 
-    def _load(self, op: Op) -> Any:
+    def _load(self, op: Op) -> None:
         memory, at, mask = self._place(op)
         if mask is None:
-            return memory.flat[at].copy() if type(at) is slice else memory.flat[at]
+            self.scalars[op.result] = memory.flat[at].copy() if type(at) is slice else memory.flat[at]
+            return
         other = filled(op.attrs.get("other", 0), op.result.scalar.dtype)[()]
-        if not mask.any():
-            return other
-        return np.where(mask, memory.flat[at], other) if mask.ndim else memory.flat[at]
+        if mask.any():
+            self.scalars[op.result] = np.where(mask, memory.flat[at], other) if mask.ndim else memory.flat[at]
+        else:
+            self.scalars[op.result] = other
 
     def _store(self, op: Op) -> None:
         memory, at, mask = self._place(op)
@@ -395,12 +383,35 @@ class Run:
             self.undo.append((memory.flat, at, memory.flat[at].copy()))
         memory.flat[at] = value
 
-    def _lanes_reduce(self, op: Op) -> Any:
+    def _lanes_reduce(self, op: Op) -> None:
         combine = SCALAR_OPS[op.attrs["combine"]].evaluate
         total, *others = self.memory[op.operands[0]].flat
         for element in others:
             total = combine(total, element)
-        return total
+        self.scalars[op.result] = total
+
+
+_STATEMENTS: Mapping[str, Callable[[Run, Op], None]] = {
+    "load": Run._load,
+    "store": Run._store,
+    "for": Run._for,
+    "if": Run._if,
+    "alloc": Run.alloc,
+    "bind": Run._bind,
+    "check": Run._check,
+    "lanes_reduce": Run._lanes_reduce,
+    "run": lambda run, op: run.block(op.blocks[0]),
+}
+_NOTHING_HERE = ("return", "yield", "prefetch", "wait", "barrier")
+
+
+@lru_cache(maxsize=16)
+def _iterations(*extents: int) -> tuple[np.ndarray, ...]:
+    """The variable of each loop in all iterations of a nest, which nobody writes to."""
+    found = tuple(values.reshape(-1) for values in np.indices(extents))
+    for values in found:
+        values.flags.writeable = False
+    return found
 
 
 def _each(at: Any, lanes: int) -> np.ndarray:

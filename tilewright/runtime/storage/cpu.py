@@ -63,6 +63,7 @@ saved."""
 
 _AARCH64: Mapping[str, str] = {
     "neon": "asimd", "fullfp16": "asimdhp", "dotprod": "asimddp", "i8mm": "i8mm", "bf16": "bf16",
+    "sve": "sve",
 }  # fmt: skip
 """Features, and the words of /proc/cpuinfo for them."""
 
@@ -109,8 +110,22 @@ def arm_facts(cpuinfo: Path) -> CpuFacts | None:
     words = found.get("Features", "").split()
     if not words:
         return None
-    features = frozenset(name for name, word in _AARCH64.items() if word in words)
+    features = frozenset(name for name, word in _AARCH64.items() if word in words) | _sve_length()
     return CpuFacts(features, str(sorted(item for item in found.items() if item[0].startswith(("CPU", "Features")))))
+
+
+def _sve_length() -> frozenset[str]:
+    """The length of vectors of SVE as a feature, which Linux says of this process; none elsewhere."""
+    if architecture() not in ("aarch64", "arm64"):
+        return frozenset()
+    with contextlib.suppress(OSError, AttributeError):
+        found = ctypes.CDLL(None).prctl(_SVE_GET_VECTOR_LENGTH, 0, 0, 0, 0)
+        return frozenset({f"sve{8 * (found & 0xFFFF)}"} if found > 0 else ())
+    return frozenset()
+
+
+_SVE_GET_VECTOR_LENGTH = 51
+"""PR_SVE_GET_VL of <linux/prctl.h>."""
 
 
 def _x86_facts() -> CpuFacts:

@@ -61,6 +61,11 @@ class NativeCode:
         self._create = _POOL_CREATE(create) if create else None
         self._destroy = _WITHOUT_RESULT(self._required("tw_pool_destroy")) if create else None
 
+    @property
+    def has_pool(self) -> bool:
+        """Whether the code brings a thread pool."""
+        return self._create is not None
+
     def create_pool(self, threads: int, spin_ns: int) -> int | None:
         """A new native thread pool, or None when the code brings none; ExecutionError without memory."""
         if self._create is None:

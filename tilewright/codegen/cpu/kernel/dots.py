@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.kernel.lanes import vector
+from tilewright.codegen.cpu.kernel.lanes import memory_type, vector
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
@@ -33,11 +33,32 @@ def multiply_in_groups(dot: Dot, sums: Reg, left: Reg, right: Reg) -> Reg:
         lanes, name = next((n, name) for n, name in dot.calls if n <= sums.lanes - first)
         factors = [_operand(x.part(first * dot.group, lanes * dot.group)) for x in (left, right)]
         before = sums.part(first, lanes)
-        operands = ", ".join([before.typed, *factors] if dot.accumulates else factors)
-        made = sums.text.reg(sums.dtype, lanes, f"call {before.type} @{name}({operands})")
+        if dot.scalable:
+            made = _of_whole_registers(name, before, left.part(first * dot.group, lanes * dot.group),
+                                       right.part(first * dot.group, lanes * dot.group))  # fmt: skip
+        else:
+            operands = ", ".join([before.typed, *factors] if dot.accumulates else factors)
+            made = sums.text.reg(sums.dtype, lanes, f"call {before.type} @{name}({operands})")
         found.append(made if dot.accumulates else before + made)
         first += lanes
     return joined(found)
+
+
+def _of_whole_registers(name: str, *operands: Reg) -> Reg:
+    """A call of an intrinsic of SVE, the first operand of which is as its result: the vectors are whole registers, as
+    long as functions say (`vscale_range`)."""
+    text, first = operands[0].text, operands[0]
+    scale, scaled = first.lanes // 4, []
+    for x in operands:
+        element, lanes = memory_type(x.dtype), x.lanes // scale
+        type, suffix = f"<vscale x {lanes} x {element}>", f"nxv{lanes}{element}.v{x.lanes}{element}"
+        whole = text.emit(f"call {type} @llvm.vector.insert.{suffix}({type} poison, {x.typed}, i64 0)")
+        scaled.append(f"{type} {whole}")
+    type = scaled[0].rpartition(" ")[0]
+    made = text.emit(f"call {type} @{name}({', '.join(scaled)})")
+    element = memory_type(first.dtype)
+    suffix = f"v{first.lanes}{element}.nxv4{element}"
+    return text.reg(first.dtype, first.lanes, f"call {first.type} @llvm.vector.extract.{suffix}({type} {made}, i64 0)")
 
 
 def _operand(x: Reg) -> str:

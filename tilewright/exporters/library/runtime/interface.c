@@ -62,6 +62,7 @@ static tw_status begin(model_model *model, text *error) {
   model->call[2].at = model->out_data;
   model->call[3].at = (void *)(uintptr_t)model->weights;
   model->call[6].at = model->dims;
+  model->call[7].at = (void *)&model->stops;
   fill_states(model);
 #ifndef TW_FREESTANDING
   watch_forks();
@@ -204,6 +205,10 @@ tw_status model_run(model_model *model, const tw_tensor *inputs, size_t input_co
   if (!model) return failed(&last_error, TW_BAD_ARGUMENT, "the model is null");
   if (!enter(model)) return TW_BUSY;
   return leave(model, run(model, inputs, input_count, outputs, output_count));
+}
+
+void model_cancel(model_model *model) {
+  if (model) model->stops++;
 }
 
 static tw_status describe_state(model_model *model, size_t index, tw_tensor *state) {

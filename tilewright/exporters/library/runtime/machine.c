@@ -153,7 +153,9 @@ static const char *missing_feature(void) {
 #elif defined(__aarch64__) && defined(__linux__)
   for (size_t k = 0; k < sizeof cpu_features / sizeof *cpu_features; k++) {
     const cpu_feature *f = cpu_features + k;
-    if (!(getauxval(f->leaf ? AT_HWCAP2 : AT_HWCAP) >> f->bit & 1)) return f->name;
+    int has = f->leaf == 2 ? (prctl(PR_SVE_GET_VL) & 0xffff) == f->bit
+                           : getauxval(f->leaf ? AT_HWCAP2 : AT_HWCAP) >> f->bit & 1;
+    if (!has) return f->name;
   }
 #endif
   return NULL;

@@ -50,6 +50,7 @@ static void fill_states(model_model *model) {
 /* Programs and plans */
 
 static tw_status failed_program(text *error, const failure *failures, int32_t count, int32_t code) {
+  if (code == CANCELLED) return failed(error, TW_STOPPED, "the run was cancelled");
   if (code < 1 || code > count) return failed(error, TW_FAILED, "the model failed with an unknown code");
   return failed(error, failures[code - 1].status, failures[code - 1].message);
 }
@@ -329,6 +330,7 @@ static tw_status failed_steps(model_model *model, const program *of, int32_t cod
       const part *failing = of->steps->parts + frame[FRAME_PART];
       return failed_program(error, failing->failures, failing->failure_count, (int32_t)frame[FRAME_CODE]);
     }
+    case CANCELLED: return failed(error, TW_STOPPED, "the run was cancelled");
     case STEPS_MISFIT: return failed(error, TW_BAD_INPUT, "values within the model have shapes that do not fit");
     case STEPS_STOPPED: return failed(error, TW_STOPPED, "the run was ended by the function proceed");
     case STEPS_ROWS_DIFFER:
@@ -458,6 +460,7 @@ static tw_status run_steps(model_model *model, const tw_tensor *inputs, tw_tenso
   else
     of->clear(frame);
   fill_slots(model, of, inputs);
+  frame[FRAME_STOPS] = (int64_t)(intptr_t)&model->stops;
   frame[FRAME_POOL] = (int64_t)(intptr_t)model->pool;
   frame[FRAME_THREADS] = model->threads;
   frame[FRAME_NEXT_POLL] = now() + POLL_NS;
