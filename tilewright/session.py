@@ -217,6 +217,11 @@ class Session:
 
         return find_machine(options.target, lambda: self.loaded_plugins.machines)
 
+    def machines(self, options: Options) -> tuple[Machine, ...]:
+        """All that an artefact has code for: several are levels of one kind of CPU, between `;`."""
+        texts = [None] if options.target is None else [text.strip() for text in options.target.split(";")]
+        return tuple(self.machine(replace(options, target=text)) for text in texts)
+
     def executor(self, kind: str) -> MakeExecutor | None:
         """What runs code for a kind of machine that a plugin of this session brings; None for other kinds."""
         if kind == TargetInfo.kind:
@@ -273,7 +278,7 @@ class Session:
         of itself, so that LLVM, which takes a tenth of a second to import, is not asked for models that are kept."""
         facts = cpu_facts() if options.target in (None, "host") else None
         if facts is None:
-            return repr(self.machine(options))
+            return repr(self.machines(options))
         return f"{facts.identity};{sys.platform};{read_caches()!r};{usable_cores()}"
 
     def refusal(self) -> str | None:

@@ -259,6 +259,8 @@ class Artifact:
     broadcasting: Artifact | None = None
     assumed: tuple[str, ...] = ()
     states: tuple[StateInfo, ...] = ()
+    levels: tuple[Artifact, ...] = ()
+    level: str = ""
     errors: tuple[Failure, ...] = ()
     plan_symbol: str = "tw_plan"
     run_symbol: str = "tw_run"
@@ -345,14 +347,18 @@ class Artifact:
         try:
             *code, weights = sections
             kinds = [section.kind for section in code]
-            if weights.kind != "weights" or kinds not in (["image"], ["code"] * len(code)):
+            described = [metadata, *_list(metadata, "levels")]
+            is_linked = kinds == ["image"] * len(described)
+            if weights.kind != "weights" or not (is_linked or kinds == ["code"] * len(code) or len(described) > 1):
                 raise ValueError("the sections are others")
-            layout = metadata.pop("image", None)
-            image = None
-            if kinds == ["image"]:
-                image = shared_image(Image.of(record(ImageLayout, layout), code[0].data), code[0].digest)
-            objects = () if image is not None else tuple(section.data for section in code)
-            return _from_metadata(metadata).sharing(image, objects, weights.data)
+            if not is_linked:
+                metadata.pop("image", None)
+                return _from_metadata(metadata).sharing(None, tuple(section.data for section in code), weights.data)
+            found = []
+            for data, section in zip(described, code, strict=True):
+                image = Image.of(record(ImageLayout, data.pop("image", None)), section.data)
+                found.append(_from_metadata(data).sharing(shared_image(image, section.digest), (), weights.data))
+            return found[0].with_levels(tuple(found[1:]))
         except (ValueError, IndexError, RecursionError) as error:
             raise ArtifactError(
                 f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
@@ -377,6 +383,12 @@ class Artifact:
             variants=tuple(Variant(v.sizes, v.artifact.sharing(*own)) for v in self.variants),
             broadcasting=None if self.broadcasting is None else self.broadcasting.sharing(*own),
         )
+
+    def with_levels(self, levels: tuple[Artifact, ...]) -> Artifact:
+        """The artefact with the same model for other CPUs; ValueError where that is another model."""
+        if len({(a.inputs, a.outputs, a.keeps, a.target.triple) for a in (self, *levels)}) > 1:
+            raise ValueError("a level is another model")
+        return replace(self, levels=levels)
 
     @property
     def keeps(self) -> tuple[tuple[TensorInfo, str], ...]:
@@ -478,7 +490,8 @@ class Artifact:
     def _sections(self) -> list[Section]:
         code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
         if self.image is not None:
-            code = [Section("image", memoryview(self.image.text), (memoryview(self.image.data),))]
+            images = [level.image for level in (self, *self.levels) if level.image is not None]
+            code = [Section("image", memoryview(image.text), (memoryview(image.data),)) for image in images]
         first, *more = self.saved_weights()
         return [*code, Section("weights", first, tuple(more))]
 
@@ -487,6 +500,8 @@ class Artifact:
         metadata = self._description()
         if self.image is not None:
             metadata["image"] = plain(self.image.layout)
+        if self.levels:
+            metadata["levels"] = [level._metadata() for level in self.levels]
         return metadata
 
     def _description(self) -> dict[str, Any]:
@@ -514,7 +529,8 @@ def _state_record(state: StateInfo) -> StateRecord:
 _SHOWN = 4
 """Conditions on dims that a signature shows."""
 
-_ELSEWHERE = ("image", "objects", "constants", "lent", "program", "parts", "variants", "broadcasting", "kept_report")
+_ELSEWHERE = ("image", "objects", "constants", "lent", "program", "parts", "variants", "broadcasting", "levels",
+              "kept_report")  # fmt: skip
 """Fields of an artefact that are no plain metadata: sections, and what only some models have."""
 
 

@@ -37,6 +37,7 @@ from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.staged.frame import CANCELLED
 from tilewright.runtime.states import KeepsStates, States
+from tilewright.runtime.storage.levels import at_level
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
 from tilewright.runtime.tensors import TensorModel
 from tilewright.runtime.threads import check_threads
@@ -138,6 +139,9 @@ class Model(CalledByName, KeepsStates, TellsBytes):
                 f"a model is made of an Artifact, not of {artifact!r:.80}",
                 hint="call tilewright.load for a file of a compiled model, tilewright.compile for an ONNX model",
             )
+        self._whole = artifact
+        if artifact.levels:
+            artifact = at_level(artifact)
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
         self._signature = artifact.signature
@@ -267,7 +271,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         """Write the model to a file that `load` reads; whole or not at all, also over the compiled file it came from.
         A file of another kind, such as the source of the model, is replaced only by `force`; otherwise an
         ArtifactError says what is there."""
-        self.artifact.save(path, force=force)
+        (self._whole if self._whole.levels else self.artifact).save(path, force=force)
 
     def report(self) -> Report:
         """What was compiled, as a record: signature, target, sizes, and what the compiler noted: kernels, times, and

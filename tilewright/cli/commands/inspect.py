@@ -19,6 +19,7 @@ from tilewright.runtime.errors import short_name
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.runtime.storage.described import ArtifactFile
 from tilewright.runtime.storage.fleet import models_of
+from tilewright.runtime.storage.loader import this_machine
 
 HELP = """Print what a MODEL is. Nothing of it is run.
 
@@ -84,6 +85,11 @@ def lines(file: ArtifactFile) -> list[str]:
         f"made for: {file.cpu} ({file.triple or file.kind})",
         f"CPU features: {', '.join(file.features) or 'none beyond the baseline'}",
     ]
+    if file.levels:
+        here = set(this_machine().features)
+        fitting = [(len(needs), name) for name, needs in file.levels if here.issuperset(needs)]
+        taken = max(fitting)[1] if fitting else "none"
+        found.append(f"levels: {', '.join(name for name, _ in file.levels)}; here {taken} is taken")
     if file.functions:
         found.append(f"code: {file.functions} functions, which need {', '.join(file.imports) or 'nothing'}")
     return [short_name(text, _LONGEST_LINE) for text in (*found, *(f"section: {text}" for text in sections))]

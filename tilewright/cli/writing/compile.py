@@ -38,6 +38,7 @@ Examples:
   tilewright compile model.onnx -o server.tw --target neoverse-n1
   tilewright compile model.onnx --shape image=1,3,224,224
   tilewright compile model.onnx --frequent batch=1,height=224 --frequent batch=8
+  tilewright compile model.onnx -o anywhere.tw --multi
   tilewright compile model.gguf --weights auto --max-drop 2% -o small.tw
 
 MODEL may be the text of a stage (.txt), edited or not; elements that it leaves out are those of the model that it was
@@ -56,12 +57,21 @@ as it is; what fails stops no other model, and makes the exit code 1.
 """
 
 
+LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
+"""Of x86-64, that `--multi` has."""
+
+
 @click.command("compile", help=HELP, short_help="Compile a model into one file, or several into a folder.")
 @click.argument("models", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="MODEL...")
 @click.option(
     "-o", "--output", "given", type=click.Path(), metavar="PATH",
     help="File to write  [default: MODEL with .tw], or folder of several models.",
 )  # fmt: skip
+@click.option(
+    "--multi", is_flag=False, flag_value=";".join(LEVELS), metavar="TARGETS",
+    help=f"Code for several targets, between ';'; of these the best is taken that a CPU can run  [if no TARGETS are "
+    f"given: {'; '.join(LEVELS)}]",
+)
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N",
               help="Models of a folder that are compiled at once  [default: one for each core]")  # fmt: skip
 @click.option("--prune", is_flag=True, help="Remove from a folder models that are not given, and what none needs.")
@@ -78,12 +88,16 @@ as it is; what fails stops no other model, and makes the exit code 1.
 def command(
     models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, as_json: bool, force: bool,
     weights: str | None, max_drop: float | None, text: Path | None, caches: str | None, jobs: int | None, prune: bool,
-    **options: Any,
+    multi: str | None, **options: Any,
 ) -> None:  # fmt: skip
     for path in models:
         need_source(path, "compile")
     asked = {"weights": weights, "max_drop": max_drop, "text": text, "caches": caches}
     check_weights_options(asked)
+    if multi is not None:
+        if options["target"] is not None:
+            raise click.UsageError("--multi says for which targets code is made: leave --target out")
+        options["target"] = multi
     fields = compile_fields(**options)
     if is_fleet(models, given):
         single = {**asked, "of": source, "report": full or None}

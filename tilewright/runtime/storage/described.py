@@ -31,7 +31,8 @@ class SectionRecord:
 class ArtifactFile:
     """The file of a compiled model. `digest` is that of header and metadata, and by these of all sections; `signed_by`
     is the public key of who signed it, which nobody has checked ("" where it is not signed). `imports` are the
-    functions that its code takes from the system, `functions` those of its own."""
+    functions that its code takes from the system, `functions` those of its own. Of several `levels` these are of the
+    first; each has a name, and features that a CPU must have."""
 
     format: int
     size: int
@@ -46,6 +47,7 @@ class ArtifactFile:
     features: tuple[str, ...]
     imports: tuple[str, ...]
     functions: int
+    levels: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @classmethod
     def of(cls, path: Path) -> ArtifactFile:
@@ -71,6 +73,11 @@ class ArtifactFile:
                     features=tuple(map(str, target["features"])),
                     imports=() if image is None else image.imports,
                     functions=0 if image is None else len(image.symbols),
+                    levels=tuple(
+                        (str(level["level"]), tuple(map(str, level["target"]["features"])))
+                        for level in (metadata, *metadata.get("levels", ()))
+                        if metadata.get("levels")
+                    ),
                 )
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ArtifactError(

@@ -13,6 +13,7 @@ from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.module import Model
 from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.storage.fleet import FLEET, SUFFIX, Fleet, models_of, with_shared
+from tilewright.runtime.storage.levels import at_level
 from tilewright.runtime.storage.signing import Trust
 
 
@@ -24,6 +25,7 @@ def load(
     mmap: bool = False,
     trust: Trust | None = None,
     executor: MakeExecutor | None = None,
+    level: str | None = None,
 ) -> Model:
     """Load a compiled model from the file that `Model.save` wrote, or from its bytes. The suffix .tw may be left out,
     as in `load("fleet/name")` of a model of a fleet (`load_fleet`).
@@ -33,14 +35,15 @@ def load(
     then the file may be replaced by renaming (as `Model.save` and `mv` do, not `cp`) or deleted, and nothing else.
     `check_weights` says whether the checksum of the weights, which reads all of them, is looked at: by default unless
     they are mapped (that of code always is). `threads`, `executor` (for another kind of machine): see `Model`.
-    ArtifactError for a file that is missing, damaged, foreign, too new or for another CPU.
+    Of a model with several levels (`tilewright compile --multi`) the best one is taken that this CPU can run, or the
+    one named `level`. ArtifactError for a file that is missing, damaged, foreign, too new or for another CPU.
 
     An artefact is code, which can do whatever the process may: load only what you trust. With `trust`, one or several
     public keys (Ed25519; paths of PEM files, or their bytes), only what one of them has signed is loaded (`sign`), and
     all of it is compared with what was signed; code is then copied also where weights are mapped.
     """
     artifact = Artifact.load(_found(source), check_weights=check_weights, mmap=mmap, trust=trust)
-    return Model(artifact, threads, executor)
+    return Model(at_level(artifact, level) if level is not None else artifact, threads, executor)
 
 
 def _found(source: str | Path | Bytes) -> str | Path | Bytes:
