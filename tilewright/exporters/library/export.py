@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tilewright.api import tell_of_failures, with_examples
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.compiler import compile_request
 from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, is_taken, is_wasm
+from tilewright.exporters.library.source import LARGEST_ARRAYS, write_source
 from tilewright.exporters.library.tables import check_exportable
 from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.ir.diag import UnsupportedError
@@ -21,8 +23,10 @@ from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
+from tilewright.target.named import C_TARGET
 
-KINDS = (".so", ".a", ".o", ".wasm")
+SOURCE = ".c"
+KINDS = (".so", ".a", ".o", ".wasm", SOURCE)
 LARGEST_WITHIN = 1 << 30
 """Bytes of weights up to which a library has them itself unless it is told otherwise: what is linked reaches two
 gigabytes."""
@@ -67,14 +71,16 @@ def export(
         raise OptionError(f"freestanding={freestanding!r:.80} is not allowed: give True or False")
     if freestanding and (weights == "beside" or path.suffix == ".so"):
         raise OptionError("a freestanding library opens no files and is not loaded: make a .a or .o, weights inside")
-    chosen = Options.of(options, **fields)
+    chosen = _for_source(Options.of(options, **fields), path.suffix == SOURCE)
     source = with_examples(model, example_inputs, example_kwargs, dynamic_shapes)
     given = [Path(source)] if isinstance(source, str | Path) else []
     for file, what, is_one in _targets(path, name):
         check_replaced(file, what, is_one, sources=given, force=force)
         check_file(file)
     session = Session.of(session)
-    toolchain = Toolchain.found(getattr(session.machine(chosen), "triple", ""), cc)
+    toolchain = None
+    if path.suffix != SOURCE:
+        toolchain = Toolchain.found(getattr(session.machine(chosen), "triple", ""), cc)
     objects: list[ObjectFile] = []
 
     def keep(made: Sequence[ObjectFile]) -> None:
@@ -83,7 +89,44 @@ def export(
     request = Request.of(source, constants, shapes)
     artifact = compile_request(request, chosen, progress, session=session, on_objects=keep)
     tell_of_failures(artifact, chosen)
+    if toolchain is None:
+        return write_c(artifact, objects, path, name, weights="inside" if freestanding else weights)
     return write_library(artifact, objects, path, name, toolchain, weights=weights, freestanding=freestanding)
+
+
+def _for_source(options: Options, is_source: bool) -> Options:
+    """The options of an export, for C where a source is made of it."""
+    name = (options.target or "").split(",")[0]
+    if is_source and name not in ("", C_TARGET.name):
+        raise OptionError(
+            f"target={options.target!r:.80} is not allowed: a source in C is for all machines",
+            hint="leave the target out, and tell the C compiler of the machine",
+        )
+    if not is_source and name == C_TARGET.name:
+        raise OptionError("the target 'c' makes a source in C", hint="give an output that ends in .c")
+    return replace(options, target=options.target or C_TARGET.name) if is_source else options
+
+
+def write_c(
+    artifact: Artifact, texts: Sequence[ObjectFile], path: Path, name: str, *, weights: str | None
+) -> tuple[Path, ...]:
+    """Write a compiled model as C: each file whole or not at all."""
+    check_exportable(artifact)
+    is_beside = weights == "beside" or (weights is None and artifact.weight_bytes > LARGEST_ARRAYS)
+    targets = [file for file, *_ in _targets(path, name)]
+    with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
+        made = write_source(Path(folder), artifact, texts, name, targets[2].name if is_beside else "")
+        return _put(made, [*targets[:2], targets[2 if is_beside else 3]])
+
+
+def _put(made: Sequence[Path], targets: Sequence[Path]) -> tuple[Path, ...]:
+    """Move the files that were made to their places, the first one last; gives these."""
+    written = tuple(targets[: len(made)])
+    for source, target in reversed(list(zip(made, written, strict=True))):
+        with replacing(target) as file, open(source, "rb") as content:
+            shutil.copyfileobj(content, file)
+        os.chmod(target, 0o755 if target.suffix == ".so" else 0o644)
+    return written
 
 
 def write_library(
@@ -107,12 +150,7 @@ def write_library(
         build = Build(Path(folder), artifact, objects, name, toolchain, freestanding=freestanding)
         targets = [file for file, *_ in _targets(path, name)]
         made = build.made(path.suffix, targets[2].name if is_beside or path.suffix == ".wasm" else "")
-        written = tuple(targets[: len(made)])
-        for source, target in reversed(list(zip(made, written, strict=True))):
-            with replacing(target) as file, open(source, "rb") as content:
-                shutil.copyfileobj(content, file)
-            os.chmod(target, 0o755 if target.suffix == ".so" else 0o644)
-        return written
+        return _put(made, targets)
 
 
 def _checked(output: object) -> Path:
@@ -144,13 +182,17 @@ _LONGEST = 64
 
 def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
     """What is written: the library, its header, and its weights or a module of JavaScript, with what may be replaced
-    there."""
+    there; of a source also its weights as arrays."""
     weights, script = path.with_name(f"{path.stem}.weights"), path.with_suffix(".mjs")
     third = (weights, "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC))
     if path.suffix == ".wasm":
         third = (script, "a module of a model", lambda begins: begins.startswith(b"// Running the "))
-    return [
-        (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>", b"\0asm"))),
+    targets: list[tuple[Path, str, Any]] = [
+        (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>", b"\0asm", b"/* A model, made"))),
         (path.with_name(f"{name}.h"), "a header of a model", lambda begins: begins.startswith(b"/* The C interfa")),
         third,
     ]
+    if path.suffix == SOURCE:
+        arrays = path.with_name(f"{name}_weights.h")
+        targets.append((arrays, "weights of a model", lambda begins: begins.startswith(b"/* The weights o")))
+    return targets

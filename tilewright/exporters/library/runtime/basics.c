@@ -5,6 +5,11 @@
 #include <cpuid.h>
 #endif
 
+/* TW_PORTABLE: on nothing but standard C. */
+#if defined(TW_FREESTANDING) || defined(TW_PORTABLE)
+#define TW_ONE_THREAD
+#endif
+
 #define ALIGNMENT 64
 #define COUNT(n) ((n) ? (n) : 1)
 
@@ -54,7 +59,9 @@ struct model_model {
 static text last_error;
 #else
 static _Thread_local text last_error;
+#if HAS_STEPS
 static _Thread_local model_model *running;
+#endif
 #endif
 
 /* Errors */
