@@ -54,7 +54,8 @@ def export(
     """Write a model (whatever `tilewright.compile` takes, with the same arguments and options) as a library to the file
     `output`, and give the files that were written: the library, its header, and the file of weights where there is one.
 
-    The suffix says what is made: a shared library (.so), a static one (.a), or one object file (.o). It has the kernels
+    The suffix says what is made: a shared library (.so), a static one (.a), one object file (.o), or a source in C11
+    (.c) for any compiler and machine, whose weights are arrays of C up to four megabytes. A library has the kernels
     of the model, a thread pool and little else, and needs the C library, its mathematics and threads; `freestanding`
     needs nothing at all, and has one thread and the caller's memory. Its functions begin with `name`, by default that
     of the file. `weights` are "inside" (by default up to one gigabyte), or "beside": in a file that processes map and

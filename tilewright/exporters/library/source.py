@@ -49,7 +49,8 @@ def _source(
         "\n".join(text.data.decode() for text in texts if text.kind == kind)
         for kind in ("functions", "kernel", "program")
     )
-    math = "#include <math.h>\n" if _MATH.search(functions + kernels) else ""
+    has_math = _MATH.search(functions + kernels) or not _is_finite(artifact, weights, beside=beside)
+    math = "#include <math.h>\n" if has_math else ""
     arrays = f'#include "{name}_weights.h"\n#define TW_WEIGHTS ((const unsigned char *)&the_weights)\n'
     parts = [
         named(_HEAD.replace("MATH\n", math), name),
@@ -68,6 +69,15 @@ def _source(
         named(runtime_c("machine.c", "programs.c", "interface.c"), name),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _is_finite(artifact: Artifact, weights: LibraryWeights, *, beside: bool) -> bool:
+    """Whether arrays of weights need no macros for infinities and NaN."""
+    if beside or not weights.size:
+        return True
+    data = b"".join(artifact.saved_weights())
+    floats = [(at, of) for at, of in _entries(artifact).items() if of[0].name in _TYPES]
+    return all(np.isfinite(np.frombuffer(data, dtype, count, at)).all() for at, (dtype, count, *_) in floats)
 
 
 _MATH = re.compile(
@@ -122,7 +132,7 @@ def _arrays(artifact: Artifact, data: bytes) -> Iterator[str]:
         at = -(-(offset + array.nbytes) // _ALIGNMENT) * _ALIGNMENT
     if len(data) > at:
         add(np.frombuffer(data, np.uint8, len(data) - at, at), "more", "")
-    yield "/* The weights of a model, as its program has them. */\n\n#include <math.h>\n#include <stdint.h>\n\n"
+    yield "/* The weights of a model, as its program has them. */\n\n#include <stdint.h>\n\n"
     yield "static const struct weights {\n"
     yield from fields
     yield "} the_weights = {\n"
