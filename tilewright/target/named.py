@@ -1,18 +1,33 @@
-"""Machines by name: CPUs, machines of plugins, and changes of facts."""
+"""Machines by name: CPUs, C compilers, machines of plugins, and changes of facts."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from tilewright.target.cpus import CPUS
 from tilewright.target.features import FEATURES
+from tilewright.target.hardware import Caches
 from tilewright.target.host import host_target
 from tilewright.target.machine import Machine, TargetError
 from tilewright.target.target import SYSTEMS, Target
+
+
+@dataclass(frozen=True, slots=True)
+class CTarget(Target):
+    """A CPU for which a C compiler makes the code: it has no instructions that programs could name."""
+
+    kind: ClassVar[str] = "c"
+
+
+C_TARGET = CTarget(
+    "c", "c-unknown-unknown", "any C11 compiler", (), 256, 16, has_fma=False, caches=Caches(32 << 10, 256 << 10, 0)
+)
+"""Register tiles are those of 16 vectors of 256 bits: inner loops of 16 elements, which compilers unroll and make
+vectors of on all machines that have some."""
 
 NAMED: Mapping[str, Target] = MappingProxyType({name: cpu.target for name, cpu in CPUS.items()})
 """Targets by name; `host` is the machine that asks."""
@@ -35,7 +50,7 @@ OTHER_SYSTEMS: Mapping[str, str] = MappingProxyType(
 def find_machine(text: str | None, others: Callable[[], Iterable[Machine]]) -> Machine:
     """As `parse_target`, or the one of `others` of this name; these are asked for where the name is none of ours."""
     name = ("host" if text is None else text).split(",")[0].strip()
-    if name == "host" or name in NAMED or name in ALIASES or name in OTHER_SYSTEMS:
+    if name in ("host", C_TARGET.name) or name in NAMED or name in ALIASES or name in OTHER_SYSTEMS:
         return parse_target(text)
     found = {machine.name: machine for machine in others()}
     return found[name] if name == text and name in found else _unknown(name, found)
@@ -59,12 +74,14 @@ def _base(name: str) -> Target:
         return host_target()
     if name in OTHER_SYSTEMS:
         return parse_target(OTHER_SYSTEMS[name])
+    if name == C_TARGET.name:
+        return C_TARGET
     name = ALIASES.get(name, name)
     return NAMED[name] if name in NAMED else _unknown(name)
 
 
 def _unknown(name: str, others: Iterable[str] = ()) -> NoReturn:
-    known = ["host", *NAMED, *ALIASES, *OTHER_SYSTEMS, *others]
+    known = ["host", *NAMED, *ALIASES, *OTHER_SYSTEMS, C_TARGET.name, *others]
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     raise TargetError(f"unknown target '{name}'", hint=f"{hint}known targets: {', '.join(known)}")

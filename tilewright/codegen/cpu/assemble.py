@@ -47,8 +47,9 @@ class Unit:
     kind: ObjectKind = "kernel"
 
 
-ObjectKind = Literal["kernel", "program", "pool"]
-"""What an object holds: a kernel, the program that calls kernels, the thread pool."""
+ObjectKind = Literal["kernel", "program", "pool", "functions"]
+"""What an object holds: a kernel, the program that calls kernels, the thread pool; in C also the scalar functions that
+kernels call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,48 @@ _MADE = (*_FUNCTIONS, "model", "weights")
 
 def is_taken(name: str) -> bool:
     """Whether what a library of this name makes is called as something within all libraries."""
-    runtime = "\n".join((_RUNTIME / source).read_text(encoding="utf-8") for source in _SOURCES)
-    words = frozenset(re.findall(r"\w+", runtime))
+    words = frozenset(re.findall(r"\w+", runtime_c()))
     return not words.isdisjoint(f"{name}_{made}" for made in _MADE)
+
+
+def runtime_c(*sources: str) -> str:
+    """What every library does around its kernels, with `model` where the library's name is meant: all, or these
+    files of it."""
+    return "\n".join((_RUNTIME / source).read_text(encoding="utf-8") for source in sources or _SOURCES)
+
+
+def header_c() -> str:
+    """The interface, with `model` where the library's name is meant."""
+    return (_RUNTIME / "model.h").read_text(encoding="utf-8")
+
+
+def named(text: str, name: str) -> str:
+    """A text of C or JavaScript that says `model` wherever the library's name is meant: in no string, as those are
+    names and messages of the model."""
+
+    def prefixed(found: re.Match[str]) -> str:
+        return found[0] if found[0].startswith('"') else f"{name}_"
+
+    return re.sub(r'"(?:[^"\\\n]|\\.)*"|\b(?:model|MODEL)_(?=\w)', prefixed, text)
+
+
+def weights_beside(path: Path, pieces: Sequence[memoryview], beside: str) -> LibraryWeights:
+    """Write weights to a file of their own, which tables refer to by the name `beside`."""
+    size = sum(piece.nbytes for piece in pieces)
+    digest, checksum = hashlib.blake2b(digest_size=32), 0
+    for piece in pieces:
+        digest.update(piece)
+        checksum = zlib.crc32(piece, checksum)
+    header = WEIGHTS_MAGIC + struct.pack("<IIQ", WEIGHTS_VERSION, checksum, size) + digest.digest()
+    _write_weights(path, header.ljust(WEIGHTS_AT, b"\0"), pieces)
+    return LibraryWeights(size, checksum, beside, header)
+
+
+def _write_weights(path: Path, header: bytes, pieces: Sequence[memoryview]) -> None:
+    with open(path, "wb") as file:
+        file.write(header)
+        for piece in pieces:
+            write_slices(file, piece)
 
 
 def is_wasm(target: TargetInfo) -> bool:
@@ -94,7 +133,7 @@ class Build:
             for kind in (".mjs", ".wasm"):
                 script = script.replace(f"./model{kind}", f"./{quote(os.fsencode(Path(beside).stem))}{kind}")
             files = [self._written(f"{self.name}.mjs", script)]
-        header = self._written(f"{self.name}.h", self._named((_RUNTIME / "model.h").read_text(encoding="utf-8")))
+        header = self._written(f"{self.name}.h", self._named(header_c()))
         source = self._written(f"{self.name}.c", self.source(weights))
         main = self.folder / f"{self.name}.o"
         flags = ["-DTW_FREESTANDING", "-ffreestanding", "-fno-builtin"] if self.freestanding else []
@@ -124,23 +163,16 @@ class Build:
         """The C source: tables, and what runs them."""
         features = features_c(self.artifact.target, freestanding=self.freestanding)
         tables = tables_c(self.artifact, self.name, weights, features)
-        runtime = "\n".join((_RUNTIME / name).read_text(encoding="utf-8") for name in _SOURCES)
-        preamble = _FREE if self.freestanding else _HOSTED
+        preamble = _FREE + MEMORY_FUNCTIONS if self.freestanding else _HOSTED
         if self.system == "windows":
             preamble = preamble.replace(_VISIBLE, _VISIBLE_OF_WINDOWS)
             if not self.freestanding:
                 windows = (_RUNTIME / "windows.c").read_text(encoding="utf-8")
-                preamble = f"{windows}\n{preamble[preamble.index(_VISIBLE_OF_WINDOWS):]}"
-        return self._named(f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime}')
+                preamble = f"#define TW_CODE\n{windows}\n{preamble[preamble.index(_VISIBLE_OF_WINDOWS):]}"
+        return self._named(f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime_c()}')
 
     def _named(self, text: str) -> str:
-        """A text of C or JavaScript that says `model` wherever the library's name is meant: in no string, as those
-        are names and messages of the model."""
-
-        def prefixed(found: re.Match[str]) -> str:
-            return found[0] if found[0].startswith('"') else f"{self.name}_"
-
-        return re.sub(r'"(?:[^"\\\n]|\\.)*"|\b(?:model|MODEL)_(?=\w)', prefixed, text)
+        return named(text, self.name)
 
     def _symbol(self, symbol: str) -> str:
         if self.system == "windows" and symbol in _POSIX:
@@ -164,27 +196,14 @@ class Build:
         if not size:
             return LibraryWeights(0), [], []
         if beside:
-            digest, checksum = hashlib.blake2b(digest_size=32), 0
-            for piece in pieces:
-                digest.update(piece)
-                checksum = zlib.crc32(piece, checksum)
-            header = WEIGHTS_MAGIC + struct.pack("<IIQ", WEIGHTS_VERSION, checksum, size) + digest.digest()
-            path = self._write_weights("beside.weights", header.ljust(WEIGHTS_AT, b"\0"), pieces)
-            return LibraryWeights(size, checksum, beside, header), [], [path]
-        self._write_weights("weights.bin", b"", pieces)
+            path = self.folder / "beside.weights"
+            return weights_beside(path, pieces, beside), [], [path]
+        _write_weights(self.folder / "weights.bin", b"", pieces)
         text = _WASM_ASSEMBLY if self.is_wasm else _ASSEMBLIES.get(self.system, _ASSEMBLY)
         source = self._written("weights.S", text.format(name=self.name, size=size))
         made = self.folder / "the-weights.o"  # as no name is
         self.toolchain.compile(source, made)
         return LibraryWeights(size), [made], []
-
-    def _write_weights(self, name: str, header: bytes, pieces: Sequence[memoryview]) -> Path:
-        path = self.folder / name
-        with open(path, "wb") as file:
-            file.write(header)
-            for piece in pieces:
-                write_slices(file, piece)
-        return path
 
     def _written(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -255,7 +274,8 @@ def renamed_object(file: ObjectFile, name_of: Callable[[str], str]) -> bytes:
     return renamed(file.data, name_of)
 
 
-_HOSTED = """#define _GNU_SOURCE
+_HOSTED = """#define TW_CODE
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -294,12 +314,15 @@ _VISIBLE_OF_WINDOWS = """#ifdef TW_SHARED
 #endif
 """
 
-_FREE = """#include <stddef.h>
+_FREE = """#define TW_CODE
+#include <stddef.h>
 #include <stdint.h>
 
 #define TW_PUBLIC __attribute__((visibility("default")))
 #pragma GCC visibility push(hidden)
+"""
 
+MEMORY_FUNCTIONS = """
 /* What C compilers ask of every program; a C library's own take their place. */
 __attribute__((weak)) void *memcpy(void *restrict to, const void *restrict from, size_t count) {
   for (size_t k = 0; k < count; k++) ((volatile unsigned char *)to)[k] = ((const unsigned char *)from)[k];

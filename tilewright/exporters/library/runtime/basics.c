@@ -5,6 +5,11 @@
 #include <cpuid.h>
 #endif
 
+/* TW_PORTABLE: on nothing but standard C. */
+#if defined(TW_FREESTANDING) || defined(TW_PORTABLE)
+#define TW_ONE_THREAD
+#endif
+
 #define ALIGNMENT 64
 #define COUNT(n) ((n) ? (n) : 1)
 
@@ -59,7 +64,9 @@ static model_model *running;
 #endif
 #else
 static _Thread_local text last_error;
+#if HAS_STEPS
 static _Thread_local model_model *running;
+#endif
 #endif
 
 /* Errors */

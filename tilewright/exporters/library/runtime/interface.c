@@ -9,8 +9,8 @@ static tw_status unknown_size(text *error) {
 tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *outputs, size_t output_count,
                      int32_t threads, tw_needs *needs) {
   text *error = &last_error;
-  int64_t in_shapes[COUNT(INPUT_AXES)], out_shapes[COUNT(OUTPUT_AXES)], dims[COUNT(MOST_DIMS)], found[2];
-  word in_data[COUNT(INPUTS + STATES)];
+  int64_t in_shapes[COUNT(INPUT_AXES)] = {0}, out_shapes[COUNT(OUTPUT_AXES)], dims[COUNT(MOST_DIMS)], found[2];
+  word in_data[COUNT(INPUTS + STATES)] = {{0}};
   size_t sizes[COUNT(OUTPUTS)], number;
   model_model measured;
   if (!needs) return failed(error, TW_BAD_ARGUMENT, "needs is null");
@@ -22,8 +22,8 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   needs->total = aligned(needs->model) + ALIGNMENT;
   number = choose(inputs);
   if (programs[number].steps) return unknown_size(error);
-  for (size_t k = 0; k < INPUTS; k++) in_data[k].at = inputs[k].data;
-  for (size_t k = 0; k < STATES; k++) {
+  for (size_t k = 0; k != INPUTS; k++) in_data[k].at = inputs[k].data;
+  for (size_t k = 0; k != STATES; k++) {
     in_data[INPUTS + k].at = (void *)(uintptr_t)first_of(k);
     if (PLAN_READS_DATA && !in_data[INPUTS + k].at)
       return failed(error, TW_UNKNOWN_SIZE, "sizes follow from a state whose first value is in the file of weights");
@@ -37,7 +37,7 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   size_t total = ALIGNMENT;
   int fits = add(&total, needs->model) && add(&total, needs->arena);
   for (int32_t k = 0; fits && k < threads; k++) fits = add(&total, needs->scratch);
-  for (size_t k = 0; fits && k < OUTPUTS; k++) {
+  for (size_t k = 0; fits && k != OUTPUTS; k++) {
     fits = add(&needs->outputs, sizes[k]);
   }
   if (!fits || !add(&total, needs->outputs)) return failed(error, TW_NO_MEMORY, "the memory needed is out of range");
@@ -64,7 +64,7 @@ static tw_status begin(model_model *model, text *error) {
   model->call[6].at = model->dims;
   model->call[7].at = (void *)&model->stops;
   fill_states(model);
-#ifndef TW_FREESTANDING
+#ifndef TW_ONE_THREAD
   watch_forks();
   model->forks = atomic_load(&forks);
   if (model->threads > 1) {
@@ -92,12 +92,14 @@ tw_status model_create(const tw_options *given, model_model **made) {
     return failed(error, TW_BAD_ARGUMENT, "threads are from 1 to 1024, or 0 for all");
   size_t bytes = lay_out(&measured, NULL);
   unsigned char *base, *end = NULL;
-#ifdef TW_FREESTANDING
+#ifdef TW_ONE_THREAD
   if (options.threads > 1) return failed(error, TW_BAD_ARGUMENT, "this library has one thread");
-  if (!options.memory) return failed(error, TW_BAD_ARGUMENT, "this library needs memory of the caller");
   options.threads = 1;
 #else
   if (!options.threads) options.threads = usable_cpus();
+#endif
+#ifdef TW_FREESTANDING
+  if (!options.memory) return failed(error, TW_BAD_ARGUMENT, "this library needs memory of the caller");
 #endif
   if (options.memory) {
     base = (unsigned char *)(((uintptr_t)options.memory + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
@@ -144,7 +146,7 @@ static tw_status run(model_model *model, const tw_tensor *inputs, size_t input_c
   tw_status status = check_counts(output_count, outputs, &model->error);
   if (!status) status = check_inputs(inputs, input_count, 1, model->in_shapes, &model->error);
   if (status) return status;
-#ifndef TW_FREESTANDING
+#ifndef TW_ONE_THREAD
   if (model->forks != atomic_load(&forks)) { /* the threads of the pool stayed with the parent */
     model->forks = atomic_load(&forks);
     if (model->pool) model->pool = model_tw_pool_create(model->threads, NULL, TW_SPIN_NS);
@@ -153,7 +155,7 @@ static tw_status run(model_model *model, const tw_tensor *inputs, size_t input_c
 #endif
   if (model->states_lost)
     return failed(&model->error, TW_FAILED, "the states are lost, as a run failed while it wrote them: reset the model");
-  for (size_t k = 0; k < OUTPUTS; k++)
+  for (size_t k = 0; k != OUTPUTS; k++)
     if (outputs[k].data == model->given[k]) outputs[k].data = NULL;
   size_t number = choose(inputs);
   status = run_program(model, inputs, outputs, number);
@@ -212,7 +214,7 @@ void model_cancel(model_model *model) {
 }
 
 static tw_status describe_state(model_model *model, size_t index, tw_tensor *state) {
-  if (index >= STATES || !state) return failed(&model->error, TW_BAD_ARGUMENT, "there is no such state");
+  if (!STATES || index > COUNT(STATES) - 1 || !state) return failed(&model->error, TW_BAD_ARGUMENT, "there is no such state");
   const tw_tensor_info *info = state_infos + index;
   *state = (tw_tensor){model->state[index], states[index].bytes, info->dtype, info->rank, {0}};
   for (int32_t axis = 0; axis < info->rank; axis++) state->shape[axis] = info->shape[axis];
@@ -243,15 +245,21 @@ void model_destroy(model_model *model) {
 #if HAS_STEPS
   leave_frame(model);
 #endif
-#ifndef TW_FREESTANDING
+#ifndef TW_ONE_THREAD
   if (model->pool && model->forks == atomic_load(&forks)) model_tw_pool_destroy(model->pool);
+#endif
+#if defined(TW_PORTABLE) && !defined(TW_FREESTANDING)
+  free(model->mapped);
+#elif !defined(TW_FREESTANDING)
   if (model->mapped) munmap(model->mapped, model->mapped_bytes);
+#endif
+#ifndef TW_FREESTANDING
   if (!model->options.memory) free(model->work);
   free(model->own);
 #endif
 }
 
-#ifdef TW_FREESTANDING
+#if defined(TW_FREESTANDING) && !defined(TW_PORTABLE)
 /* One thread runs all of a parallel loop. */
 void model_tw_parallel(void *pool, void (*fn)(void *, int64_t, int64_t, int64_t), void *args, int64_t n) {
   (void)pool;
