@@ -65,9 +65,13 @@ class _Block:
         self.ops(block)
         head = f"static int32_t {c_symbol(f'tw_steps_{number}{self.own.suffix}')}(int64_t *frame) {{"
         used = any("frame" in line for line in self.lines)
-        return "\n".join(
-            [head, *([] if used else ["  (void)frame;"]), *self.lines, "  return STEPS_DONE;", "}", ""]
-        )
+        begin = [] if used else ["  (void)frame;"]
+        if any("*stops" in line for line in self.lines):
+            begin = [
+                "  const _Atomic uint32_t *const stops = address_of(frame[FRAME_STOPS]);",
+                "  const uint32_t began = *stops;",
+            ]
+        return "\n".join([head, *begin, *self.lines, "  return STEPS_DONE;", "}", ""])
 
     # Lines
 
@@ -205,6 +209,7 @@ class _Block:
         number, part = self.own.parts[op.attrs["part"]]
         main = part.main
         self.enter("{ " + comment(str(op.loc)))
+        self.line("if (*stops != began) return CANCELLED;")
         self.line(f"frame[FRAME_PART] = {number};")
         inputs, sized = self.inputs(op, part)
         self.line(
@@ -234,8 +239,9 @@ class _Block:
         )
         dims = "dims" if part.dims else "NULL"
         self.line(
-            f"const word call[7] = {{{{NULL}}, {{(void *)(uintptr_t)in}}, {{(void *)(uintptr_t)out}}, {{{constants}}}, "
-            f"{{address_of(frame[FRAME_ARENA])}}, {{address_of(frame[FRAME_SCRATCH])}}, {{{dims}}}}};"
+            f"const word call[8] = {{{{NULL}}, {{(void *)(uintptr_t)in}}, {{(void *)(uintptr_t)out}}, {{{constants}}}, "
+            f"{{address_of(frame[FRAME_ARENA])}}, {{address_of(frame[FRAME_SCRATCH])}}, {{{dims}}}, "
+            "{(void *)(uintptr_t)stops}};"
         )
         self.checked(f"{c_symbol(f'tw_run{part.suffix}')}(call)")
         self.leave()

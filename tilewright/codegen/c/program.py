@@ -89,7 +89,12 @@ class _Calls:
             self.bases[name] = f"const ptrdiff_t {name} = (ptrdiff_t)((const int64_t *)call[6].at)[{k}];"
         calls = [op for op in self.program.main.body.ops if op.name == "call"]
         has_errors = any(self.program.kernels[op.attrs["kernel"]].checks for op in calls)
-        for op in calls:
+        for k, op in enumerate(calls):
+            if k == 1:
+                self._base("stops", "const _Atomic uint32_t *const stops = call[7].at;")
+                self._base("began", "const uint32_t began = *stops;")
+            if k:
+                self.body.append("if (*stops != began) return CANCELLED;")
             self._call(op)
         text = "\n".join(self.body)
         head = [line for name, line in self.bases.items() if _is_word_in(name, text)]

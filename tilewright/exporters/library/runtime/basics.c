@@ -35,7 +35,7 @@ struct model_model {
   size_t mapped_bytes;
   void *pool;
   int32_t threads;
-  unsigned forks;
+  unsigned process; /* of the threads */
   void *own;  /* what the library allocated for the model */
   void *work; /* arena, scratch and outputs: what it allocated, or the rest of the caller's memory */
   size_t work_bytes;
@@ -53,7 +53,7 @@ struct model_model {
   void **given;      /* memory of the model that outputs of the last run got */
   int states_lost;   /* a run failed while it wrote states in place */
 #ifndef TW_FREESTANDING
-  atomic_uint busy; /* 0, or 1 more than the forks of the process in which a thread is using it */
+  atomic_uint busy; /* 0, or the process in which a thread is using it */
 #endif
 };
 

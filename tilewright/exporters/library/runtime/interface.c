@@ -66,7 +66,7 @@ static tw_status begin(model_model *model, text *error) {
   fill_states(model);
 #ifndef TW_ONE_THREAD
   watch_forks();
-  model->forks = atomic_load(&forks);
+  model->process = process();
   if (model->threads > 1) {
     model->pool = model_tw_pool_create(model->threads, NULL, TW_SPIN_NS);
     if (!model->pool) return failed(error, TW_NO_MEMORY, "no memory for the threads");
@@ -147,8 +147,8 @@ static tw_status run(model_model *model, const tw_tensor *inputs, size_t input_c
   if (!status) status = check_inputs(inputs, input_count, 1, model->in_shapes, &model->error);
   if (status) return status;
 #ifndef TW_ONE_THREAD
-  if (model->forks != atomic_load(&forks)) { /* the threads of the pool stayed with the parent */
-    model->forks = atomic_load(&forks);
+  if (model->process != process()) { /* the threads of the pool stayed with the parent */
+    model->process = process();
     if (model->pool) model->pool = model_tw_pool_create(model->threads, NULL, TW_SPIN_NS);
     model->call[0].at = model->pool;
   }
@@ -185,7 +185,7 @@ static int enter(model_model *model) {
   (void)model;
   return 1;
 #else
-  unsigned own = atomic_load(&forks) + 1, found = 0;
+  unsigned own = process(), found = 0;
   while (!atomic_compare_exchange_weak_explicit(&model->busy, &found, own, memory_order_acquire, memory_order_relaxed))
     if (found == own) return 0;
   if (found) abandon(model);
@@ -240,13 +240,13 @@ void model_destroy(model_model *model) {
   if (!model) return;
 #ifndef TW_FREESTANDING
   unsigned user = atomic_load(&model->busy);
-  if (user && user != atomic_load(&forks) + 1) abandon(model);
+  if (user && user != process()) abandon(model);
 #endif
 #if HAS_STEPS
   leave_frame(model);
 #endif
 #ifndef TW_ONE_THREAD
-  if (model->pool && model->forks == atomic_load(&forks)) model_tw_pool_destroy(model->pool);
+  if (model->pool && model->process == process()) model_tw_pool_destroy(model->pool);
 #endif
 #if defined(TW_PORTABLE) && !defined(TW_FREESTANDING)
   free(model->mapped);

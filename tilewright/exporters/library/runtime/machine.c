@@ -16,10 +16,17 @@ static void *zeroed(size_t bytes, void **base) {
 }
 #endif
 
+#if defined(TW_PORTABLE) && !defined(TW_FREESTANDING)
+static unsigned process(void) { return 1; } /* standard C has no forks */
+#endif
+
 #ifndef TW_ONE_THREAD
 static atomic_uint forks;
 
 static void count_fork(void) { atomic_fetch_add(&forks, 1); }
+
+/* A number that a process and its forked children do not share; never 0. */
+static unsigned process(void) { return atomic_load(&forks) + 1; }
 
 static void watch_forks(void) {
   static atomic_flag is_watched = ATOMIC_FLAG_INIT;

@@ -5,7 +5,7 @@
 #error "sizes of this model follow from values: its memory comes from the C library"
 #endif
 
-enum { FRAME_ARENA = 7, FRAME_SCRATCH = 9, FRAME_SHAPES = 13 };
+enum { FRAME_ARENA = 7, FRAME_SCRATCH = 9, FRAME_SHAPES = 14 };
 #define ABSURD ((int64_t)1 << 46)
 
 typedef struct memory {
