@@ -56,7 +56,6 @@ from tilewright.runtime.storage.store import Store
 
 Dim = int | str
 
-
 _PARTS = {"float32": "complex64", "float64": "complex128"}
 
 
@@ -348,8 +347,8 @@ class Artifact:
             *code, weights = sections
             kinds = [section.kind for section in code]
             described = [metadata, *_list(metadata, "levels")]
-            is_linked = kinds == ["image"] * len(described)
-            if weights.kind != "weights" or not (is_linked or kinds == ["code"] * len(code) or len(described) > 1):
+            is_linked, is_code = kinds == ["image"] * len(described), kinds == ["code"] * len(code)
+            if weights.kind != "weights" or not (is_linked or (is_code and len(described) == 1)):
                 raise ValueError("the sections are others")
             if not is_linked:
                 metadata.pop("image", None)
@@ -358,7 +357,7 @@ class Artifact:
             for data, section in zip(described, code, strict=True):
                 image = Image.of(record(ImageLayout, data.pop("image", None)), section.data)
                 found.append(_from_metadata(data).sharing(shared_image(image, section.digest), (), weights.data))
-            return found[0].with_levels(tuple(found[1:]))
+            return found[0].with_levels(found[1:])
         except (ValueError, IndexError, RecursionError) as error:
             raise ArtifactError(
                 f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
@@ -384,11 +383,11 @@ class Artifact:
             broadcasting=None if self.broadcasting is None else self.broadcasting.sharing(*own),
         )
 
-    def with_levels(self, levels: tuple[Artifact, ...]) -> Artifact:
-        """The artefact with the same model for other CPUs; ValueError where that is another model."""
+    def with_levels(self, levels: Sequence[Artifact]) -> Artifact:
+        """The artefact with that of other CPUs; ValueError where it is another model."""
         if len({(a.inputs, a.outputs, a.keeps, a.target.triple) for a in (self, *levels)}) > 1:
             raise ValueError("a level is another model")
-        return replace(self, levels=levels)
+        return replace(self, levels=tuple(levels))
 
     @property
     def keeps(self) -> tuple[tuple[TensorInfo, str], ...]:
@@ -529,8 +528,8 @@ def _state_record(state: StateInfo) -> StateRecord:
 _SHOWN = 4
 """Conditions on dims that a signature shows."""
 
-_ELSEWHERE = ("image", "objects", "constants", "lent", "program", "parts", "variants", "broadcasting", "levels",
-              "kept_report")  # fmt: skip
+_CODE = ("image", "objects", "constants", "lent", "levels")
+_ELSEWHERE = (*_CODE, "program", "parts", "variants", "broadcasting", "kept_report")
 """Fields of an artefact that are no plain metadata: sections, and what only some models have."""
 
 
