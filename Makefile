@@ -15,14 +15,15 @@ demo-llm: .venv-demo-llm/installed
 
 # The package as users get it, in an environment that nothing else uses: one for each run, so that two runs do not
 # meet. The tests, bench and docs come from this folder by a line in a .pth file, which is behind the installed
-# package; the current folder, which would be before it, stays out (PYTHONSAFEPATH).
+# package; the current folder, which would be before it, stays out (PYTHONSAFEPATH). Bytecode is kept in that
+# environment, also where PYTHONDONTWRITEBYTECODE is set: hundreds of processes of the tests import the same modules.
 test:
 	@set -eu; venv=$$(mktemp -d "$(CURDIR)/.venv-test.XXXXXX"); trap 'rm -rf "$$venv"' EXIT INT TERM; \
 	echo "installing into $$venv ..."; \
 	$(PYTHON) -m venv "$$venv"; \
 	"$$venv/bin/python" $(PIP) '.[test]'; \
 	echo "$(CURDIR)" > "$$("$$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth"; \
-	export PYTHONSAFEPATH=1; \
+	export PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX="$$venv/bytecode"; \
 	"$$venv/bin/python" -c 'import sys, tilewright; print("testing", *tilewright.__path__); \
 	sys.exit(not tilewright.__file__.startswith(sys.prefix))'; \
 	"$$venv/bin/python" -m pytest --numprocesses 2 --dist worksteal $(SWEEPS) $(TESTS)
@@ -30,6 +31,7 @@ test:
 # All cases of all tests, of which `make test` draws samples, and more fresh seeds. A run of all tests that ended before
 # its end goes on with those that have not passed; without .nightly it begins anew.
 nightly: SWEEPS = --sweeps $(if $(TESTS),,--resume "$(CURDIR)/.nightly")
+nightly: export TILEWRIGHT_TEST_WINE ?= $(CURDIR)/.wine
 nightly: test
 
 lint: .venv-lint/installed
@@ -66,4 +68,4 @@ dist:
 	@touch $@
 
 clean:
-	@rm -rf dist .venv-demo .venv-demo-llm .venv-dist .venv-docs .venv-lint .venv-test* .nightly
+	@rm -rf dist .wine .venv-demo .venv-demo-llm .venv-dist .venv-docs .venv-lint .venv-test* .nightly

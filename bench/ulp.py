@@ -60,12 +60,19 @@ class CompiledMap:
         return result[:size]
 
 
-def compile_map(text: str, symbol: str, dtype: str, lanes: int, arity: int) -> CompiledMap:
-    """Compile `symbol`, defined or declared in `text`, with a loop that maps it over arrays."""
+def compile_map(
+    text: str, symbol: str, dtype: str, lanes: int, arity: int, *, fuses: bool = True
+) -> CompiledMap:
+    """Compile `symbol`, defined or declared in `text`, with a loop that maps it over arrays; unless it `fuses`, as for
+    a machine without fused multiply-adds."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features()
+    if not fuses:
+        text = text.replace("@llvm.fma.", "@llvm.fmuladd.")
+        features.update(dict.fromkeys(("fma", "fma4", "avx512f"), False))
     machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+        cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3
     )
     module = llvm.parse_assembly(text + _loop(symbol, dtype, lanes, arity))
     module.verify()
@@ -110,10 +117,16 @@ def _loop(symbol: str, dtype: str, lanes: int, arity: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compile_vmath(name: str, dtype: str, lanes: int = LANES, scale: Scale | None = None) -> CompiledMap:
-    """A vector math function as a map over arrays; with `scale`, which this machine must then have."""
-    text = "\n".join([*vmath_declarations(name, dtype), vmath_function(name, dtype, lanes, scale)])
-    return compile_map(text, vmath_symbol(name, dtype, lanes), dtype, lanes, vmath_arity(name, dtype))
+def compile_vmath(
+    name: str, dtype: str, lanes: int = LANES, scale: Scale | None = None, *, fuses: bool = True
+) -> CompiledMap:
+    """A vector math function as a map over arrays; with `scale`, which this machine must then have, or as where nothing
+    `fuses` a product with a sum."""
+    text = "\n".join(
+        [*vmath_declarations(name, dtype), vmath_function(name, dtype, lanes, scale, fuses=fuses)]
+    )
+    symbol, arity = vmath_symbol(name, dtype, lanes), vmath_arity(name, dtype)
+    return compile_map(text, symbol, dtype, lanes, arity, fuses=fuses)
 
 
 def references() -> dict[str, Callable[..., Floats]]:
@@ -180,9 +193,11 @@ def random_pairs(count: int, seed: int) -> tuple[Floats, Floats]:
     return base32, exponent.astype(np.float32)
 
 
-def worst_error(name: str, step: int, scale: Scale | None = None) -> tuple[float, tuple[float, ...]]:
+def worst_error(
+    name: str, step: int, scale: Scale | None = None, *, fuses: bool = True
+) -> tuple[float, tuple[float, ...]]:
     """The largest error of a float32 function over each `step`-th argument, and where it is met."""
-    function, reference = compile_vmath(name, "f32", scale=scale), references()[name]
+    function, reference = compile_vmath(name, "f32", scale=scale, fuses=fuses), references()[name]
     arguments: Iterable[tuple[Floats, ...]]
     if function.arity == 2:
         arguments = [random_pairs(CHUNK, seed) for seed in range(max(1, (1 << 32) // (step * CHUNK)))]

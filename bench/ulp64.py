@@ -105,9 +105,11 @@ def arguments(name: str, seed: int) -> tuple[Floats, ...]:
     return base, np.where(random.random(CHUNK) < 0.3, np.rint(y), y)
 
 
-def worst_error(name: str, seeds: range, lanes: int = 8) -> tuple[float, tuple[float, ...]]:
+def worst_error(
+    name: str, seeds: range, lanes: int = 8, *, fuses: bool = True
+) -> tuple[float, tuple[float, ...]]:
     """The largest error of a function over the arguments of some seeds, and where it is met."""
-    function, reference = compile_vmath(name, "f64", lanes), REFERENCES[name]
+    function, reference = compile_vmath(name, "f64", lanes, fuses=fuses), REFERENCES[name]
     worst, where = 0.0, (0.0,)
     for seed in seeds:
         operands = arguments(name, seed)

@@ -64,10 +64,11 @@ def test_threads_that_compile_at_once_make_the_same_code() -> None:
 
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(compile_some, range(THREADS)))
+    seeds = (*range(THREADS + 1), 7)
+    alone = {seed: code_and_result(tilewright.compile(network(seed), cache=False, threads=1)) for seed in seeds}
     for first, several in enumerate(found):
         for seed, one in zip((first, first + 1, 7), several, strict=True):
-            alone = code_and_result(tilewright.compile(network(seed), cache=False, threads=1))
-            assert one == alone, seed
+            assert one == alone[seed], seed
 
 
 def test_threads_share_a_cache(tmp_path: Path) -> None:

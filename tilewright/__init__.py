@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tilewright.comparison.errors import LayerDifference as LayerDifference
     from tilewright.exporters.convert import convert as convert
     from tilewright.exporters.library.export import export as export
+    from tilewright.fleet.build import FleetResult as FleetResult
+    from tilewright.fleet.build import compile_fleet as compile_fleet
     from tilewright.frontends.decoders.source import DecoderSource as DecoderSource
     from tilewright.ir.diag import InternalError as InternalError
     from tilewright.ir.diag import ModelError as ModelError
@@ -28,11 +30,14 @@ if TYPE_CHECKING:
     from tilewright.quantization.result import BudgetError as BudgetError
     from tilewright.quantization.result import Quantized as Quantized
     from tilewright.quantization.verify import verify as verify
+    from tilewright.runtime import Fleet as Fleet
     from tilewright.runtime import Model as Model
     from tilewright.runtime import TensorInfo as TensorInfo
     from tilewright.runtime import load as load
+    from tilewright.runtime import load_fleet as load_fleet
     from tilewright.runtime import sign as sign
     from tilewright.runtime.errors import ArtifactError as ArtifactError
+    from tilewright.runtime.errors import CancelledError as CancelledError
     from tilewright.runtime.errors import ExecutionError as ExecutionError
     from tilewright.runtime.errors import InputError as InputError
     from tilewright.runtime.errors import NoMemoryError as NoMemoryError
@@ -52,9 +57,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
     "BudgetError": "tilewright.quantization.result",
+    "CancelledError": "tilewright.runtime.errors",
     "Certificate": "tilewright.quantization.certificate",
     "Difference": "tilewright.comparison.errors",
     "ExecutionError": "tilewright.runtime.errors",
+    "Fleet": "tilewright.runtime",
+    "FleetResult": "tilewright.fleet.build",
     "InputError": "tilewright.runtime.errors",
     "InternalError": "tilewright.ir.diag",
     "KernelTime": "tilewright.runtime.profile",
@@ -84,10 +92,12 @@ _HOMES = {
     "UnsupportedError": "tilewright.ir.diag",
     "check": "tilewright.checks.model",
     "compile": "tilewright.api",
+    "compile_fleet": "tilewright.fleet.build",
     "convert": "tilewright.exporters.convert",
     "diff": "tilewright.comparison.diff",
     "export": "tilewright.exporters.library.export",
     "load": "tilewright.runtime",
+    "load_fleet": "tilewright.runtime",
     "quantize": "tilewright.quantization.quantize",
     "sign": "tilewright.runtime",
     "verify": "tilewright.quantization.verify",

@@ -13,13 +13,16 @@ from traceback import walk_tb
 from typing import Any, Protocol, Self, cast
 
 from tilewright.asm.floats import check_known, floating_point_instructions
+from tilewright.codegen.c.emit import CProgram, program_c
+from tilewright.codegen.c.functions import definitions
+from tilewright.codegen.c.kernel import CKernel, kernel_c
 from tilewright.codegen.cpu.assemble import Effort, ObjectFile, ObjectMaker, Unit
 from tilewright.codegen.cpu.families import Families
 from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.linking.link import link
 from tilewright.codegen.cpu.program.emit import program_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
-from tilewright.codegen.cpu.program.pool_platform import check_platform, has_threads
+from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.graph.pipeline import default_passes
 from tilewright.ir.core import Func, Module
@@ -40,6 +43,7 @@ from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.target.cores import check_core
 from tilewright.target.machine import Machine, TargetError
+from tilewright.target.named import CTarget
 from tilewright.target.target import Target
 
 OnStep = Callable[[int, int], None]
@@ -188,7 +192,7 @@ class CpuCode(ObjectMaker):
                 self.has_pool = True
 
     def image(self, objects: Sequence[bytes]) -> Image | None:
-        if not has_threads(self.machine.triple):  # WebAssembly has a linker and a loader of its own
+        if not self.machine.links_images:
             return None
         return link(objects, [f"the code of {file.kind} '{file.name}'" for file in self.files(objects)])
 
@@ -215,16 +219,87 @@ def check_no_floats(what: str, machine: Target, text: str) -> None:
         )
 
 
+class CBackEnd(CpuBackEnd):
+    """The back end for C compilers, which make code of texts that `tilewright export` writes."""
+
+    name = CTarget.kind
+
+    def check(self, machine: Target, options: Options) -> None:
+        if options.profile:
+            raise OptionError("profile=True is not possible for C, which has no counter of cycles")
+
+    def arrange(self, module: Module, machine: Target, remarks: list[Remark]) -> None:
+        """One thread runs one kernel at a time."""
+
+    def code(self, machine: Target, options: Options) -> Code:
+        return CCode()
+
+    def target(self, machine: Target) -> TargetInfo:
+        return TargetInfo(machine.triple, machine.cpu, machine.features, self.name)
+
+    def executor(self, artifact: Artifact) -> Executor:
+        raise UnsupportedError(
+            "the model was compiled to C, which does not run by itself",
+            hint="write it with `tilewright export MODEL -o model.c`, or compile for another target",
+        )
+
+
+class CCode:
+    """The texts of an artefact in C."""
+
+    failed = ""
+
+    def __init__(self) -> None:
+        self._texts: list[CKernel | CProgram] = []
+
+    def kernel(self, func: Func) -> KernelText:
+        return kernel_c(func)
+
+    def program(self, program: Program) -> ProgramText:
+        return program_c(program)
+
+    def begin(self, text: KernelText | ProgramText) -> None:
+        assert isinstance(text, CKernel | CProgram)
+        self._texts.append(text)
+
+    @property
+    def submitted(self) -> int:
+        return len(self._texts)
+
+    def objects(self, step: OnStep | None = None) -> Sequence[bytes]:
+        return [text.text.encode() for text in self._texts]
+
+    def files(self, objects: Sequence[bytes]) -> Sequence[ObjectFile]:
+        """The texts, after the scalar functions that they need."""
+        needed = definitions(name for text in self._texts for name in text.needs)
+        first = ObjectFile("functions", "scalar functions", "\n\n".join([*needed, ""]).encode())
+        found = [
+            ObjectFile("kernel", text.symbol, data) if isinstance(text, CKernel) else ObjectFile("program", "", data)
+            for text, data in zip(self._texts, objects, strict=True)
+        ]
+        return [first, *found]
+
+    def image(self, objects: Sequence[bytes]) -> Image | None:
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        pass
+
+
 CPU = CpuBackEnd()
+C = CBackEnd()
 
 
 def back_end_for(machine: Machine, plugins: Plugins) -> BackEnd:
     """The back end for a machine's kind; TargetError where nobody brings one, or where facts of the machine contradict
     each other."""
-    for back_end in (CPU, *plugins.back_ends):
+    for back_end in (CPU, C, *plugins.back_ends):
         if back_end.name == machine.kind:
-            if back_end is CPU:
-                return CPU
+            if back_end is CPU or back_end is C:
+                return back_end
             check_machine(machine)
             return _OfPlugin(back_end)
     raise TargetError(

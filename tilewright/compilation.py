@@ -21,6 +21,7 @@ from tilewright.accounts.account import Account
 from tilewright.accounts.reports import program_report
 from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for
 from tilewright.codegen.program import KernelText, Program
+from tilewright.fitting import passes_that_fit, refuse_unknown_sizes
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
@@ -276,6 +277,10 @@ class Compilation:
         self._pass(passes, lambda: None)
         return self
 
+    def with_views(self, passes: Iterable[Pass]) -> Self:
+        """Run passes of a tool on the fused program, and those that follow fusion."""
+        return self.apply((*passes, *self._passes_of_fusion[1:]))
+
     def _observed(self, name: str) -> None:
         if self.setting.observe is not None:
             self.setting.observe(name, self.module)
@@ -300,6 +305,7 @@ class Compilation:
                 "the model cannot be computed by integers only: sizes of its tensors depend on data",
                 hint="give the inputs that they depend on as constants",
             )
+        refuse_unknown_sizes(module.main, setting.options.max_memory)
         introduce_states(module.main)
         if setting.optional.verified:
             verify_all(module)
@@ -331,7 +337,11 @@ class Compilation:
             self.module.main.attrs["assumed"] = tuple(said)
 
     def _fuse(self) -> None:
-        self._run_passes(self._passes_of_fusion, len(self._passes_before_fusion))
+        done = len(self._passes_before_fusion)
+        fuse, *others = self._passes_of_fusion
+        self._run_passes([fuse], done)
+        self.apply(passes_that_fit(self, Compilation))
+        self._run_passes(others, done + 1)
         self._account.note_regions(self.module)
         self._clock.lap("graph")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,28 +30,63 @@ from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
 from tilewright.target.hardware import usable_cores
 from tilewright.target.machine import Machine
-from tilewright.target.target import Target
+from tilewright.target.target import Target, system_of
 
 T = TypeVar("T")
 
 
 def compile_request(
     request: Request, options: Options, progress: OnProgress | None = None, *, session: Session,
-    on_objects: OnObjects | None = None,
+    on_objects: OnObjects | None = None, own_objects: bool = False,
 ) -> Artifact:
     """From the model's file on, without the session's cache. The objects of which its code is linked are given to
-    `on_objects`. Raises ModelError, UnsupportedError, OptionError."""
-    machine, plugins = session.machine(options), session.loaded_plugins
+    `on_objects`; with `own_objects` they are of the format of the machine's system, and no image is linked where that
+    is not ELF. Raises ModelError, UnsupportedError, OptionError."""
+    machines, plugins = session.machines(options), session.loaded_plugins
+    if own_objects:
+        machines = tuple(map(_with_own_objects, machines))
+    check_levels(machines, options)
     request = request.with_states_of(options)
 
     def compiled(module: Module, optional: OptionalSteps, report_step: OnProgress | None) -> Artifact:
         graphs = RequestedGraphs.of(module, request, options.frequent, session, report_step)
-        return compile_graphs(graphs, options, machine, report_step, plugins, optional, on_objects)
+        if len(machines) == 1:
+            return compile_graphs(graphs, options, machines[0], report_step, plugins, optional, on_objects)
+        loads = [lambda: graphs]
+        loads += [
+            lambda: RequestedGraphs.of(
+                import_request(request, session, report_step), request, options.frequent, session, report_step
+            )
+        ] * (len(machines) - 1)
+        return compile_levels(loads, options, machines, report_step, plugins, optional)
 
     artifact = compile_with_fallbacks(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
         artifact = replace(artifact, model=request.model.name)
     return artifact
+
+
+def _with_own_objects(machine: Machine) -> Machine:
+    if isinstance(machine, Target) and system_of(machine.triple) == "macos":
+        return replace(machine, own_objects=True)
+    return machine
+
+
+def check_levels(machines: Sequence[Machine], options: Options) -> None:
+    """OptionError for several machines that no one CPU can be asked to choose from."""
+    if len(machines) == 1:
+        return
+    targets = [m for m in machines if isinstance(m, Target) and m.links_images]
+    if len({t.triple for t in targets}) != 1 or len(targets) != len(machines):
+        raise OptionError(
+            f"target={options.target!r:.200} is not allowed: levels of one artefact are CPUs of one kind and system",
+            hint="give several of x86-64, x86-64-v2, x86-64-v3, x86-64-v4, ...",
+        )
+    names = [t.name for t in targets]
+    if len({t.features for t in targets}) != len(targets) or len(set(names)) != len(names):
+        raise OptionError(f"target={options.target!r:.200} is not allowed: two levels are the same")
+    if options.schedule is not None:
+        raise OptionError("schedules are those of one machine: give one target")
 
 
 def compile_with_fallbacks(
@@ -121,31 +157,65 @@ def compile_graphs(
     on_objects: OnObjects | None = None,
 ) -> Artifact:
     """All programs of an artefact, and their code: those for frequent sizes are variants of the general one."""
-    module, broadcasting = graphs.general, graphs.broadcasting
     edited = edited_schedules(options)
     setting = Setting.of(options, machine, plugins, optional=optional, progress=progress, edited=edited)
     with setting.back_end.code(machine, options) as code:
         lends = options.share_weights and machine.kind == Target.kind
-        lent = link.Lent(module.constants.values() if lends else ())
+        lent = link.Lent(graphs.general.constants.values() if lends else ())
         weights = link.Weights(lent, options.compile_threads or usable_cores(), optional, _is_swapped(machine))
         output = Output(code, weights, on_objects)
-        artifact = _compile_program(module, setting, output)
-        variants, ends = [], [(code.submitted, weights.total)]
-        for sizes, load in graphs.frequent:
-            with at_sizes(sizes):
-                variants.append(link.make_variant(artifact, sizes, _compile_program(load(), setting, output)))
-            ends.append((code.submitted, weights.total))
-        if broadcasting is not None:
-            artifact = optional.attempt(
-                "broadcasting",
-                lambda: _with_broadcasting(artifact, module, broadcasting, setting, output),
-                lambda: artifact,
-            )
-            ends.append((code.submitted, weights.total))
-        artifact = replace(artifact, variants=tuple(variants))
+        artifact, ends = _compile_programs(graphs, setting, output)
         if edited is not None:
             edited.check_all_used()
         return _with_code(artifact, setting, output, ends)
+
+
+def compile_levels(
+    loads: Sequence[Callable[[], RequestedGraphs]],
+    options: Options,
+    machines: Sequence[Machine],
+    progress: OnProgress | None,
+    plugins: Plugins,
+    optional: OptionalSteps,
+) -> Artifact:
+    """The programs of an artefact for each of several machines, with weights that all share: those that are packed in
+    one way are there once."""
+    weights = link.Weights(None, options.compile_threads or usable_cores(), optional, _is_swapped(machines[0]))
+    made = []
+    with ExitStack() as stack:
+        for load, machine in zip(loads, machines, strict=True):
+            setting = Setting.of(options, machine, plugins, optional=optional, progress=progress)
+            output = Output(stack.enter_context(setting.back_end.code(machine, options)), weights)
+            made.append((*_compile_programs(load(), setting, output), setting, output))
+        blocks = weights.blocks()
+        levels = [
+            replace(_with_code(artifact, setting, output, ends, blocks), level=setting.machine.name)
+            for artifact, ends, setting, output in made
+        ]
+    return replace(levels[-1], levels=tuple(levels[:-1]))
+
+
+def _compile_programs(
+    graphs: RequestedGraphs, setting: Setting, output: Output
+) -> tuple[Artifact, list[tuple[int, int]]]:
+    """All programs of an artefact, still without code and weights, and what each left: objects, and bytes of
+    weights."""
+    module, broadcasting = graphs.general, graphs.broadcasting
+    code, weights = output.code, output.weights
+    artifact = _compile_program(module, setting, output)
+    variants, ends = [], [(code.submitted, weights.total)]
+    for sizes, load in graphs.frequent:
+        with at_sizes(sizes):
+            variants.append(link.make_variant(artifact, sizes, _compile_program(load(), setting, output)))
+        ends.append((code.submitted, weights.total))
+    if broadcasting is not None:
+        artifact = setting.optional.attempt(
+            "broadcasting",
+            lambda: _with_broadcasting(artifact, module, broadcasting, setting, output),
+            lambda: artifact,
+        )
+        ends.append((code.submitted, weights.total))
+    return replace(artifact, variants=tuple(variants)), ends
 
 
 def _is_swapped(machine: Machine) -> bool:
@@ -153,11 +223,13 @@ def _is_swapped(machine: Machine) -> bool:
     return isinstance(machine, Target) and machine.is_big_endian != (sys.byteorder == "big")
 
 
-def _with_code(artifact: Artifact, setting: Setting, output: Output, ends: Sequence[tuple[int, int]]) -> Artifact:
-    """The artefact with its code and weights. `ends` are what each of its programs left: objects, and bytes of
-    weights."""
+def _with_code(
+    artifact: Artifact, setting: Setting, output: Output, ends: Sequence[tuple[int, int]], blocks: Any = None
+) -> Artifact:
+    """The artefact with its code and weights, which are those of the output where they are not given. `ends` are what
+    each of its programs left: objects, and bytes of weights."""
     code, weights, clock = output.code, output.weights, Clock()
-    blocks = weights.blocks()  # while threads make objects
+    blocks = weights.blocks() if blocks is None else blocks  # while threads make objects
     clock.lap("weights")
     try:
         objects = code.objects(setting.step("code"))

@@ -105,8 +105,10 @@ class Options:
         product's kernel) are rounded to, where rows are many and the machine adds up groups of products of integers:
         "float32" (they are not rounded), "int16" or "int8". The elements of a row are rounded in groups of at most 32,
         by the largest of each: by 2^-16 of it at most, or with "int8" by 2^-8. Sums of a group are then exact, and all
-        else stays in float32. None is "int16" for language models and with numerics="fast", and "float32" for all
-        others; with numerics="strict" nothing is rounded.
+        else stays in float32. Weights that are stored in bfloat16 and float16 are rounded together with rows of 9 and
+        more, to 14 bits both: a row by 2^-14 of the largest of a group at most, a weight of bfloat16 that is at least
+        1/32 of the largest not at all, and others by 2^-13 of it. None is "int16" for language models and with
+        numerics="fast", and "float32" for all others; with numerics="strict" nothing is rounded.
     cache: keep and reuse compiled artefacts on disk.
     compile_threads: threads that run LLVM and pack weights; None takes what the process may use.
     profile: make code that can also time its kernels, one by one (`Model.profile`; x86-64 only), and report what each
@@ -144,6 +146,10 @@ class Options:
     memory_effort: how long a smaller plan of memory is looked for, where the first one is not known to need the least:
         "fast" (a tenth of a second or two) or "search" (some seconds). The same effort gives the same plan on every
         machine.
+    max_memory: the bytes that a call may take: inputs, outputs, intermediate results, states, and scratch memory of
+        `threads` threads (one where they are not given), all but weights and code. Where the program takes more as it
+        is, chains of layers are computed some rows at a time, as cheaply as the limit allows; results are the same. All
+        sizes must be known. An OptionError tells the least that was found where that is more.
     """
 
     threads: int | None = None
@@ -162,6 +168,7 @@ class Options:
     states: tuple[tuple[str, str], ...] | bool = ()
     capacity: int | None = None
     memory_effort: str = "fast"
+    max_memory: int | None = None
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -200,6 +207,12 @@ class Options:
                 raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number from 1 on, or None")
             if not self.states:
                 raise OptionError("capacity= is that of states", hint="say which: states=True for all caches")
+        if self.max_memory is not None and (
+            isinstance(self.max_memory, bool) or not isinstance(self.max_memory, int) or not self.max_memory > 0
+        ):
+            raise OptionError(
+                f"max_memory={self.max_memory!r:.80} is not allowed: give a number of bytes from 1 on, or None"
+            )
         for name in ("cache", "profile", "verify", "integer_only", "share_weights", "strict"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
@@ -229,6 +242,7 @@ class Options:
         states += f";activations={self.activations}" if self.activations else ""
         states += f";capacity={self.capacity}" if self.capacity else ""
         states += f";memory_effort={self.memory_effort}" if self.memory_effort != "fast" else ""
+        states += f";max_memory={self.max_memory};threads={self.threads or 1}" if self.max_memory else ""
         return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}{states}"
 
 

@@ -217,6 +217,11 @@ class Session:
 
         return find_machine(options.target, lambda: self.loaded_plugins.machines)
 
+    def machines(self, options: Options) -> tuple[Machine, ...]:
+        """All that an artefact has code for: several are levels of one kind of CPU, between `;`."""
+        texts = [None] if options.target is None else [text.strip() for text in options.target.split(";")]
+        return tuple(self.machine(replace(options, target=text)) for text in texts)
+
     def executor(self, kind: str) -> MakeExecutor | None:
         """What runs code for a kind of machine that a plugin of this session brings; None for other kinds."""
         if kind == TargetInfo.kind:
@@ -273,7 +278,7 @@ class Session:
         of itself, so that LLVM, which takes a tenth of a second to import, is not asked for models that are kept."""
         facts = cpu_facts() if options.target in (None, "host") else None
         if facts is None:
-            return repr(self.machine(options))
+            return repr(self.machines(options))
         return f"{facts.identity};{sys.platform};{read_caches()!r};{usable_cores()}"
 
     def refusal(self) -> str | None:
@@ -328,10 +333,14 @@ class Session:
         # all weights are read for their checksum once, not at each start
         about = f"weights of {key}: {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
         is_sound = self._notes.read(about) is not None
-        # mapped: whoever writes here replaces files by renaming, or deletes them
+        # mapped: whoever writes here replaces files by renaming, or deletes them; but for decoders, which read all
+        # weights for each token, and that takes longer from the small pages of a file than from memory of their own
         artifact = Artifact.load(file, check_weights=not is_sound, mmap=True)
         if not is_sound and _is_settled(stat.st_mtime_ns):
             self._notes.write(about, b"sound")
+        if any(state.counter for state in artifact.states):
+            with contextlib.suppress(ArtifactError):  # without memory for a copy
+                return Artifact.load(file, check_weights=False)
         return artifact
 
     def entries(self) -> list[Entry]:

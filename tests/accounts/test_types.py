@@ -251,7 +251,7 @@ kernel @k(a: &f32[8, 64], b: &i4[64, 16], y: &f32[8, 16]) dims() with {outputs=1
   return
 }
 """)
-    pack_argument(kernel, kernel.args[1], Packing(((2,), ()), (0, 2, 1), halves=True))
+    pack_argument(kernel, kernel.args[1], Packing(((2,), ()), (0, 2, 1), fields=4))
     (found,) = added_products(kernel)
     assert (str(found.left), str(found.right)) == ("f32", "i4")
     types = types_of(kernel)

@@ -39,14 +39,15 @@ ROOMS: dict[str, set[str]] = {
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {
-    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "link", "quantization",
-    "requested", "stages", "tilewright",
+    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting", "link",
+    "quantization", "requested", "stages", "tilewright",
 }  # fmt: skip
 ROOMS |= {
     "back_end": ALL,
     "link": ALL,
     "requested": {"frontends", "ir", "ops", "options", "runtime", "session"},
     "compilation": ALL,
+    "fitting": {"compilation", "graph", "ir", "passes", "program", "runtime"},
     "compiler": ALL,
     "stages": ALL,
     "checks": {
@@ -66,11 +67,12 @@ ROOMS |= {
     "comparison": {"api", "compilation", "graph", "ir", "ops", "options", "quantization", "requested", "runtime"},
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
     "llm": {"api", "frontends", "ir", "options", "quantization", "runtime", "session"},
-    "cli": ALL | {"llm"},
+    "fleet": {"compiler", "options", "runtime", "session", "target"},
+    "cli": ALL | {"fleet", "llm"},
     "__main__": {"cli"},
     "tilewright": {
-        "api", "checks", "comparison", "exporters", "frontends", "ir", "options", "quantization", "runtime", "session",
-        "target",
+        "api", "checks", "comparison", "exporters", "fleet", "frontends", "ir", "options", "quantization", "runtime",
+        "session", "target",
     },
 }
 
@@ -99,6 +101,7 @@ LATE = {
     ("__init__.py", "importlib"),
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
+    ("fleet/build.py", "tilewright.compiler"),
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("frontends/onnx/__init__.py", "tilewright.frontends.exported.one_sequence"),
     ("frontends/built_in.py", "tilewright.ir.text"),  # nor the printer

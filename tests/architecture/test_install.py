@@ -106,7 +106,8 @@ def test_a_wheel_and_an_sdist_install_elsewhere(tree: Path, tmp_path: Path) -> N
     with zipfile.ZipFile(wheel_file) as one, zipfile.ZipFile(again) as other:
         assert sorted(one.namelist()) == sorted(other.namelist())
     place = tmp_path / "place"
-    offline = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-index", "--no-build-isolation", "--no-compile", "--quiet"]
+    offline.append("--disable-pip-version-check")
     for source in (wheel_file, sdist):
         install = [sys.executable, "-m", "pip", "install", *offline, "--upgrade", "--target", place, source]
         done = subprocess.run(install, capture_output=True, text=True, timeout=300)

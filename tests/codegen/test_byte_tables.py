@@ -15,7 +15,7 @@ from tilewright.codegen.cpu.kernel.emit import kernel_ir
 from tilewright.codegen.cpu.kernel.text import Text
 from tilewright.ir import dtype as dt
 from tilewright.ir.types import buffer
-from tilewright.target.byte_tables import PSHUFB, PSHUFB_512, TBL, VPERMI2B, ByteTable
+from tilewright.target.byte_tables import PSHUFB, PSHUFB_128, PSHUFB_512, TBL, VPERMI2B, ByteTable
 from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 
@@ -103,7 +103,9 @@ _INTRINSICS = {
 
 
 @pytest.mark.parametrize("lanes", (2, 4, 8, 16, 32, 64))
-@pytest.mark.parametrize("how", (PSHUFB, PSHUFB_512, VPERMI2B, TBL), ids=("avx2", "avx512bw", "vbmi", "neon"))
+@pytest.mark.parametrize(
+    "how", (PSHUFB_128, PSHUFB, PSHUFB_512, VPERMI2B, TBL), ids=("ssse3", "avx2", "avx512bw", "vbmi", "neon")
+)
 def test_instructions_find_every_element(how: ByteTable, lanes: int) -> None:
     everything = RNG.permutation(SIZE).astype(np.uint8)
     for first in range(0, SIZE, lanes):
@@ -117,7 +119,7 @@ def test_instructions_find_every_element(how: ByteTable, lanes: int) -> None:
 LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
-@pytest.mark.parametrize("machine", ("x86-64-v3", "x86-64-v4", "aarch64-neon"))
+@pytest.mark.parametrize("machine", ("x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64-neon"))
 @pytest.mark.parametrize("lanes", (2, 4, 8, 16, 32, 64))
 def test_levels_of_codes(lanes: int, machine: str) -> None:
     text = Interpreted()
@@ -175,7 +177,13 @@ def test_machine_code(count: int, dtype: Any, element: Any) -> None:
 
 @pytest.mark.parametrize(
     ("machine", "wanted", "at_most"),
-    [("zen3", "vpshufb", 32), ("cascadelake", "vpshufb", 16), ("zen4", "vperm[it]2b", 2), ("neoverse-n1", "tb", 16)],
+    [
+        ("x86-64-v2", "pshufb", 64),
+        ("zen3", "vpshufb", 32),
+        ("cascadelake", "vpshufb", 16),
+        ("zen4", "vperm[it]2b", 2),
+        ("neoverse-n1", "tb", 16),
+    ],
 )
 def test_what_machines_do(machine: str, wanted: str, at_most: int) -> None:
     target = parse_target(machine)

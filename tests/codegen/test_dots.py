@@ -11,7 +11,7 @@ from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(9)
-MACHINES = ("host", "x86-64-v3", "zen3", "x86-64-v4", "cascadelake")
+MACHINES = ("host", "x86-64", "x86-64-v3", "zen3", "x86-64-v4", "cascadelake")
 TYPES = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tilewright.cost.gemm.cache_blocking import Blocks
 from tilewright.cost.gemm.cost_model import MOST_CANDIDATES, Decision, candidates, choose, cycles, why_not_cut
-from tilewright.cost.gemm.register_tile import GemmShape, Tile, registers_used
-from tilewright.target.named import parse_target
+from tilewright.cost.gemm.register_tile import MOST_COLUMNS, GemmShape, Tile, columns_of_panel, registers_used
+from tilewright.target.named import NAMED, parse_target
 from tilewright.target.target import Target
 
 MEASURED = Path(__file__).parents[2] / "bench" / "calibration"
@@ -157,6 +157,16 @@ def test_large_tiles_fill_the_registers(name: str, sums: int, kind: str) -> None
 def test_a_row_alone_reads_each_column_once(name: str) -> None:
     choice = choose(SHAPES["a decoder's row"], parse_target(name))
     assert choice.decision.tile.rows == 1 and choice.decision.blocks is None
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4, 20])
+def test_panels_of_widened_weights_are_never_the_whole_matrix(columns: int) -> None:
+    """Also on machines that take longer for a vector than the least that it takes elsewhere."""
+    for name, target in NAMED.items():
+        lanes = target.f32_lanes
+        shape = GemmShape(None, 65536 // lanes, 768, lanes, widened=2)
+        found = columns_of_panel(Tile(9, columns, lanes), shape, target)
+        assert found % columns == 0 and found <= max(MOST_COLUMNS, columns), name
 
 
 @pytest.mark.parametrize(("depth", "cores", "columns"), [(1536, 1, 8), (1536, 2, 4), (40, 2, 8)])

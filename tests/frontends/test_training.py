@@ -47,7 +47,7 @@ def test_steps_of_optimisers(op: str, states: int, attrs: dict[str, Any], count:
     found = imported(model, *map(np.asarray, given))
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.dtype == np.float32
-        np.testing.assert_allclose(ours, theirs, rtol=2e-6)
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=2e-7)  # a difference may be small
 
 
 def test_operands_that_make_no_groups_are_refused() -> None:

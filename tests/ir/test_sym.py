@@ -30,6 +30,7 @@ from tilewright.ir.sym import (
     weighted_sum,
 )
 from tilewright.ir.symbolic.arith import _INTERNED, REMEMBERED, SHORT
+from tilewright.ir.symbolic.compiled import function_of
 
 N = var("n", 0, None)
 M = var("m", 1, None)
@@ -138,7 +139,7 @@ def test_value_bounds_and_text_of_random_expressions(seed: int) -> None:
         for _ in range(12):
             env = sample(rng)
             expected = twin.compute(env)
-            assert e.evaluate(env) == expected, f"{e} at {env}"
+            assert e.evaluate(env) == function_of(e)(env) == expected, f"{e} at {env}"
             assert lo is None or lo <= expected, f"{e} at {env}: {expected} is below {lo}"
             assert hi is None or expected <= hi, f"{e} at {env}: {expected} is above {hi}"
         assert parse_sym(str(e), VARIABLES.__getitem__) is e, str(e)

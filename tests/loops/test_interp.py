@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,42 @@ def test_lanes_of_a_vector_loop_run_op_by_op() -> None:
     run_kernel(read(text.replace("KIND", "vector")), [lanes])
     assert serial.tolist() == [0, 0, 0, 0, 0]
     assert lanes.tolist() == [0, 0, 1, 2, 3]
+
+
+def chosen(i: np.ndarray, k: int) -> np.ndarray:
+    return np.maximum(i, 3) if k >= 2 else 2 * k + 0 * i
+
+
+@pytest.mark.parametrize(
+    ("index", "source"),
+    [
+        ("2*i + k", lambda i, k: 2 * i + k),
+        ("30 - 3*i - k // 2", lambda i, k: 30 - 3 * i - k // 2),
+        ("5 + k % 2", lambda i, k: 5 + k % 2 + 0 * i),
+        ("i // 2 + (7*i + k) % 5", lambda i, k: i // 2 + (7 * i + k) % 5),
+        ("min(i, k) + select(k - 2 >= 0, max(i, 3), 2*k)", lambda i, k: np.minimum(i, k) + chosen(i, k)),
+    ],
+)  # fmt: skip
+def test_lanes_find_their_elements(index: str, source: Callable[[np.ndarray, int], np.ndarray]) -> None:
+    """Whatever an index is in the number of the lane: in order, backwards, the same for all, with remainders."""
+    func = read(
+        "kernel @k(x: &f64[40], y: &f64[4, 8]) dims() with {outputs=1} {\n"
+        f"  for k in 0..4 {{ for i in 0..8 vector {{ y[k, 7 - i] = x[{index}] }} }}\n  return\n}}"
+    )
+    x, y = np.arange(40.0) ** 2, np.zeros((4, 8))
+    run_kernel(func, [x, y])
+    expected = np.array([x[source(np.arange(8), k)] for k in range(4)])
+    np.testing.assert_array_equal(y[:, ::-1], expected)
+
+
+@pytest.mark.parametrize(("index", "wrong"), [("i + 1", 8), ("6 - i", -1), ("9", 9), ("i - 1", -1), ("2*i", 14)])
+def test_lanes_out_of_bounds(index: str, wrong: int) -> None:
+    func = read(
+        "kernel @k(x: &f64[8], y: &f64[8]) dims() with {outputs=1} {\n"
+        f"  for i in 0..8 vector {{ y[{index}] = x[i] }}\n  return\n}}"
+    )
+    with pytest.raises(InternalError, match=rf"store of buffer 'y' \[8\] at index {wrong} of axis 0"):
+        run_kernel(func, [np.zeros(8), np.zeros(8)])
 
 
 def test_strides_and_offset_of_a_buffer() -> None:

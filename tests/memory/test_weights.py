@@ -205,7 +205,7 @@ PACKINGS = [
     Packing(((), (32,)), (1, 0, 2)),
     Packing(((4, 3), (5,)), (1, 0, 3, 4, 2)),
     Packing(((7,), ()), (2, 0, 1)),
-    Packing(((), (2,)), (1, 0, 2), halves=True),
+    Packing(((), (2,)), (1, 0, 2), fields=4),
 ]
 
 

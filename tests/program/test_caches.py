@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from onnx import parser
 
 import tilewright
-from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime import Artifact
+from tilewright.runtime.errors import ArtifactError, InputError, OptionError
+from tilewright.session import Session
 
 RNG = np.random.default_rng(17)
 GROUPS, SIZE, WIDTH, CAPACITY = 2, 4, 8, 10
@@ -167,3 +170,29 @@ def test_an_output_of_two_names(output: str) -> None:
     first, second = floats(2, 3), floats(2, 2)
     np.testing.assert_array_equal(model(first)[0], first)
     np.testing.assert_array_equal(model(second)[0], np.concatenate([first, second], 1))
+
+
+@pytest.mark.parametrize("lacks", [False, True], ids=["", "no memory"])
+def test_weights_of_cached_decoders_are_read_and_those_of_others_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: bool
+) -> None:
+    """They are read for each token; where there is no memory for a copy, from the file."""
+    asked: list[bool] = []
+    load = Artifact.load
+
+    def loading(*given: Any, **how: Any) -> Artifact:
+        asked.append(how.get("mmap", False))
+        if lacks and not asked[-1]:
+            raise ArtifactError("no memory")
+        return load(*given, **how)
+
+    monkeypatch.setattr(Artifact, "load", staticmethod(loading))
+    plain, grown = ({}, {"states": True, "capacity": CAPACITY})
+    for options, wanted in ((plain, [True]), (grown, [True, False])):
+        models = [tilewright.compile(decoder(), threads=1, session=Session(tmp_path), **options) for _ in range(2)]
+        assert asked == wanted
+        asked.clear()
+        given = {i.name: floats(1, GROUPS, 3, SIZE) for i in models[0].inputs if i.name != "mask"}
+        given["mask"] = causal(3, 0 if options else 3)
+        for found, again in zip(*(m.run(given) for m in models), strict=True):
+            np.testing.assert_array_equal(found, again)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.runtime.native import dynamic_artifact
 from tilewright.runtime import Model, load
+from tilewright.runtime.threads import SharedPools, available_cpus
 
 fork_only = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -179,3 +180,51 @@ def test_many_models_come_and_go(tmp_path: Path) -> None:
     x, y = pair(9, 4)
     for _ in range(20):
         np.testing.assert_array_equal(load(tmp_path / "model.tw", threads=3)(x, y)[0], x + y)
+
+
+@linux_only
+@pytest.mark.usefixtures("own_garbage")
+def test_models_share_the_threads_of_the_process() -> None:
+    """However many models are called at once, in however many threads."""
+    before, models = native_threads(), [Model(dynamic_artifact(), threads=3) for _ in range(6)]
+    x, y = pair(300, 40)
+    for model in models:
+        model(x, y)
+    pools = {model._loaded.programs[0].pool for model in models}
+    assert len(pools) == max(1, available_cpus() // 3)
+    assert native_threads() == before + 2 * len(pools)
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        for _ in range(100):
+            if not np.array_equal(models[k](x, y)[0], x + y):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    while len(models) > 1:  # also that which made the pool
+        models.pop(0).close()
+    np.testing.assert_array_equal(models[0](x, y)[0], x + y)
+    del model
+    models.clear()
+    pools.clear()
+    gc.collect()
+    assert native_threads() == before
+
+
+def test_pools_fit_the_cpus() -> None:
+    class Code:
+        def create_pool(self, threads: int, spin_ns: int) -> int | None:
+            return None
+
+        def destroy_pool(self, address: int) -> None: ...
+
+    shared, users = SharedPools(lambda: 9), [Code() for _ in range(12)]
+    fours = [shared.pool(user, 4, user) for user in users]  # type: ignore[arg-type]
+    assert len(set(fours)) == 2 and {len(pool.users) for pool in fours} == {6}
+    assert shared.pool(users[0], 16, users[0]) is shared.pool(users[1], 16, users[1])  # type: ignore[arg-type]
+    assert shared.pool(users[0], 4, users[0]) in fours  # type: ignore[arg-type]

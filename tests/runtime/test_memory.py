@@ -121,7 +121,7 @@ def test_trim_while_calls_run_takes_their_memory_when_they_end() -> None:
 
 @pytest.mark.usefixtures("own_garbage")
 def test_close_while_calls_run() -> None:
-    model = Model(dynamic_artifact(), threads=2)
+    model = Model(dynamic_artifact(), threads=5)  # as no other test has: models share pools
     code, pool = weakref.ref(model._loaded.programs[0].code), weakref.ref(model._loaded.programs[0].pool)
     x = np.ones((50, 256), np.float32)
     inputs, threads, results = running_calls(model, 3, x)

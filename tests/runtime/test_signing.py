@@ -114,7 +114,9 @@ def forged(saved: bytes, section: str, **others: object) -> bytes:
         image = dataclasses.replace(artifact.image, text=bytes(changed[:size]), data=bytes(changed[size:]))
         artifact = dataclasses.replace(artifact, image=image)
     made = container.read_head(container._of_bytes(saved)).signature
-    return b"".join(container._parts(artifact._metadata(), artifact._sections(), lambda digest: made))
+    sections = artifact._sections()
+    table = container._table(sections, is_signed=True)
+    return b"".join(container._parts(artifact._metadata(), table, sections, lambda digest: made))
 
 
 @pytest.mark.parametrize("section", ["weights", "image"])

@@ -6,6 +6,7 @@ import copy
 import itertools
 import os
 import pickle
+import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -444,3 +445,45 @@ def test_artefacts_whose_states_cannot_be() -> None:
     for wrong in ({"way": "somehow"}, {"info": replace(state.info, shape=("n", 8))}):
         with pytest.raises(ValueError, match="there is no state"):
             replace(state, **wrong)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("use", ["call", "reset", "set_state", "state", "copy", "save_states", "new memory"])
+def test_a_child_may_use_what_a_thread_of_its_parent_was_calling(use: str, tmp_path: Path) -> None:
+    """Of that thread the child has the lock, and nothing else."""
+    model = compiled(source(SWAPPED), states={"h": "hn"})
+    model(np.ones((1, 40), np.float32))
+    inside, ends = threading.Event(), threading.Event()
+
+    def call() -> None:
+        model._states.begin()
+        inside.set()
+        ends.wait()
+        model._states.end()
+
+    uses: dict[str, Any] = {
+        "call": lambda: model(np.ones((1, 40), np.float32)),
+        "reset": model.reset,
+        "set_state": lambda: model.set_state("h", np.zeros((1, 40), np.float32)),
+        "state": lambda: model.state("h"),
+        "copy": lambda: copy.copy(model)(np.ones((1, 40), np.float32)),
+        "save_states": lambda: model.save_states(tmp_path / "states.npz"),
+        "new memory": lambda: model.use_state_memory(["h"], model.new_state_memory(["h"])),
+    }
+    thread = threading.Thread(target=call)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            uses[use]()
+            model(np.ones((1, 40), np.float32))
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    ends.set()
+    thread.join()
+    assert status == 0

@@ -40,8 +40,8 @@ def test_host_is_the_default() -> None:
     [
         ("zen33", "unknown target 'zen33'\n  hint: did you mean 'zen3'?"),
         ("gravitom3", "unknown target 'gravitom3'\n  hint: did you mean 'graviton3'?"),
-        ("", "unknown target ''\n  hint: known targets: host, x86-64-v3"),
-        ("pdp11", "unknown target 'pdp11'\n  hint: known targets: host, x86-64-v3"),
+        ("", "unknown target ''\n  hint: known targets: host, x86-64, x86-64-v2, x86-64-v3,"),
+        ("pdp11", "unknown target 'pdp11'\n  hint: known targets: host, x86-64, x86-64-v2, x86-64-v3,"),
         (
             "zen3,+mmx9",
             "unknown feature 'mmx9' for target 'zen3' (x86_64)\n  hint: features that can be added: avx,",

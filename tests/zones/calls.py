@@ -184,7 +184,7 @@ def zoned_context(zones: Zones) -> type[Context]:
             for buffer, address in zip(read, self.in_data, strict=True):
                 buffer.copy_from(address or 0)
             tables = [(ctypes.c_void_p * len(of))(*[b.address for b in of]) for of in (read, written)]
-            words = (ctypes.c_void_p * 7).from_buffer_copy(program.arguments)
+            words = (ctypes.c_void_p * 8).from_buffer_copy(program.arguments)
             words[_INPUTS], words[_OUTPUTS] = map(ctypes.addressof, tables)
             if 0 < program.linked.constants.nbytes <= MOST_COPIED:
                 words[_CONSTANTS] = zones.constants(program.linked).address

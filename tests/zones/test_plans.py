@@ -79,10 +79,10 @@ def test_a_store_beyond_the_scratch_memory_of_a_thread(worker: int) -> None:
     model = two_products(16)
     model(X)
     context = model._contexts[-1]
-    words = (ctypes.c_void_p * 7)()
+    words = (ctypes.c_void_p * 8)()
 
     def beyond(call: int) -> int:
-        words[:] = (ctypes.c_void_p * 7).from_address(call)
+        words[:] = (ctypes.c_void_p * 8).from_address(call)
         stride = context.current.needs[1]
         ctypes.memset(words[5] + worker * stride + 1024, 1, 1)
         return 0

@@ -28,6 +28,7 @@ _DENORMALS = {
     "fast": "denormal numbers count as zero, products of float32 may be of bfloat16",
 }
 _ROUNDED = "round_terms("
+_FACTORS = "factors="
 _ROUNDED_ROWS = "rows are rounded"
 
 
@@ -75,7 +76,9 @@ def _rounding(module: Module) -> str:
     bits = [info.rounded_rows for info in kernels if any(_ROUNDED in step for step in info.schedule)]
     if not bits:
         return ""
-    return f"; {_ROUNDED_ROWS} to {max(bits)} bits, in groups, in {len(bits)} kernels where there are many of them"
+    floats = sum(any(_ROUNDED in step and _FACTORS in step for step in info.schedule) for info in kernels)
+    said = f"; {_ROUNDED_ROWS} to {max(bits)} bits, in groups, in {len(bits)} kernels where there are many of them"
+    return said + (f" ({floats} of these round weights of short floats, too, both to fewer bits)" if floats else "")
 
 
 def _milliseconds(seconds: float) -> float:

@@ -21,6 +21,28 @@ class Amount(click.FloatRange):
         return number
 
 
+_UNITS = {"": 1} | {f"{unit}{i}": 1 << 10 * n for n, unit in enumerate("kmg", 1) for i in ("", "i")}
+"""What prefixes of bytes stand for: sizes of memory are multiples of 1024, however they are spelled."""
+
+
+class Bytes(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes, from 1 on: `49152`, `48KiB`, `48KB` (the same: a kilobyte of memory has 1024), `1.5MiB`."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).strip().lower().removesuffix("b")
+        number = text.rstrip("kmgi")
+        scale = _UNITS.get(text[len(number) :].strip())
+        try:
+            size = int(float(number) * (scale or 0))
+        except (ValueError, OverflowError):
+            size = 0
+        if size < 1:
+            self.fail(f"{value!r} is no number of bytes: write one such as 49152, 48KiB or 1.5MiB.", param, ctx)
+        return size
+
+
 class Share(click.ParamType):  # type: ignore[type-arg]
     """A share of 1, as a percentage (`0.5%`) or a number (`0.005`)."""
 

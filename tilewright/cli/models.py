@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 import tilewright
+from tilewright.cli.amounts import Bytes
 from tilewright.cli.frequent import read_frequent
 from tilewright.cli.inputs.specs import numbers
 from tilewright.cli.output import say
@@ -86,6 +87,9 @@ def model_options(command: F) -> F:
         activations_option,
         click.option("--memory-effort", type=click.Choice(["fast", "search"]), default="fast", show_default=True,
                      help="How long a plan of memory is looked for that needs less than the first one."),
+        click.option("--max-memory", type=Bytes(), metavar="SIZE",
+                     help="Bytes that a call may take, all but weights and code, such as 48KB: where it takes more, "
+                     "chains of layers are computed some rows at a time."),
         click.option("--integer-only", is_flag=True,
                      help="Compute a quantised model without floating-point instructions; floats that go in or out "
                      "become integers."),
@@ -112,6 +116,7 @@ def compile_fields(
     capacity: int | None = None,
     activations: str | None = None,
     memory_effort: str = "fast",
+    max_memory: int | None = None,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     return {
@@ -125,6 +130,7 @@ def compile_fields(
         "capacity": capacity,
         "activations": activations,
         "memory_effort": memory_effort,
+        "max_memory": max_memory,
         "cache": not no_cache,
         **named_inputs(shapes, constants),
     }

@@ -56,6 +56,9 @@ ROUNDED_GROUP = 32
 each of its sums, and longer ones are rounded by larger numbers."""
 
 
+BITS_OF_FLOATS = 14
+"""Of rows and of weights that are floats, where both are rounded: 8191 * 8192, 32 times, is below 2^31."""
+
 ADDING_A_GROUP = 3
 """Instructions that add the integer sum of a group to a sum of floats: a conversion, and two factors."""
 

@@ -103,8 +103,8 @@ class _Driver:
         self.context = RewriteContext(module, func)
         self.scratch = Block()
         self.builder = Builder(self.scratch, module)
-        self.any_op = tuple(r for r in rules if not r.ops)
-        self.by_name = {name: _rules_for(name, rules) for r in rules for name in r.ops}
+        self.rules = rules
+        self.by_name: dict[str, tuple[Rule, ...]] = {}  # of the ops that were met
         self.applied: Counter[str] = Counter()
         self.total = 0
         self.refused: dict[tuple[Op, str], str] = {}
@@ -133,7 +133,9 @@ class _Driver:
 
     def replace(self, op: Op) -> list[Op] | None:
         """Apply the first rule that matches `op`; the ops that take its place, or None when none does."""
-        candidates = self.by_name.get(op.name, self.any_op)
+        candidates = self.by_name.get(op.name)
+        if candidates is None:
+            candidates = self.by_name[op.name] = _rules_for(op.name, self.rules)
         if not candidates:
             return None
         builder, scratch, refused = self.builder, self.scratch, self.refused

@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.runtime import Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.values.dtypes import numpy_dtype
 
 UNLIMITED = (1 << 31) - 1
@@ -327,7 +328,7 @@ class Embedder:
             raise OptionError(
                 f"{model} gives no hidden states of tokens", hint="compile DecoderSource(path, hidden=True)"
             )
-        self._model, self._piece, self._lock = model, piece, Lock()
+        self._model, self._piece, self._lock = model, piece, free_in_children(Lock())
         self.width = int(output.shape[-1])
 
     def embed(self, tokens: Sequence[int], pooling: str) -> np.ndarray:

@@ -16,6 +16,7 @@ from tilewright.llm.sampling.settings import Sampling
 from tilewright.llm.sampling.stops import StopStrings, checked_stops
 from tilewright.llm.tokens.tokenizer import TextOfTokens, Tokenizer
 from tilewright.runtime.errors import InputError, OptionError, short_name
+from tilewright.runtime.process.forks import free_in_children
 
 Reason = Literal["", "end", "stop", "length", "context", "closed"]
 """Why an answer is over: the model ended it, a stop string came, it has as many tokens as it may, the context is full,
@@ -177,7 +178,7 @@ class Stream(Iterator[str]):
         self._prompt_tokens = len(prompt) if prompt_tokens is None else prompt_tokens
         self._draft = Draft(tokenizer, prompt, wanted, decoder.vocabulary, is_first=is_first)
         self._done = done
-        self._turn = Lock()
+        self._turn = free_in_children(Lock())
         self._start = time.perf_counter()
         self._first = self._last = self._start
 

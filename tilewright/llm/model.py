@@ -33,6 +33,7 @@ from tilewright.llm.speculation.speculating import SpeculatingDecoder
 from tilewright.llm.texts.score import WINDOW, TextScore, pieces_of, scored_text, text_of
 from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.process.forks import free_in_children
 
 if TYPE_CHECKING:
     from tilewright.llm.grammars import Grammars
@@ -97,7 +98,7 @@ class LanguageModel:
         embedder: Callable[[], Embedder] | None = None,
     ) -> None:
         tokenizer.check(decoder.vocabulary)
-        self._make_embedder, self._embedding = embedder, Lock()
+        self._make_embedder, self._embedding = embedder, free_in_children(Lock())
         self._embedder: Embedder | None = None
         self.tokenizer = tokenizer
         self.template = template

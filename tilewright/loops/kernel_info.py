@@ -36,7 +36,8 @@ class KernelInfo:
     rounds_as_written: bool = False
     """Whether each product is rounded as the model says: no factor moves from the terms of a sum to the sum."""
     rounded_rows: int = 0
-    """Bits of the integers to which rows of products by integers may be rounded; 0 where they may not."""
+    """Bits of the integers to which rows of products by integers may be rounded (rows and short floats that they are
+    multiplied by to 14 bits); 0 where they may not."""
     little: bool = False
     """Whether it takes so little of its program's time that its code is to be made quickly."""
     inplace: tuple[tuple[int, int], ...] = ()

@@ -8,5 +8,7 @@ from tilewright.runtime.errors import InputError as InputError
 from tilewright.runtime.errors import OptionError as OptionError
 from tilewright.runtime.errors import TilewrightError as TilewrightError
 from tilewright.runtime.module import Model as Model
+from tilewright.runtime.storage.fleet import Fleet as Fleet
 from tilewright.runtime.storage.loading import load as load
+from tilewright.runtime.storage.loading import load_fleet as load_fleet
 from tilewright.runtime.storage.loading import sign as sign

@@ -12,7 +12,8 @@ Native interface. The image of an artefact defines these C functions (`plan` onl
   of all outputs, and sizes[0] = bytes of the arena, sizes[1] = bytes of scratch memory per worker (a multiple
   of 64).
 - `i32 tw_run(void **call)`: compute. `call` holds `void *pool, void **in_data, void **out_data, void *constants,
-  void *arena, void *scratch, i64 *dims`. Inputs and outputs are C-contiguous and aligned to their element;
+  void *arena, void *scratch, i64 *dims, i32 *stops`. Where somebody changes the word at `stops`, the run ends before
+  its next kernel, and returns -1. Inputs and outputs are C-contiguous and aligned to their element;
   constants, arena and scratch are aligned to 64 bytes; scratch holds sizes[1] bytes for each worker. 4-bit
   integers take a byte each in inputs and outputs, complex numbers are two floats with an axis of 2 among their dims.
 - `i32 tw_run_profiled(void **call, u64 *counts)`, if the model was compiled with profile=True: also stores the
@@ -48,9 +49,10 @@ from tilewright.runtime.storage.container import (
     write_container,
 )
 from tilewright.runtime.storage.files import check_replaced
-from tilewright.runtime.storage.image import Image, ImageLayout
+from tilewright.runtime.storage.image import Image, ImageLayout, shared_image
 from tilewright.runtime.storage.records import plain, record
 from tilewright.runtime.storage.signing import Trust, signer_of, trusted_keys
+from tilewright.runtime.storage.store import Store
 
 Dim = int | str
 
@@ -257,6 +259,8 @@ class Artifact:
     broadcasting: Artifact | None = None
     assumed: tuple[str, ...] = ()
     states: tuple[StateInfo, ...] = ()
+    levels: tuple[Artifact, ...] = ()
+    level: str = ""
     errors: tuple[Failure, ...] = ()
     plan_symbol: str = "tw_plan"
     run_symbol: str = "tw_run"
@@ -275,9 +279,13 @@ class Artifact:
         inputs, outputs = (tuple(info.parts for info in infos) for infos in (self.inputs, self.outputs))
         return replace(self, variants=(), broadcasting=None, inputs=inputs, outputs=outputs)
 
-    def save(self, path: str | Path, *, force: bool = False, key: str | Path | bytes | None = None) -> None:
+    def save(
+        self, path: str | Path, *, force: bool = False, key: str | Path | bytes | None = None,
+        shared: tuple[Store, int] | None = None,
+    ) -> None:
         """Write the artefact to a file, whole or not at all; ArtifactError when that fails. With a private `key`
-        (Ed25519, the path of a PEM file, or its bytes) it is signed.
+        (Ed25519, the path of a PEM file, or its bytes) it is signed. What is `shared` goes to the store of a fleet, so
+        many folders above the file.
 
         An artefact of that name is replaced, not written over: models that were loaded from it go on as before. Any
         other file that is there, such as the model that was compiled, is replaced only by `force`.
@@ -286,7 +294,7 @@ class Artifact:
             raise ArtifactError(f"cannot save to {path!r:.80}", hint="give a path")
         check_replaced(Path(path), "a compiled model", is_container, force=force)
         signer = None if key is None else signer_of(key)
-        write_container(Path(path), self._metadata(), self._sections(), signer)
+        write_container(Path(path), self._metadata(), self._sections(), signer, shared)
 
     def write(self, file: BinaryIO) -> None:
         """Write to an open file what `save` writes; OSError where that fails, half of it written."""
@@ -339,12 +347,18 @@ class Artifact:
         try:
             *code, weights = sections
             kinds = [section.kind for section in code]
-            if weights.kind != "weights" or kinds not in (["image"], ["code"] * len(code)):
+            described = [metadata, *_list(metadata, "levels")]
+            is_linked = kinds == ["image"] * len(described)
+            if weights.kind != "weights" or not (is_linked or kinds == ["code"] * len(code) or len(described) > 1):
                 raise ValueError("the sections are others")
-            layout = metadata.pop("image", None)
-            image = Image.of(record(ImageLayout, layout), code[0].data) if kinds == ["image"] else None
-            objects = () if image is not None else tuple(section.data for section in code)
-            return _from_metadata(metadata).sharing(image, objects, weights.data)
+            if not is_linked:
+                metadata.pop("image", None)
+                return _from_metadata(metadata).sharing(None, tuple(section.data for section in code), weights.data)
+            found = []
+            for data, section in zip(described, code, strict=True):
+                image = Image.of(record(ImageLayout, data.pop("image", None)), section.data)
+                found.append(_from_metadata(data).sharing(shared_image(image, section.digest), (), weights.data))
+            return found[0].with_levels(tuple(found[1:]))
         except (ValueError, IndexError, RecursionError) as error:
             raise ArtifactError(
                 f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
@@ -369,6 +383,12 @@ class Artifact:
             variants=tuple(Variant(v.sizes, v.artifact.sharing(*own)) for v in self.variants),
             broadcasting=None if self.broadcasting is None else self.broadcasting.sharing(*own),
         )
+
+    def with_levels(self, levels: tuple[Artifact, ...]) -> Artifact:
+        """The artefact with the same model for other CPUs; ValueError where that is another model."""
+        if len({(a.inputs, a.outputs, a.keeps, a.target.triple) for a in (self, *levels)}) > 1:
+            raise ValueError("a level is another model")
+        return replace(self, levels=levels)
 
     @property
     def keeps(self) -> tuple[tuple[TensorInfo, str], ...]:
@@ -470,7 +490,8 @@ class Artifact:
     def _sections(self) -> list[Section]:
         code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
         if self.image is not None:
-            code = [Section("image", memoryview(self.image.text), (memoryview(self.image.data),))]
+            images = [level.image for level in (self, *self.levels) if level.image is not None]
+            code = [Section("image", memoryview(image.text), (memoryview(image.data),)) for image in images]
         first, *more = self.saved_weights()
         return [*code, Section("weights", first, tuple(more))]
 
@@ -479,6 +500,8 @@ class Artifact:
         metadata = self._description()
         if self.image is not None:
             metadata["image"] = plain(self.image.layout)
+        if self.levels:
+            metadata["levels"] = [level._metadata() for level in self.levels]
         return metadata
 
     def _description(self) -> dict[str, Any]:
@@ -506,7 +529,8 @@ def _state_record(state: StateInfo) -> StateRecord:
 _SHOWN = 4
 """Conditions on dims that a signature shows."""
 
-_ELSEWHERE = ("image", "objects", "constants", "lent", "program", "parts", "variants", "broadcasting", "kept_report")
+_ELSEWHERE = ("image", "objects", "constants", "lent", "program", "parts", "variants", "broadcasting", "levels",
+              "kept_report")  # fmt: skip
 """Fields of an artefact that are no plain metadata: sections, and what only some models have."""
 
 

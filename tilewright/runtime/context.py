@@ -15,7 +15,8 @@ from tilewright.runtime.errors import ArtifactError, ExecutionError
 from tilewright.runtime.executor import Executor, MakeExecutor, executor_of
 from tilewright.runtime.sizes_seen import SizeCounter
 from tilewright.runtime.states import States
-from tilewright.runtime.threads import ThreadPool
+from tilewright.runtime.storage.loader import NativeCode
+from tilewright.runtime.threads import SharedPools, ThreadPool
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape
 from tilewright.runtime.values.output_pool import Results
@@ -42,7 +43,13 @@ class Linked:
         if beside is not None:
             return cls(artifact, executor_of(artifact, executor), beside.constants, beside.pool)
         code = executor_of(artifact, executor)
-        return cls(artifact, code, aligned_constants(artifact.constants), ThreadPool(code, threads))
+        constants = aligned_constants(artifact.constants)
+        shares = isinstance(code, NativeCode) and code.has_pool and threads > 1
+        pool = _POOLS.pool(code, threads, code) if shares else ThreadPool(code, threads)
+        return cls(artifact, code, constants, pool)
+
+
+_POOLS = SharedPools()
 
 
 class Planned:
@@ -57,6 +64,7 @@ class Planned:
         pool: int | None,
         counter: SizeCounter | None,
         states: States,
+        stops: ctypes.c_int32,
     ) -> None:
         artifact = linked.artifact
         self.linked = linked
@@ -74,7 +82,8 @@ class Planned:
         self.dims = (ctypes.c_int64 * max(artifact.dims_count, len(values)))(*values)
         places = map(ctypes.addressof, (in_data, out_data))
         constants = address_of(linked.constants)
-        self.arguments = (ctypes.c_void_p * 7)(pool, *places, constants, None, None, ctypes.addressof(self.dims))
+        own = (None, None, ctypes.addressof(self.dims), ctypes.addressof(stops))
+        self.arguments = (ctypes.c_void_p * 8)(pool, *places, constants, *own)
         if plan is not None:
             self.plan(
                 tuple([_fixed(info) for info in artifact.inputs]),
@@ -107,6 +116,7 @@ class Context:
         pool: int | None,
         states: States,
         counter: SizeCounter | None = None,
+        stops: ctypes.c_int32 | None = None,
     ) -> None:
         inputs, outputs = programs[0].artifact.inputs, programs[0].artifact.outputs
         kept = len(states.infos)
@@ -124,6 +134,7 @@ class Context:
         self._pool = pool
         self._counter = counter
         self._states = states
+        self._stops = ctypes.c_int32() if stops is None else stops
         first = self.program(0)
         if first.shapes is None:
             self._take(first, None)
@@ -134,7 +145,7 @@ class Context:
         """A program of the model with its arguments."""
         found = self._planned[number]
         if found is None:
-            own = (self.in_data, self.out_data, self._pool, self._counter, self._states)
+            own = (self.in_data, self.out_data, self._pool, self._counter, self._states, self._stops)
             found = Planned(self._programs[number], *own)
             self._planned[number] = found
         return found

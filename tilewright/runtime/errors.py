@@ -75,6 +75,10 @@ class ExecutionError(TilewrightError):
     """The model itself failed while it ran: index out of range, division by zero, no memory."""
 
 
+class CancelledError(ExecutionError):
+    """Somebody called `Model.cancel` while the call ran."""
+
+
 class NoMemoryError(ExecutionError, MemoryError):
     """There is no memory for what is needed now: there may be some when others have given theirs back."""
 
@@ -105,6 +109,11 @@ class TilewrightWarning(UserWarning):
 class PerformanceWarning(TilewrightWarning):
     """A compiled model is right, but slower or larger than it should be: something failed in its compilation, or its
     intermediate results take much memory."""
+
+
+def cancelled() -> CancelledError:
+    """The error of a call that was."""
+    return CancelledError("the call was cancelled", hint="Model.cancel() ends calls that are running in other threads")
 
 
 _CLASSES: dict[str, type[TilewrightError]] = {"input": InputError, "execution": ExecutionError}

@@ -134,7 +134,7 @@ class DrivenCode:
 
     def run(self, call: int) -> int:
         """Run on the memory whose addresses stand at `call`."""
-        _, inputs, outputs, constants, arena, *_ = (ctypes.c_void_p * 7).from_address(call)
+        _, inputs, outputs, constants, arena, *_ = (ctypes.c_void_p * 8).from_address(call)
         self._execute(
             _tensors(inputs, self._inputs),
             _tensors(outputs, self._outputs),

@@ -24,16 +24,20 @@ from tilewright.runtime.errors import (
     InputError,
     OptionError,
     TilewrightError,
+    cancelled,
     error_class,
 )
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.needed import TellsBytes, needs_of
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
 from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
+from tilewright.runtime.staged.frame import CANCELLED
 from tilewright.runtime.states import KeepsStates, States
+from tilewright.runtime.storage.levels import at_level
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
 from tilewright.runtime.tensors import TensorModel
 from tilewright.runtime.threads import check_threads
@@ -126,6 +130,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         executor: MakeExecutor | None = None,
         *,
         _beside: Linked | None = None,
+        _stops: ctypes.c_int32 | None = None,
     ) -> None:
         """Link `artifact` into this process; OptionError, ArtifactError when it cannot run here. Code for another kind
         of machine is run by `executor(artifact)`, by default that of the plugin which brings the kind."""
@@ -134,6 +139,9 @@ class Model(CalledByName, KeepsStates, TellsBytes):
                 f"a model is made of an Artifact, not of {artifact!r:.80}",
                 hint="call tilewright.load for a file of a compiled model, tilewright.compile for an ONNX model",
             )
+        self._whole = artifact
+        if artifact.levels:
+            artifact = at_level(artifact)
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
         self._signature = artifact.signature
@@ -149,6 +157,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         self._guard = ShapeGuard(artifact)
         self._has_broadcasting = artifact.broadcasting is not None
         self._broadcast: set[tuple[Shape, ...]] = set()
+        self._stops = ctypes.c_int32() if _stops is None else _stops
         self._counter: SizeCounter | None = None
         self._loaded: _Native | _Staged | None
         programs = artifact.programs
@@ -218,8 +227,9 @@ class Model(CalledByName, KeepsStates, TellsBytes):
             _, number = self._run_staged(loaded, values, shapes, number)
             artifact = loaded.artifact.programs[number]
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
-            native = _native_steps(artifact, loaded.parts[number], [counts.callback for _, counts in counted])
-            every = staged.run.runner(artifact.program, [run for run, _ in counted], native)
+            callbacks = [counts.callback for _, counts in counted]
+            native = _native_steps(artifact, loaded.parts[number], self._stops, callbacks)
+            every = staged.run.runner(artifact.program, [run for run, _ in counted], native, self._stops)
             seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
         else:
             context = self._new_context()
@@ -261,7 +271,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         """Write the model to a file that `load` reads; whole or not at all, also over the compiled file it came from.
         A file of another kind, such as the source of the model, is replaced only by `force`; otherwise an
         ArtifactError says what is there."""
-        self.artifact.save(path, force=force)
+        (self._whole if self._whole.levels else self.artifact).save(path, force=force)
 
     def report(self) -> Report:
         """What was compiled, as a record: signature, target, sizes, and what the compiler noted: kernels, times, and
@@ -270,6 +280,12 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         a strategy), a `subject` (a kernel or a node), a `message` and a `kind`: "applied", "missed", "failed" (a defect
         prevented it), "warning" or "analysis"."""
         return replace(self.artifact.summary(), threads=self.threads)
+
+    def cancel(self) -> None:
+        """End all calls that are running now, in whatever threads, with a CancelledError: before the next kernel of
+        each, which takes as long as the longest kernel. Later calls run as usual. What states hold then is as after any
+        call that fails. Any thread may call this; a call that ends at the same time may give its results."""
+        self._stops.value += 1
 
     def trim(self) -> None:
         """Give the memory that calls have left behind back to the operating system; the next call takes it anew.
@@ -333,11 +349,13 @@ class Model(CalledByName, KeepsStates, TellsBytes):
 
         def part(of: Artifact) -> _Part:
             beside = parts[0].linked if parts else None
-            parts.append(_Part(of, self._wanted_threads, self._executor, _beside=beside))
+            parts.append(_Part(of, self._wanted_threads, self._executor, _beside=beside, _stops=self._stops))
             return parts[-1]
 
         own = [tuple(map(part, p.parts if p.program is not None else [p.of_parts()])) for p in programs]
-        runs = [staged.run.runner(p.program, of, _native_steps(p, of)) for p, of in zip(programs, own, strict=True)]
+        steps = (_native_steps(p, of, self._stops) for p, of in zip(programs, own, strict=True))
+        pairs = zip(programs, own, steps, strict=True)
+        runs = [staged.run.runner(p.program, of, native, self._stops) for p, of, native in pairs]
         return _Staged(artifact, tuple(own), tuple(runs))
 
     def _open(self) -> _Native | _Staged:
@@ -348,7 +366,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
 
     def _start_process(self) -> None:
         """Fresh state for this process: after a fork, the old may be in use by threads that are gone."""
-        self._lock = threading.Lock()
+        self._lock = free_in_children(threading.Lock())
         self._contexts = deque[Context]()
         self._forks = _forks[0]
         self._states.start_process()
@@ -364,7 +382,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
             loaded = self._open()
             assert isinstance(loaded, _Native)
             pool = loaded.programs[0].pool.address()
-        return Context(loaded.programs, self.threads, pool, self._states, self._counter)
+        return Context(loaded.programs, self.threads, pool, self._states, self._counter, self._stops)
 
     def _call_otherwise(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         """A call of a model in parts, or that keeps states."""
@@ -521,6 +539,8 @@ class Model(CalledByName, KeepsStates, TellsBytes):
             f"{info.name} {dtype}{list(shape)}"
             for info, dtype, shape in zip(self.inputs, self._input_dtypes, shapes, strict=True)
         )
+        if code == CANCELLED:
+            return cancelled()
         if not 0 < code <= len(errors):
             return ExecutionError(f"the model failed with the unknown code {code}", where=f"called with {given}")
         entry = errors[code - 1]
@@ -556,7 +576,7 @@ class _Part(Model):
 
 
 def _native_steps(
-    artifact: Artifact, parts: Sequence[_Part], instead: Sequence[Any] = ()
+    artifact: Artifact, parts: Sequence[_Part], stops: ctypes.c_int32, instead: Sequence[Any] = ()
 ) -> staged.native.NativeSteps | None:
     """What runs the native code between the parts of a program; None where it has none. It calls the parts, or the
     functions `instead`, which must live as long. ArtifactError where parts are of another machine."""
@@ -572,5 +592,6 @@ def _native_steps(
         [[len(info.shape) for info in part.inputs] for part in parts],
         parts[0].threads,
         parts[0].linked.pool.address,
+        stops,
         lambda part, code, shapes: parts[part].error_of(code, shapes),
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.runtime.artifact import TensorInfo
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.values.inputs import Shape
 
 MOST = 64
@@ -34,7 +35,7 @@ class SizeCounter:
     def __init__(self, inputs: Sequence[TensorInfo]) -> None:
         self._inputs = inputs
         self._calls: dict[tuple[Shape, ...], int] = {}
-        self._lock = threading.Lock()
+        self._lock = free_in_children(threading.Lock())
 
     def add(self, shapes: tuple[Shape, ...]) -> None:
         """Count a call."""

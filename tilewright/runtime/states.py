@@ -24,9 +24,13 @@ from tilewright.runtime.kept.state_memory import (
     place_of,
     shape_of,
 )
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.storage.files import check_replaced, replacing
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import as_array
+
+LOOK_EVERY = 64
+"""Rows that states grow by until it is looked again whether they fill huge pages."""
 
 
 class States:
@@ -49,6 +53,10 @@ class States:
         self._counters = [self._counter(state) for state in self.infos]
         windows = [n for n, state in enumerate(self.infos) if state.window >= 0 and state.way == "in place"]
         self._windows = tuple((n, self._counters[n]) for n in windows)
+        grown = [n for n, state in enumerate(self.infos) if self._counters[n] >= 0 and state.way == "in place"]
+        counters = dict.fromkeys(self._counters[n] for n in grown)
+        self._grown = {own: [n for n in grown if self._counters[n] == own] for own in counters}
+        self._looked = dict.fromkeys(self._grown, 0)
         self.lost: Sequence[str] = ()
         self.start_process()
         self._begin_anew(range(len(self.infos)))
@@ -59,7 +67,7 @@ class States:
 
     def start_process(self) -> None:
         """After a fork: a thread that is gone may hold the lock."""
-        self._lock = threading.RLock()
+        self._lock = free_in_children(threading.RLock())
         self._is_running = False
 
     def reset(self) -> None:
@@ -101,10 +109,17 @@ class States:
         return memory if self.current[number] is memory.array else None
 
     def _advance(self) -> None:
-        """After a call: of states of which a window is read, what lies before that is given back."""
+        """After a call: of states of which a window is read, what lies before that is given back, and what others have
+        grown by may come to lie in huge pages."""
+        for counter, grown in self._grown.items():
+            rows = int(self.current[counter].reshape(-1)[0])
+            if rows // LOOK_EVERY != self._looked[counter]:
+                self._looked[counter] = rows // LOOK_EVERY
+                for settling in filter(None, map(self._memory_of, grown)):
+                    settling.settle(rows)
         for number, counter in self._windows:
-            if (memory := self._memory_of(number)) is not None:
-                memory.advance(int(self.current[counter].reshape(-1)[0]))
+            if (windowed := self._memory_of(number)) is not None:
+                windowed.advance(int(self.current[counter].reshape(-1)[0]))
 
     def _go_back(self, counter: int, value: int) -> None:
         memory = (self._memory_of(number) for number, own in self._windows if own == counter)
@@ -255,7 +270,7 @@ class States:
                     self._beside[number], self.current[number] = self.current[number], array
                     self._addresses[number] = address_of(array)
                 self._note_moves(swapped)
-                if self._windows:
+                if self._grown:
                     self._advance()
             return code
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from tilewright.runtime.errors import OptionError
+from tilewright.runtime.process.forks import free_in_children
 
 if TYPE_CHECKING:
     from tilewright.runtime.executor import Executor
@@ -108,17 +110,21 @@ class ThreadPool:
         self._spin_ns = spin_ns
         self._pid = 0
         self._address: int | None = None
+        self._lock = free_in_children(threading.Lock())
+        self.users: weakref.WeakSet[object] = weakref.WeakSet()
 
     def address(self) -> int | None:
-        """The pool to pass to native code, or None for one thread. Not safe for two threads at once."""
+        """The pool to pass to native code, or None for one thread."""
         pid = os.getpid()
-        if pid != self._pid:
-            self._address = (
-                self._code.create_pool(self._threads, self._spin_ns) if self._threads > 1 else None
-            )
-            self._pid = pid
-            if self._address is not None:
-                self._destroy_with_owner(self._address, pid)
+        if pid == self._pid:
+            return self._address
+        with self._lock:
+            if pid != self._pid:
+                address = self._code.create_pool(self._threads, self._spin_ns) if self._threads > 1 else None
+                self._address = address
+                self._pid = pid
+                if address is not None:
+                    self._destroy_with_owner(address, pid)
         return self._address
 
     def _destroy_with_owner(self, address: int, pid: int) -> None:
@@ -136,3 +142,31 @@ def _destroy(code: Executor, address: int, pid: int) -> None:
             code.destroy_pool(address)
     finally:
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(code))
+
+
+class SharedPools:
+    """The pools of this process: models that want as many threads share them, so that there are no more threads than
+    CPUs, however many models are called at once.
+
+    Of each number of threads there are as many pools as the CPUs have room for, at least one. A model stays with one of
+    them, at first that with the fewest models. A call that finds its pool busy with another one runs all of its work
+    itself. Whichever model's code made a pool, those of others can use it: its layout belongs to the format of
+    artefacts.
+    """
+
+    def __init__(self, cpus: Callable[[], int] = lambda: available_cpus()) -> None:
+        self._cpus = cpus
+        self._pools: dict[int, list[weakref.ref[ThreadPool]]] = {}
+        self._lock = free_in_children(threading.Lock())
+
+    def pool(self, code: Executor, threads: int, user: object) -> ThreadPool:
+        """A pool of so many threads for `user`, as long as that lives."""
+        with self._lock:
+            there = [pool for ref in self._pools.get(threads, ()) if (pool := ref()) is not None]
+            most = max(1, self._cpus() // threads)
+            if len(there) < most and all(pool.users for pool in there):
+                there.append(ThreadPool(code, threads))
+            found = min(there, key=lambda pool: len(pool.users))
+            found.users.add(user)
+            self._pools[threads] = [weakref.ref(pool) for pool in there]
+            return found

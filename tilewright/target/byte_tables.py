@@ -23,9 +23,11 @@ class ByteTable:
 
 
 VPERMI2B = ByteTable(128, ((64, "llvm.x86.avx512.vpermi2var.qi.512"),), 4)
-_PSHUFB = ((32, "llvm.x86.avx2.pshuf.b"), (16, "llvm.x86.ssse3.pshuf.b.128"))
+_PSHUFB_128 = ((16, "llvm.x86.ssse3.pshuf.b.128"),)
+_PSHUFB = ((32, "llvm.x86.avx2.pshuf.b"), *_PSHUFB_128)
 PSHUFB_512 = ByteTable(16, ((64, "llvm.x86.avx512.pshuf.b.512"), *_PSHUFB), 52)
 PSHUFB = ByteTable(16, _PSHUFB, 52)
+PSHUFB_128 = ByteTable(16, _PSHUFB_128, 52)
 """Within each 16 bytes of the register, a table that all of these read: 16 instructions, and 15 that choose."""
 TBL = ByteTable(64, ((16, "llvm.aarch64.neon.tbx4.v16i8"),), 8, adds=True)
 """`tbl` with four registers; `tbx` leaves what is beyond their reach as it was."""
@@ -43,17 +45,22 @@ def level_table_of(arch: str, features: Collection[str], vector_bits: int) -> Le
     """The instruction of a machine for vectors of up to `vector_bits`; None where it has none."""
     if arch == "aarch64":
         return LevelTable(((16, "llvm.aarch64.neon.tbl1.v16i8"),)) if "neon" in features else None
-    if arch != "x86_64" or "avx2" not in features:
-        return None
-    return LevelTable(PSHUFB_512.calls if "avx512bw" in features and vector_bits >= 512 else _PSHUFB)
+    found = _shuffle_of(arch, features, vector_bits)
+    return None if found is None else LevelTable(found.calls)
 
 
 def byte_table_of(arch: str, features: Collection[str], vector_bits: int) -> ByteTable | None:
     """The instruction of a machine for vectors of up to `vector_bits`; None where it has none."""
     if arch == "aarch64":
         return TBL if "neon" in features else None
-    if arch != "x86_64" or "avx2" not in features:
+    found = _shuffle_of(arch, features, vector_bits)
+    return VPERMI2B if found is PSHUFB_512 and "avx512vbmi" in features else found
+
+
+def _shuffle_of(arch: str, features: Collection[str], vector_bits: int) -> ByteTable | None:
+    """The shuffle of bytes of an x86-64 CPU."""
+    if arch != "x86_64" or "ssse3" not in features:
         return None
-    if "avx512bw" not in features or vector_bits < 512:
-        return PSHUFB
-    return VPERMI2B if "avx512vbmi" in features else PSHUFB_512
+    if "avx2" not in features:
+        return PSHUFB_128
+    return PSHUFB_512 if "avx512bw" in features and vector_bits >= 512 else PSHUFB

@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright.target.calibration import Calibration, Exposed
-from tilewright.target.features import V3_FEATURES, V4_FEATURES
+from tilewright.target.features import V2_FEATURES, V3_FEATURES, V4_FEATURES
 from tilewright.target.hardware import Caches
 from tilewright.target.target import Bandwidth, Pipes, Target
+
+_LINUX = "x86_64-unknown-linux-gnu"
 
 _SMALL, _SERVER = Caches(32 << 10, 512 << 10, 32 << 20), Caches(32 << 10, 1 << 20, 32 << 20)
 
@@ -73,6 +75,16 @@ class Cpu:
     narrow: Pipes = _USUAL
 
 
+def _sse(name: str, about: str, features: tuple[str, ...] = ()) -> Cpu:
+    """Vectors of 128 bits, and no fused multiply-add: an addition waits 3 cycles for the last one (Nehalem to Ivy
+    Bridge, uops.info), which begin a product and a sum in each."""
+    pipes = Pipes(multiply_adds=1, arithmetic=2, loads=1, latency=3)
+    caches = Caches(32 << 10, 256 << 10, 8 << 20)
+    return Cpu(
+        Target(name, _LINUX, name, features, 128, 16, has_fma=False, caches=caches, pipes=pipes), about
+    )
+
+
 def _avx2(
     name: str,
     core: str,
@@ -83,8 +95,7 @@ def _avx2(
     pipes: Pipes = _USUAL,
     bandwidth: Bandwidth = _USUAL_BANDWIDTH,
 ) -> Cpu:
-    triple = "x86_64-unknown-linux-gnu"
-    target = Target(name, triple, core, features, 256, 16, masked_memory=True, caches=caches, pipes=pipes)
+    target = Target(name, _LINUX, core, features, 256, 16, masked_memory=True, caches=caches, pipes=pipes)
     return Cpu(replace(target, bandwidth=bandwidth), about)
 
 
@@ -164,8 +175,12 @@ def _apple(number: int, features: tuple[str, ...], l2: int, issue: int = 8) -> C
 
 
 _ALL = (
-    _avx2("x86-64-v3", "x86-64-v3", "any x86-64 with AVX2", Caches()),
+    _sse("x86-64", "any x86-64 (SSE2)"),
+    _sse("x86-64-v2", "any x86-64 with SSE4.2 (from 2008 to 2011)", V2_FEATURES),
+    _avx2("x86-64-v3", "x86-64-v3", "any x86-64 with AVX2 and fused multiply-add", Caches()),
+    _avx2("x86-64-v3-vnni", "x86-64-v3", "the same with AVX-VNNI", Caches(), features=(*V3_FEATURES, "avxvnni")),
     _avx512("x86-64-v4", "x86-64-v4", "any x86-64 with AVX-512"),
+    _avx512("x86-64-v4-vnni", "x86-64-v4", "the same with AVX-512 VNNI", features=_VNNI),
     _avx2("zen1", "znver1", "AMD EPYC 7001, Ryzen 1000 and 2000", Caches(32 << 10, 512 << 10, 8 << 20),
           pipes=_ZEN_HALVES, bandwidth=_ZEN_BANDWIDTH),
     _avx2("zen2", "znver2", "AMD EPYC 7002, Ryzen 3000 and 4000", Caches(32 << 10, 512 << 10, 16 << 20),

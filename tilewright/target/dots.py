@@ -55,7 +55,9 @@ VPDPWSSD = Dot(dt.i16, dt.i16, 2, ((16, "llvm.x86.avx512.vpdpwssd.512"), *_WORD_
 
 AVX_VNNI_WORDS = Dot(dt.i16, dt.i16, 2, _WORD_CALLS, name="vpdpwssd")
 
-_PMADDWD_CALLS = ((8, "llvm.x86.avx2.pmadd.wd"), (4, "llvm.x86.sse2.pmadd.wd"))
+_SSE2_CALLS = ((4, "llvm.x86.sse2.pmadd.wd"),)
+_PMADDWD_CALLS = ((8, "llvm.x86.avx2.pmadd.wd"), *_SSE2_CALLS)
+PMADDWD_128 = Dot(dt.i16, dt.i16, 2, _SSE2_CALLS, accumulates=False, name="pmaddwd")
 PMADDWD = Dot(dt.i16, dt.i16, 2, _PMADDWD_CALLS, accumulates=False, name="vpmaddwd")
 """The form for bytes, `pmaddubsw`, saturates at 16 bits: it is not used."""
 
@@ -89,12 +91,13 @@ _NEON = (("i8mm", USDOT), ("dotprod", SDOT), ("bf16", BFDOT), ("i8mm", USDOT_TUR
 
 
 def dots_of(arch: str, features: Collection[str], vector_bits: int) -> tuple[Dot, ...]:
-    """The instructions of a machine, those of one dtype of sums the fastest first."""
+    """The instructions of a machine, those of one dtype of sums the fastest first; of two of one name the wider. All of
+    an architecture have what stands with ""."""
     by_feature = {
         "x86_64": (
             ("avx512vnni", VPDPBUSD), ("avxvnni", AVX_VNNI), ("avx512vnni", VPDPWSSD), ("avxvnni", AVX_VNNI_WORDS),
-            ("avx512bw", PMADDWD_512), ("avx2", PMADDWD), ("avx512vnni", VPDPBUSD_TURNED),
-            ("avxvnni", AVX_VNNI_TURNED), ("avx512bf16", VDPBF16PS),
+            ("avx512bw", PMADDWD_512), ("avx2", PMADDWD), ("", PMADDWD_128),
+            ("avx512vnni", VPDPBUSD_TURNED), ("avxvnni", AVX_VNNI_TURNED), ("avx512bf16", VDPBF16PS),
         ),
         "aarch64": (
             *((f"sve{bits}", _sve(SDOT, bits)) for bits in (256, 512)),
@@ -102,4 +105,4 @@ def dots_of(arch: str, features: Collection[str], vector_bits: int) -> tuple[Dot
         ),
         "wasm32": (("simd128", WASM_DOT),),
     }  # fmt: skip
-    return tuple(dot for feature, dot in by_feature.get(arch, ()) if feature in features)
+    return tuple(dot for feature, dot in by_feature.get(arch, ()) if not feature or feature in features)

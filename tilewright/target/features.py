@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+V2_FEATURES = ("popcnt", "sse4.1", "sse4.2", "ssse3")
+"""What x86-64-v2 adds to the baseline, which has SSE2, and compilers emit."""
+
 V3_FEATURES = (
     "avx",
     "avx2",
@@ -19,7 +22,7 @@ V3_FEATURES = (
     "sse4.2",
     "ssse3",
 )
-"""What x86-64-v3 adds to the baseline and compilers emit."""
+"""The same of x86-64-v3."""
 
 V4_FEATURES = (*V3_FEATURES, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 

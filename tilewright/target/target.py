@@ -30,6 +30,21 @@ def arch_of(triple: str) -> str:
     return {"arm64": "aarch64", "amd64": "x86_64"}.get(name, name)
 
 
+def system_of(triple: str) -> str:
+    """The operating system that a target triple names: "linux", "macos", "windows", or "" for others and none."""
+    if "darwin" in triple or "macos" in triple:
+        return "macos"
+    return next((system for system in ("linux", "windows") if system in triple), "")
+
+
+SYSTEMS = {
+    "linux": "{arch}-unknown-linux-gnu",
+    "macos": "{arch}-apple-macosx11.0",
+    "windows": "{arch}-pc-windows-gnu",
+}
+"""Triples of operating systems."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pipes:
     """Instructions that a core begins in one cycle at most: of all kinds (`issue`), and of those on full
@@ -69,7 +84,8 @@ class Target(Machine):
     `cpu` and `features` are LLVM's names; `features` lists what generated code may use beyond the
     architecture's baseline, and is what an artefact requires of the machine that loads it; `absent` lists
     what CPUs of this name usually have and this one lacks (virtual machines hide features). `masked_memory`
-    says that a masked vector load or store is an instruction.
+    says that a masked vector load or store is an instruction. With `own_objects` object files are of the format that
+    the linkers of the system take, and else ELF, whatever the system, from which images are linked.
     """
 
     kind: ClassVar[str] = "cpu"
@@ -86,6 +102,7 @@ class Target(Machine):
     caches: Caches = field(default_factory=Caches)
     cores: int = 1
     absent: tuple[str, ...] = ()
+    own_objects: bool = False
     pipes: Pipes = field(default_factory=Pipes)
     bandwidth: Bandwidth = field(default_factory=Bandwidth)
     calibration: Calibration = field(default_factory=Calibration)
@@ -94,6 +111,11 @@ class Target(Machine):
     def arch(self) -> str:
         """The architecture that the triple names: `x86_64`, `aarch64`, ..."""
         return arch_of(self.triple)
+
+    @property
+    def links_images(self) -> bool:
+        """Whether an image can be linked of the code: WebAssembly and Windows have linkers and loaders of their own."""
+        return not self.own_objects and self.arch != "wasm32" and system_of(self.triple) != "windows"
 
     @property
     def is_big_endian(self) -> bool:

@@ -96,7 +96,7 @@ class Compiled:
         ins, outs = (np.array([x.ctypes.data for x in xs], np.uint64) for xs in (inputs, outputs))
         create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
         pool = create(self.native.address("tw_pool_create"))(threads, None, 1000)
-        arrays = (ins, outs, constants, arena, scratch, values)
+        arrays = (ins, outs, constants, arena, scratch, values, np.zeros(1, np.int32))
         call = np.array([pool or 0, *(a.ctypes.data for a in arrays)], np.uint64)
         error = self.call("tw_run", ctypes.c_int32, call.ctypes.data)
         ticks = np.zeros(len(self.program.steps) + 1, np.int64)

@@ -70,6 +70,8 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
         "IBM z15": _qemu("s390x", "z15", "max"),
         "WebAssembly SIMD128 in node": Machine("wasm-simd128", ("node", "runner.mjs"), "wasm32-freestanding"),
         "WebAssembly relaxed SIMD in wasmtime": Machine("wasm-relaxed", ("",), "wasm32-freestanding"),
+        "x86-64 without AVX": _qemu("x86_64", "x86-64", "qemu64"),
+        "x86-64 with AVX2": _qemu("x86_64", "x86-64-v3", "Haswell"),
         "x86-64": Machine("x86-64-v3", (), "x86_64-linux-musl"),
     }
 )

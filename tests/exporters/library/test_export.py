@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
@@ -84,7 +86,8 @@ def test_it_needs_the_c_library_alone(exported: Callable[..., Path]) -> None:
     assert libraries <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2"}
     shown = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
     names = {line.split()[-1] for line in shown.splitlines()}
-    assert names == {f"mlp_{name}" for name in ("info", "plan", "create", "run", "state", "reset", "error", "destroy")}
+    functions = ("info", "plan", "create", "run", "cancel", "state", "reset", "error", "destroy")
+    assert names == {f"mlp_{name}" for name in functions}
     assert path.stat().st_size < 200_000
 
 
@@ -332,5 +335,63 @@ def test_another_thread_finds_it_busy_and_a_fork_goes_on(exported: Callable[...,
     if not child:
         os._exit(0 if same(library.run(x), wanted) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert same(library.run(x), wanted)
+    library.close()
+
+
+def test_another_thread_ends_a_run(exported: Callable[..., Path]) -> None:
+    library, x = CModel(exported("mlp", mlp()), "mlp", threads=1), floats(3000, 64)
+    library._function("cancel")(None)
+    wanted, ends = library.run(x[:5]), threading.Event()
+
+    def cancel() -> None:
+        while not ends.is_set():
+            library._function("cancel")(library.made)
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    try:
+        with pytest.raises(CError, match="the run was cancelled") as stopped:
+            for _ in range(1000):
+                library.run(x)
+    finally:
+        ends.set()
+        thread.join()
+    assert stopped.value.status == c.STOPPED
+    assert same(library.run(x[:5]), wanted)
+    library.close()
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["its own memory", "memory of the caller"])
+def test_a_child_may_use_what_a_thread_of_its_parent_was_running(
+    exported: Callable[..., Path], beside: bool
+) -> None:
+    """The thread is gone, and with it whoever would end the run."""
+    path, x = exported("mlp", mlp()), floats(300, 64)
+    wanted = tilewright.compile(mlp(), threads=1)(x)
+    memory = np.empty(CModel(path, "mlp", create=False).plan(x, threads=2)[0].total, np.uint8)
+    own = {"memory": memory.ctypes.data, "memory_bytes": memory.nbytes} if beside else {}
+    library, ends = CModel(path, "mlp", threads=2, **own), threading.Event()
+
+    def call() -> None:
+        while not ends.is_set():
+            library.run(x)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        for _ in range(8):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                alike = False
+                with contextlib.suppress(CError):
+                    alike = same(library.run(x), wanted) and same(library.run(x[:5]), [wanted[0][:5]])
+                library.close()
+                os._exit(0 if alike else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        ends.set()
+        thread.join()
     assert same(library.run(x), wanted)
     library.close()

@@ -29,10 +29,16 @@ def call(*arguments: object) -> Result:
     return CliRunner().invoke(commands, ["serve", *map(str, arguments)])
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, beside a cache of its own: of two servers one compiles it."""
+    return model_file(tmp_path_factory.mktemp("served") / "small.gguf")
+
+
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
-    path = model_file(tmp_path / "small.gguf")
-    environment = {**os.environ, "TILEWRIGHT_CACHE": str(tmp_path / "cache"), "TILEWRIGHT_API_KEY": "secret"}
+def process(small: Path) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
+    path = small
+    environment = {**os.environ, "TILEWRIGHT_CACHE": str(path.parent / "cache"), "TILEWRIGHT_API_KEY": "secret"}
     found = subprocess.Popen(
         [sys.executable, "-m", "tilewright", "serve", str(path), "--port", "0", "--threads", "1", "--parallel", "3"],
         cwd=ROOT,

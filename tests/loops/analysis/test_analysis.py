@@ -91,7 +91,7 @@ def test_packing_puts_every_element_where_index_says(shape: tuple[int, ...], pac
 @pytest.mark.parametrize("shape", [(0, 1), (1, 1), (1, 0), (2, 1), (3, 5)])
 @pytest.mark.parametrize("order", [(0, 2, 1), (2, 0, 1)])
 def test_first_bytes_of_an_array_packed_in_halves(shape: tuple[int, int], order: tuple[int, int, int]) -> None:
-    packing = Packing(((2,), ()), order, halves=True)
+    packing = Packing(((2,), ()), order, fields=4)
     array = (np.arange(shape[0] * shape[1]).reshape(shape) % 15 - 7).astype(np.int8)
     packed = apply_packing(array, packing)
     for count in (0, 1, packed.size, packed.size + 1):

@@ -156,8 +156,8 @@ def test_other_elements_and_packings_are_refused() -> None:
     func = kernel("u2")
     with pytest.raises(ScheduleError, match="not fields of 4 bits"):
         pack_argument(func, func.args[0], packing(4))
-    with pytest.raises(ScheduleError, match="last pieces of 4 elements"):
-        Packing(((2, 4), (16,)), (3, 0, 4, 1, 2), fields=4)
-    with pytest.raises(ScheduleError, match="last pieces of 4 elements"):
-        Packing(((3, 4), (16,)), (3, 0, 4, 2, 1), fields=3)
+    with pytest.raises(ScheduleError, match="of words one of 4 before it"):
+        Packing(((2, 4), (16,)), (3, 0, 4, 1, 2), fields=4, words=True)
+    with pytest.raises(ScheduleError, match="1, 2 or 4 bits, not 3"):
+        Packing(((3, 4), (16,)), (3, 0, 4, 2, 1), fields=3, words=True)
     assert Packing(((4,), (16,)), (2, 0, 1, 3)).in_words(0, 2) is None

@@ -27,7 +27,7 @@ from tilewright.target.host import host_target
 from tilewright.target.named import parse_target
 from tilewright.target.target import Target
 
-HALVES = Packing(((2,), (16,)), (2, 0, 3, 1), halves=True)
+HALVES = Packing(((2,), (16,)), (2, 0, 3, 1), fields=4)
 """Panels of 16 columns, in which a row lies in the upper halves of the one before it."""
 
 
@@ -115,13 +115,13 @@ def test_a_shift_that_is_not_known_is_taken_by_the_letter() -> None:
 @pytest.mark.parametrize("dtype", ["i8", "f32", "u2"])
 def test_other_elements_are_refused(dtype: str) -> None:
     func = kernel(dtype)
-    with pytest.raises(ScheduleError, match="not half a byte"):
+    with pytest.raises(ScheduleError, match="not fields of 4 bits"):
         pack_argument(func, func.args[0], HALVES)
 
 
 def test_other_packings_are_refused() -> None:
-    with pytest.raises(ScheduleError, match="needs a last piece of 2 elements"):
-        Packing(HALVES.factors, (2, 0, 1, 3), halves=True)
+    with pytest.raises(ScheduleError, match="needs a last piece of the elements of a byte"):
+        Packing(HALVES.factors, (2, 0, 1, 3), fields=4)
     func = kernel("i4")
     with pytest.raises(ScheduleError, match="only constants"):
         pack(func, func.args[0], find_loop(func, "i"), HALVES)
@@ -143,14 +143,23 @@ kernel @k(w: &i4[6, 20], y: &f32[7, 20]) dims() with {outputs=1, constants=(0,)}
 
 
 def test_the_packing_in_halves_of_an_axis() -> None:
-    assert Packing(((2,), (16,)), (2, 0, 1, 3)).in_halves(0) == HALVES
-    with pytest.raises(ScheduleError):
-        identity_packing(2).in_halves(0)
+    assert Packing(((2,), (16,)), (2, 0, 1, 3)).in_bytes(0, 4) == HALVES
+    with pytest.raises(ScheduleError, match="no piece of axis 0 has the 2 elements"):
+        identity_packing(2).in_bytes(0, 4)
+
+
+def test_pieces_of_an_axis_become_a_byte_together() -> None:
+    """Of planes, one has bytes of two pieces where another has bytes of the last one alone."""
+    steps = Packing(((4, 2, 4), (16,)), (4, 0, 1, 5, 3, 2))
+    assert steps.in_bytes(0, 4) == Packing(steps.factors, steps.order, fields=4)
+    assert steps.in_bytes(0, 1) == Packing(((8, 4), (16,)), (3, 0, 4, 2, 1), fields=1)
+    with pytest.raises(ScheduleError, match="no piece of axis 0 has the 4 elements"):
+        steps.in_bytes(0, 2)
 
 
 def test_a_schedule_writes_it_down() -> None:
     s = Schedule(kernel("u4"))
     s.pack_argument(s.func.args[0], HALVES)
     assert s.lines() == (
-        "pack_argument(w, packing=Packing{factors=((2,), (16,)), order=(2, 0, 3, 1), halves=true})",
+        "pack_argument(w, packing=Packing{factors=((2,), (16,)), order=(2, 0, 3, 1), fields=4})",
     )

@@ -15,8 +15,8 @@ CASES = {
     "as it is": (Packing(((4, 8), (16,)), (0, 1, 2, 3, 4)), (64, 32), Packing(((), ()), (0, 1))),
     "a padded axis": (Packing(((), (16,)), (0, 1, 2)), (64, 40), Packing(((), (16,)), (0, 1, 2))),
     "pairs": (
-        Packing(((16, 2), (6, 16)), (3, 0, 1, 4, 5, 2), halves=True), (64, 200),
-        Packing(((2,), (96,)), (2, 0, 3, 1), halves=True),
+        Packing(((16, 2), (6, 16)), (3, 0, 1, 4, 5, 2), fields=4), (64, 200),
+        Packing(((2,), (96,)), (2, 0, 3, 1), fields=4),
     ),
 }  # fmt: skip
 

@@ -78,7 +78,7 @@ def test_each_group_is_a_sum_of_integers() -> None:
     text = print_func(rounded("a scale and a minimum"))
     assert "w[a, b] = i16(q[a, b])" in text, "weights are stored as the integers that they are"
     assert "i32(x_4[i_6, 4*g_6 + k_7]) * i32(w[4*g_6 + k_7, j_1])" in text
-    assert "f32(y_1[i, j, g_7]) * s[g_7, j] * x_2[i, g_7] - m[g_7, j] * x_6[i, g_7]" in text
+    assert "f32(y_1[i, j, g_7]) * (s[g_7, j] * x_2[i, g_7]) - m[g_7, j] * x_6[i, g_7]" in text
 
 
 @pytest.mark.parametrize("digits", [16, 8])
@@ -96,8 +96,8 @@ def test_results_are_off_by_half_of_a_step_of_each_group(form: str, digits: int)
 
 def test_bytes_have_no_sign_and_sums_are_corrected_for_that() -> None:
     text = print_func(rounded("a scale", 8))
-    assert "w[a, b] = u8(i16(q[a, b]) - -128)" in text
-    assert "f32(y_1[i, j, g_7] + x_6[i, g_7]) * s[g_7, j]" in text, "by integers, before anything is rounded"
+    assert "w[a, b] = xor(u8(q[a, b]), 128)" in text
+    assert "f32(y_1[i, j, g_7] + x_6[i, g_7]) * (s[g_7, j] * " in text, "by integers, before anything is rounded"
     assert "x_6[i_5, g_5] = x_5[i_5, g_5] * -128" in text
     text = print_func(rounded("a scale", 8, WEIGHTS.replace("q: &i8", "q: &u8")))
     assert "w[a, b] = u8(q[a, b])" in text or "w[a, b] = q[a, b]" in text
@@ -197,3 +197,66 @@ def test_digits_are_those_of_an_instruction() -> None:
     func = read(WEIGHTS)
     with pytest.raises(ScheduleError, match="no integers of 12 bits"):
         round_terms(func, buffer(func, "y"), find_loop(func, "k"), 4, 12)
+
+
+FLOATS = WEIGHTS.replace("q: &i8", "q: &f32").replace(VALUE, "q[a, b] * m[0, b] + s[a // 4, b]")
+
+
+def floats_rounded(text: str = FLOATS, digits: int = 14, factors: int = 14) -> Func:
+    func = read(text)
+    round_terms(func, buffer(func, "y"), find_loop(func, "k"), 4, digits, factors=factors)
+    return func
+
+
+def with_weights(func: Func, x: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Results for second factors q."""
+    return results(func, x, q.astype(np.float32), np.zeros((2, 5)), np.ones((2, 5)))
+
+
+def test_second_factors_of_floats_are_off_by_half_of_a_power_of_two() -> None:
+    func = floats_rounded()
+    for _ in range(20):
+        x, _, s, m = operands()
+        q = RNG.standard_normal((8, 5)) * 10.0 ** RNG.integers(-3, 4, (8, 1))
+        w = q * m[0] + np.repeat(s, 4, 0)
+        step = np.repeat(np.abs(x).reshape(3, 2, 4).max(-1), 4, -1) / 8191
+        steps = np.repeat(2.0 ** np.floor(np.log2(np.abs(w).reshape(2, 4, 5).max(1))) / 4096, 4, 0)
+        exact = np.abs(x) @ np.abs(w)
+        bound = 0.5 * step @ np.abs(w) + 0.5 * np.abs(x) @ steps + 0.25 * step @ steps + 1e-5 * exact
+        found = np.zeros((3, 5), np.float32)
+        arrays = (x.astype(np.float32), q.astype(np.float32), s.astype(np.float32), m.astype(np.float32))
+        run_kernel(func, [*arrays, found], {})
+        assert np.all(np.abs(found - x @ w) <= bound)
+
+
+def test_second_factors_of_few_bits_are_exact_where_one_is_not_much_larger() -> None:
+    func = floats_rounded()
+    for power in (-90.0, 0.0, 100.0):
+        q = RNG.integers(128, 256, (8, 5)) * RNG.choice([-1.0, 1.0], (8, 5)) * 2.0 ** RNG.integers(-5, 1, (8, 5))
+        q[[0, 4]] = 255
+        x = np.tile(np.array([8191.0, -3.0, 17.0, 0.0]), (3, 2)) * 2.0**-20
+        np.testing.assert_allclose(with_weights(func, x, q * 2.0**power), x @ q * 2.0**power, rtol=5e-7)
+
+
+def test_special_second_factors() -> None:
+    """What is not finite is so in its own column alone, and no size overflows or divides by zero."""
+    func, x, largest = floats_rounded(), np.ones((3, 8)), 255 * 2.0**120
+    for value in (np.nan, np.inf, -np.inf):
+        q = np.ones((8, 5))
+        q[3, 1] = value
+        y = with_weights(func, x, q)
+        np.testing.assert_array_equal(y[:, 1], np.full(3, value, np.float32))
+        np.testing.assert_allclose(np.delete(y, 1, 1), 8.0, rtol=1e-3)
+    assert not with_weights(func, x, np.zeros((8, 5))).any()
+    for size in (1e-45, SMALLEST / 1e3, SMALLEST, 1e-20):
+        found = with_weights(func, x, np.full((8, 5), size))
+        assert np.abs(found - 8 * size).max() <= 1e-3 * max(SMALLEST, 8 * size)
+    one = np.zeros((8, 5))
+    one[0] = largest
+    np.testing.assert_allclose(with_weights(func, x, one), largest, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("digits", "factors", "reason"), [(16, 16, "32 bits"), (8, 14, "8 and 14"), (14, 17, "17")])
+def test_second_factors_of_too_many_bits(digits: int, factors: int, reason: str) -> None:
+    with pytest.raises(ScheduleError, match=reason):
+        floats_rounded(digits=digits, factors=factors)

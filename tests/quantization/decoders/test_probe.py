@@ -20,7 +20,7 @@ from tilewright.quantization.decoders.widened import widened
 CASES = cases()
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", CASES)
 def test_graphs_in_float64_compute_what_transformers_computes(tmp_path: Path, name: str) -> None:
     case = CASES[name]
@@ -36,6 +36,7 @@ def test_graphs_in_float64_compute_what_transformers_computes(tmp_path: Path, na
     assert np.dtype(np.float32) in again.values()  # the module is as it was
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("name", "part"), [("qwen2", "mlp"), ("mixtral", "experts")])
 def test_both_probes_give_the_logits_of_the_graph(tmp_path: Path, name: str, part: str) -> None:
     case = CASES[name]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.schedule import scheduling as oracle
 from tests.schedule.test_defaults import data, f32, native
+from tilewright.compiler import compile_module
 from tilewright.graph.pipeline import default_passes
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.expand import Expand
@@ -29,6 +30,7 @@ from tilewright.ops.quant import dequantize_linear, quantize_linear
 from tilewright.ops.source import full
 from tilewright.options import Options
 from tilewright.passes import PassContext, run_passes
+from tilewright.runtime.module import Model
 from tilewright.schedule.steps.access import stores_in, stride_in
 from tilewright.target.named import parse_target
 
@@ -291,3 +293,19 @@ def test_features_of_unknown_number_leave_few_rows_their_own_kernel(target: str)
         (found,) = oracle.run(module, (q, k, v))
         wanted = plain_reference(*(a.astype(np.float64) for a in (q, k, v)))
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("shared", [1, 2], ids=["heads of their own", "heads that share keys"])
+def test_attention_to_no_keys_is_zero(rows: int, shared: int) -> None:
+    """A sum of nothing, whatever the inverse of the sum of its weights would be."""
+    keys = var("keys", 0)
+    types = [tensor(dt.f32, (2, shared, rows, 64)), *[tensor(dt.f32, (2, 1, keys, 64))] * 2]
+    module = oracle.build(types, lambda q, k, v: plain(ew.mul(q, 0.125), k, v))
+    model = Model(compile_module(module, Options(), parse_target("host")), 1)
+    assert len([f for f in module.funcs.values() if f.level == "loops"]) == 1
+    q = data(2, shared, rows, 64)
+    k, v = data(2, 1, 5, 64), data(2, 1, 5, 64)
+    np.testing.assert_array_equal(model(q, k[:, :, :0], v[:, :, :0])[0], np.zeros_like(q))
+    wanted = plain_reference(*map(np.float64, (q / 8, k, v)))
+    np.testing.assert_allclose(model(q, k, v)[0], wanted, rtol=1e-4, atol=1e-5)

@@ -90,7 +90,7 @@ def kernel_of(module: Module) -> Func:
 
 
 def halves(kernel: Func) -> list[Value]:
-    return [kernel.args[k] for k, packing in kernel_info(kernel).packed.items() if packing.halves]
+    return [kernel.args[k] for k, packing in kernel_info(kernel).packed.items() if packing.fields and not packing.words]
 
 
 @pytest.mark.sweep

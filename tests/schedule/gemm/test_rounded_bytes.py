@@ -106,11 +106,56 @@ def test_halves_of_bytes_lie_four_apart() -> None:
     options, target = Options(activations="int16"), parse_target("host,l2=1024,l3=2048")
     model = Model(compile_module(module, options, target), 1)
     kernel = only_kernel(module)
-    (packing,) = (p for p in kernel_info(kernel).packed.values() if p.halves)
+    (packing,) = (p for p in kernel_info(kernel).packed.values() if p.fields)
     assert packing.factors[0] == (2, 4) and packing.order[-2:] == (2, 1)
     x = RNG.standard_normal((9, 768)).astype(np.float32)
     exact = x.astype(np.float64) @ wanted
     assert np.all(np.abs(model(x)[0] - exact) <= bound(x.astype(np.float64), wanted.astype(np.float64), 16))
+
+
+MORE_PLANES = [(0, 2, 16), (-2, 2, 16), (-4, 3, 32), (-16, 5, 32), (0, 6, 16)]
+
+
+@pytest.mark.parametrize(
+    ("low", "bits", "group"),
+    [(0, 5, 32), (-32, 6, 16), *(pytest.param(*p, marks=pytest.mark.sweep) for p in MORE_PLANES)],
+)
+def test_planes_are_joined_in_registers(low: int, bits: int, group: int) -> None:
+    """Codes whose planes share bytes with others in different ways; one row has the bits that it has among many."""
+    depth, columns = 96, 320
+    w = RNG.integers(low, low + (1 << bits), (depth, columns)).astype(np.int8 if low else np.uint8)
+    w[0, :2] = low, low + (1 << bits) - 1
+
+    def body(x: Value) -> Value:
+        return contract.matmul(x, ew.mul(f32(w), spread(scales(depth // group, columns), depth)))
+
+    module = oracle.build([tensor(dt.f32, (N, depth))], body)
+    (wanted,) = oracle.expected(module, [np.eye(depth, dtype=np.float32)])
+    options, target = Options(activations="int16"), parse_target("host,l2=512,l3=1024")
+    model = Model(compile_module(module, options, target), 1)
+    kernel = only_kernel(module)
+    assert sum("round_terms(" in step for step in kernel_info(kernel).schedule) == 5, "of few rows and of many"
+    packed = [p.fields for p in kernel_info(kernel).packed.values() if not p.words]
+    assert sorted(n for n in packed if n) == {2: [2], 3: [1, 2], 5: [1, 4], 6: [2, 4]}[bits]
+    x = RNG.standard_normal((11, depth)).astype(np.float32)
+    (all_rows,) = model(x)
+    off = np.abs(all_rows - x.astype(np.float64) @ wanted)
+    assert np.all(off <= bound(x.astype(np.float64), wanted.astype(np.float64), 16))
+    for rows in (1, 2, 4, 8):
+        np.testing.assert_array_equal(model(x[:rows])[0], all_rows[:rows])
+
+
+def test_planes_longer_than_groups_are_multiplied_as_words() -> None:
+    """A byte of 3 bits has an element of eight instructions, and groups of 16 end after four."""
+    w = RNG.integers(0, 8, (96, 320)).astype(np.uint8)
+
+    def body(x: Value) -> Value:
+        return contract.matmul(x, ew.mul(f32(w), spread(scales(6, 320), 96)))
+
+    module = oracle.build([tensor(dt.f32, (N, 96))], body)
+    compile_module(module, Options(activations="int16"), parse_target("host,l2=512,l3=1024"))
+    packings = kernel_info(only_kernel(module)).packed.values()
+    assert [p.words for p in packings if p.fields] == [True, True]
 
 
 def requests_of_few(dtype: dt.DType) -> list[str]:
@@ -142,3 +187,14 @@ def test_one_row_and_two_do_not_ask_for_whole_bytes() -> None:
 def test_depths_of_no_whole_groups_are_multiplied_as_words() -> None:
     steps = kernel_info(scheduled(product_of("scales of columns", 66, 96))).schedule
     assert any("round_terms(" in step for step in steps) and not any("pieces=" in step for step in steps)
+
+
+def test_one_row_and_two_do_not_ask_for_bfloat16() -> None:
+    """Which they only extend: four rows do, as they multiply in bursts."""
+    w = RNG.standard_normal((768, 384)).astype(dt.bf16.storage)
+    asked = {}
+    for rows in (1, 2, 4):
+        module = oracle.build([tensor(dt.f32, (sym(rows), 768))], lambda x: contract.matmul(x, f32(w)))
+        steps = kernel_info(scheduled(module, "zen4,l2=1024,l3=2048")).schedule
+        asked[rows] = sum("prefetch(" in step for step in steps)
+    assert asked[1] == asked[2] == 0 < asked[4]

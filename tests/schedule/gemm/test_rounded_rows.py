@@ -1,10 +1,11 @@
 """Products by weights of integers: rows are rounded in groups, whose products instructions for integers add up; strict
-numerics keep float32, and so do few rows whose weights lie in planes."""
+numerics keep float32."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,7 +18,7 @@ from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import sym, var
 from tilewright.ir.types import tensor
-from tilewright.loops.edit import is_loop, kind_of
+from tilewright.loops.edit import buffer_type, is_loop, kind_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.stages import Lowered
 from tilewright.ops import contract, view
@@ -86,7 +87,7 @@ def product_of(kind: str, depth: int, columns: int, rows: object = N) -> Module:
 
 
 WORDS_ALONE = Strategies(tuple(s for s in STRATEGIES.ours if s.name != "rounded_bytes"))
-"""Those that weights in planes have."""
+"""Those that weights have whose groups end within a byte of a plane."""
 
 
 def scheduled(
@@ -115,7 +116,7 @@ def bound(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
     return np.asarray(0.5 * steps @ np.abs(w) + 2e-6 * size)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("rows", [9, 10])
 @pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", KINDS)
@@ -129,6 +130,51 @@ def test_results_stay_within_half_of_a_step(kind: str, bits: int, rows: int) -> 
     x = RNG.standard_normal((rows, depth)).astype(np.float32)
     (y,) = oracle.run(module, [x])
     assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
+
+
+FLOATS = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+
+
+def product_of_floats(kind: str, depth: int, columns: int) -> tuple[Module, np.ndarray]:
+    w = (RNG.standard_normal((depth, columns)) * 10.0 ** RNG.integers(-2, 3, (1, columns))).astype(FLOATS[kind])
+    module = oracle.build([tensor(dt.f32, (N, depth))], lambda x: contract.matmul(x, f32(w)))
+    return module, w.astype(np.float64)
+
+
+def bound_of_floats(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """As `bound`, where rows and columns are rounded to 14 bits: half of a step of each, and half of both."""
+    depth, columns = w.shape
+    steps = np.repeat(np.abs(w).reshape(depth // 32, 32, columns).max(1), 32, 0) / 4096
+    return np.asarray(bound(x, w, 14) + 0.51 * np.abs(x) @ steps)
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_weights_of_short_floats_are_rounded_in_a_panel(kind: str) -> None:
+    module, w = product_of_floats(kind, 96, 80)
+    kernel = scheduled(module)
+    assert is_rounded(kernel) and any(step.startswith("dot(") for step in kernel_info(kernel).schedule)
+    assert [buffer_type(v).dtype.name for v in kernel.args[:1]] == [{"bfloat16": "bf16", "float16": "f16"}[kind]]
+    x = RNG.standard_normal((10, 96)).astype(np.float32)
+    (y,) = oracle.run(module, [x])
+    off = np.abs(y - x.astype(np.float64) @ w)
+    assert np.all(off <= bound_of_floats(x.astype(np.float64), w))
+    assert np.sqrt(np.mean(off**2 / np.mean((x @ w) ** 2, 0))) < 2e-4
+    (few,) = oracle.run(module, [x[:8]])
+    np.testing.assert_allclose(few, x[:8].astype(np.float64) @ w, rtol=1e-4, atol=2e-6 * np.abs(w).max())
+
+
+@pytest.mark.sweep(4)
+@pytest.mark.parametrize("kind", FLOATS)
+@pytest.mark.parametrize(("depth", "columns"), [(64, 1024), (128, 300), (1088, 40), (768, 96)])
+def test_native_code_for_weights_of_short_floats(kind: str, depth: int, columns: int) -> None:
+    module, w = product_of_floats(kind, depth, columns)
+    for target in ("zen4", "zen5"):
+        assert is_rounded(scheduled(product_of_floats(kind, depth, columns)[0], target)), target
+    model = Model(compile_module(module, Options(activations="int16"), parse_target("host,l2=64,l3=128")), 2)
+    for rows in (0, 1, 2, 8, 9, 15, 16, 40):
+        x = RNG.standard_normal((rows, depth)).astype(np.float32)
+        off = np.abs(model(x)[0] - x.astype(np.float64) @ w)
+        assert np.all(off <= bound_of_floats(x.astype(np.float64), w))
 
 
 def test_one_infinite_element_gives_what_its_products_are() -> None:
@@ -225,7 +271,7 @@ def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: in
     ("low", "bits_of_a_weight"), [(0, 4), (-8, 4), (0, 2), (-2, 2), (-4, 3), (0, 5), (-16, 5), (-32, 6), (0, 6)]
 )
 def test_weights_of_less_than_a_byte(activations: str, low: int, bits_of_a_weight: int) -> None:
-    """Weights that lie two in a byte, or in planes of words, of which few rows read the same copy."""
+    """Weights that lie in fields of bytes, of which few rows and many read the same copy."""
     w = RNG.integers(low, low + (1 << bits_of_a_weight), (768, 384)).astype(np.int8)
 
     def body(x: Value) -> Value:
@@ -237,7 +283,7 @@ def test_weights_of_less_than_a_byte(activations: str, low: int, bits_of_a_weigh
     (kernel,) = (f for f in module.funcs.values() if f.level == "loops")
     assert is_rounded(kernel)
     packings = kernel_info(kernel).packed.values()
-    assert any(packing.halves if bits_of_a_weight == 4 else packing.fields for packing in packings)
+    assert any(packing.fields for packing in packings)
     for rows in (1, 3, 9, 40):
         x = RNG.standard_normal((rows, 768)).astype(np.float32)
         exact = x.astype(np.float64) @ wanted

@@ -23,6 +23,7 @@ from tilewright.session import Session
 from tilewright.target.cpus import CPUS
 from tilewright.target.host import host_target
 from tilewright.target.machine import Machine
+from tilewright.target.named import OTHER_SYSTEMS
 
 HELP = """Show this machine as the compiler sees it, versions, formats, plugins, and the cache of compiled models.
 
@@ -57,7 +58,10 @@ def command(as_json: bool) -> None:
         console.print("\n[bold]plugins")
         console.print(plugins(session.loaded_plugins))
     console.print("\n[bold]machines that code can be made for (--target)")
-    console.print("Code for AArch64 and RISC-V has been run under emulation alone, code for macOS never.")
+    console.print(
+        "Code for AArch64 and RISC-V has been run under emulation alone, code for Windows under Wine, code for macOS "
+        "never."
+    )
     console.print(targets(session.loaded_plugins.machines))
 
 
@@ -68,6 +72,8 @@ def targets(of_plugins: Sequence[Machine] = ()) -> Table:
     for name, cpu in CPUS.items():
         also = f"; also {', '.join(cpu.aliases)}" if cpu.aliases else ""
         table.add_row(name, f"{cpu.about}{also}")
+    for name, meant in OTHER_SYSTEMS.items():
+        table.add_row(name, f"the same as {meant}; `tilewright export` makes libraries for it")
     for machine in of_plugins:
         table.add_row(escape(machine.name), escape(f"of a plugin, a machine of the kind '{machine.kind}'"))
     return table

@@ -10,6 +10,7 @@ import click
 from tilewright.cli.amounts import bytes_text
 from tilewright.cli.certificates import show_agreement, show_certificate
 from tilewright.cli.output import SafeConsole, print_json, say
+from tilewright.cli.writing.fleets import inspect_folder
 from tilewright.quantization.certificate import KEY, certificate_of
 from tilewright.quantization.decoders.certificate import attached_certificate
 from tilewright.quantization.verify import open_certificate
@@ -17,6 +18,8 @@ from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.errors import short_name
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.runtime.storage.described import ArtifactFile
+from tilewright.runtime.storage.fleet import models_of
+from tilewright.runtime.storage.loader import this_machine
 
 HELP = """Print what a MODEL is. Nothing of it is run.
 
@@ -26,6 +29,7 @@ have signed it (load it with trust= to check that), the machine and the CPU feat
 code takes from the system, its sections.
 Of a quantised one (.onnx or .tw): its certificate, which says what was measured, chosen, and why. A language model that
 was compiled with --weights auto has one, too.
+Of a fleet (a folder): its models.
 
 \b
 Examples:
@@ -38,6 +42,9 @@ Examples:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON data (docs/quantize.md describes certificates).")
 def command(model: Path, as_json: bool) -> None:
+    if model.is_dir() and models_of(model):
+        inspect_folder(model, as_json)
+        return
     if model.suffix == ".tw" or is_container_file(model):
         _inspect_compiled(model, as_json)
         return
@@ -78,6 +85,11 @@ def lines(file: ArtifactFile) -> list[str]:
         f"made for: {file.cpu} ({file.triple or file.kind})",
         f"CPU features: {', '.join(file.features) or 'none beyond the baseline'}",
     ]
+    if file.levels:
+        here = set(this_machine().features)
+        fitting = [(len(needs), name) for name, needs in file.levels if here.issuperset(needs)]
+        taken = max(fitting)[1] if fitting else "none"
+        found.append(f"levels: {', '.join(name for name, _ in file.levels)}; here {taken} is taken")
     if file.functions:
         found.append(f"code: {file.functions} functions, which need {', '.join(file.imports) or 'nothing'}")
     return [short_name(text, _LONGEST_LINE) for text in (*found, *(f"section: {text}" for text in sections))]

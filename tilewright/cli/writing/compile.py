@@ -1,4 +1,4 @@
-"""`tilewright compile`: a model becomes one file that loads without compiling."""
+"""`tilewright compile`: a model becomes one file that loads without compiling, several become a folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tilewright.cli.models import (
     compile_fields,
     compile_options,
     force_option,
-    model_argument,
     need_source,
 )
 from tilewright.cli.output import SafeConsole, json_option, print_json
+from tilewright.cli.writing.fleets import compile_to_folder, is_fleet
 from tilewright.frontends.decoders import DecoderFrontEnd
 from tilewright.frontends.decoders.source import STORED, DecoderSource
 from tilewright.quantization.decoders.certificate import KEY
@@ -30,7 +30,7 @@ from tilewright.runtime.report.records import AddedProgram
 from tilewright.runtime.storage.container import is_container
 from tilewright.runtime.storage.files import check_file, check_replaced
 
-HELP = """Compile MODEL into one file that loads in milliseconds.
+HELP = """Compile a MODEL into one file that loads in milliseconds, or several into a folder.
 
 \b
 Examples:
@@ -38,6 +38,7 @@ Examples:
   tilewright compile model.onnx -o server.tw --target neoverse-n1
   tilewright compile model.onnx --shape image=1,3,224,224
   tilewright compile model.onnx --frequent batch=1,height=224 --frequent batch=8
+  tilewright compile model.onnx -o anywhere.tw --multi
   tilewright compile model.gguf --weights auto --max-drop 2% -o small.tw
 
 MODEL may be the text of a stage (.txt), edited or not; elements that it leaves out are those of the model that it was
@@ -45,14 +46,35 @@ made of, with the same options, or --constant:
 
   tilewright show model.onnx --stage fused > stage.txt
   tilewright compile stage.txt --of model.onnx -o model.tw
+
+Several models, or a list of them (.toml), become a fleet: a folder that `tilewright.load_fleet` opens, whose models
+share code and weights that are the same. What is there already, made of the same files with the same options, is left
+as it is; what fails stops no other model, and makes the exit code 1.
+
+\b
+  tilewright compile models/*.onnx -o fleet/
+  tilewright compile fleet.toml -o fleet/ --jobs 4 --prune
 """
 
 
-@click.command("compile", help=HELP, short_help="Compile a model into one file.")
-@model_argument
+LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
+"""Of x86-64, that `--multi` has."""
+
+
+@click.command("compile", help=HELP, short_help="Compile a model into one file, or several into a folder.")
+@click.argument("models", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="MODEL...")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="File to write  [default: MODEL with .tw]"
+    "-o", "--output", "given", type=click.Path(), metavar="PATH",
+    help="File to write  [default: MODEL with .tw], or folder of several models.",
+)  # fmt: skip
+@click.option(
+    "--multi", is_flag=False, flag_value=";".join(LEVELS), metavar="TARGETS",
+    help=f"Code for several targets, between ';'; of these the best is taken that a CPU can run  [if no TARGETS are "
+    f"given: {'; '.join(LEVELS)}]",
 )
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N",
+              help="Models of a folder that are compiled at once  [default: one for each core]")  # fmt: skip
+@click.option("--prune", is_flag=True, help="Remove from a folder models that are not given, and what none needs.")
 @click.option(
     "--of", "source", type=click.Path(path_type=Path), metavar="MODEL",
     help="The model that a text of a stage was made of, for the elements of its constants.",
@@ -64,15 +86,30 @@ made of, with the same options, or --constant:
 @caches_option
 @compile_options
 def command(
-    model: Path, output: Path | None, source: Path | None, full: bool, as_json: bool, force: bool,
-    weights: str | None, max_drop: float | None, text: Path | None, caches: str | None, **options: Any,
+    models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, as_json: bool, force: bool,
+    weights: str | None, max_drop: float | None, text: Path | None, caches: str | None, jobs: int | None, prune: bool,
+    multi: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    need_source(model, "compile")
-    start = time.perf_counter()
-    fields = compile_fields(**options) | ({} if source is None else {"of": source})
+    for path in models:
+        need_source(path, "compile")
     asked = {"weights": weights, "max_drop": max_drop, "text": text, "caches": caches}
     check_weights_options(asked)
-    output = output or model.with_suffix(ARTEFACT_SUFFIX)
+    if multi is not None:
+        if options["target"] is not None:
+            raise click.UsageError("--multi says for which targets code is made: leave --target out")
+        options["target"] = multi
+    fields = compile_fields(**options)
+    if is_fleet(models, given):
+        single = {**asked, "of": source, "report": full or None}
+        if wrong := next((name for name, value in single.items() if value is not None), None):
+            raise click.UsageError(f"--{wrong.replace('_', '-')} is for one model, which becomes one file")
+        compile_to_folder(models, given, fields, jobs=jobs, prune=prune, force=force, as_json=as_json)
+        return
+    if jobs is not None or prune:
+        raise click.UsageError(f"{'--jobs' if jobs else '--prune'} is for models that go to a folder: -o FOLDER/")
+    start, model = time.perf_counter(), models[0]
+    fields |= {} if source is None else {"of": source}
+    output = model.with_suffix(ARTEFACT_SUFFIX) if given is None else Path(given)
     if model.exists():  # whether it can be read is said first
         check_replaced(output, "a compiled model", is_container, sources=[model], force=force)
         check_file(output)

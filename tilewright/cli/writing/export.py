@@ -15,8 +15,8 @@ from tilewright.exporters.library.export import export
 
 HELP = """Write MODEL as a library with a C interface, which needs neither Python nor tilewright.
 
-The suffix says what is made: a shared library (.so), a static one (.a), or one object file (.o); its header is
-beside it.
+The suffix says what is made: a shared library (.so), a static one (.a), one object file (.o), or the model itself as
+C11 (.c); its header is beside it.
 
 \b
 Examples:
@@ -24,6 +24,7 @@ Examples:
   tilewright export model.onnx -o libmodel.so --weights beside
   tilewright export model.onnx -o libmodel.a --target x86-64-v3
   tilewright export model.onnx -o model.o --freestanding
+  tilewright export model.onnx -o model.c
 """
 
 

@@ -9,6 +9,7 @@ import click
 from tilewright.cli.output import json_option, print_json, say
 from tilewright.runtime.errors import short_name
 from tilewright.runtime.storage.described import ArtifactFile
+from tilewright.runtime.storage.fleet import models_of
 from tilewright.runtime.storage.loading import sign
 
 HELP = """Sign a compiled MODEL (.tw) with an Ed25519 key, so that `tilewright.load(..., trust=PUBLIC)` takes it.
@@ -24,6 +25,7 @@ all of it. The file is replaced, unless --output names another one. Keys are PEM
 Examples:
   tilewright sign model.tw --key key.pem
   tilewright sign model.tw --key key.pem -o signed.tw
+  tilewright sign fleet/ --key key.pem
 """
 
 
@@ -34,6 +36,13 @@ Examples:
 @json_option
 def command(model: Path, key: Path, output: Path | None, as_json: bool) -> None:
     sign(model, key, output)
+    if model.is_dir():
+        signed = {name: ArtifactFile.of(path).signed_by for name, path in models_of(model).items()}
+        if as_json:
+            print_json({"output": str(model), "signed_by": signed})
+        else:
+            say(f"{short_name(str(model))}: {len(signed)} models signed with the key {next(iter(signed.values()), '')}")
+        return
     written = output or model
     signed_by = ArtifactFile.of(written).signed_by
     if as_json:

@@ -15,7 +15,7 @@ from llvmlite import binding
 
 from tilewright.codegen.cpu.float_modes import FLUSH_DENORMALS
 from tilewright.codegen.cpu.native import compiled, pass_manager, refused, run_passes
-from tilewright.target.target import Target
+from tilewright.target.target import Target, system_of
 
 
 class Effort(Enum):
@@ -47,8 +47,9 @@ class Unit:
     kind: ObjectKind = "kernel"
 
 
-ObjectKind = Literal["kernel", "program", "pool"]
-"""What an object holds: a kernel, the program that calls kernels, the thread pool."""
+ObjectKind = Literal["kernel", "program", "pool", "functions"]
+"""What an object holds: a kernel, the program that calls kernels, the thread pool; in C also the scalar functions that
+kernels call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +190,10 @@ def _initialise() -> None:
 _LOCAL = threading.local()
 
 
-def object_triple(triple: str) -> str:
-    """The triple for code whose object files are ELF, which images are linked of, whatever the system has."""
-    return f"{triple}-elf" if "darwin" in triple or "macos" in triple else triple
+def object_triple(target: Target) -> str:
+    """The triple for code whose object files are as `own_objects` says."""
+    is_macos = system_of(target.triple) == "macos"
+    return f"{target.triple}-elf" if is_macos and not target.own_objects else target.triple
 
 
 _EXTENDING = frozenset({"riscv64", "s390x"})
@@ -213,12 +215,13 @@ class _Tools:
 
     def __init__(self, target: Target, effort: Effort) -> None:
         self.level, level = effort.value
-        llvm_target = binding.Target.from_triple(object_triple(target.triple))
+        llvm_target = binding.Target.from_triple(object_triple(target))
         self.machine = llvm_target.create_target_machine(
             cpu=target.cpu, features=target.feature_text, opt=level, reloc="pic", codemodel="small"
         )
         layout = str(self.machine.target_data)
-        self.layout = layout if layout.startswith("E") or "-p:32:" in layout else ""
+        is_other = layout.startswith("E") or any(part in layout for part in ("-p:32:", "m:o-", "m:w-"))
+        self.layout = layout if is_other else ""
         self.has_modes = target.arch in FLUSH_DENORMALS
         self.has_fma, self.extends_integers = target.has_fma, target.arch in _EXTENDING
         options = binding.create_pipeline_tuning_options(speed_level=self.level)
@@ -230,10 +233,10 @@ class _Tools:
 
     def adapted(self, text: str) -> str:
         """A text as this machine needs it. LLVM's own layout of data is that of 64-bit machines with the low byte
-        first: others are named, as passes fold loads by it. Without fused multiply-adds a call of one would be a call
-        of the C library for each lane; here products are rounded in between, if the machine does so. Some conventions
-        want integers of 32 bits extended to whole registers between functions of C. Where denormals always count, none
-        is flushed: LLVM has no code for it in WebAssembly."""
+        first and names as in ELF: others are named, as passes fold loads by it. Without fused multiply-adds a call of
+        one would be a call of the C library for each lane; here products are rounded in between, if the machine does
+        so. Some conventions want integers of 32 bits extended to whole registers between functions of C. Where
+        denormals always count, none is flushed: LLVM has no code for it in WebAssembly."""
         if self.extends_integers:
             text = _OF_C.sub(_extended, text)
         if not self.has_modes:

@@ -94,6 +94,10 @@ MOST_FEW = 8
 WIDENED = 0.8
 """Cycles that a vector of weights takes at least to be widened and multiplied by one row."""
 
+NEARLY_LEAST = 1.1
+"""Cycles of a vector, as a multiple of those in the widest panel, up to which wider panels gain nothing. Machines that
+begin a multiplication of such vectors in a cycle, as Zen 4 does, take more than `WIDENED` in any panel."""
+
 CONSTANTS_OF_WIDENING = 4
 """Registers with numbers that it takes to make floats of weights."""
 
@@ -165,8 +169,10 @@ def columns_of_panel(tile: Tile, shape: GemmShape, target: Target) -> int:
     per_vector = registers_per_vector(shape.lanes, shape.element, target)
     most = -(-(shape.columns or tile.columns) // tile.columns) * tile.columns
     widths = [n for n in range(tile.columns, most + 1, tile.columns) if not (shape.part and most % n)]
-    hidden = (n for n in widths if cycles_per_step(1, n * per_vector, target) <= n * per_vector * WIDENED)
-    return next(hidden, most)
+    widths = [n for n in widths if n <= MOST_COLUMNS] or widths[:1]
+    each = [cycles_per_step(1, n * per_vector, target) / (n * per_vector) for n in widths]
+    enough = max(WIDENED, NEARLY_LEAST * min(each))
+    return next(n for n, cycles in zip(widths, each, strict=True) if cycles <= enough)
 
 
 def rows_of_few(shape: GemmShape, target: Target) -> int:

@@ -7,20 +7,27 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.codegen.cpu.linking.elf import read_elf
 from tilewright.exporters.library.features import features_c
+from tilewright.exporters.library.foreign_symbols import (
+    GlobalNames,
+    is_coff,
+    is_macho,
+    names_in,
+    renamed_foreign,
+)
 from tilewright.exporters.library.symbols import renamed
 from tilewright.exporters.library.tables import LibraryWeights, c_name, tables_c
 from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.ir.diag import UnsupportedError
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.storage.files import write_slices
-from tilewright.target.target import arch_of
+from tilewright.target.target import arch_of, system_of
 
 WEIGHTS_MAGIC = b"TWWEIGHT"
 WEIGHTS_VERSION = 1
@@ -32,7 +39,7 @@ _SOURCES = ("basics.c", "machine.c", "programs.c", "interface.c")
 _FORKS = ("tw_parallel", "tw_parallel_ordered")
 _PROVIDED = frozenset({"memcpy", "memmove", "memset", "memcmp"})
 """Functions that a freestanding library brings itself."""
-_FUNCTIONS = ("info", "plan", "create", "run", "state", "reset", "error", "destroy")
+_FUNCTIONS = ("info", "plan", "create", "run", "cancel", "state", "reset", "error", "destroy")
 """Of the interface."""
 
 _MADE = (*_FUNCTIONS, "model", "weights")
@@ -40,9 +47,48 @@ _MADE = (*_FUNCTIONS, "model", "weights")
 
 def is_taken(name: str) -> bool:
     """Whether what a library of this name makes is called as something within all libraries."""
-    runtime = "\n".join((_RUNTIME / source).read_text(encoding="utf-8") for source in _SOURCES)
-    words = frozenset(re.findall(r"\w+", runtime))
+    words = frozenset(re.findall(r"\w+", runtime_c()))
     return not words.isdisjoint(f"{name}_{made}" for made in _MADE)
+
+
+def runtime_c(*sources: str) -> str:
+    """What every library does around its kernels, with `model` where the library's name is meant: all, or these
+    files of it."""
+    return "\n".join((_RUNTIME / source).read_text(encoding="utf-8") for source in sources or _SOURCES)
+
+
+def header_c() -> str:
+    """The interface, with `model` where the library's name is meant."""
+    return (_RUNTIME / "model.h").read_text(encoding="utf-8")
+
+
+def named(text: str, name: str) -> str:
+    """A text of C or JavaScript that says `model` wherever the library's name is meant: in no string, as those are
+    names and messages of the model."""
+
+    def prefixed(found: re.Match[str]) -> str:
+        return found[0] if found[0].startswith('"') else f"{name}_"
+
+    return re.sub(r'"(?:[^"\\\n]|\\.)*"|\b(?:model|MODEL)_(?=\w)', prefixed, text)
+
+
+def weights_beside(path: Path, pieces: Sequence[memoryview], beside: str) -> LibraryWeights:
+    """Write weights to a file of their own, which tables refer to by the name `beside`."""
+    size = sum(piece.nbytes for piece in pieces)
+    digest, checksum = hashlib.blake2b(digest_size=32), 0
+    for piece in pieces:
+        digest.update(piece)
+        checksum = zlib.crc32(piece, checksum)
+    header = WEIGHTS_MAGIC + struct.pack("<IIQ", WEIGHTS_VERSION, checksum, size) + digest.digest()
+    _write_weights(path, header.ljust(WEIGHTS_AT, b"\0"), pieces)
+    return LibraryWeights(size, checksum, beside, header)
+
+
+def _write_weights(path: Path, header: bytes, pieces: Sequence[memoryview]) -> None:
+    with open(path, "wb") as file:
+        file.write(header)
+        for piece in pieces:
+            write_slices(file, piece)
 
 
 def is_wasm(target: TargetInfo) -> bool:
@@ -65,20 +111,21 @@ class Build:
     ) -> None:
         self.folder, self.artifact, self.name = folder, artifact, name
         self.toolchain, self.freestanding = toolchain, freestanding
-        self.is_wasm = is_wasm(artifact.target)
+        self.is_wasm, self.system = is_wasm(artifact.target), system_of(artifact.target.triple)
         if self.is_wasm:
             self.blobs = [file.data for file in objects]
             return
         # one thread needs no pool
         kept = [file for file in objects if not (freestanding and file.kind == "pool")]
-        symbols = [read_elf(file.data, file.name).symbols for file in kept]
+        symbols = [names_of(file) for file in kept]
         self._own = frozenset[str]().union(*(s.defined for s in symbols), _FORKS)
         self._check_needs(frozenset[str]().union(*(s.needed for s in symbols)) - self._own)
-        self.blobs = [renamed(file.data, self._symbol) for file in kept]
+        self.blobs = [renamed_object(file, self._symbol) for file in kept]
 
-    def made(self, kind: str, beside: str) -> list[Path]:
-        """The library (".so", ".a", ".o" or ".wasm"), its header, and the file `beside` it: with the weights, where
-        that has a name, or a module of JavaScript for WebAssembly."""
+    def made(self, kind: str, beside: str, shown: str = "") -> list[Path]:
+        """The library (its suffix is the `kind`), its header, what linkers of Windows need of a .dll, and the file
+        `beside` it: with the weights, where that has a name, or a module of JavaScript for WebAssembly. `shown` is the
+        name of the file that the library will be in."""
         weights, extra, files = self._weights("" if self.is_wasm else beside)
         if self.is_wasm:
             script = (_RUNTIME / "model.mjs").read_text(encoding="utf-8")
@@ -86,10 +133,11 @@ class Build:
             for kind in (".mjs", ".wasm"):
                 script = script.replace(f"./model{kind}", f"./{quote(os.fsencode(Path(beside).stem))}{kind}")
             files = [self._written(f"{self.name}.mjs", script)]
-        header = self._written(f"{self.name}.h", self._named((_RUNTIME / "model.h").read_text(encoding="utf-8")))
+        header = self._written(f"{self.name}.h", self._named(header_c()))
         source = self._written(f"{self.name}.c", self.source(weights))
         main = self.folder / f"{self.name}.o"
         flags = ["-DTW_FREESTANDING", "-ffreestanding", "-fno-builtin"] if self.freestanding else []
+        flags += ["-DTW_SHARED"] if kind == ".dll" else []
         if self.is_wasm:
             flags += ["-DTW_SYMBOLS_KEPT", "-mbulk-memory"]
         self.toolchain.compile(source, main, *flags)
@@ -99,9 +147,11 @@ class Build:
             objects[-1].write_bytes(blob)
         library = self.folder / f"the-library{kind}"
         match kind:
-            case ".so":
-                self.toolchain.link_shared(objects, library)
-            case ".a":
+            case ".so" | ".dll" | ".dylib":
+                self.toolchain.link_shared(objects, library, shown)
+                extra_files = [library.with_suffix(".lib")] if kind == ".dll" else []
+                return [library, header, *extra_files, *files]
+            case ".a" | ".lib":
                 self.toolchain.archive(objects, library)
             case ".wasm":
                 self.toolchain.link_wasm(objects, library, [f"{self.name}_{function}" for function in _FUNCTIONS])
@@ -113,20 +163,20 @@ class Build:
         """The C source: tables, and what runs them."""
         features = features_c(self.artifact.target, freestanding=self.freestanding)
         tables = tables_c(self.artifact, self.name, weights, features)
-        runtime = "\n".join((_RUNTIME / name).read_text(encoding="utf-8") for name in _SOURCES)
-        preamble = _FREE if self.freestanding else _HOSTED
-        return self._named(f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime}')
+        preamble = _FREE + MEMORY_FUNCTIONS if self.freestanding else _HOSTED
+        if self.system == "windows":
+            preamble = preamble.replace(_VISIBLE, _VISIBLE_OF_WINDOWS)
+            if not self.freestanding:
+                windows = (_RUNTIME / "windows.c").read_text(encoding="utf-8")
+                preamble = f"#define TW_CODE\n{windows}\n{preamble[preamble.index(_VISIBLE_OF_WINDOWS):]}"
+        return self._named(f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime_c()}')
 
     def _named(self, text: str) -> str:
-        """A text of C or JavaScript that says `model` wherever the library's name is meant: in no string, as those
-        are names and messages of the model."""
-
-        def prefixed(found: re.Match[str]) -> str:
-            return found[0] if found[0].startswith('"') else f"{self.name}_"
-
-        return re.sub(r'"(?:[^"\\\n]|\\.)*"|\b(?:model|MODEL)_(?=\w)', prefixed, text)
+        return named(text, self.name)
 
     def _symbol(self, symbol: str) -> str:
+        if self.system == "windows" and symbol in _POSIX:
+            return f"{self.name}_os_{_POSIX[symbol]}"
         if symbol not in self._own:
             return symbol
         return f"{self.name}_{c_name(symbol) if symbol.startswith('tw_') else symbol}"
@@ -146,27 +196,14 @@ class Build:
         if not size:
             return LibraryWeights(0), [], []
         if beside:
-            digest, checksum = hashlib.blake2b(digest_size=32), 0
-            for piece in pieces:
-                digest.update(piece)
-                checksum = zlib.crc32(piece, checksum)
-            header = WEIGHTS_MAGIC + struct.pack("<IIQ", WEIGHTS_VERSION, checksum, size) + digest.digest()
-            path = self._write_weights("beside.weights", header.ljust(WEIGHTS_AT, b"\0"), pieces)
-            return LibraryWeights(size, checksum, beside, header), [], [path]
-        self._write_weights("weights.bin", b"", pieces)
-        text = _WASM_ASSEMBLY if self.is_wasm else _ASSEMBLY
+            path = self.folder / "beside.weights"
+            return weights_beside(path, pieces, beside), [], [path]
+        _write_weights(self.folder / "weights.bin", b"", pieces)
+        text = _WASM_ASSEMBLY if self.is_wasm else _ASSEMBLIES.get(self.system, _ASSEMBLY)
         source = self._written("weights.S", text.format(name=self.name, size=size))
         made = self.folder / "the-weights.o"  # as no name is
         self.toolchain.compile(source, made)
         return LibraryWeights(size), [made], []
-
-    def _write_weights(self, name: str, header: bytes, pieces: Sequence[memoryview]) -> Path:
-        path = self.folder / name
-        with open(path, "wb") as file:
-            file.write(header)
-            for piece in pieces:
-                write_slices(file, piece)
-        return path
 
     def _written(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -183,6 +220,22 @@ _ASSEMBLY = """    .section .rodata.weights,"a",%progbits
     .section .note.GNU-stack,"",%progbits
 """
 
+_ASSEMBLIES = {
+    "windows": """    .section .rdata,"dr"
+    .p2align 12
+    .globl {name}_weights
+{name}_weights:
+    .incbin "weights.bin"
+""",
+    "macos": """    .section __TEXT,__const
+    .p2align 12
+    .globl _{name}_weights
+    .private_extern _{name}_weights
+_{name}_weights:
+    .incbin "weights.bin"
+""",
+}
+
 _WASM_ASSEMBLY = """    .section .rodata.weights,"",@
     .p2align 6
     .globl {name}_weights
@@ -193,7 +246,36 @@ _WASM_ASSEMBLY = """    .section .rodata.weights,"",@
     .size {name}_weights, {size}
 """
 
-_HOSTED = """#define _GNU_SOURCE
+_POSIX = {
+    "posix_memalign": "memalign",
+    "free": "free",
+    "pthread_create": "thread",
+    "pthread_join": "join",
+    "clock_gettime": "clock",
+    "sched_yield": "yield",
+    "tw_os_wait": "wait",
+    "tw_os_wake": "wake",
+}
+"""What the code calls as in POSIX, and which function of `runtime/windows.c` takes its place there."""
+
+
+def names_of(file: ObjectFile) -> GlobalNames:
+    """The global names in an object file, of whatever format."""
+    if is_coff(file.data) or is_macho(file.data):
+        return names_in(file.data)
+    symbols = read_elf(file.data, file.name).symbols
+    return GlobalNames(symbols.defined, symbols.needed)
+
+
+def renamed_object(file: ObjectFile, name_of: Callable[[str], str]) -> bytes:
+    """The object file with other global names."""
+    if is_coff(file.data) or is_macho(file.data):
+        return renamed_foreign(file.data, name_of)
+    return renamed(file.data, name_of)
+
+
+_HOSTED = """#define TW_CODE
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -221,12 +303,26 @@ void *model_tw_pool_create(int32_t threads, const int32_t *cpus, int64_t spin_ns
 void model_tw_pool_destroy(void *pool);
 """
 
-_FREE = """#include <stddef.h>
+_VISIBLE = """#define TW_PUBLIC __attribute__((visibility("default")))
+#pragma GCC visibility push(hidden)
+"""
+
+_VISIBLE_OF_WINDOWS = """#ifdef TW_SHARED
+#define TW_PUBLIC __declspec(dllexport)
+#else
+#define TW_PUBLIC
+#endif
+"""
+
+_FREE = """#define TW_CODE
+#include <stddef.h>
 #include <stdint.h>
 
 #define TW_PUBLIC __attribute__((visibility("default")))
 #pragma GCC visibility push(hidden)
+"""
 
+MEMORY_FUNCTIONS = """
 /* What C compilers ask of every program; a C library's own take their place. */
 __attribute__((weak)) void *memcpy(void *restrict to, const void *restrict from, size_t count) {
   for (size_t k = 0; k < count; k++) ((volatile unsigned char *)to)[k] = ((const unsigned char *)from)[k];

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tilewright.api import tell_of_failures, with_examples
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.compiler import compile_request
 from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, is_taken, is_wasm
+from tilewright.exporters.library.source import LARGEST_ARRAYS, write_source
 from tilewright.exporters.library.tables import check_exportable
 from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.ir.diag import UnsupportedError
@@ -21,8 +23,14 @@ from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
+from tilewright.target.named import C_TARGET
+from tilewright.target.target import system_of
 
-KINDS = (".so", ".a", ".o", ".wasm")
+SOURCE = ".c"
+KINDS = (".so", ".a", ".o", ".wasm", ".dll", ".lib", ".dylib", SOURCE)
+_OF_SYSTEMS = {"windows": (".dll", ".lib", ".a"), "macos": (".dylib", ".a", ".o")}
+"""What libraries of other systems than Linux are called."""
+_SHARED = (".so", ".dll", ".dylib")
 LARGEST_WITHIN = 1 << 30
 """Bytes of weights up to which a library has them itself unless it is told otherwise: what is linked reaches two
 gigabytes."""
@@ -50,7 +58,9 @@ def export(
     """Write a model (whatever `tilewright.compile` takes, with the same arguments and options) as a library to the file
     `output`, and give the files that were written: the library, its header, and the file of weights where there is one.
 
-    The suffix says what is made: a shared library (.so), a static one (.a), or one object file (.o). It has the kernels
+    The suffix says what is made: a shared library (.so; .dylib for macOS; .dll for Windows, with a .dll.lib for its
+    linkers), a static one (.a, .lib), one object file (.o), or a source in C11 (.c) for any compiler and machine, whose
+    weights are arrays of C up to four megabytes. A library has the kernels
     of the model, a thread pool and little else, and needs the C library, its mathematics and threads; `freestanding`
     needs nothing at all, and has one thread and the caller's memory. Its functions begin with `name`, by default that
     of the file. `weights` are "inside" (by default up to one gigabyte), or "beside": in a file that processes map and
@@ -65,25 +75,64 @@ def export(
         raise OptionError(f"weights={weights!r:.80} is not allowed: 'inside' or 'beside'")
     if not isinstance(freestanding, bool):
         raise OptionError(f"freestanding={freestanding!r:.80} is not allowed: give True or False")
-    if freestanding and (weights == "beside" or path.suffix == ".so"):
+    if freestanding and (weights == "beside" or path.suffix in _SHARED):
         raise OptionError("a freestanding library opens no files and is not loaded: make a .a or .o, weights inside")
-    chosen = Options.of(options, **fields)
+    chosen = _for_source(Options.of(options, **fields), path.suffix == SOURCE)
     source = with_examples(model, example_inputs, example_kwargs, dynamic_shapes)
     given = [Path(source)] if isinstance(source, str | Path) else []
     for file, what, is_one in _targets(path, name):
         check_replaced(file, what, is_one, sources=given, force=force)
         check_file(file)
     session = Session.of(session)
-    toolchain = Toolchain.found(getattr(session.machine(chosen), "triple", ""), cc)
+    toolchain = None
+    if path.suffix != SOURCE:
+        toolchain = Toolchain.found(getattr(session.machine(chosen), "triple", ""), cc)
     objects: list[ObjectFile] = []
 
     def keep(made: Sequence[ObjectFile]) -> None:
         objects[:] = made
 
     request = Request.of(source, constants, shapes)
-    artifact = compile_request(request, chosen, progress, session=session, on_objects=keep)
+    artifact = compile_request(request, chosen, progress, session=session, on_objects=keep, own_objects=True)
     tell_of_failures(artifact, chosen)
+    if toolchain is None:
+        return write_c(artifact, objects, path, name, weights="inside" if freestanding else weights)
     return write_library(artifact, objects, path, name, toolchain, weights=weights, freestanding=freestanding)
+
+
+def _for_source(options: Options, is_source: bool) -> Options:
+    """The options of an export, for C where a source is made of it."""
+    name = (options.target or "").split(",")[0]
+    if is_source and name not in ("", C_TARGET.name):
+        raise OptionError(
+            f"target={options.target!r:.80} is not allowed: a source in C is for all machines",
+            hint="leave the target out, and tell the C compiler of the machine",
+        )
+    if not is_source and name == C_TARGET.name:
+        raise OptionError("the target 'c' makes a source in C", hint="give an output that ends in .c")
+    return replace(options, target=options.target or C_TARGET.name) if is_source else options
+
+
+def write_c(
+    artifact: Artifact, texts: Sequence[ObjectFile], path: Path, name: str, *, weights: str | None
+) -> tuple[Path, ...]:
+    """Write a compiled model as C: each file whole or not at all."""
+    check_exportable(artifact)
+    is_beside = weights == "beside" or (weights is None and artifact.weight_bytes > LARGEST_ARRAYS)
+    targets = [file for file, *_ in _targets(path, name)]
+    with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
+        made = write_source(Path(folder), artifact, texts, name, targets[2].name if is_beside else "")
+        return _put(made, [*targets[:2], targets[2 if is_beside else 3]])
+
+
+def _put(made: Sequence[Path], targets: Sequence[Path]) -> tuple[Path, ...]:
+    """Move the files that were made to their places, the first one last; gives these."""
+    written = tuple(targets[: len(made)])
+    for source, target in reversed(list(zip(made, written, strict=True))):
+        with replacing(target) as file, open(source, "rb") as content:
+            shutil.copyfileobj(content, file)
+        os.chmod(target, 0o755 if target.suffix in _SHARED else 0o644)
+    return written
 
 
 def write_library(
@@ -99,6 +148,13 @@ def write_library(
             f"'{path.name:.80}' is no name of a library for {artifact.target.cpu} ({artifact.target.triple})",
             hint="modules of WebAssembly end in .wasm, and have a target such as wasm-simd128",
         )
+    system = system_of(artifact.target.triple)
+    kinds = (".wasm",) if path.suffix == ".wasm" else _OF_SYSTEMS.get(system, (".so", ".a", ".o"))
+    if path.suffix not in kinds:
+        raise OptionError(
+            f"'{path.name:.80}' is no name of a library for {artifact.target.cpu} ({artifact.target.triple})",
+            hint=f"libraries for it end in {', '.join(kinds)}",
+        )
     freestanding = freestanding or path.suffix == ".wasm"
     is_beside = weights == "beside" or (weights is None and artifact.weight_bytes > LARGEST_WITHIN)
     if is_beside and freestanding:
@@ -106,13 +162,10 @@ def write_library(
     with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
         build = Build(Path(folder), artifact, objects, name, toolchain, freestanding=freestanding)
         targets = [file for file, *_ in _targets(path, name)]
-        made = build.made(path.suffix, targets[2].name if is_beside or path.suffix == ".wasm" else "")
-        written = tuple(targets[: len(made)])
-        for source, target in reversed(list(zip(made, written, strict=True))):
-            with replacing(target) as file, open(source, "rb") as content:
-                shutil.copyfileobj(content, file)
-            os.chmod(target, 0o755 if target.suffix == ".so" else 0o644)
-        return written
+        made = build.made(path.suffix, targets[2].name if is_beside or path.suffix == ".wasm" else "", path.name)
+        if path.suffix == ".dll":
+            targets.insert(2, path.with_name(f"{path.name}.lib"))
+        return _put(made, targets)
 
 
 def _checked(output: object) -> Path:
@@ -142,15 +195,22 @@ def _name(path: Path, given: str | None) -> str:
 _LONGEST = 64
 
 
+_BEGINS = (b"\x7fELF", b"!<arch>", b"\0asm", b"MZ", b"\xcf\xfa\xed\xfe", b"/* A model, made")
+
+
 def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
     """What is written: the library, its header, and its weights or a module of JavaScript, with what may be replaced
-    there."""
+    there; of a source also its weights as arrays."""
     weights, script = path.with_name(f"{path.stem}.weights"), path.with_suffix(".mjs")
     third = (weights, "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC))
     if path.suffix == ".wasm":
         third = (script, "a module of a model", lambda begins: begins.startswith(b"// Running the "))
-    return [
-        (path, "a library", lambda begins: begins.startswith((b"\x7fELF", b"!<arch>", b"\0asm"))),
+    targets: list[tuple[Path, str, Any]] = [
+        (path, "a library", lambda begins: begins.startswith(_BEGINS)),
         (path.with_name(f"{name}.h"), "a header of a model", lambda begins: begins.startswith(b"/* The C interfa")),
         third,
     ]
+    if path.suffix == SOURCE:
+        arrays = path.with_name(f"{name}_weights.h")
+        targets.append((arrays, "weights of a model", lambda begins: begins.startswith(b"/* The weights o")))
+    return targets

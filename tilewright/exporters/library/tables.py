@@ -277,7 +277,7 @@ def _declared(artifact: Artifact) -> str:
 
 def _function(kind: str, symbol: str, arguments: str) -> str:
     """A function of the code, whose symbol is `symbol` where object files keep theirs."""
-    return f'{kind} model_{c_name(symbol)}({arguments}) TW_SYMBOL("{symbol}");'
+    return f'TW_CODE {kind} model_{c_name(symbol)}({arguments}) TW_SYMBOL("{symbol}");'
 
 
 def _plan_of(artifact: Artifact) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.runtime.errors import ArtifactError, OptionError
-from tilewright.target.target import arch_of
+from tilewright.target.target import arch_of, system_of
 
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-fdata-sections", "-g0")
 
@@ -32,7 +32,8 @@ class Toolchain:
             compiler = _words(given)
             is_zig = "cc" in compiler[1:]  # one command is compiler and archiver
             return cls(compiler, (*compiler[: compiler.index("cc")], "ar") if is_zig else ("ar",))
-        here = arch_of(triple) == arch_of(platform.machine().lower()) and sys.platform in triple
+        is_own = system_of(f"-{sys.platform}") == system_of(triple)
+        here = is_own and arch_of(triple) == arch_of(platform.machine().lower())
         if here and shutil.which("cc"):
             return cls(("cc",), ("ar",))
         if importlib.util.find_spec("ziglang") is not None:
@@ -47,11 +48,22 @@ class Toolchain:
         """An object file of a C or assembly source."""
         self._run([*self.compiler, *_FLAGS, *flags, "-c", source.name, "-o", made.name], source.parent)
 
-    def link_shared(self, objects: Sequence[Path], made: Path) -> None:
-        """A shared library that shows what its sources say, and needs the C library, its mathematics and threads."""
+    def link_shared(self, objects: Sequence[Path], made: Path, name: str = "") -> None:
+        """A shared library that shows what its sources say, and needs the C library, its mathematics and threads. Those
+        of Windows and macOS hold the `name` under which others look for them; beside one of Windows there is a library
+        for linkers, whose suffix is .lib."""
         flags = ["-shared", "-Wl,--gc-sections", "-Wl,-z,noexecstack", "-Wl,-z,defs", "-Wl,--build-id=none", "-s"]
-        names = [o.name for o in objects]
-        self._run([*self.compiler, *flags, *names, "-o", made.name, "-lm", "-lpthread", "-ldl"], made.parent)
+        libraries, target = ["-lm", "-lpthread", "-ldl"], made.name
+        if made.suffix == ".dll":
+            (made.parent / "named").mkdir()
+            target, library = f"named/{name}", made.with_suffix(".lib").name
+            flags = ["-shared", "-Wl,--gc-sections", f"-Wl,--out-implib,{library}", "-s"]
+            libraries = ["-lapi-ms-win-core-synch-l1-2-0"]
+        elif made.suffix == ".dylib":
+            flags, libraries = ["-shared", "-Wl,-dead_strip", f"-Wl,-install_name,@rpath/{name}", "-s"], []
+        self._run([*self.compiler, *flags, *(o.name for o in objects), "-o", target, *libraries], made.parent)
+        if target != made.name:
+            (made.parent / target).replace(made)
 
     def link_wasm(self, objects: Sequence[Path], made: Path, shown: Sequence[str]) -> None:
         """A module of WebAssembly with these functions, its memory, and where that is free. Code that calls functions
@@ -107,9 +119,8 @@ def _zig_target(triple: str) -> str:
     arch, rest = arch_of(triple), triple.split("-")[1:]
     if arch == "wasm32":
         return _WASM
-    system = "macos" if "darwin" in triple or "macos" in triple else "linux"
-    library = "none" if system == "macos" else "musl" if "musl" in rest else "gnu"
-    return f"{arch}-{system}-{library}"
+    system = system_of(triple) or "linux"
+    return f"{arch}-macos.11.0" if system == "macos" else f"{arch}-{system}-{'musl' if 'musl' in rest else 'gnu'}"
 
 
 def _last_lines(text: str) -> str:

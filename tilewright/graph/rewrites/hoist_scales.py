@@ -15,11 +15,11 @@ from typing import ClassVar
 from tilewright.graph.match import dtype_of, is_known, shape_of, uniform_number
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rewrite, rule
-from tilewright.ir.sym import prove_ge0
+from tilewright.ir.sym import Sym, prove_ge0
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.source import full
+from tilewright.ops.source import dim_value, full, number_like
 from tilewright.ops.traits.derive import is_view, traits_of
 from tilewright.passes import PassContext
 
@@ -86,7 +86,16 @@ def factor_of_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
         return NoMatch("the scaled rows are needed elsewhere too")
     if not prove_ge0(shape_of(left)[-1] - shape_of(op.result)[-1]) and shape_of(left)[-1].is_const:
         return NoMatch("the result has longer rows than the operand")
+    factor = _of_terms(factor, shape_of(left)[-1])  # first, so that a kernel of all need not compute it in between
     return OPERATORS[scaled.name](matmul(a, right, **op.attrs), factor)
+
+
+def _of_terms(factor: Value, depth: Sym) -> Value:
+    """A factor of sums of so many terms: 1 for sums of none, which are 0 whatever each term would have been multiplied
+    by, as the weights of no keys are by the inverse of their sum, an infinity."""
+    if prove_ge0(depth - 1):
+        return factor
+    return ew.select(ew.ge(dim_value(depth), 1), factor, number_like(1.0, factor))
 
 
 FACTOR_RULES = (number_of_operand, factor_of_rows)

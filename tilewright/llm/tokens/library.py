@@ -17,6 +17,7 @@ from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.llm.tokens.spelling import SPACE, Spelling
 from tilewright.llm.tokens.splits import Splits
 from tilewright.runtime.errors import short_name
+from tilewright.runtime.process.forks import free_in_children
 
 
 def byte_pairs(
@@ -66,7 +67,7 @@ class LibraryText:
         self._tokenizer = _made(
             lambda: tokenizers.Tokenizer.from_file(str(path)), "the tokeniser cannot be read", self.source
         )
-        self._lock = threading.Lock()
+        self._lock = free_in_children(threading.Lock())
         self.names: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         self.added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
         self.lead, self.trail = self._around()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -11,7 +11,7 @@ from typing import Protocol
 from tilewright.ir.diag import ModelError
 from tilewright.llm.tokens.spelling import Spelling, bytes_of
 from tilewright.llm.tokens.whole import WholeTokens
-from tilewright.runtime.errors import InputError, short_name
+from tilewright.runtime.errors import InputError
 
 MARKED = ("\ufdd0", "\ufdd1")
 """Between these, which are characters that no text has, the name of a control token is text (see `Tokenizer.typed`)."""
@@ -179,14 +179,6 @@ class CutText:
 def numbered(names: Sequence[str]) -> Callable[[int], str | None]:
     """The name of each token of a list."""
     return lambda token: names[token]
-
-
-def token_named(names: Mapping[str, int], name: str, source: str) -> int:
-    """ModelError where a special token is not in the vocabulary."""
-    found = names.get(name)
-    if found is None:
-        raise ModelError(f"the special token '{short_name(name, 80)}' is not in the vocabulary", where=source)
-    return found
 
 
 ANSWER_ENDS = frozenset((

@@ -10,6 +10,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import converted_from, scalar_operation
 from tilewright.ir.types import ScalarType
 
+HALF_BITS = 4
+"""Of the elements two of which are a byte."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakenField:
@@ -20,9 +23,14 @@ class TakenField:
     dtype: DType
 
     @property
+    def of_byte(self) -> bool:
+        """Whether elements share bytes, and not words."""
+        return self.load.result.scalar.dtype is dt.u8
+
+    @property
     def is_half(self) -> bool:
         """Of a byte."""
-        return self.load.result.scalar.dtype is dt.u8
+        return self.of_byte and self.bits == HALF_BITS
 
     @property
     def bits(self) -> int:
@@ -87,7 +95,7 @@ def fields_operand(op: Op) -> JoinedFields | None:
         return None
     taken = field_of(source)
     if taken is not None:
-        return None if taken.is_half else JoinedFields(taken)
+        return None if taken.of_byte else JoinedFields(taken)
     operation = scalar_operation(source.op)
     if source.op is None or operation.linear != "together" or not operation.commutative:
         return None
@@ -105,7 +113,7 @@ def _field_as(value: Value, whole: Value) -> TakenField | None:
     """The field of a word that a value is, in the dtype of another."""
     source = converted_from(value)
     taken = None if source is None else field_of(source)
-    is_whole = taken is not None and not taken.is_half and value.scalar.dtype is whole.scalar.dtype is dt.i8
+    is_whole = taken is not None and not taken.of_byte and value.scalar.dtype is whole.scalar.dtype is dt.i8
     return taken if is_whole else None
 
 
@@ -118,3 +126,34 @@ def _multiplied(value: Value) -> tuple[TakenField, float] | None:
         if field is not None and by.op is not None and by.op.name == "const":
             return field, by.op.attrs["value"]
     return None
+
+
+def sum_of_fields(value: Value) -> tuple[Value, int, Value] | None:
+    """What a byte is joined of, where it is `i8(upper) * by + i8(lower)` of elements of less than a byte: the upper
+    element, by what it counts, and the lower one, without a sign. None of others."""
+    operation = scalar_operation(value.op)
+    if value.op is None or operation.linear != "together" or not operation.commutative:
+        return None
+    for above, below in (value.op.operands, value.op.operands[::-1]):
+        lower, product = converted_from(below), scalar_operation(above.op)
+        if above.op is None or product.linear != "each" or lower is None or lower.scalar.dtype.kind == "int":
+            continue
+        for x, by in (above.op.operands, above.op.operands[::-1]):
+            upper = converted_from(x)
+            if upper is None or by.op is None or by.op.name != "const":
+                continue
+            if field_bits(upper.scalar.dtype) and by.op.attrs["value"] == 1 << field_bits(lower.scalar.dtype) > 1:
+                return upper, int(by.op.attrs["value"]), lower
+    return None
+
+
+def bounds_of_integer(value: Value) -> tuple[int, int]:
+    """The least and the largest number that an integer can be, as its dtype says, and what it is joined of."""
+    parts = sum_of_fields(value)
+    if parts is None:
+        dtype = value.scalar.dtype
+        bits, signed = (1, False) if dtype is dt.bool_ else (dtype.bits, dtype.kind == "int")
+        return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    upper, by, lower = parts
+    (low, high), (_, below) = bounds_of_integer(upper), bounds_of_integer(lower)
+    return low * by, high * by + below

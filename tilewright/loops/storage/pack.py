@@ -81,8 +81,8 @@ def pack(
     packing = packing or identity_packing(type.rank)
     if packing.rank != type.rank:
         refuse("pack", buffer, f"the packing is for rank {packing.rank}")
-    if packing.bits:
-        refuse("pack", buffer, "only constants are packed in halves of bytes, or in words")
+    if packing.fields:
+        refuse("pack", buffer, "only constants are packed in fields of bytes or words")
     around = ranges_of([*enclosing_loops(loop), loop])
     region = region_of("pack", buffer, found, around)
     tile_shape = packing.shape(region.sizes)
@@ -122,15 +122,14 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
     `apply_packing(array, packing)`. Conditions that only keep a load inside of the buffer are dropped
     where the added zeros take their part.
 
-    With `halves` in the packing two elements of 4 bits are a byte, of which a load takes its part
+    With `fields` in the packing as many elements of so few bits as fit a byte share it, of which a load takes its part
 
         S(B[k, 32*jo + ji])    ->    S(i4(Bp[jo, k // 2, ji] >> 4*(k % 2)))      for B: i4, Bp: u8
 
-    With `fields` as many elements as fit a word of 32 bits share it, those of flags by a bit each; a load takes the
-    field of its element in the same way.
+    and with `words` as many as fit a word of 32 bits; flags have a bit each.
 
-    ScheduleError for outputs, buffers that are not dense or packed already, and for halves or fields of elements that
-    have not as many bits, or of loads that give another number than 0 where their conditions do not hold.
+    ScheduleError for outputs, buffers that are not dense or packed already, and for fields of elements that have not as
+    many bits, or of loads that give another number than 0 where their conditions do not hold.
     """
     type = buffer_type(buffer)
     index = _argument_index(func, buffer)
@@ -141,7 +140,7 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
         refuse("pack_argument", buffer, f"the packing is for rank {packing.rank}")
     if not type.is_dense or type.offset is not ZERO:
         refuse("pack_argument", buffer, "it is not dense")
-    if packing.bits:
+    if packing.fields:
         _check_bits(buffer, packing)
     padded = packing.padded(type.shape)
     for op in places_of(buffer):
@@ -156,9 +155,8 @@ def pack_argument(func: Func, buffer: Value, packing: Packing) -> Value:
 
 def _check_bits(buffer: Value, packing: Packing) -> None:
     dtype = buffer_type(buffer).dtype
-    if field_bits(dtype) != packing.bits:
-        what = "half a byte" if packing.halves else f"fields of {packing.bits} bits"
-        refuse("pack_argument", buffer, f"its elements are {dtype}, and not {what}")
+    if field_bits(dtype) != packing.fields:
+        refuse("pack_argument", buffer, f"its elements are {dtype}, and not fields of {packing.fields} bits")
     if any(op.attrs.get("other", 0) != 0 for op in places_of(buffer)):
         refuse("pack_argument", buffer, "a load stands for another number than 0 where its conditions do not hold")
 

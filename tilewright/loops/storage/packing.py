@@ -1,5 +1,5 @@
-"""Layouts of packed operands: axes split into pieces, the pieces put in a new order, and short integers in the halves
-of bytes or in fields of words."""
+"""Layouts of packed operands: axes split into pieces, the pieces put in a new order, and short integers in fields of
+bytes or of words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym, ceildiv, sym
 
 FIELD_BITS = (1, 2, 4)
-"""Of elements that share words."""
+"""Of elements that share bytes or words."""
 WORD_BYTES = 4
 """Of a word that elements share. Its bytes have neighbours, so that a few instructions on words bring the fields of all
 four to where they are taken from."""
@@ -32,15 +32,15 @@ class Packing:
     [k, n] matrix in panels of 32 columns, each with its 32 columns of one row together, is `Packing(((),
     (32,)), (1, 0, 2))`.
 
-    With `halves` the last piece, which has two elements of 4 bits, becomes a byte: the first element is its low half.
-    With `fields` elements have so many bits (1, 2 or 4), and the last two pieces become a word of 32 bits: the first of
+    With `fields` elements have so many bits (1, 2 or 4), and the last piece, of as many elements as a byte has, becomes
+    one: the first element is its lowest field. With `words` the last two pieces become a word of 32 bits: the first of
     these says which byte of it, the lowest first, and the other which field of that.
     """
 
     factors: tuple[tuple[int, ...], ...]
     order: tuple[int, ...]
-    halves: bool = False
     fields: int = 0
+    words: bool = False
 
     def __post_init__(self) -> None:
         pieces = sum(1 + len(f) for f in self.factors)
@@ -49,29 +49,42 @@ class Packing:
         if any(f < 1 for listed in self.factors for f in listed):
             raise ScheduleError(f"packing factors {self.factors} must be at least 1")
         sizes = [f for listed in self.factors for f in (0, *listed)]
-        last = [sizes[piece] for piece in self.order[-2:]]
-        if self.halves and last[-1:] != [2]:
-            raise ScheduleError("packing in halves of bytes needs a last piece of 2 elements")
-        if self.fields and (self.fields not in FIELD_BITS or last != [WORD_BYTES, 8 // self.fields]):
-            raise ScheduleError("packing in fields of words needs last pieces of 4 elements and of those in a byte")
+        if self.fields and self.fields not in FIELD_BITS:
+            raise ScheduleError(f"fields have 1, 2 or 4 bits, not {self.fields}")
+        wanted = ([WORD_BYTES] if self.words else []) + ([8 // self.fields] if self.fields else [])
+        if [sizes[piece] for piece in self.order[len(self.order) - len(wanted) :]] != wanted:
+            raise ScheduleError(
+                "packing in fields needs a last piece of the elements of a byte, and of words one of 4 before it"
+            )
 
-    def in_halves(self, axis: int) -> Packing:
-        """The packing in which the two elements of a piece of `axis` are a byte: of the innermost piece of all, if that
-        is one of two elements along the axis, else of its last one."""
+    def in_bytes(self, axis: int, bits: int) -> Packing:
+        """The packing in which elements of so many bits along `axis` are bytes: those of the innermost piece of all, if
+        that is one of the axis, else of its last one, with as many of those around it as a byte has elements of."""
         first = sum(1 + len(f) for f in self.factors[:axis])
         sizes = dict(enumerate(self.factors[axis], first + 1))
-        piece = self.order[-1] if sizes.get(self.order[-1]) == 2 else first + len(sizes)
-        return Packing(self.factors, (*(p for p in self.order if p != piece), piece), halves=True)
+        last = self.order[-1] if self.order[-1] in sizes else first + len(sizes)
+        begin, count = last, sizes.get(last, 1)
+        while count < 8 // bits and begin - 1 in sizes:
+            begin -= 1
+            count *= sizes[begin]
+        if count != 8 // bits:
+            raise ScheduleError(f"no piece of axis {axis} has the {8 // bits} elements of a byte")
+        joined = range(begin, last + 1)
+        factors = tuple(
+            (*f[: begin - first - 1], count, *f[last - first :]) if k == axis else f for k, f in enumerate(self.factors)
+        )
+        order = [piece - (len(joined) - 1) * (piece > last) for piece in self.order if piece not in joined]
+        return Packing(factors, (*order, begin), fields=bits)
 
     def in_words(self, axis: int, bits: int) -> Packing | None:
         """The packing in which fields of so many bits, which follow one another along `axis`, are words; None where
         other pieces lie between those of the axis already."""
-        if self.factors[axis] or self.halves or self.fields:
+        if self.factors[axis] or self.fields:
             return None
         first = sum(1 + len(f) for f in self.factors[:axis])
         factors = tuple((8 // bits, WORD_BYTES) if k == axis else f for k, f in enumerate(self.factors))
         order = [piece if piece <= first else piece + 2 for piece in self.order]
-        return Packing(factors, (*order, first + 2, first + 1), fields=bits)
+        return Packing(factors, (*order, first + 2, first + 1), fields=bits, words=True)
 
     def merged(self, shape: Sequence[Sym]) -> Packing:
         """The same order of elements in as few pieces as possible: kernels that read an array alike, by other loops,
@@ -81,11 +94,11 @@ class Packing:
         runs: list[list[int]] = []
         for k, piece in enumerate(self.order):
             before = runs[-1] if runs else [-1]
-            is_half = k >= len(self.order) - self._within
+            is_shared = k >= len(self.order) - self._within
             axis = axis_of[piece]
             follows = before[-1] == piece - 1 and before[-1] >= 0 and axis_of[before[-1]] == axis
             is_whole = size_of[before[0]] > 0 or shape[axis] % prod(self.factors[axis]) == 0
-            if follows and is_whole and not is_half:
+            if follows and is_whole and not is_shared:
                 before.append(piece)
             else:
                 runs.append([piece])
@@ -95,7 +108,7 @@ class Packing:
             if size_of[runs[n][0]] > 0:
                 factors[axis_of[runs[n][0]]].append(prod(size_of[piece] for piece in runs[n]))
         order = tuple(map(numbered.index, range(len(runs))))
-        return Packing(tuple(map(tuple, factors)), order, self.halves, self.fields)
+        return Packing(tuple(map(tuple, factors)), order, self.fields, self.words)
 
     @property
     def rank(self) -> int:
@@ -115,19 +128,14 @@ class Packing:
         return tuple(extents[piece] for piece in self._axes)
 
     @property
-    def bits(self) -> int:
-        """Of an element, where several share a byte or a word; else 0."""
-        return self.fields or (4 if self.halves else 0)
-
-    @property
     def shared(self) -> DType | None:
         """What elements share: bytes or words; None where each is by itself."""
-        return dt.u32 if self.fields else dt.u8 if self.halves else None
+        return dt.u32 if self.words else dt.u8 if self.fields else None
 
     @property
     def _within(self) -> int:
         """How many of the last pieces are parts of what elements share."""
-        return 2 if self.fields else 1 if self.halves else 0
+        return 2 if self.words else 1 if self.fields else 0
 
     @property
     def _axes(self) -> tuple[int, ...]:
@@ -147,7 +155,7 @@ class Packing:
         """The lowest bit of the element at `idx` in the byte or word that it shares."""
         parts = self._parts(idx)
         last = self.order[-1]
-        return self.bits * parts[last] + (8 * parts[self.order[-2]] if self.fields else 0)
+        return self.fields * parts[last] + (8 * parts[self.order[-2]] if self.words else 0)
 
     def _parts(self, idx: Sequence[Sym]) -> list[Sym]:
         """Its indices in the pieces, in axis order."""
@@ -159,7 +167,7 @@ class Packing:
         return parts
 
     def position(self, packed: Sequence[Sym]) -> tuple[Sym, ...]:
-        """The element (before packing) that is at `packed`, which names no halves; may lie in the added zeros."""
+        """The element (before packing) that is at `packed`, which names no fields; may lie in the added zeros."""
         assert not self._within, "several elements share a place"
         parts = [sym(0)] * len(self.order)
         for piece, i in zip(self.order, packed, strict=True):
@@ -223,18 +231,20 @@ class PackedArray(Deferred):
             array = np.pad(array, padding)
         apart = array.reshape(self._pieces)
         if not self.packing.fields:
-            np.copyto(out, self._bytes(apart.transpose(self.packing.order)))
+            np.copyto(out, apart.transpose(self.packing.order))
             return
-        *around, byte, field = self.packing.order
+        *around, field = self.packing.order
         joined = self._joined(np.moveaxis(apart, field, 0))
-        order = [piece - (piece > field) for piece in (*around, byte)]
-        np.copyto(out.view(np.uint8).reshape(*out.shape, WORD_BYTES), joined.transpose(order))
+        order = [piece - (piece > field) for piece in around]
+        if self.packing.words:
+            out = out.view(np.uint8).reshape(*out.shape, WORD_BYTES)
+        np.copyto(out, joined.transpose(order))
 
     def first(self, count: int) -> np.ndarray:
         """The first elements of the packed array, at most this many, in a line."""
         extents = [self._pieces[piece] for piece in self.packing.order]
         packing, shared = self.packing, self.packing.shared
-        each = 1 if shared is None else shared.bits // packing.bits
+        each = 1 if shared is None else shared.bits // packing.fields
         count = min(count * each, prod(extents))
         found = np.zeros(count, self.array.dtype)
         if count and self.array.size:
@@ -244,10 +254,10 @@ class PackedArray(Deferred):
             for i, n in zip(idx, self.array.shape, strict=True):
                 inside &= i < n
             found[inside] = self.array[tuple(i[inside] for i in idx)]
-        if packing.fields:
-            apart = self._elements(found).reshape(-1, WORD_BYTES, 8 // packing.fields)
-            return self._joined(np.moveaxis(apart, -1, 0)).view(np.uint32).reshape(-1)
-        return self._bytes(self._elements(found).reshape(-1, 2)) if packing.halves else found
+        if shared is None:
+            return found
+        apart = self._elements(found).reshape(-1, 8 // packing.fields)
+        return self._joined(np.moveaxis(apart, -1, 0)).view(shared.storage)
 
     def _positions(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Indices in the array, of those in the pieces, in axis order."""
@@ -265,13 +275,7 @@ class PackedArray(Deferred):
         return [d.value for d in self.packing.pieces([sym(n) for n in self.array.shape])]
 
     def _elements(self, array: np.ndarray) -> np.ndarray:
-        if self.packing.fields:
-            return array.view(np.uint8)
-        return array.astype(np.uint8) & 15 if self.packing.halves else array
-
-    def _bytes(self, pairs: np.ndarray) -> np.ndarray:
-        """What is stored: of halves, each two along the last axis are a byte."""
-        return pairs[..., 0] | pairs[..., 1] << 4 if self.packing.halves else pairs
+        return array.view(np.uint8) if self.packing.fields else array
 
     def _joined(self, fields: np.ndarray) -> np.ndarray:
         """Bytes of fields, which are along the first axis."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 
 import numpy as np
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value, insert_before, substitute
 from tilewright.ir.dtype import DType
-from tilewright.ir.scalar import converted_from, scalar_operation
+from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import ZERO, Sym, sym
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
-from tilewright.loops.analysis.linear import Linear, Summand, stores_to
+from tilewright.loops.analysis.linear import stores_to
 from tilewright.loops.edit import (
     block_of,
     body_of,
@@ -24,7 +25,6 @@ from tilewright.loops.edit import (
     enclosing_loops,
     extent_of,
     fresh_var,
-    insert_after,
     loop_var,
     names_in,
     nest_of,
@@ -32,29 +32,33 @@ from tilewright.loops.edit import (
     refuse,
 )
 from tilewright.loops.primitive import primitive
+from tilewright.loops.sums.second_factors import (
+    BYTE,
+    LEAST_INVERSE,
+    SMALLEST,
+    STEP,
+    Columns,
+    Factors,
+    Parts,
+    are_bytes,
+    bits_of,
+    integers_alone,
+    largest_integer,
+    nearest,
+    offset_of,
+    ops_of,
+    parts_of,
+    rounded_factors,
+    size_of,
+)
 from tilewright.loops.sums.writing import Writer, scratch
-
-STEP = "round_terms"
-
-SMALLEST = 1e-30
-"""What counts as the largest element of a group of smaller ones: that many steps of it stay normal numbers."""
-
-MOST_OFFSET = 1 << 7
-"""Of a whole number that is added to all integers."""
-
-BYTE = 256
-"""By which the upper of two bytes counts."""
-
-LEAST_INVERSE = 2.0**-126
-"""Of the step of a group that has an infinite element: by 0 that would not be a number. Finite elements come to 0 then
-(those above 2^125 to 4 at most), and infinite ones to as many steps as there are."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rounded:
     """The nests that round rows, each its loops (over the rows, over groups, and perhaps within one), the buffer of
     what the second factors are computed in; the sums of groups, the loops over them and over their terms, and the loop
-    over groups that adds them up."""
+    over groups that adds them up; and where second factors are rounded, too, the nests that find their steps."""
 
     rows: list[list[Op]]
     codes: Value
@@ -62,11 +66,12 @@ class Rounded:
     axes: list[Op]
     terms: Op
     groups: Op
+    columns: Columns | None = None
 
 
 @primitive
 def round_terms(
-    func: Func, buffer: Value, loop: Op, group: int, digits: int = 16, pieces: int = 1
+    func: Func, buffer: Value, loop: Op, group: int, digits: int = 16, pieces: int = 1, factors: int = 0
 ) -> Rounded:
     """Round the first factors of the products that `loop` adds up to integers of `digits` bits, by the largest of each
     `group` of neighbours in the loop. The second factors are what a nest before computes of integers, with factors and
@@ -81,9 +86,9 @@ def round_terms(
     becomes
 
         for i { for g in 0..2 {
-          a[i, g] = 1e-30
-          for k in 0..4 { a[i, g] = max(a[i, g], abs(x[i, 4*g + k])) }
-          b[i, g] = a[i, g] / 32767
+          a[i, g] = bits of 1e-30
+          for k in 0..4 { a[i, g] = max(a[i, g], bits of abs(x[i, 4*g + k])) }
+          b[i, g] = (the float of bits a[i, g]) / 32767
           d[i, g] = max(1 / b[i, g], 2^-126)
           for k in 0..4 { r[i, 4*g + k] = i16(round(x[i, 4*g + k] * d[i, g])) }
         } }
@@ -94,13 +99,13 @@ def round_terms(
         } } }
         for i { for j {
           y[i, j] = 0
-          for g in 0..2 { y[i, j] += f32(t[i, j, g]) * s[g, j] * b[i, g] }
+          for g in 0..2 { y[i, j] += f32(t[i, j, g]) * (s[g, j] * b[i, g]) }
         } }
 
-    in nests of their own. Each x is then off by half of a step at most, which is the largest of its group (but at least
-    1e-30) by 2^(digits - 1) - 1. Where one is NaN, its row's sums are; of one infinite element in a row they are what
-    its products give, NaN where the second factor is 0, and NaN where second factors have a summand beside the integer
-    (a minimum).
+    in nests of their own. (Floats without a sign are in the order of their bits, NaN last.) Each x is then off by half
+    of a step at most, which is the largest of its group (but at least 1e-30) by 2^(digits - 1) - 1. Where one is NaN,
+    its row's sums are; of one infinite element in a row they are what its products give, NaN where the second factor is
+    0, and NaN where second factors have a summand beside the integer (a minimum).
 
     Integers of 16 bits in two `pieces` are bytes, for instructions that multiply these: r[i, 0, k] + 256 * r[i, 1, k],
     both with a sign, so that the largest is 127 * 257 steps. The first axis of the sums of groups is then that of the
@@ -110,7 +115,21 @@ def round_terms(
           t[p, i, j, g] = 0
           for k in 0..4 { t[p, i, j, g] += i32(r[i, p, 4*g + k]) * i32(w[4*g + k, j]) }
         } } } }
-        .. for g in 0..2 { y[i, j] += f32(t[0, i, j, g] + t[1, i, j, g] * 256) * s[g, j] * b[i, g] }
+        .. for g in 0..2 { y[i, j] += f32(t[0, i, j, g] + t[1, i, j, g] * 256) * (s[g, j] * b[i, g]) }
+
+    Second factors that are computed in another way are rounded to integers of so many bits as `factors` says, 0 for
+    none, by steps that are powers of two, so that those of few bits in size are exact, but for those that are small
+    beside the largest of their group:
+
+        for g in 0..2 { for j {
+          c[g, j] = bits of 1e-30
+          for k in 0..4 { c[g, j] = max(c[g, j], bits of abs(w(4*g + k, j))) }
+        } }
+        for g in 0..2 { for j { e[g, j] = (the power of two up to c[g, j]) / 2^(factors - 2) } }
+        for g in 0..2 { for j { f[g, j] = max(1 / e[g, j], 2^-126) } }
+        for k in 0..8 { for j { w[k, j] = i16(round(w(k, j) * f[k // 4, j])) } }
+
+    What is not a number, and infinite, is so in all sums of its column.
 
     Where one number is added to all integers that second factors are computed of (a zero point of all groups, or what
     those below zero are moved up by, as bytes are multiplied without a sign), the sum of its products is added to that
@@ -121,13 +140,19 @@ def round_terms(
     term = _term(buffer, loop)
     found = _factors(term, loop)
     weights = found.weight.operands[0]
-    _check_sizes(buffer, loop, group, digits, pieces, found)
+    _check_sizes(buffer, loop, group, 16 if factors else digits, pieces, found)
+    if factors:
+        _check_rounding(buffer, group, digits, pieces, factors)
     around = enclosing_loops(loop)
     rows = _rounded_rows(names, found, loop, around, group, digits, pieces)
-    parts = _parts_of(names, found, loop, group)
-    offset = _offset_of(parts)
-    codes, least = _integers_alone(found, parts, digits, pieces, offset)
-    offset += least
+    if factors:
+        rounded = rounded_factors(names, found, loop, group, factors)
+        parts, codes, columns, offset = rounded.parts, rounded.codes, rounded.columns, 0
+    else:
+        parts, columns = parts_of(names, found, loop, group), None
+        offset = offset_of(parts)
+        codes, least = integers_alone(found, parts, digits, pieces, offset)
+        offset += least
     has_minima = any(p.varies is None for p in parts.parts)
     if offset or has_minima:
         _sum_of_rows(names, rows, group, offset, has_minima)
@@ -139,25 +164,10 @@ def round_terms(
     parts.forget()
     assert weights.op is not None
     weights.op.erase()
-    return Rounded(rows.nests, codes, sums.buffer, sums.axes, sums.terms, added)
+    return Rounded(rows.nests, codes, sums.buffer, sums.axes, sums.terms, added, columns)
 
 
 # What is there
-
-
-@dataclass(frozen=True, eq=False)
-class _Factors:
-    """The loads of a term's two factors; of the second the store that fills it, and the loops around that."""
-
-    row: Op
-    weight: Op
-    fill: Op
-    filled_in: list[Op]
-
-    @property
-    def column(self) -> Sym:
-        column: Sym = self.weight.attrs["idx"][-1]
-        return column
 
 
 def _term(buffer: Value, loop: Op) -> Accumulation:
@@ -172,7 +182,7 @@ def _term(buffer: Value, loop: Op) -> Accumulation:
     return found
 
 
-def _factors(term: Accumulation, loop: Op) -> _Factors:
+def _factors(term: Accumulation, loop: Op) -> Factors:
     product, k = term.value.op, loop_var(loop)
     loads = [] if product is None or scalar_operation(product).linear != "each" else [v.op for v in product.operands]
     found = [o for o in loads if o is not None and o.name == "load" and "guard" not in o.attrs]
@@ -187,7 +197,7 @@ def _factors(term: Accumulation, loop: Op) -> _Factors:
             continue
         if any((i - k).vars & {k} for i in row.attrs["idx"] if k in i.vars):
             continue
-        return _Factors(row, weight, fill, enclosing_loops(fill))
+        return Factors(row, weight, fill, enclosing_loops(fill))
     refuse(STEP, term.buffer, "no factor of its terms is computed for matrices before")
 
 
@@ -203,16 +213,23 @@ def _fill_of(buffer: Value) -> Op | None:
     return store if is_plain and len(loops) == 2 else None
 
 
-def _check_sizes(buffer: Value, loop: Op, group: int, digits: int, pieces: int, found: _Factors) -> None:
+def _check_sizes(buffer: Value, loop: Op, group: int, digits: int, pieces: int, found: Factors) -> None:
     extent = extent_of(loop)
     if not extent.is_const or group < 1 or extent.value % group:
         refuse(STEP, buffer, f"{describe(loop)} is not of groups of {group}")
     if digits not in (8, 16):
         refuse(STEP, buffer, f"there are no integers of {digits} bits to multiply")
-    if pieces not in (1, digits // 8):
+    if pieces != 1 and digits != 8 * pieces:
         refuse(STEP, buffer, f"integers of {digits} bits are not multiplied in {pieces} pieces")
     if enclosing_loops(loop) and enclosing_loops(loop)[0].parent is not found.filled_in[0].parent:
         refuse(STEP, buffer, "what it reads is computed in another place")
+
+
+def _check_rounding(buffer: Value, group: int, digits: int, pieces: int, factors: int) -> None:
+    if not (2 <= factors <= 16 and 8 < digits <= 16) or pieces > 1:
+        refuse(STEP, buffer, f"factors are not rounded to {digits} and {factors} bits")
+    if group * largest_integer(digits, pieces) * (1 << factors - 1) >> 31:
+        refuse(STEP, buffer, f"sums of {group} products may need more than 32 bits")
 
 
 # Rows
@@ -252,35 +269,34 @@ class _Rows:
 
 
 def _rounded_rows(
-    names: set[str], found: _Factors, loop: Op, around: Sequence[Op], group: int, digits: int, pieces: int
+    names: set[str], found: Factors, loop: Op, around: Sequence[Op], group: int, digits: int, pieces: int
 ) -> _Rows:
     used = frozenset[Sym]().union(*(i.vars for i in found.row.attrs["idx"])) - {loop_var(loop)}
     axes = [(loop_var(o), extent_of(o)) for o in around if loop_var(o) in used]
     if used != {v for v, _ in axes}:
         refuse(STEP, found.row.operands[0], "its place depends on data")
-    most, groups = float(_most(digits, pieces)), sym(extent_of(loop).value // group)
+    most, groups = float(largest_integer(digits, pieces)), sym(extent_of(loop).value // group)
     extents = [n for _, n in axes]
     name = found.row.operands[0].name
-    largest, scale, inverse = (scratch(dt.f32, [*extents, groups], name) for _ in range(3))
+    largest, scale, inverse = (scratch(t, [*extents, groups], name) for t in (dt.i32, dt.f32, dt.f32))
     in_pieces = [] if pieces == 1 else [sym(pieces)]
-    rounded = scratch(
-        dt.i8 if _are_bytes(digits, pieces) else dt.i16, [*extents, *in_pieces, extent_of(loop)], name
-    )
+    rounded = scratch(dt.i8 if are_bytes(digits, pieces) else dt.i16, [*extents, *in_pieces, extent_of(loop)], name)
     made = _Rows(axes, largest, scale, rounded, groups, pieces)
     made.ops += [v.op for v in (largest, scale, inverse, rounded) if v.op is not None]
 
     row, g, k, places = _fresh(names, made, group)
     start, write = Writer(), Writer()
-    start.store(start.number(SMALLEST), largest, *row, g)
+    start.store(start.number(bits_of(SMALLEST), dt.i32), largest, *row, g)
     x = write("load", found.row.operands[0], type=ScalarType(dt.f32), idx=_moved(found.row, loop, places))
-    write.store(write("max", write.load(largest, *row, g), write("abs", x)), largest, *row, g)
+    write.store(write("max", write.load(largest, *row, g), size_of(write, x)), largest, *row, g)
     loops = nest_of([*made.around(row, g), (k, sym(group))], write.ops)
     insert_before(loops[-1], start.ops)
     made.fill(loops)
 
     row, g, _, _ = _fresh(names, made, group)
     write = Writer()
-    step = write("mul", write.load(largest, *row, g), write.number(float(np.float32(1 / most))))
+    size = write("bitcast", write.load(largest, *row, g), type=ScalarType(dt.f32))
+    step = write("mul", size, write.number(float(np.float32(1 / most))))
     write.store(step, scale, *row, g)
     inverted = write("max", write("div", write.number(1.0), step), write.number(LEAST_INVERSE))
     write.store(inverted, inverse, *row, g)
@@ -289,24 +305,19 @@ def _rounded_rows(
     row, g, k, places = _fresh(names, made, group)
     write = Writer()
     x = write("load", found.row.operands[0], type=ScalarType(dt.f32), idx=_moved(found.row, loop, places))
-    steps = write("round", write("mul", x, write.load(inverse, *row, g)))
-    if pieces == 2:
+    steps = write("mul", x, write.load(inverse, *row, g))
+    if pieces == 1:
+        whole = nearest(write, steps, int(most), buffer_type(rounded).dtype)
+        write.store(whole, rounded, *made.place(row, group * g + k, ZERO))
+    else:
+        steps = write("round", steps)
         half, upper = write.number(BYTE / 2), write.number(1 / BYTE)
         high = write("floor", write("mul", write("add", steps, half), upper))
         write.store(write.cast(high, dt.i8), rounded, *made.place(row, group * g + k, sym(1)))
-        steps = write("sub", steps, write("mul", high, write.number(BYTE)))
-    write.store(write.cast(steps, buffer_type(rounded).dtype), rounded, *made.place(row, group * g + k, ZERO))
+        low = write("sub", steps, write("mul", high, write.number(BYTE)))
+        write.store(write.cast(low, dt.i8), rounded, *made.place(row, group * g + k, ZERO))
     made.fill(nest_of([*made.around(row, g), (k, sym(group))], write.ops))
     return made
-
-
-def _most(digits: int, pieces: int) -> int:
-    """The largest integer that rows are rounded to; of two bytes each has a sign."""
-    return (1 << digits - 1) - 1 if pieces == 1 else ((1 << 7) - 1) * (BYTE + 1)
-
-
-def _are_bytes(digits: int, pieces: int) -> bool:
-    return digits == 8 * pieces
 
 
 def _fresh(names: set[str], rows: _Rows, group: int) -> tuple[list[Sym], Sym, Sym, dict[Sym, Sym]]:
@@ -363,130 +374,6 @@ def _joined(write: Writer, pieces: Sequence[Value]) -> Value:
     return write("add", low, write("mul", high, write.number(BYTE, dt.i32)))
 
 
-# Second factors
-
-
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """What a second factor is a sum of, as copies of its ops for element `within` of group `g` of column `column`."""
-
-    parts: list[Summand]
-    ops: list[Op]
-    g: Sym
-    within: Sym
-    column: Sym
-
-    @property
-    def group(self) -> int:
-        high = self.within.bounds[1]
-        return 1 if high is None else high + 1
-
-    def forget(self) -> None:
-        """Drop the copies, which are in no block."""
-        for op in reversed(self.ops):
-            op.drop()
-
-
-def _parts_of(names: set[str], found: _Factors, loop: Op, group: int) -> _Parts:
-    depth, column = (loop_var(o) for o in found.filled_in)
-    groups = sym(extent_of(loop).value // group)
-    g, within = fresh_var(names, "g", groups), fresh_var(names, "k", sym(group))
-    copies: dict[Value, Value] = {}
-    ops = [
-        op.clone(copies, lambda attr: substitute(attr, {depth: group * g + within}))
-        for op in body_of(found.filled_in[-1]).ops[:-1]
-    ]
-    parts = Linear(found.filled_in[0], frozenset({within}), ()).parts(copies[found.fill.operands[0]])
-    varying = [p for p in parts if p.varies is not None]
-    source = None if len(varying) != 1 or varying[0].varies is None else converted_from(varying[0].varies)
-    if source is None or not source.scalar.dtype.is_int:
-        _Parts(parts, ops, g, within, column).forget()
-        refuse(
-            STEP, found.weight.operands[0], f"it is no sum of one integer, times what groups of {group} share"
-        )
-    return _Parts(parts, ops, g, within, column)
-
-
-def _offset_of(parts: _Parts) -> int:
-    """A whole number that is added to the integer before it is multiplied, as zero points are that all groups share: it
-    is taken out of the parts."""
-    (varying,) = (p for p in parts.parts if p.varies is not None)
-    for part in parts.parts:
-        others = [f for f in part.factors if f not in varying.factors]
-        if part.varies is not None or len(part.factors) != len(varying.factors) + 1 or len(others) != 1:
-            continue
-        number = (
-            None
-            if others[0].op is None or others[0].op.name != "const"
-            else float(others[0].op.attrs["value"])
-        )
-        if number is not None and number.is_integer() and abs(number) <= MOST_OFFSET:
-            parts.parts.remove(part)
-            return int(-number if part.negative != varying.negative else number)
-    return 0
-
-
-def _integers_alone(
-    found: _Factors, parts: _Parts, digits: int, pieces: int, offset: int
-) -> tuple[Value, int]:
-    """Let the nest before store integers; the buffer of these. Bytes have no sign, which instructions want of one of
-    the factors: what is below zero is moved up, so that another number is to be added to them than `offset`."""
-    (varying,) = (p for p in parts.parts if p.varies is not None)
-    assert varying.varies is not None
-    source = converted_from(varying.varies)
-    assert source is not None
-    are_bytes = _are_bytes(digits, pieces)
-    dtype, given = dt.u8 if are_bytes else dt.i16, source.scalar.dtype
-    least = -(1 << given.bits - 1) if given.kind == "int" and are_bytes else 0
-    if not dtype.holds(given) and not (least and given.bits <= dtype.bits):
-        refuse(
-            STEP,
-            found.weight.operands[0],
-            f"its integers are {source.scalar.dtype}, which {dtype} does not hold",
-        )
-    largest = (1 << given.bits) - 1 if least or given.kind == "uint" else 1 << given.bits - 1
-    if parts.group * (largest + abs(offset + least)) * ((1 << digits - 1) - 1) >> 31:
-        refuse(STEP, found.weight.operands[0], f"sums of {parts.group} products may need more than 32 bits")
-    before = found.weight.operands[0]
-    codes = scratch(dtype, buffer_type(before).shape, before.name)
-    write = Writer()
-    copies: dict[Value, Value] = {}
-    depth = loop_var(found.filled_in[0])
-    for op in _needed(source):
-        write.ops.append(
-            op.clone(copies, lambda attr: substitute(attr, {parts.within: depth - parts.group * parts.g}))
-        )
-    number = copies[source]
-    if least:
-        number = write.cast(number, dt.i16)
-        number = write("sub", number, write.number(least, dt.i16))
-    write.store(write.cast(number, dtype), codes, *found.fill.attrs["idx"])
-    body = body_of(found.filled_in[-1])
-    for op in reversed(body.ops):
-        op.drop()
-    body.ops = []
-    for op in write.ops:
-        body.append(op)
-    assert before.op is not None and codes.op is not None
-    insert_after(before.op, [codes.op])
-    return codes, least
-
-
-def _needed(value: Value) -> list[Op]:
-    """The ops that compute a scalar, each once, in an order in which they can run."""
-    found: dict[Op, None] = {}
-
-    def visit(v: Value) -> None:
-        assert v.op is not None
-        if v.op.name != "load":
-            for operand in v.op.operands:
-                visit(operand)
-        found.setdefault(v.op)
-
-    visit(value)
-    return list(found)
-
-
 # Sums
 
 
@@ -501,7 +388,7 @@ class _Sums:
 def _sums_of_groups(
     names: set[str],
     buffer: Value,
-    found: _Factors,
+    found: Factors,
     rows: _Rows,
     codes: Value,
     loop: Op,
@@ -531,7 +418,7 @@ def _sums_of_groups(
 
 
 def _add_groups(
-    names: set[str], term: Accumulation, found: _Factors, parts: _Parts, rows: _Rows, sums: _Sums, loop: Op
+    names: set[str], term: Accumulation, found: Factors, parts: Parts, rows: _Rows, sums: _Sums, loop: Op
 ) -> Op:
     """The loop over groups in the place of that over terms."""
     g = fresh_var(names, "g", rows.groups)
@@ -540,7 +427,7 @@ def _add_groups(
     copies: dict[Value, Value] = {}
 
     def factor(value: Value) -> Value:
-        for op in _needed(value):
+        for op in ops_of(value):
             if op.result not in copies:
                 write.ops.append(
                     op.clone(copies, lambda attr: substitute(attr, {parts.g: g, parts.column: found.column}))
@@ -549,16 +436,14 @@ def _add_groups(
 
     value = write.load(term.buffer, *term.idx)
     for p in sorted(parts.parts, key=lambda p: p.varies is None):
-        if p.varies is None:
-            assert rows.total is not None
-            found_part, scale = None, write.load(rows.total, *rows.at, g)
-        else:
-            found_part = write.cast(_sum_of_group(write, rows, sums, (*map(loop_var, around), g), g), dt.f32)
-            scale = write.load(rows.scale, *rows.at, g)
-        for f in p.factors:
-            found_part = factor(f) if found_part is None else write("mul", found_part, factor(f))
-        assert found_part is not None
-        value = write("sub" if p.negative else "add", value, write("mul", found_part, scale))
+        of_row = rows.scale if p.varies is not None else rows.total
+        assert of_row is not None
+        scales = [*map(factor, p.factors), write.load(of_row, *rows.at, g)]
+        found_part = reduce(partial(write, "mul"), scales)  # of columns first: all rows share it
+        if p.varies is not None:
+            count = write.cast(_sum_of_group(write, rows, sums, (*map(loop_var, around), g), g), dt.f32)
+            found_part = write("mul", count, found_part)
+        value = write("sub" if p.negative else "add", value, found_part)
     write.store(value, term.buffer, *term.idx)
     (added,) = nest_of([(g, rows.groups)], write.ops)
     insert_before(loop, [added])

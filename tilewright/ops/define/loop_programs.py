@@ -1,15 +1,18 @@
 """Running loops on NumPy arrays, of kernels and of irregular operators: what they mean, and the oracle for every
 transformation.
 
-Slow and obvious, with two aids: every access is checked against its buffer's shape, and an innermost loop
-runs all its iterations at once with NumPy when a look at the actual positions shows that no two of them
-meet.
+Slow and obvious, with three aids: every access is checked against its buffer's shape; an innermost loop, with the
+loops around it that hold nothing else, runs all its iterations at once with NumPy when a look at the actual positions
+shows that no two of them meet; and an index that grows by the same from lane to lane is computed for the first lane and
+checked at both ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,8 @@ from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import ExecutionError, InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
-from tilewright.ir.sym import ZERO
+from tilewright.ir.sym import ZERO, Sym
+from tilewright.ir.symbolic.compiled import function_of
 from tilewright.ops.define.bodies import (
     evaluate_element,
     evaluate_sym,
@@ -28,7 +32,10 @@ from tilewright.ops.define.bodies import (
 )
 
 WIDE_ENOUGH = 4
-"""Iterations from which on a loop runs with NumPy: fewer are faster one by one."""
+"""Iterations from which on loops run with NumPy: fewer are faster one by one."""
+
+MOST_AT_ONCE = 1 << 16
+"""Iterations up to which loops run with NumPy at once: of more, the outer ones run one by one."""
 
 
 def run_kernel(
@@ -82,13 +89,65 @@ class Elements:
         for axis, (i, n, step) in enumerate(zip(idx, self.shape, self.strides, strict=True)):
             low, high = (i, i) if type(i) is int else (int(i.min()), int(i.max()))
             if low < 0 or high >= n:
-                wrong = low if low < 0 else high
-                raise InternalError(
-                    f"{what} of buffer '{self.name}' {list(self.shape)} at index {wrong} of axis {axis}, "
-                    f"which is out of 0..{n}; the schedule or lowering of this kernel is wrong"
-                )
+                raise self._outside(low if low < 0 else high, axis, what)
             total = total + i * step
         return total
+
+    def addresses(self, indices: Sequence[_Index], env: Mapping[str, int], lanes: int, what: str) -> Any:
+        """`address` for the lanes of a loop: a slice, an array, or an int where all have the same."""
+        start, stride = self.offset, 0
+        for axis, (index, n, step) in enumerate(zip(indices, self.shape, self.strides, strict=True)):
+            low = index.constant
+            for times, name in index.variables:
+                low += times * env[name]
+            for times, function in index.others:
+                low += times * function(env)
+            start += low * step
+            if index.by_lane:
+                stride += index.by_lane * step
+                low, high = sorted((low, low + index.by_lane * (lanes - 1)))
+            else:
+                high = low
+            if low < 0 or high >= n:
+                raise self._outside(low if low < 0 else high, axis, what)
+        if stride > 0:
+            return slice(start, start + stride * (lanes - 1) + 1, stride)
+        return start if stride == 0 else start + stride * np.arange(lanes)
+
+    def _outside(self, index: int, axis: int, what: str) -> InternalError:
+        return InternalError(
+            f"{what} of buffer '{self.name}' {list(self.shape)} at index {index} of axis {axis}, "
+            f"which is out of 0..{self.shape[axis]}; the schedule or lowering of this kernel is wrong"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """An index as a sum: `constant`, multiples of variables and of other expressions, and of the number of the lane."""
+
+    constant: int
+    variables: tuple[tuple[int, str], ...]
+    others: tuple[tuple[int, Callable[[Mapping[str, int]], int]], ...]
+    by_lane: int
+
+    @staticmethod
+    def of(e: Sym, lane: str) -> _Index | None:
+        """None where it does not grow by the same from lane to lane of the loop with this variable."""
+        constant, by_lane = 0, 0
+        variables: list[tuple[int, str]] = []
+        others: list[tuple[int, Callable[[Mapping[str, int]], int]]] = []
+        for part, times in e.terms:
+            if part.kind == "const":
+                constant += times * part.value
+            elif part.kind == "var" and part.name == lane:
+                by_lane += times
+            elif part.kind == "var":
+                variables.append((times, part.name))
+            elif any(v.name == lane for v in part.vars):
+                return None
+            else:
+                others.append((times, function_of(part)))
+        return _Index(constant, tuple(variables), tuple(others), by_lane)
 
 
 class _Serial(Exception):
@@ -104,11 +163,14 @@ class Run:
         self.scalars: dict[Value, Any] = {}
         self.memory: dict[Value, Elements] = {}
         self.lanes: int | None = None
+        self.lane = ""  # the variable of the loop that runs as lanes
+        self.has_uneven_names = False  # whether a variable beside that has a value for each lane
+        self.indices: dict[Op, list[_Index] | None] = {}  # of accesses that ran as lanes
         self.mask: np.ndarray | None = None
         self.speculating = False  # running a serial loop as lanes, as long as that makes no difference
         self.log: list[tuple[Elements, Any, bool, np.ndarray | None]] = []
         self.undo: list[tuple[np.ndarray, Any, np.ndarray]] = []
-        self.serial: set[Op] = set()  # loops that were seen to need it
+        self.serial: set[Op] = set()  # loops that hold others beside something else, or were seen to need it
 
     def bind(self, func: Func, arrays: Sequence[np.ndarray]) -> None:
         """Take the arrays as the memory of the arguments of `func`."""
@@ -150,30 +212,17 @@ class Run:
             self.op(op)
 
     def op(self, op: Op) -> None:
-        match op.name:
-            case "for":
-                self._for(op)
-            case "if":
-                self._if(op)
-            case "alloc":
-                self.alloc(op)
-            case "load":
-                self.scalars[op.result] = self._load(op)
-            case "store":
-                self._store(op)
-            case "bind":
-                value = self.scalars[op.operands[0]]
-                self.env[op.attrs["var"].name] = int(value) if np.ndim(value) == 0 else value.astype(np.int64)
-            case "check":
-                self._check(op)
-            case "lanes_reduce":
-                self.scalars[op.result] = self._lanes_reduce(op)
-            case "run":
-                self.block(op.blocks[0])
-            case "return" | "yield" | "prefetch" | "wait" | "barrier":
-                pass
-            case _:
-                self.scalars[op.result] = evaluate_element(op, self.scalars, self.env)[()]
+        """Run one op."""
+        statement = _STATEMENTS.get(op.name)
+        if statement is not None:
+            statement(self, op)
+        elif op.name not in _NOTHING_HERE:
+            self.scalars[op.result] = evaluate_element(op, self.scalars, self.env)[()]
+
+    def _bind(self, op: Op) -> None:
+        value = self.scalars[op.operands[0]]
+        self.has_uneven_names |= np.ndim(value) > 0
+        self.env[op.attrs["var"].name] = int(value) if np.ndim(value) == 0 else value.astype(np.int64)
 
     def _for(self, op: Op) -> None:
         name, extent, kind = (
@@ -182,12 +231,16 @@ class Run:
             op.attrs["kind"],
         )
         if kind == "vector" and self.lanes is None:
-            self._in_lockstep(op.blocks[0], name, extent)
+            self._in_lockstep(op.blocks[0], {name: extent})
             return
-        if extent >= WIDE_ENOUGH and self.lanes is None and op not in self.serial and _is_flat(op.blocks[0]):
-            if self._speculate(op.blocks[0], name, extent):
-                return
-            self.serial.add(op)
+        if self.lanes is None and op not in self.serial:
+            extents, inner = self._nest(op)
+            if not _is_flat(inner):
+                self.serial.add(op)
+            elif WIDE_ENOUGH <= math.prod(extents.values()) <= MOST_AT_ONCE:
+                if self._speculate(inner, extents):
+                    return
+                self.serial.add(op)
         backwards = kind == "parallel" and self.backwards
         if "boustrophedon" in op.attrs:
             backwards ^= bool(evaluate_sym(op.attrs["boustrophedon"], self.env) % 2)
@@ -195,21 +248,34 @@ class Run:
             self.env[name] = i
             self.block(op.blocks[0])
 
-    def _in_lockstep(self, block: Block, name: str, lanes: int) -> None:
-        """Run all iterations as lanes of NumPy arrays, op by op."""
-        self.lanes = lanes
-        self.env[name] = np.arange(lanes)
+    def _nest(self, op: Op) -> tuple[dict[str, int], Block]:
+        """The loops from this one inwards that hold nothing but the next one, by name, and what the last one holds."""
+        extents: dict[str, int] = {}
+        while True:
+            extents[op.attrs["var"].name] = max(0, int(evaluate_sym(op.attrs["extent"], self.env)))
+            block = op.blocks[0]
+            if len(block.ops) != 1 or block.ops[0].name != "for" or block.ops[0].attrs["kind"] == "vector":
+                return extents, block
+            op = block.ops[0]
+            if extents.keys() & {op.attrs["var"].name, *(v.name for v in op.attrs["extent"].vars)}:
+                return extents, block
+
+    def _in_lockstep(self, block: Block, extents: Mapping[str, int]) -> None:
+        """Run all iterations of the loops as lanes of NumPy arrays, op by op."""
+        self.lanes, (self.lane, *others) = math.prod(extents.values()), extents
+        self.has_uneven_names = bool(others)
+        self.env.update(zip(extents, _iterations(*extents.values()), strict=True))
         try:
             self.block(block)
         finally:
-            self.lanes, self.mask = None, None
+            self.lanes, self.mask, self.has_uneven_names = None, None, False
 
-    def _speculate(self, block: Block, name: str, extent: int) -> bool:
-        """Run the iterations of a serial loop in lockstep; False, with memory as it was, when that would differ."""
+    def _speculate(self, block: Block, extents: Mapping[str, int]) -> bool:
+        """Run the iterations of serial loops in lockstep; False, with memory as it was, when that would differ."""
         self.speculating, self.log, self.undo = True, [], []
         try:
-            self._in_lockstep(block, name, extent)
-            self._check_apart(extent)
+            self._in_lockstep(block, extents)
+            self._check_apart(math.prod(extents.values()))
             return True
         except (_Serial, ExecutionError, InternalError):  # errors are reported by the run in order
             for flat, at, old in reversed(self.undo):
@@ -224,9 +290,7 @@ class Run:
             for other, other_at, other_writes, other_mask in self.log[k:]:
                 if other.flat is not memory.flat or not (writes or other_writes):
                     continue
-                if _meet(
-                    np.broadcast_to(at, (lanes,)), mask, np.broadcast_to(other_at, (lanes,)), other_mask
-                ):
+                if _meet(_each(at, lanes), mask, _each(other_at, lanes), other_mask):
                     raise _Serial
 
     def _if(self, op: Op) -> None:
@@ -256,39 +320,60 @@ class Run:
     # Memory
 
     def _place(self, op: Op) -> tuple[Elements, Any, np.ndarray | None]:
-        """Buffer, address and mask of an access; addresses of lanes that are masked out are 0."""
+        """Buffer, address (of lanes: an array or a slice, or an int) and mask of an access; addresses of lanes that
+        are masked out are 0."""
         memory = self.memory[op.operands[-1]]
         holds = guards_hold(op.attrs.get("guard", ()), self.env)
         mask = self.mask
-        if holds is not True:
+        if holds is not True and (np.ndim(holds) or not holds):
             mask = np.asarray(holds) if mask is None else mask & holds
-        idx = [evaluate_sym(i, self.env) for i in op.attrs["idx"]]
-        if mask is not None:
-            if not mask.any():
-                return memory, 0, np.asarray(False)
-            idx = [_kept(i, mask) for i in idx]
-        at = memory.address(idx, op.name)
-        if self.lanes is not None:
+        at = self._straight(op, memory) if mask is None and self.lanes and not self.has_uneven_names else None
+        if at is None:
+            idx = [evaluate_sym(i, self.env) for i in op.attrs["idx"]]
+            if mask is not None:
+                if not mask.any():
+                    return memory, 0, np.asarray(False)
+                idx = [_kept(i, mask) for i in idx]
+            at = memory.address(idx, op.name)
+        if self.speculating:
             self.log.append(
                 (memory, at, op.name == "store", mask if mask is not None and mask.ndim else None)
             )
         return memory, at, mask
 
-    def _load(self, op: Op) -> Any:
+    def _straight(self, op: Op, memory: Elements) -> Any:
+        """The addresses of all lanes of an access, when they have equal distances; else None."""
+        assert self.lanes is not None
+        if op not in self.indices:
+            found = [_Index.of(i, self.lane) for i in op.attrs["idx"]]
+            self.indices[op] = None if None in found else [index for index in found if index is not None]
+        indices = self.indices[op]
+        if indices is None:
+            return None
+        try:
+            return memory.addresses(indices, self.env, self.lanes, op.name)
+        except KeyError:
+            return None  # which variable is missing, the general way says
+
+    def _load(self, op: Op) -> None:
         memory, at, mask = self._place(op)
         if mask is None:
-            return memory.flat[at]
+            self.scalars[op.result] = memory.flat[at].copy() if type(at) is slice else memory.flat[at]
+            return
         other = filled(op.attrs.get("other", 0), op.result.scalar.dtype)[()]
-        if not mask.any():
-            return other
-        return np.where(mask, memory.flat[at], other) if mask.ndim else memory.flat[at]
+        if mask.any():
+            self.scalars[op.result] = np.where(mask, memory.flat[at], other) if mask.ndim else memory.flat[at]
+        else:
+            self.scalars[op.result] = other
 
     def _store(self, op: Op) -> None:
         memory, at, mask = self._place(op)
         value = self.scalars[op.operands[0]]
         if mask is not None and not mask.any():
             return
-        if self.lanes is None:
+        if self.lanes is None or type(at) is slice:
+            if self.speculating:
+                self.undo.append((memory.flat, at, memory.flat[at].copy()))
             memory.flat[at] = value
             return
         at, value = np.broadcast_to(at, (self.lanes,)), np.broadcast_to(value, (self.lanes,))
@@ -298,16 +383,46 @@ class Run:
             self.undo.append((memory.flat, at, memory.flat[at].copy()))
         memory.flat[at] = value
 
-    def _lanes_reduce(self, op: Op) -> Any:
+    def _lanes_reduce(self, op: Op) -> None:
         combine = SCALAR_OPS[op.attrs["combine"]].evaluate
         total, *others = self.memory[op.operands[0]].flat
         for element in others:
             total = combine(total, element)
-        return total
+        self.scalars[op.result] = total
+
+
+_STATEMENTS: Mapping[str, Callable[[Run, Op], None]] = {
+    "load": Run._load,
+    "store": Run._store,
+    "for": Run._for,
+    "if": Run._if,
+    "alloc": Run.alloc,
+    "bind": Run._bind,
+    "check": Run._check,
+    "lanes_reduce": Run._lanes_reduce,
+    "run": lambda run, op: run.block(op.blocks[0]),
+}
+_NOTHING_HERE = ("return", "yield", "prefetch", "wait", "barrier")
+
+
+@lru_cache(maxsize=16)
+def _iterations(*extents: int) -> tuple[np.ndarray, ...]:
+    """The variable of each loop in all iterations of a nest, which nobody writes to."""
+    found = tuple(values.reshape(-1) for values in np.indices(extents))
+    for values in found:
+        values.flags.writeable = False
+    return found
+
+
+def _each(at: Any, lanes: int) -> np.ndarray:
+    """The address of each lane."""
+    return np.arange(at.start, at.stop, at.step) if type(at) is slice else np.broadcast_to(at, (lanes,))
 
 
 def _meet(a: np.ndarray, mask_a: np.ndarray | None, b: np.ndarray, mask_b: np.ndarray | None) -> bool:
     """Whether two different lanes touch one element."""
+    if a.size and b.size and (a.max() < b.min() or b.max() < a.min()):
+        return False
     if mask_a is None and mask_b is None and np.array_equal(a, b):
         return len(set(a.tolist())) < len(a)
     owner: dict[int, int] = {}

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, InputError, OptionError
-from tilewright.runtime.kept.reserved import Reserved
+from tilewright.runtime.kept.reserved import HUGE_PAGE, Reserved
 from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.values.dtypes import numpy_dtype
 
@@ -32,11 +32,13 @@ class MemoryOfState:
         self._whole = math.prod(shape[max(state.grows, 0) :]) * dtype.itemsize
         self._reserved = Reserved(math.prod(shape) * dtype.itemsize, f"state '{state.info.name}'")
         self._window = state.window
+        self._settled = 0
         self.first = 0
         self.array: np.ndarray = self._reserved.array.view(dtype).reshape(shape)
 
     def forget_behind(self, filled: int) -> None:
         """Give back what lies behind so many rows of the axis along which it grows."""
+        self._settled = 0
         for begin in self._begins:
             self._reserved.forget(begin + filled * self._row, begin + self._whole)
 
@@ -67,6 +69,15 @@ class MemoryOfState:
         for begin in self._begins:
             self._reserved.forget(begin + before, begin + first * self._row)
         self.first = first
+
+    def settle(self, counter: int) -> None:
+        """Let pages that so many rows fill for the most part be huge ones; of windows, whose rows come and go, none."""
+        if self._window >= 0 or not self._row or not self._whole:
+            return
+        step = max(min(HUGE_PAGE, self._whole) // (2 * self._row), 1)
+        if counter // step > self._settled:
+            self._settled = counter // step
+            self._reserved.lie_in_huge_pages(self._whole, min(counter * self._row, self._whole))
 
     def may_go_back(self, counter: int) -> bool:
         """Whether calls find all that they read behind a counter."""

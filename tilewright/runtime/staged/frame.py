@@ -9,14 +9,15 @@ it, its bytes, the list that it returns to, and the block after it there.
 
 from __future__ import annotations
 
-POOL, THREADS, POLL, INTERVAL, NEXT_POLL, LOOP, TRIP, ARENA, ARENA_BYTES, SCRATCH, SCRATCH_BYTES, PART, CODE = range(13)
+POOL, THREADS, POLL, INTERVAL, NEXT_POLL, LOOP, TRIP = range(7)
+ARENA, ARENA_BYTES, SCRATCH, SCRATCH_BYTES, PART, CODE, STOPS = range(7, 14)
 """Words of the header: the thread pool and its threads; the function that a loop calls now and then, after how
 many nanoseconds, when it will, and the loop and its trip then; memory of the parts; the part that
-failed, and how."""
+failed, and how; the address of the word that changes where calls are to end."""
 
 GO_ON = -1
 """What the host writes to LOOP where a loop shall go on; when an exception takes its place, the loop ends."""
-SHAPES = 13
+SHAPES = 14
 DATA, BLOCK, FREE, DIMS = range(4)
 """Words of a slot."""
 
@@ -25,3 +26,6 @@ PLAN, RUN, CONSTANTS = range(PART_WORDS)
 
 DONE, PART_FAILED, MISFIT, STOPPED, NO_MEMORY, ROWS_DIFFER, OUT_OF_RANGE = range(7)
 """What native steps return: the code of a part's failure is in the header, as is the part whose inputs do not fit."""
+
+CANCELLED = -1
+"""What the code of a program, or of steps, returns where somebody has changed the word at `stops`."""

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.arena import address_of
-from tilewright.runtime.errors import ExecutionError, InputError, NoMemoryError
+from tilewright.runtime.errors import ExecutionError, InputError, NoMemoryError, cancelled
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.staged import frame
 from tilewright.runtime.staged.program import RunNative, StagedProgram, steps_within
 from tilewright.runtime.storage.loader import StepsCode
@@ -23,6 +24,9 @@ from tilewright.runtime.values.dtypes import numpy_dtype
 
 POLL_NS = 10_000_000
 """After so much time a loop lets the host look at signals and the clock."""
+
+_CANCELLED_PART = frame.CANCELLED & 0xFFFFFFFF
+"""As the header has the code of a part, of 32 bits."""
 
 LEAST_GIVEN = 1 << 14
 """Bytes of an output from which on it is not copied: the caller gets the memory that it was computed in."""
@@ -62,10 +66,11 @@ class NativeSteps:
         input_ranks: Sequence[Sequence[int]],
         threads: int,
         pool: Callable[[], int | None],
+        stops: ctypes.c_int32,
         failure: Callable[[int, int, list[tuple[int, ...]]], Exception],
     ) -> None:
         self.program, self.code, self.parts, self.threads = program, code, parts, threads
-        self._input_ranks, self._pool, self._failure = input_ranks, pool, failure
+        self._input_ranks, self._pool, self.stops, self._failure = input_ranks, pool, stops, failure
         steps = [s for s in steps_within(program.steps) if isinstance(s, RunNative)]
         self._shares_slots = len(steps) > 1  # then a step's input may have been the output of another
         self._functions = {s.function: self._function(s) for s in steps}
@@ -84,7 +89,7 @@ class NativeSteps:
 
     def start_process(self) -> None:
         """Fresh state: after a fork, frames may be in use by threads that are gone."""
-        self._lock = threading.Lock()
+        self._lock = free_in_children(threading.Lock())
         self._frames = deque[_Frame]()
 
     def trim(self) -> None:
@@ -137,6 +142,8 @@ class NativeSteps:
 
     def _error(self, found: _Frame, code: int) -> BaseException:
         words = found.words
+        if code == frame.CANCELLED or (code == frame.PART_FAILED and words[frame.CODE] == _CANCELLED_PART):
+            return cancelled()
         if code == frame.STOPPED:
             found.callback_ended = found.raised is None
             return found.raised or KeyboardInterrupt()
@@ -199,6 +206,7 @@ class _Frame:
         self.words[frame.THREADS] = steps.threads
         self.words[frame.POLL] = ctypes.cast(self._poll, ctypes.c_void_p).value or 0
         self.words[frame.INTERVAL] = POLL_NS
+        self.words[frame.STOPS] = ctypes.addressof(steps.stops)
         for k, addresses in enumerate(steps.parts):
             at = program.parts + frame.PART_WORDS * k
             self.words[at : at + frame.PART_WORDS] = [*addresses]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.errors import ExecutionError, InputError, TilewrightError
+from tilewright.runtime.errors import ExecutionError, InputError, TilewrightError, cancelled
 from tilewright.runtime.staged.functions.registry import HostFunction, bound
 from tilewright.runtime.staged.native import NativeSteps
 from tilewright.runtime.staged.program import (
@@ -33,8 +34,15 @@ Part = Callable[[tuple[Any, ...]], tuple[np.ndarray, ...]]
 class StagedRun:
     """Runs a program whose parts are callables; many threads may call it at once."""
 
-    def __init__(self, program: StagedProgram, parts: Sequence[Part], native: NativeSteps | None = None) -> None:
-        """`native` runs what the program has native code for."""
+    def __init__(
+        self,
+        program: StagedProgram,
+        parts: Sequence[Part],
+        native: NativeSteps | None = None,
+        stops: ctypes.c_int32 | None = None,
+    ) -> None:
+        """`native` runs what the program has native code for; a call ends where somebody changes `stops`."""
+        self._stops = ctypes.c_int32() if stops is None else stops
         self._program = program
         self._parts = parts
         self.native = native
@@ -48,12 +56,13 @@ class StagedRun:
         """The outputs, as the steps leave them: arrays may be those of inputs. ExecutionError when a loop begins a trip
         after more than `max_seconds`."""
         deadline = self._never if max_seconds is None else _Deadline(max_seconds, self._loops)
+        began = self._stops.value
         try:
             if self._whole is not None and self.native is not None:
                 number, taken, given = self._whole
                 results = self.native.run(number, taken(inputs), deadline.look)
                 return given(results)
-            return self._outputs(inputs, deadline)
+            return self._outputs(inputs, deadline.beside(self._stops, began))
         except TilewrightError:
             raise
         except Exception as error:  # of a step whose operands are other values than it was made for
@@ -71,6 +80,7 @@ class StagedRun:
 
     def _steps(self, steps: Sequence[Step], values: list[Any], deadline: _Deadline) -> None:
         for step in steps:
+            deadline.check_stops()
             if type(step) is RunNative:  # looked at first: it may be all that a small model does
                 self._native(step, values, deadline)
             elif type(step) is RunPart:
@@ -124,11 +134,11 @@ class StagedRun:
 
 
 def runner(
-    program: StagedProgram | None, parts: Sequence[Part], native: NativeSteps | None
+    program: StagedProgram | None, parts: Sequence[Part], native: NativeSteps | None, stops: ctypes.c_int32
 ) -> Callable[[Sequence[Any], float | None], tuple[Any, ...]]:
     """Runs a program of a staged model, which may be in one part."""
     if program is not None:
-        return StagedRun(program, parts, native)
+        return StagedRun(program, parts, native, stops)
     return lambda values, _: parts[0](tuple(values))
 
 
@@ -157,7 +167,20 @@ class _Deadline:
 
     def __init__(self, max_seconds: float | None, loops: Sequence[str]) -> None:
         self._max_seconds, self._loops = max_seconds, loops
+        self._stops: ctypes.c_int32 | None = None
+        self._began = 0
         self._end = math.inf if max_seconds is None else time.monotonic() + max_seconds
+
+    def beside(self, stops: ctypes.c_int32, began: int) -> _Deadline:
+        """The same for one call, which ends where the word is no longer what it was."""
+        found = _Deadline(self._max_seconds, self._loops)
+        found._end, found._stops, found._began = self._end, stops, began
+        return found
+
+    def check_stops(self) -> None:
+        """CancelledError where somebody has ended the call."""
+        if self._stops is not None and self._stops.value != self._began:
+            raise cancelled()
 
     def look(self, loop: int, trip: int) -> None:
         """As `check`, for the loop of a number."""

@@ -10,6 +10,9 @@ machines starts at multiples of 64. What is run carries a blake2b-256, weights c
 faster to check; in a signed file they have a `digest` as well, a blake2b-256, and the last 128 bytes are the signature
 (`signing.py`). Bytes between sections are zero. Magic and version keep their place in every later format.
 
+Sections of a model of a fleet are in a store (`store.py`), which all models of the fleet share: then the table has the
+`digest` of each, by which it is found there, and `depth`: how many folders below that of the fleet the file lies.
+
 Files are read, not mapped, unless the caller asks for it: a page of a mapped file that somebody cuts off or writes
 over ends the process or changes the weights. Even of a mapped file nothing is looked at through the map here.
 """
@@ -34,11 +37,12 @@ from tilewright.runtime.arena import aligned_bytes
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.storage.files import open_at_once, replacing, write_slices
 from tilewright.runtime.storage.signing import TRAILER_BYTES, Signature, check_signature
+from tilewright.runtime.storage.store import Store, digest_of
 
 Bytes = bytes | bytearray | memoryview
 Signer = Callable[[bytes], Signature]
 
-FORMAT = 9
+FORMAT = 10
 """The format version that is written, and the newest that can be read."""
 
 # The first byte is no text, the line ends break when a transfer "corrects" them.
@@ -55,11 +59,13 @@ _PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class Section:
-    """Bytes of the file: `kind` is "image", "code" or "weights". Those that follow `data` may be elsewhere."""
+    """Bytes of the file: `kind` is "image", "code" or "weights". Those that follow `data` may be elsewhere. What was
+    read from a store has its `digest` there."""
 
     kind: str
     data: memoryview
     more: tuple[memoryview, ...] = ()
+    digest: str = ""
 
     @property
     def pieces(self) -> tuple[memoryview, ...]:
@@ -71,15 +77,19 @@ class Section:
 
 
 def write_container(
-    target: Path | BinaryIO, metadata: dict[str, Any], sections: Sequence[Section], signer: Signer | None = None
+    target: Path | BinaryIO, metadata: dict[str, Any], sections: Sequence[Section], signer: Signer | None = None,
+    shared: tuple[Store, int] | None = None,
 ) -> None:
     """Write the file at once or not at all, or to one that is open; ArtifactError when it cannot be written. With a
-    `signer` of digests it is signed.
+    `signer` of digests it is signed. Sections that are `shared` go to a store, so many folders above.
 
     `metadata` must be JSON data without the key "sections". There is no fsync: a file damaged by a power cut
     is found by its checksums.
     """
-    parts = _parts(metadata, sections, signer)
+    if shared is None:
+        parts = _parts(metadata, _table(sections, is_signed=signer is not None), sections, signer)
+    else:
+        parts = _parts(metadata, [_stored(section, *shared) for section in sections], (), signer)
     opened = replacing(target) if isinstance(target, Path) else contextlib.nullcontext(target)
     with opened as file:
         for part in parts:
@@ -106,7 +116,7 @@ def is_container_file(path: Path) -> bool | None:
 
 def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> bytes:
     """What `write_container` writes."""
-    return b"".join(_parts(metadata, sections))
+    return b"".join(_parts(metadata, _table(sections), sections))
 
 
 def read_container(
@@ -148,6 +158,7 @@ class _Source:
     size: int
     fill: Callable[[int, memoryview], int]
     map: Callable[[], memoryview]
+    path: Path | None = None
     map_private: Callable[[int, int], memoryview | None] = lambda offset, size: None
 
     def read(self, offset: int, size: int) -> memoryview:
@@ -180,19 +191,23 @@ class _Source:
             done += found
 
 
+_Entry = dict[str, Any]
+"""Of the table: what is known of a section."""
+
+
 def _parts(
-    metadata: dict[str, Any], sections: Sequence[Section], signer: Signer | None = None
+    metadata: dict[str, Any], table: list[_Entry], sections: Sequence[Section], signer: Signer | None = None
 ) -> Iterator[Bytes]:
-    """The bytes of a file, one part after the other."""
-    text, table = _metadata_with_table(metadata, sections, is_signed=signer is not None)
+    """The bytes of a file, one part after the other; those of no sections where these are in a store."""
+    text, table = _metadata_with_table(metadata, table)
     end = _HEADER.size + len(text)
-    total = table[-1]["offset"] + table[-1]["size"] if table else end
+    total = table[-1]["offset"] + table[-1]["size"] if sections else end
     if signer is not None:
         total += TRAILER_BYTES
     signed = _HEADER.pack(MAGIC, FORMAT, int(signer is not None), len(text), total, b"")[:_SIGNED_PART]
     digest = _blake2b([signed, text])
     yield signed + digest + text
-    for entry, section in zip(table, sections, strict=True):
+    for entry, section in zip(table, sections, strict=False):
         yield bytes(entry["offset"] - end)
         yield from section.pieces
         end = entry["offset"] + entry["size"]
@@ -200,21 +215,36 @@ def _parts(
         yield signer(digest).trailer()
 
 
-def _metadata_with_table(
-    metadata: dict[str, Any], sections: Sequence[Section], *, is_signed: bool
-) -> tuple[bytes, list[dict[str, Any]]]:
-    """The JSON text and its table of sections, whose offsets depend on the length of that text."""
+def _table(sections: Sequence[Section], *, is_signed: bool = False) -> list[_Entry]:
+    """What is known of the sections of a file, but where they are."""
     sums = [_checksum(section.kind, section.pieces) for section in sections]
-    digests = [_blake2b(s.pieces).hex() if is_signed and s.kind == "weights" else "" for s in sections]
+    digests = [digest_of(s.pieces) if is_signed and s.kind == "weights" else "" for s in sections]
+    return [
+        {"kind": s.kind, "offset": 0, "size": s.nbytes, "checksum": checksum, **({"digest": digest} if digest else {})}
+        for s, checksum, digest in zip(sections, sums, digests, strict=True)
+    ]
+
+
+def _stored(section: Section, store: Store, depth: int) -> _Entry:
+    """What is known of a section in a store, which it is put into."""
+    digest, size = digest_of(section.pieces), section.nbytes
+    store.put(digest, section.pieces, size)
+    checksum = digest if section.kind != "weights" else _checksum(section.kind, section.pieces)
+    found = {"kind": section.kind, "offset": 0, "size": size, "checksum": checksum}
+    return {**found, "digest": digest, "depth": depth}
+
+
+def _metadata_with_table(metadata: dict[str, Any], entries: list[_Entry]) -> tuple[bytes, list[_Entry]]:
+    """The JSON text and its table of sections, whose offsets depend on the length of that text."""
     length = 0
     while True:
         table, offset = [], _HEADER.size + length
-        for section, checksum, digest in zip(sections, sums, digests, strict=True):
-            offset = _align(offset, _ALIGNMENT[section.kind])
-            size = section.nbytes
-            more = {"digest": digest} if digest else {}
-            table.append({"kind": section.kind, "offset": offset, "size": size, "checksum": checksum, **more})
-            offset += size
+        for entry in entries:
+            if "depth" not in entry:
+                offset = _align(offset, _ALIGNMENT[entry["kind"]])
+                entry = {**entry, "offset": offset}
+                offset += entry["size"]
+            table.append(entry)
         text = json.dumps({**metadata, "sections": table}, separators=(",", ":"), allow_nan=False).encode()
         if len(text) <= length:
             return text.ljust(length), table
@@ -234,7 +264,7 @@ def _blake2b(parts: Iterable[Bytes]) -> bytes:
 
 def _checksum(kind: str, pieces: Iterable[Bytes]) -> str:
     if kind != "weights":
-        return _blake2b(pieces).hex()
+        return digest_of(pieces)
     found = 0
     for piece in pieces:
         found = zlib.crc32(piece, found)
@@ -279,10 +309,10 @@ def _opened_file(path: Path) -> Iterator[_Source]:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ArtifactError(f"{path} is not a regular file", hint="give the path of an artefact")
-        yield _of_file(file, str(path))
+        yield _of_file(file, str(path), path)
 
 
-def _of_file(file: io.FileIO, name: str = "the open file") -> _Source:
+def _of_file(file: io.FileIO, name: str = "the open file", path: Path | None = None) -> _Source:
     """A regular file, as long as it stays open."""
 
     def fill(offset: int, block: memoryview) -> int:
@@ -306,7 +336,7 @@ def _of_file(file: io.FileIO, name: str = "the open file") -> _Source:
         except OSError as error:
             raise _unreadable(name, error) from error
 
-    return _Source(name, os.fstat(file.fileno()).st_size, fill, mapped, mapped_private)
+    return _Source(name, os.fstat(file.fileno()).st_size, fill, mapped, path, mapped_private)
 
 
 def _foreign_or_cut(name: str, head: memoryview) -> ArtifactError:
@@ -371,24 +401,61 @@ def _sections(
     for index, entry in enumerate(table):
         offset, size, kind = entry["offset"], entry["size"], entry["kind"]
         where = f"section {index} ({kind}), bytes {offset} to {offset + size}"
+        if "depth" in entry:
+            with _in_store(source, entry, where) as found:
+                whole = found.map() if mapped is not None and size else None
+                data = _section(found, whole, entry, where, check_weights, is_trusted)
+                yield Section(kind, data, digest=entry["digest"])
+            continue
         if not start <= offset <= offset + size <= source.size or any(source.read(start, offset - start)):
             raise ArtifactError(f"{source.name} is damaged", where=where, hint=_RECOMPILE)
-        view = _view(source, None if is_trusted and kind != "weights" else mapped, kind, offset, size)
-        block = _memory(source, size) if view is None else None
-        wanted = "digest" if is_trusted and kind == "weights" else "checksum"
-        checked = check_weights or is_trusted or kind != "weights"
-        pieces = source.pieces(offset, size, block) if checked or block is not None else iter(())
-        found = _checksum(kind if wanted == "checksum" else "", pieces) if checked else None
-        for _ in pieces:  # that are read without a look
-            pass
-        if checked and found != entry[wanted]:
-            raise ArtifactError(f"{source.name} is damaged: wrong {wanted}", where=where, hint=_RECOMPILE)
-        data = view if block is None else block
-        assert data is not None
-        if len(data) < size:
-            raise ArtifactError(f"{source.name} was cut off while it was read", where=where, hint=_RECOMPILE)
-        yield Section(kind, data.toreadonly())
+        yield Section(kind, _section(source, mapped, entry, where, check_weights, is_trusted))
         start = offset + size
+
+
+@contextlib.contextmanager
+def _in_store(source: _Source, entry: _Entry, where: str) -> Iterator[_Source]:
+    """The file of a section in the store of a fleet."""
+    digest, depth = entry["digest"], entry["depth"]
+    if source.path is None or type(depth) is not int or not 0 <= depth < len(source.path.parents):
+        raise ArtifactError(
+            f"{source.name} has its code and weights in the store of a fleet, which is not known here",
+            where=where,
+            hint="give the path of the file, where it lies in its fleet",
+        )
+    path = Store.beside(source.path, depth).path(digest)
+    if not path.is_file():
+        raise ArtifactError(
+            f"{source.name} has its code and weights in {path.parent}, and there is no {digest}",
+            where=where,
+            hint="copy a fleet as a whole, and compile it again where something is lost",
+        )
+    with _opened_file(path) as found:
+        if found.size != entry["size"]:
+            raise ArtifactError(f"{path} has {found.size} bytes in place of {entry['size']}", hint=_RECOMPILE)
+        yield found
+
+
+def _section(
+    source: _Source, mapped: memoryview | None, entry: _Entry, where: str, check_weights: bool, is_trusted: bool
+) -> memoryview:
+    """The bytes of a section, looked at as far as is asked for."""
+    offset, size, kind = entry["offset"], entry["size"], entry["kind"]
+    view = _view(source, None if is_trusted and kind != "weights" else mapped, kind, offset, size)
+    block = _memory(source, size) if view is None else None
+    wanted = "digest" if is_trusted and kind == "weights" else "checksum"
+    checked = check_weights or is_trusted or kind != "weights"
+    pieces = source.pieces(offset, size, block) if checked or block is not None else iter(())
+    found = _checksum(kind if wanted == "checksum" else "", pieces) if checked else None
+    for _ in pieces:  # that are read without a look
+        pass
+    if checked and found != entry[wanted]:
+        raise ArtifactError(f"{source.name} is damaged: wrong {wanted}", where=where, hint=_RECOMPILE)
+    data = view if block is None else block
+    assert data is not None
+    if len(data) < size:
+        raise ArtifactError(f"{source.name} was cut off while it was read", where=where, hint=_RECOMPILE)
+    return data.toreadonly()
 
 
 def _view(source: _Source, mapped: memoryview | None, kind: str, offset: int, size: int) -> memoryview | None:

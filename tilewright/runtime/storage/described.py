@@ -16,20 +16,23 @@ from tilewright.runtime.storage.records import record
 @dataclass(frozen=True)
 class SectionRecord:
     """A section of a file: where it is, and its checksum (for code a blake2b-256, for weights a crc32; of a signed
-    file's weights the `digest` is a blake2b-256)."""
+    file's weights the `digest` is a blake2b-256). One in the store of a fleet is found there by its digest, `depth`
+    folders above."""
 
     kind: str
     offset: int
     size: int
     checksum: str
     digest: str = ""
+    depth: int = -1
 
 
 @dataclass(frozen=True)
 class ArtifactFile:
     """The file of a compiled model. `digest` is that of header and metadata, and by these of all sections; `signed_by`
     is the public key of who signed it, which nobody has checked ("" where it is not signed). `imports` are the
-    functions that its code takes from the system, `functions` those of its own."""
+    functions that its code takes from the system, `functions` those of its own. Of several `levels` these are of the
+    first; each has a name, and features that a CPU must have."""
 
     format: int
     size: int
@@ -44,6 +47,7 @@ class ArtifactFile:
     features: tuple[str, ...]
     imports: tuple[str, ...]
     functions: int
+    levels: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @classmethod
     def of(cls, path: Path) -> ArtifactFile:
@@ -69,6 +73,11 @@ class ArtifactFile:
                     features=tuple(map(str, target["features"])),
                     imports=() if image is None else image.imports,
                     functions=0 if image is None else len(image.symbols),
+                    levels=tuple(
+                        (str(level["level"]), tuple(map(str, level["target"]["features"])))
+                        for level in (metadata, *metadata.get("levels", ()))
+                        if metadata.get("levels")
+                    ),
                 )
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ArtifactError(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+from tilewright.runtime.process.forks import free_in_children
 
 WORD = 8
 """Bytes of an address in an image."""
@@ -86,3 +90,16 @@ class Image:
         """The image in the bytes of a file; ValueError where these are too few or too many."""
         pages = stored.obj if isinstance(stored.obj, mmap.mmap) else None
         return cls(layout, stored[: layout.text], bytes(stored[layout.text :]), pages)
+
+
+def shared_image(image: Image, digest: str) -> Image:
+    """The image of this digest that somebody in this process has already, or this one: models whose code is in the
+    store of a fleet run it in the same pages. One in memory of its own and one in those of a file are two."""
+    if not digest:
+        return image
+    with _LOCK:
+        return _KNOWN.setdefault((digest, image.pages is None, repr(image.layout)), image)
+
+
+_KNOWN: weakref.WeakValueDictionary[tuple[str, bool, str], Image] = weakref.WeakValueDictionary()
+_LOCK = free_in_children(threading.Lock())

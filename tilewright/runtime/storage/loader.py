@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-import os
 import sys
 import threading
 import weakref
@@ -19,6 +18,7 @@ from tilewright.runtime import staged
 from tilewright.runtime.arena import address_of
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.storage.cpu import architecture, cpu_facts
 from tilewright.runtime.storage.image import WORD, Image
 from tilewright.runtime.storage.pages import (
@@ -60,6 +60,11 @@ class NativeCode:
         create = self._code.address("tw_pool_create")
         self._create = _POOL_CREATE(create) if create else None
         self._destroy = _WITHOUT_RESULT(self._required("tw_pool_destroy")) if create else None
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether the code brings a thread pool."""
+        return self._create is not None
 
     def create_pool(self, threads: int, spin_ns: int) -> int | None:
         """A new native thread pool, or None when the code brings none; ExecutionError without memory."""
@@ -168,17 +173,7 @@ def code_of(image: Image) -> LoadedImage:
 
 _LOADED: weakref.WeakValueDictionary[int, LoadedImage] = weakref.WeakValueDictionary()
 """By the numbers of images, each of which lives as long as what was loaded of it."""
-_LOCK = threading.Lock()
-
-
-def _start_process() -> None:
-    """In a forked child nobody would let go of a lock that a thread of its parent holds."""
-    global _LOCK
-    _LOCK = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_process)
+_LOCK = free_in_children(threading.Lock())
 
 
 def _memory(image: Image) -> mmap.mmap:

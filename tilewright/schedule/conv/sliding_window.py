@@ -131,6 +131,8 @@ def _lane_axis(s: Schedule, windows: ReductionNest) -> Op:
     lane = next((o for o in windows.loops if extent_of(o) != 1 and stride_in(store, loop_var(o)) == 1), None)
     if lane is None or lane not in windows.axis_of:
         raise ScheduleError("the result is not contiguous in an axis of the sum")
+    if windows.axis_of[lane] >= len(stage.axes):
+        raise ScheduleError("the lanes of the sum are elements of vectors that are summed later")
     terms = product(extent_of(o) for o in stage.reduce)
     if not extent_of(lane).is_const and not (terms.is_const and terms.value <= MOST_UNROLLED):
         raise ScheduleError("the lanes' axis has no known extent, and sums of many terms read long lines")

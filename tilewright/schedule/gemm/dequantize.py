@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import gcd
 
 from tilewright.cost.core import divisors
-from tilewright.cost.narrow_weights import shares_factors
+from tilewright.cost.narrow_weights import LEAST_GROUP, shares_factors
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import scalar_operation
@@ -41,12 +41,13 @@ PAIR = 2
 
 @dataclass(frozen=True, eq=False)
 class Dequantized:
-    """The loops that compute weights, the vector last, and the one of them over elements of which so many (`count`) are
-    taken together, from bytes or words, if there are such."""
+    """The loops that compute weights, the vector last, and the one over elements of which so many (`count`) are taken
+    together, from bytes or `in_words`, if there are such: one of them, or one around them."""
 
     loops: list[Op]
     together: Op | None
     count: int = 1
+    in_words: bool = False
 
 
 def split_weights(lowered: Lowered) -> tuple[list[Stage], Lowered]:
@@ -58,18 +59,25 @@ def split_weights(lowered: Lowered) -> tuple[list[Stage], Lowered]:
 def taken_together(s: Schedule, weights: Stage) -> int:
     """How many neighbours in a column a stage computes from elements of less than a byte together: those of a byte, or
     those of all bytes of a word. 1 where it reads no such, or the depth is no multiple."""
-    if len(weights.axes) < 2:
+    bits = bits_of_fields(s, weights)
+    if not bits:
         return 1
-    depth, constants = weights.axes[-2], constants_of(s.func)
-    v, extent = loop_var(depth), extent_of(depth)
-    loads = [load for load in loads_in(weights.axes[0]) if v in variables(load.attrs["idx"])]
-    short = [load for load in loads if field_bits(buffer_type(load.operands[0]).dtype) and v in load.attrs["idx"]]
-    if not short or not all(load.operands[0] in constants for load in short):
-        return 1
-    least = min(field_bits(buffer_type(load.operands[0]).dtype) for load in short)
+    extent, least = extent_of(weights.axes[-2]), min(bits)
     if least >= FIELD_BITS[-1]:
         return PAIR if extent % PAIR == 0 else 1
     return WORD_BYTES if extent % (WORD_BYTES * 8 // least) == 0 else 1
+
+
+def bits_of_fields(s: Schedule, weights: Stage) -> list[int]:
+    """Bits of the elements of less than a byte that a stage reads of constants along its columns; none where others are
+    among them."""
+    if len(weights.axes) < 2:
+        return []
+    v, constants = loop_var(weights.axes[-2]), constants_of(s.func)
+    loads = [load for load in loads_in(weights.axes[0]) if v in load.attrs["idx"]]
+    bits = {load: field_bits(buffer_type(load.operands[0]).dtype) for load in loads}
+    short = [load for load in loads if bits[load]]
+    return [bits[load] for load in short] if all(load.operands[0] in constants for load in short) else []
 
 
 def steps_widened(s: Schedule, weights: Sequence[Stage]) -> int:
@@ -89,6 +97,15 @@ def groups_of_factors(weights: Stage) -> list[int]:
     found = {next((n for n in sizes if _stays(load, v, n)), 0) for load in loads} - {0}
     groups = sorted(found, reverse=True)
     return groups if all(a % b == 0 for a, b in pairwise(groups)) else []
+
+
+def are_floats(weights: Stage) -> bool:
+    """Whether elements of a column are computed from floats of their own."""
+    if len(weights.axes) < 2:
+        return False
+    v = loop_var(weights.axes[-2])
+    own = [load for load in loads_in(weights.axes[0]) if not _stays(load, v, LEAST_GROUP)]
+    return any(buffer_type(load.operands[0]).dtype.is_float for load in own)
 
 
 def _stays(load: Op, v: Sym, count: int) -> bool:
@@ -181,7 +198,9 @@ def dequantize(
     if extent_of(depth) != together:
         parts = s.split(depth, together)
         within = [parts.outer, parts.inner]
-    return Dequantized(vectors_of(s, [*others, *within, vector], lanes), within[-1], together)
+    return Dequantized(
+        vectors_of(s, [*others, *within, vector], lanes), within[-1], together, together == WORD_BYTES
+    )
 
 
 def widen_by_columns(

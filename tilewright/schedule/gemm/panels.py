@@ -27,7 +27,7 @@ from tilewright.loops.analysis.fields import field_bits
 from tilewright.loops.edit import buffer_type, enclosing, enclosing_loops, extent_of, kind_of, loop_var
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.storage.packing import WORD_BYTES, Packing, identity_packing
-from tilewright.schedule.gemm.dequantize import PAIR, Dequantized
+from tilewright.schedule.gemm.dequantize import Dequantized
 from tilewright.schedule.gemm.register_tile import Nest
 from tilewright.schedule.steps.access import (
     bytes_of,
@@ -58,24 +58,25 @@ def pack_constants(
     merged: bool = False,
 ) -> None:
     """Lay constant operands out in the order in which the summing nests read them: each its loops, vector last. A nest
-    may lie in one before it. Elements of less than a byte that `weights` are computed of are two of a byte or four of
-    each word; loops over `parts` of panels leave these whole, and layouts that are `merged` say nothing of how loops
-    are split. What reads them rarely takes them as they lie."""
+    may lie in one before it. Elements of less than a byte that `weights` are computed of share bytes or words; loops
+    over `parts` of panels leave these whole, and layouts that are `merged` say nothing of how loops are split. What
+    reads them rarely takes them as they lie."""
     for operand in constants_of(s.func):
         loads = {load: nest for nest in nests for load in loads_in(nest[0]) if load.operands[0] is operand}
         if len(loads) != sum(not _runs_rarely(user) for user in operand.users):
             continue
-        packings = {packing_for(load, nest, parts) for load, nest in loads.items()}
-        packing = packings.pop() if len(packings) == 1 else None
+        type, bits = buffer_type(operand), field_bits(buffer_type(operand).dtype)
+        packings = (packing_for(load, nest, parts) for load, nest in loads.items())
+        orders = {p.merged(type.shape) if p is not None and merged else p: p for p in packings}
+        packing = next(iter(orders.values())) if len(orders) == 1 else None
         if packing is None:
             continue
-        type, bits = buffer_type(operand), field_bits(buffer_type(operand).dtype)
         axes = _axes_taken(loads, weights) if bits else {}
-        if axes.get(PAIR) is not None and WORD_BYTES not in axes:
-            packing = packing.in_halves(axes[PAIR])
+        if False in axes and True not in axes:
+            packing = packing.in_bytes(axes[False], bits)
         if merged:
             packing = packing.merged(type.shape)
-        words = axes.get(WORD_BYTES)
+        words = axes.get(True)
         if words is not None and type.shape[words] % (WORD_BYTES * 8 // bits) == 0:
             packing = packing.in_words(words, bits) or packing
         s.pack_argument(operand, packing)
@@ -85,16 +86,16 @@ def _runs_rarely(op: Op) -> bool:
     return any(o.attrs.get("rarely") for o in enclosing(op))
 
 
-def _axes_taken(loads: Iterable[Op], weights: Sequence[Dequantized]) -> dict[int, int]:
-    """The axis of an operand along which so many elements are taken together, by this number; none where it is not one
-    for all loads."""
-    found: dict[int, set[int | None]] = {}
+def _axes_taken(loads: Iterable[Op], weights: Sequence[Dequantized]) -> dict[bool, int]:
+    """The axis of an operand along which elements are taken together, by whether these are of words; none where it is
+    not one for all loads."""
+    found: dict[bool, set[int | None]] = {}
     for load in loads:
         taken = next((w for w in weights if w.together is not None and w.together in enclosing_loops(load)), None)
-        for count in {w.count for w in weights if w.together is not None} if taken is None else {taken.count}:
+        for words in {w.in_words for w in weights if w.together is not None} if taken is None else {taken.in_words}:
             axis = None if taken is None or taken.together is None else _axis_of(load, taken.together)
-            found.setdefault(count, set()).add(axis)
-    return {count: axis for count, (axis, *others) in found.items() if not others and axis is not None}
+            found.setdefault(words, set()).add(axis)
+    return {words: axis for words, (axis, *others) in found.items() if not others and axis is not None}
 
 
 def _axis_of(load: Op, loop: Op) -> int | None:

@@ -20,7 +20,7 @@ Sums of groups are exact, and are added in one order: the bits of a row do not d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.cost.gemm.register_tile import MOST_FEW, columns_of_byte_panel, tile_of_bytes
@@ -32,7 +32,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.edit import extent_of, kind_of, loops_in
+from tilewright.loops.edit import enclosing_loops, extent_of, kind_of, loops_in
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
@@ -40,12 +40,11 @@ from tilewright.loops.sums.round_terms import Rounded
 from tilewright.schedule.estimates import Counted
 from tilewright.schedule.gemm.contraction import Tiled, is_contraction, tile_reader
 from tilewright.schedule.gemm.dequantize import (
-    PAIR,
     Dequantized,
+    bits_of_fields,
     groups_of_factors,
     split_in_groups,
     split_weights,
-    taken_together,
 )
 from tilewright.schedule.gemm.dot_products import dot_for
 from tilewright.schedule.gemm.gemm_axes import GemmAxes, assign_axes, is_costly
@@ -105,9 +104,6 @@ def schedule_bytes(s: Schedule, lowered: Lowered, target: Target) -> None:
     if len(stages) != 1:
         raise ScheduleError("its columns are not computed by one stage from constants")
     (weights,) = stages
-    together = taken_together(s, weights)
-    if together > PAIR:
-        raise ScheduleError("its weights lie in planes of words")
     sums = one_reduction(s, others)
     axes = assign_axes(sums)
     reduce = [o for o in sums.stage.reduce if extent_of(o) != 1]
@@ -116,7 +112,9 @@ def schedule_bytes(s: Schedule, lowered: Lowered, target: Target) -> None:
     if not extent_of(axes.vector).is_const:
         raise ScheduleError("the number of columns is not known")
     shared = groups_of_factors(weights)
-    group = group_of_rounding(shared, known(extent_of(reduce[0])), dot.group * together)
+    depth = known(extent_of(reduce[0]))
+    fields = _Fields.of(bits_of_fields(s, weights))
+    group = group_of_rounding(shared, depth, dot.group * fields.most)
     if group is None:
         raise ScheduleError("no groups of its terms share their factors")
     pieces = digits // 8
@@ -127,8 +125,35 @@ def schedule_bytes(s: Schedule, lowered: Lowered, target: Target) -> None:
     terms = Stage("terms", "reduce", "add", made.sums, made.axes, [made.terms])
     codes = Stage(weights.name, "map", "", made.codes, weights.axes)
     tiled = tile_reader(s, replace(plan, weights=[codes]), target, may_write_lines=False)
-    _sum_groups(s, plan, tiled, terms, codes, dot, together, pieces, target)
+    _sum_groups(s, plan, tiled, terms, codes, dot, fields, pieces, target)
     parallelize_each(s, [o for o in tiled.parts[0].outer if o.parent is not None][:1], target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """How many elements share a byte, of planes the `least` and the `most`."""
+
+    least: int = 1
+    most: int = 1
+
+    @staticmethod
+    def of(bits: Sequence[int]) -> _Fields:
+        """Of elements of so many bits."""
+        return _Fields(8 // max(bits), 8 // min(bits)) if bits else _Fields()
+
+    @property
+    def shared(self) -> bool:
+        return self.most > 1
+
+    def split(self, s: Schedule, steps: Op) -> tuple[list[Op], list[Op]]:
+        """Split a loop over steps of groups into one over bytes, and those over their fields."""
+        if not self.shared:
+            return [steps], []
+        parts = s.split(steps, self.most)
+        if self.least == self.most:
+            return [parts.outer], [parts.inner]
+        within = s.split(parts.inner, self.least)
+        return [parts.outer], [within.outer, within.inner]
 
 
 def _rows_of(axes: GemmAxes) -> int | None:
@@ -175,7 +200,7 @@ def _sum_groups(
     terms: Stage,
     codes: Stage,
     dot: Dot,
-    together: int,
+    fields: _Fields,
     pieces: int,
     target: Target,
 ) -> None:
@@ -183,10 +208,8 @@ def _sum_groups(
     lanes = plan.decision.tile.lanes
     kept = Summation(costly=is_costly(tiled.parts[0].tile[-1]))
     inner = s.split(terms.reduce[0], dot.group)
-    terms.reduce = [inner.outer]
-    if together > 1:
-        halves = s.split(inner.outer, together)
-        terms.reduce = [halves.outer, halves.inner]
+    steps, within = fields.split(s, inner.outer)
+    terms.reduce = [*steps, *within]
     tile = plan.axes.tile
     if pieces > 1:  # which are the first axis
         *row, vector = (axis + 1 for axis in tile)
@@ -198,12 +221,12 @@ def _sum_groups(
         added.append(tile_sums(s, plan.stage, part.outer[-1], plan.axes.tile, lanes, kept))
         over = added[-1].add.outer[-1]
         groups.append(tile_sums(s, terms, over, tile, lanes, IN_REGISTERS, inner.inner))
-    if tiled.is_one or together == 1:
+    if tiled.is_one or not fields.shared:
         for sums in groups:
-            step = sums.add.outer[-len(terms.reduce)]
-            weights.append(_codes_in_registers(s, codes, step, lanes, dot, together))
+            *_, step = sums.add.outer
+            weights.append(_codes_in_registers(s, codes, step, lanes, within and sums.add.outer[-len(within) :]))
     else:  # each tile of rows would take bytes apart again
-        weights.append(_codes_of_panel(s, codes, tiled, lanes, dot, together))
+        weights.append(_codes_of_panel(s, codes, tiled, lanes, dot, fields))
     orders = [*([*o.add.outer, *o.add.tile] for o in added), *(w.loops for w in weights)]
     pack_constants(s, orders, weights, tiled.parts_of_panel, merged=True)
     for w in weights:
@@ -217,56 +240,55 @@ def _sum_groups(
             ask_for_next_rows(s, part)
         mark(s, part, unrolled=not kept.costly)
     for whole, sums in zip(added, groups, strict=True):
-        over, last = whole.add.outer[-1], sums.add.outer[-1]
-        if together > 1 and last.parent is not None:
-            s.unroll(last)
+        over = whole.add.outer[-1]
+        for taken in sums.add.outer[len(sums.add.outer) - len(within) :]:
+            if taken.parent is not None:
+                s.unroll(taken)
         if tiled.is_one and tiled.parts_of_panel:
             panels = [o for o in tiled.panel if o not in tiled.parts_of_panel]
             prefetch_next_panel(s, over, panels)
-        elif together > 1 or not tiled.is_one:  # one row or two multiply whole bytes as they come
+        elif fields.shared or not tiled.is_one:  # one row or two multiply whole bytes as they come
             step = sums.add.outer[-len(terms.reduce)]
-            prefetch_panels(s, step, tiled.parts[0].outer, target, read_once=tiled.is_one)
+            read = over if step.parent is None else step
+            prefetch_panels(s, read, tiled.parts[0].outer, target, read_once=tiled.is_one)
 
 
 def _codes_in_registers(
-    s: Schedule, codes: Stage, step: Op, lanes: int, dot: Dot, together: int
+    s: Schedule, codes: Stage, step: Op, lanes: int, within: Sequence[Op]
 ) -> Dequantized:
     """Codes of one step of the sums, those of a column that an instruction adds up beside each other: the loops over
-    vectors of columns, columns of one, elements, and the halves of bytes that these are, so far apart in a column."""
+    vectors of columns, columns of one, elements, and the fields of bytes that these are, which are among those around
+    the sums; fields that share no byte in another plane lie around all columns."""
     made = s.compute_at(codes.buffer, step, space="reg", guard="loads")
     depth, column = (made.copies[o] for o in codes.axes)
-    halves: list[Op] = []
-    if together > 1:
-        parts = s.split(depth, dot.group)
-        halves, depth = [parts.outer], parts.inner
-        s.split_axis(made.buffer, 0, dot.group)
-    s.swap_axes(made.buffer, len(halves), len(halves) + 1)
+    s.swap_axes(made.buffer, 0, 1)
     vectors = vectors_of(s, [column], lanes)
-    s.reorder(*halves, *vectors, depth)
-    return Dequantized([*vectors, depth, *halves], halves[0] if halves else None, together)
+    s.reorder(*vectors, depth)
+    around, taken = list(within[:-1]), list(within[-1:])
+    return Dequantized([*around, *vectors, depth, *taken], taken[0] if taken else None, 1)
 
 
 def _codes_of_panel(
-    s: Schedule, codes: Stage, tiled: Tiled, lanes: int, dot: Dot, together: int
+    s: Schedule, codes: Stage, tiled: Tiled, lanes: int, dot: Dot, fields: _Fields
 ) -> Dequantized:
     """Codes of what all rows read, in the order of the instruction: as `_codes_in_registers` of each step, copied."""
     panel = tiled.panel[-1] if tiled.panel else tiled.parts[0].outer[0]
     step, column, within = s.pack(codes.buffer, panel, Packing(((dot.group,), ()), (0, 2, 1))).fill
-    steps = s.split(step, together)
-    made = _codes_in_registers(s, codes, steps.outer, lanes, dot, together)
+    _, taken = fields.split(s, step)
+    made = _codes_in_registers(s, codes, taken[-1], lanes, taken)
     around, both = tile_loop(s, s.collapse(column, within), VECTOR_BYTES)
     s.vectorize(both)
-    for loop in (*around, steps.inner):
+    for loop in (*around, *taken):
         s.unroll(loop)
     return made
 
 
 def _mark_codes(s: Schedule, weights: Dequantized) -> None:
-    loops: Sequence[Op] = [o for o in weights.loops if o is not weights.together]
-    *vectors, column, depth = loops
+    around = weights.together
+    *vectors, column, depth = (o for o in weights.loops if around is None or around in enclosing_loops(o))
     both = s.collapse(column, depth)
-    around, both = tile_loop(s, both, VECTOR_BYTES)
+    outer, both = tile_loop(s, both, VECTOR_BYTES)
     s.vectorize(both)
-    for loop in (*around, *vectors, *([] if weights.together is None else [weights.together])):
+    for loop in (*outer, *vectors):
         if loop.parent is not None:
             s.unroll(loop)

@@ -21,6 +21,7 @@ from typing import Any
 from tilewright.cost.gemm.register_tile import tile_of_groups
 from tilewright.cost.narrow_products import rounding_gains
 from tilewright.cost.narrow_weights import (
+    BITS_OF_FLOATS,
     LEAST_ROUNDED_ROWS,
     group_of_rounding,
     share_of_rounded,
@@ -37,10 +38,13 @@ from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
 from tilewright.loops.sums.round_terms import Rounded
+from tilewright.loops.sums.second_factors import Columns
 from tilewright.schedule.estimates import Counted
 from tilewright.schedule.gemm.contraction import Contraction, Tiled, is_contraction, tile_reader
 from tilewright.schedule.gemm.dequantize import (
+    PAIR,
     Dequantized,
+    are_floats,
     groups_of_factors,
     mark_weights,
     split_in_groups,
@@ -120,6 +124,8 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     (weights,) = stages
     sums = one_reduction(s, others)
     axes = assign_axes(sums)
+    factors = BITS_OF_FLOATS if are_floats(weights) else 0
+    digits = factors or digits
     dot = _dot(target, digits)
     reduce = [o for o in sums.stage.reduce if extent_of(o) != 1]
     if axes.row is None or axes.block is not None or axes.line is not None or len(reduce) != 1 or dot is None:
@@ -139,18 +145,18 @@ def schedule_rounded(s: Schedule, lowered: Lowered, target: Target) -> None:
     if tile is None:
         raise ScheduleError("its columns are few")
     plan = replace(plan, decision=replace(plan.decision, tile=tile), panel=panel)
-    made = s.round_terms(sums.sums, reduce[0], group, digits)
+    made = s.round_terms(sums.sums, reduce[0], group, digits, factors=factors)
     _round(s, made, target)
     sums.stage.reduce = split_in_groups(s, [made.groups], [n // group for n in shared if n > group])
     terms = Stage("terms", "reduce", "add", made.sums, made.axes, [made.terms])
     codes = Stage(weights.name, "map", "", made.codes, weights.axes)
     tiled = tile_reader(s, replace(plan, weights=[codes]), target, may_write_lines=False)  # rows share codes
-    _sum_groups(s, plan, tiled, terms, codes, dot, together, target)
+    _sum_groups(s, plan, tiled, terms, codes, made, dot, together)
     parallelize_each(s, [o for o in tiled.parts[0].outer if o.parent is not None][:1], target)
 
 
 def _sum_groups(
-    s: Schedule, plan: GemmPlan, tiled: Tiled, terms: Stage, codes: Stage, dot: Dot, together: int, target: Target
+    s: Schedule, plan: GemmPlan, tiled: Tiled, terms: Stage, codes: Stage, made: Rounded, dot: Dot, together: int
 ) -> None:
     """Sums of groups in registers, which are added to those of the tile in memory."""
     lanes = plan.decision.tile.lanes
@@ -164,8 +170,10 @@ def _sum_groups(
         over = added[-1].add.outer[-1]
         groups.append(tile_sums(s, terms, over, plan.axes.tile, lanes, IN_REGISTERS, split.inner))
     panel = tiled.panel[-1] if tiled.panel else tiled.parts[0].outer[0]
-    dequantized = _codes_of_panel(s, groups, codes, panel, lanes, dot, together)
-    orders = [dequantized.loops, *([*o.add.outer, *o.add.tile] for o in added)]
+    dequantized, step = _codes_of_panel(s, groups, codes, panel, lanes, dot, together)
+    if made.columns is not None:
+        groups.append(_steps_of_panel(s, made.columns, panel, step, lanes))
+    orders = [dequantized.loops, *([*o.add.outer, *o.add.tile] for o in (*groups, *added))]
     pack_constants(s, orders, [dequantized], tiled.parts_of_panel, merged=True)
     s.simplify()
     for sums in (*groups, *added):
@@ -180,8 +188,9 @@ def _sum_groups(
 
 def _codes_of_panel(
     s: Schedule, sums: Sequence[TileSums], codes: Stage, panel: Op, lanes: int, dot: Dot, together: int
-) -> Dequantized:
-    """Codes of a panel in the order of the instruction: those of a step and a column together."""
+) -> tuple[Dequantized, Op]:
+    """Codes of a panel in the order of the instruction: those of a step and a column together; and the loop over
+    steps."""
     loads = [load for group in sums for load in loads_in(group.add.loops[0]) if load.operands[0] is codes.buffer]
     packing = Packing(((dot.group,), ()), (0, 2, 1))
     fill = s.pack(codes.buffer, panel, packing, only=loads).fill
@@ -194,10 +203,25 @@ def _codes_of_panel(
     if together > dot.group:  # all bytes of a word in one iteration
         s.unroll(s.split(step, together // dot.group).inner)
     if together == 1:
-        return Dequantized(vectors_of(s, loops, lanes), None)
+        return Dequantized(vectors_of(s, loops, lanes), None), step
     depth, *others = loops
     outer, taken = tile_loop(s, depth, min(together, dot.group))
-    return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together)
+    return Dequantized(vectors_of(s, [*outer, taken, *others], lanes), taken, together, together > PAIR), step
+
+
+def _steps_of_panel(s: Schedule, columns: Columns, panel: Op, step: Op, lanes: int) -> TileSums:
+    """The steps of a panel's groups, each before the codes of the group, and from the largest element of it."""
+    each = s.split(step, extent_of(step).value // extent_of(columns.step[0]).value).outer
+    inverted = s.compute_at(columns.inverses, each, space="reg", guard="loads")
+    made = s.compute_at(columns.steps, panel, guard="loads")
+    over, column = (made.copies[o] for o in columns.step)
+    g, j, k = columns.largest
+    stage = Stage("largest", "reduce", "max", columns.sizes, [g, j], [k])
+    largest = tile_sums(s, stage, over, (1,), lanes)
+    s.fuse(over, each)
+    for loops in ([column], [inverted.copies[o] for o in columns.inverse]):
+        mark(s, Nest([], vectors_of(s, loops, lanes)), clamped=False)
+    return largest
 
 
 def ask_for_next_rows(s: Schedule, part: Nest) -> None:

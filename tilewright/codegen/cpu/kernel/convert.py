@@ -17,7 +17,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import Sym
-from tilewright.loops.analysis.fields import JoinedFields, TakenField, field_of, fields_operand
+from tilewright.loops.analysis.fields import HALF_BITS, JoinedFields, TakenField, field_of, fields_operand
 from tilewright.target.target import Target
 
 
@@ -278,8 +278,6 @@ def packed_as(op: Op, values: Mapping[Value, Reg], indices: Indices, target: Tar
 
 
 # Halves of bytes
-
-HALF_BITS = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class _Kernel:
         self.keeps_denormals = keeps_denormals
         self.has_pairs = bool(kernel_info(func).inplace)
         rounds = target.rounds_to_bf16 and not (keeps_denormals and target.arch == "x86_64")
-        self.text = Text(target.scale, rounds_to_bf16=rounds, has_floats=has_floats)
+        self.text = Text(target.scale, fuses=target.has_fma, rounds_to_bf16=rounds, has_floats=has_floats)
         self.indices = Indices(self.text, mask_registers=target.has_mask_registers)
         self.memory = MemoryAccess(self.text, self.indices, target)
         self.checks = KernelChecks()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tilewright.codegen.cpu.kernel.lanes import register_type
 from tilewright.codegen.cpu.kernel.text import Number, Operand, Reg
+from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 
 
@@ -19,6 +20,27 @@ def intrinsic(name: str, x: Reg, *others: Operand) -> Reg:
 def fma(a: Reg, b: Operand, c: Operand) -> Reg:
     """a * b + c with one rounding."""
     return intrinsic("fma", a, b, c)
+
+
+def exact_fma(a: Reg, b: Operand, c: Operand) -> Reg:
+    """a * b + c with an exact product also where the machine does not fuse it with the sum: float32 in float64, and
+    float64 with factors in two parts (Dekker, 1971), of which one should be a whole number below 2^51. The sum is
+    rounded once where a and b cancel most of c."""
+    if a.text.fuses:
+        return fma(a, b, c)
+    b, c = a.like(b), a.like(c)
+    if a.dtype.bits == 32:
+        return (a.to(dt.f64) * b.to(dt.f64) + c.to(dt.f64)).to(a.dtype)
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    lost = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return (product + c) + lost
+
+
+def _halves(x: Reg) -> tuple[Reg, Reg]:
+    """A float64 as a sum of numbers of 26 and 27 bits."""
+    high = (x.bits & -(1 << 27)).as_float
+    return high, x - high
 
 
 def sqrt(x: Reg) -> Reg:

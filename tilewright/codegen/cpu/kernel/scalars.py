@@ -106,7 +106,9 @@ def _vector_math(name: str) -> Emit:
         symbol = vmath.vmath_symbol(name, x.dtype.name, x.lanes)
         if symbol not in text.functions:
             text.declarations.update(dict.fromkeys(vmath.vmath_declarations(name, x.dtype.name)))
-            text.functions[symbol] = vmath.vmath_function(name, x.dtype.name, x.lanes, text.scale)
+            text.functions[symbol] = vmath.vmath_function(
+                name, x.dtype.name, x.lanes, text.scale, fuses=text.fuses
+            )
         return text.call(x.dtype, x.lanes, symbol, *operands)
 
     return emit

@@ -21,15 +21,21 @@ class Text:
     """Lines of one function under construction, and the module-level text that it needs.
 
     `block` is the label of the block being written, for phi instructions; `scale` is the target's instruction for
-    vector math, `rounds_to_bf16` says whether it has one for that, and `has_floats` whether integers may be computed
-    with floats. `unfinished` writes what was put off until the block ends, or `finish` is called. Intrinsics need no
-    declaration.
+    vector math, `fuses` says whether it has fused multiply-adds, `rounds_to_bf16` whether it has an instruction for
+    that, and `has_floats` whether integers may be computed with floats. `unfinished` writes what was put off until the
+    block ends, or `finish` is called. Intrinsics need no declaration.
     """
 
     def __init__(
-        self, scale: Scale | None = None, *, rounds_to_bf16: bool = False, has_floats: bool = True
+        self,
+        scale: Scale | None = None,
+        *,
+        fuses: bool = True,
+        rounds_to_bf16: bool = False,
+        has_floats: bool = True,
     ) -> None:
         self.scale = scale
+        self.fuses = fuses
         self.rounds_to_bf16 = rounds_to_bf16
         self.has_floats = has_floats
         self.lines: list[str] = []

@@ -58,6 +58,10 @@ class ProgramFunction(ABC):
     def array(self, count: int) -> str:
         return self.code.alloca(f"[{max(count, 1)} x i64]", 8)
 
+    def stops(self) -> str:
+        """What stands at `stops` now."""
+        return self.code.emit("load atomic i32, ptr %stops monotonic, align 4")
+
     # Control
 
     def require(self, holds: str, otherwise: Callable[[], int | str]) -> None:

@@ -3,7 +3,8 @@
     i32 tw_plan(ptr in_shapes, ptr in_data, ptr dims, ptr out_shapes, ptr sizes)
     i32 tw_run(ptr call)
 
-The program's suffix ends both names. Both return 0 or the number (from 1) of an entry of the program's error table.
+The program's suffix ends both names. Both return 0 or the number (from 1) of an entry of the program's error table; a
+run -1 where the word at `stops` has changed since it began, at which it looks between two kernels.
 `sizes` receives the bytes of the arena and of one worker's scratch memory; `call` holds the pointers `CALL`.
 """
 
@@ -30,9 +31,10 @@ from tilewright.codegen.program import (
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
 from tilewright.ir.sym import Sym, sym, unbounded
+from tilewright.runtime.staged.frame import CANCELLED
 from tilewright.target.target import Target
 
-CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims")
+CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims", "stops")
 """What a run is given, in memory: to pass one pointer from Python takes a fourth of the time of seven."""
 
 
@@ -182,6 +184,7 @@ class _Run(_OfKernels):
         self.flush = flush  # bits to set among the floating-point modes
         self.profile = profile
         self.ticks = 0
+        self.is_first, self.looks = True, False
         self.bases: dict[tuple[str, int], str] = {}
         steps = [[program.step(op) for op in ops] for ops in _in_turn(program.main.body.ops)]
         words = max((3 + sum(len(s.buffers) + len(s.dims) + 1 for s in calls) for calls in steps), default=1)
@@ -192,17 +195,34 @@ class _Run(_OfKernels):
         for k, name in enumerate(CALL):
             self.code.line(f"%{name} = load ptr, ptr {self.word('%call', k)}, align 8")
         self.code.line(f"store i64 0, ptr {self.state}, align 8")
+        self.began, self.stopped = self.stops(), self.code.label("stopped")
         for k, dim in enumerate(self.program.dims):
             self.indices.bind(dim.var, self.indices.integer(self.read("%dims", k)))
         modes = self._set_modes()
         self.ops(self.program.main.body.ops)
-        if modes is not None:
-            self.code.line(f"call void @tw_set_float(i64 {modes})")
-        result = self.code.emit(f"load i32, ptr {self.state}, align 8")
-        self.code.line(f"ret i32 {result}")
+        self._leave(modes, self.code.emit(f"load i32, ptr {self.state}, align 8"))
+        if self.looks:
+            self.code.start(self.stopped)
+            self._leave(modes, str(CANCELLED))
         if self.profile:
             return self.define("tw_run_profiled", ["ptr %call", "ptr %ticks"])
         return self.define("tw_run", ["ptr %call"])
+
+    def _leave(self, modes: str | None, result: str) -> None:
+        """Return, with the floating-point modes of the caller."""
+        if modes is not None:
+            self.code.line(f"call void @tw_set_float(i64 {modes})")
+        self.code.line(f"ret i32 {result}")
+
+    def _look(self) -> None:
+        """Before each kernel but the first: end the run where somebody has asked for it."""
+        if self.is_first:
+            self.is_first = False
+            return
+        self.looks = True
+        go_on = self.code.label("go_on")
+        self.code.branch(self.code.emit(f"icmp eq i32 {self.stops()}, {self.began}"), go_on, self.stopped)
+        self.code.start(go_on)
 
     def ops(self, ops: Iterable[Op]) -> None:
         if self.profile:  # each call has its own time
@@ -211,11 +231,13 @@ class _Run(_OfKernels):
             return
         for k, together in enumerate(_in_turn(ops)):
             if _is_concurrent(together):
+                self._look()
                 self._concurrent(_concurrent_symbol(k, self.program), [self.program.step(op) for op in together])
             else:
                 super().ops(together)
 
     def call(self, op: Op) -> None:
+        self._look()
         self._step(self.program.step(op))
         if self.profile:
             self.ticks += 1

@@ -104,6 +104,8 @@ class _Block(ProgramFunction):
 
     def function(self, number: int, block: Block) -> str:
         """The one that runs a block."""
+        self.code.line(f"%stops = load ptr, ptr {self.at(frame.STOPS)}, align 8")
+        self.began = self.stops()
         self.ops(block.ops)
         self.code.line(f"ret i32 {frame.DONE}")
         return self.text(f"i32 @tw_steps_{number}{self.own.program.suffix}(ptr %frame) nounwind")
@@ -323,6 +325,7 @@ class _Block(ProgramFunction):
 
     def call(self, op: Op) -> None:
         t, form = self.code, self.own.parts[op.attrs["part"]]
+        self.require(t.emit(f"icmp eq i32 {self.stops()}, {self.began}"), lambda: frame.CANCELLED)
         self.put(str(form.number), frame.PART)
         inputs, outputs = self.array(len(form.inputs)), self.array(len(form.outputs))
         self.take_inputs(op, form, inputs)
@@ -337,9 +340,9 @@ class _Block(ProgramFunction):
         for word, needed in ((frame.ARENA, arena), (frame.SCRATCH, scratch)):
             self.fail_unless(t.emit(f"call i1 @tw_reserve(ptr {self.at(word)}, i64 {needed})"), frame.NO_MEMORY)
         memory = (self.of_frame(frame.ARENA, "ptr"), self.of_frame(frame.SCRATCH, "ptr"))
-        call = self.array(7)
+        call = self.array(8)
         pool, constants = self.of_frame(frame.POOL, "ptr"), self.of_part(form, frame.CONSTANTS)
-        for k, pointer in enumerate((pool, inputs, outputs, constants, *memory, dims)):
+        for k, pointer in enumerate((pool, inputs, outputs, constants, *memory, dims, "%stops")):
             self.write(pointer, call, k, "ptr")
         self.checked_call(t.emit(f"call i32 {self.of_part(form, frame.RUN)}(ptr {call})"))
 

@@ -32,7 +32,8 @@ never makes a job late by the time it takes to wake (about 0.05 to 0.6 ms on a v
 compare-and-swap, and the job is only read after a successful claim, so a late worker never sees the fields of a job
 that is being replaced. Sleep is a state of the same word: the offer itself tells the forker whom it has to wake.
 
-Two callers at once: the second finds the pool busy and runs all of its range itself.
+Two callers at once: the second finds the pool busy and runs all of its range itself. Models share pools, whichever
+model's code has made one: what the types below say belongs to the format of artefacts (`container.FORMAT`).
 Workers take over the floating-point environment of the caller, so that a host that flushes denormals gets the
 same bits from every thread. Signals stay with the host's own threads, apart from those of faults.
 """

@@ -27,6 +27,8 @@ class _System:
 
 _LINUX = _System(monotonic_clock=1, set_mask=2, fault_signals=(4, 7, 8, 11))
 _DARWIN = _System(monotonic_clock=6, set_mask=3, fault_signals=(4, 10, 8, 11))
+_WINDOWS = _System(monotonic_clock=1, set_mask=0, fault_signals=())
+"""What is called as in POSIX there is brought by the library that the code is exported to (`exporters/library`)."""
 
 _FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "s390x": 238}
 _SUPPORTED = f"models run on Linux and macOS, on {', '.join(_FUTEX_NUMBER)}; on Windows inside of WSL"
@@ -42,8 +44,8 @@ def platform_ir(triple: str) -> str:
         _relax(arch),
         float_modes(triple),
         clock_ir(triple),
-        _signals(system),
-        _sleep(arch) if linux else _SLEEP_DARWIN,
+        _NO_SIGNALS if system is _WINDOWS else _signals(system),
+        _sleep(arch) if linux else _SLEEP_WINDOWS if system is _WINDOWS else _SLEEP_DARWIN,
         _pin(arch) if linux else _PIN_NOWHERE,
     ]
     return "\n".join(parts)
@@ -74,6 +76,8 @@ def _system(triple: str) -> _System:
         return _LINUX
     if "darwin" in triple or "macos" in triple:
         return _DARWIN
+    if triple.endswith("windows-gnu"):
+        return _WINDOWS
     raise TargetError(f"no code can be made for the operating system of {triple}", hint=_SUPPORTED)
 
 
@@ -168,6 +172,29 @@ define internal void @tw_wake(ptr %state) nounwind {{
   ret void
 }}
 """
+
+_SLEEP_WINDOWS = f"""
+declare void @tw_os_wait(ptr, i32)
+declare void @tw_os_wake(ptr)
+define internal void @tw_sleep(ptr %state) nounwind {{
+  call void @tw_os_wait(ptr %state, i32 {ASLEEP})
+  ret void
+}}
+define internal void @tw_wake(ptr %state) nounwind {{
+  call void @tw_os_wake(ptr %state)
+  ret void
+}}
+"""
+
+_NO_SIGNALS = """
+define internal void @tw_block_signals(ptr %old) nounwind {
+  ret void
+}
+define internal void @tw_restore_signals(ptr %old) nounwind {
+  ret void
+}
+"""
+
 
 def _pin(arch: str) -> str:
     """`tw_pin` on Linux: a set of CPUs is words of 64 bits."""

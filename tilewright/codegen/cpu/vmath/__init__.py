@@ -1,7 +1,8 @@
 """Vector math: elementary functions as LLVM IR text for any number of lanes.
 
 The text uses generic LLVM instructions and intrinsics, so that every target takes it, and the target's own only
-where it is told of them; on a target without fused multiply-add the numbers are the same and the speed is poor.
+where it is told of them. On a target without fused multiply-add, products are rounded before they are added, but where
+an algorithm needs them exactly: results differ by rounding, within the same bounds.
 Both precisions are computed here, but for a few functions, and circular ones of huge numbers, in double precision,
 which the platform's math library computes lane by lane.
 """
@@ -54,19 +55,22 @@ def vmath_symbol(name: str, dtype: str, lanes: int) -> str:
     return f"tw_{name}_{dtype}x{lanes}"
 
 
-def vmath_function(name: str, dtype: str, lanes: int, scale: Scale | None = None) -> str:
+def vmath_function(
+    name: str, dtype: str, lanes: int, scale: Scale | None = None, *, fuses: bool = True
+) -> str:
     """The text of an internal, always inlined function on vectors of `lanes` elements (one lane: on scalars).
 
-    The arguments and the result have the same type. `scale` is what the target has to multiply by powers of two;
-    results may differ by whether it has, never by the lanes. The text may hold helper functions, named after the
-    symbol, and needs the declarations of `vmath_declarations` in its module. It is the same at every call.
+    The arguments and the result have the same type. `scale` is what the target has to multiply by powers of two, and
+    `fuses` says whether it has fused multiply-adds; results may differ by these, never by the lanes. The text may hold
+    helper functions, named after the symbol, and needs the declarations of `vmath_declarations` in its module. It is
+    the same at every call.
     """
     function = _function(name, dtype)
     if lanes < 1:
         raise InternalError(
             f"vector math function {name} cannot have {lanes} lanes", hint="ask for 1 or more"
         )
-    return function_text(function, vmath_symbol(name, dtype, lanes), dtype, lanes, scale)
+    return function_text(function, vmath_symbol(name, dtype, lanes), dtype, lanes, scale, fuses)
 
 
 def vmath_declarations(name: str, dtype: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.kernel.functions import absolute, copysign, fma, intrinsic
+from tilewright.codegen.cpu.kernel.functions import absolute, copysign, exact_fma, intrinsic
 from tilewright.codegen.cpu.kernel.text import Reg
 
 
@@ -15,12 +15,12 @@ def rem(x: Reg, y: Reg) -> Reg:
     """x - y * trunc(x / y), where |x / y| is a number that is not large.
 
     The quotient, rounded, is never below the exact one's whole part, and at most one above it, as its whole part is a
-    number of this precision. What is left is a multiple of y's last place below |y|, so that the fused multiply-add
-    rounds nothing, and neither does adding |y| where it is negative.
+    number of this precision. What is left is a multiple of y's last place below |y|, so that subtracting
+    the product rounds nothing, and neither does adding |y| where it is negative.
     """
     numerator, divisor = absolute(x), absolute(y)
     quotient = intrinsic("trunc", numerator / divisor)
-    left = fma(-quotient, divisor, numerator)
+    left = exact_fma(-quotient, divisor, numerator)
     left = (left < 0.0).select(left + divisor, left)
     return (numerator < divisor).select(x, copysign(left, x))
 

@@ -14,10 +14,12 @@ from tilewright.target.scale import Scale
 _ARGUMENTS = ("x", "y")
 
 
-def function_text(function: Function, symbol: str, dtype: str, lanes: int, scale: Scale | None) -> str:
+def function_text(
+    function: Function, symbol: str, dtype: str, lanes: int, scale: Scale | None, fuses: bool
+) -> str:
     """The definition of `symbol` on `lanes` elements of `dtype`, after those of its helpers."""
     element = BY_NAME[dtype]
-    text = Text(scale)
+    text = Text(scale, fuses=fuses)
     names = _ARGUMENTS[: function.arity]
     arguments = [text.named(f"%{name}", element, lanes) for name in names]
     result = function.build(*arguments)

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from tilewright.codegen.cpu.kernel.functions import absolute, copysign, fma, polynomial, sqrt
+from tilewright.codegen.cpu.kernel.functions import absolute, copysign, exact_fma, fma, polynomial, sqrt
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
@@ -49,7 +49,7 @@ def _quadrant(x: Reg) -> tuple[Reg, Reg]:
     n = shifted - ROUND
     r = x
     for part in HALF_PI:
-        r = fma(n, -part, r)
+        r = exact_fma(n, -part, r)
     return shifted.bits, r
 
 
@@ -82,13 +82,13 @@ def _cos_of(r: Reg) -> Reg:
     return fma(polynomial(square, COS_TAIL), square * square, fma(square, -0.5, 1.0))
 
 
-def _sine_of_quadrant(q: Reg, r: Reg) -> Reg:
+def sine_of_quadrant(q: Reg, r: Reg) -> Reg:
     """sin(q pi/2 + r): odd quadrants take the cosine, the upper two the other sign."""
     value = (q & 1).equals(0).select(_sin_of(r), _cos_of(r))
     return (value.bits ^ ((q & 2) << 30)).as_float
 
 
-def _tangent_of_quadrant(q: Reg, r: Reg) -> Reg:
+def tangent_of_quadrant(q: Reg, r: Reg) -> Reg:
     """tan(q pi/2 + r): sin/cos in even quadrants, -cos/sin in odd ones."""
     even = (q & 1).equals(0)
     sine, cosine = _sin_of(r), _cos_of(r)
@@ -102,34 +102,34 @@ def _keep_zero(x: Reg, result: Reg) -> Reg:
 
 def sin(x: Reg) -> Reg:
     """Sine for |x| < FAR_ARGUMENT."""
-    return _keep_zero(x, _sine_of_quadrant(*_quadrant(x)))
+    return _keep_zero(x, sine_of_quadrant(*_quadrant(x)))
 
 
 def far_sin(x: Reg) -> Reg:
     """Sine of one number from FAR_ARGUMENT on."""
-    return _sine_of_quadrant(*_far_quadrant(x))
+    return sine_of_quadrant(*_far_quadrant(x))
 
 
 def cos(x: Reg) -> Reg:
     """Cosine for |x| < FAR_ARGUMENT."""
     q, r = _quadrant(x)
-    return _sine_of_quadrant(q + 1, r)
+    return sine_of_quadrant(q + 1, r)
 
 
 def far_cos(x: Reg) -> Reg:
     """Cosine of one number from FAR_ARGUMENT on."""
     q, r = _far_quadrant(x)
-    return _sine_of_quadrant(q + 1, r)
+    return sine_of_quadrant(q + 1, r)
 
 
 def tan(x: Reg) -> Reg:
     """Tangent for |x| < FAR_ARGUMENT."""
-    return _keep_zero(x, _tangent_of_quadrant(*_quadrant(x)))
+    return _keep_zero(x, tangent_of_quadrant(*_quadrant(x)))
 
 
 def far_tan(x: Reg) -> Reg:
     """Tangent of one number from FAR_ARGUMENT on."""
-    return _tangent_of_quadrant(*_far_quadrant(x))
+    return tangent_of_quadrant(*_far_quadrant(x))
 
 
 def atan(x: Reg) -> Reg:

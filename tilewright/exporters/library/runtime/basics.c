@@ -5,16 +5,22 @@
 #include <cpuid.h>
 #endif
 
+/* TW_PORTABLE: on nothing but standard C. */
+#if defined(TW_FREESTANDING) || defined(TW_PORTABLE)
+#define TW_ONE_THREAD
+#endif
+
 #define ALIGNMENT 64
 #define COUNT(n) ((n) ? (n) : 1)
 
 /* Words of the frame of native steps: see the interface of compiled programs. */
 enum { FRAME_POOL, FRAME_THREADS, FRAME_POLL, FRAME_INTERVAL, FRAME_NEXT_POLL, FRAME_LOOP, FRAME_TRIP, FRAME_PART = 11,
-       FRAME_CODE = 12 };
+       FRAME_CODE = 12, FRAME_STOPS = 13 };
 enum { SLOT_DATA, SLOT_BLOCK, SLOT_FREE, SLOT_DIMS };
 enum { STEPS_DONE, STEPS_PART_FAILED, STEPS_MISFIT, STEPS_STOPPED, STEPS_NO_MEMORY, STEPS_ROWS_DIFFER,
        STEPS_OUT_OF_RANGE };
 #define POLL_NS 10000000
+#define CANCELLED (-1) /* what code returns when the word at `stops` has changed */
 
 typedef struct text {
   size_t length;
@@ -36,7 +42,8 @@ struct model_model {
   int is_planned;
   size_t current; /* the program that runs for the last shapes */
   size_t arena, scratch;
-  word call[7];
+  word call[8];
+  _Atomic uint32_t stops;
   word *in_data, *out_data;
   int64_t *in_shapes, *out_shapes, *planned_shapes;
   int64_t *dims;
@@ -46,7 +53,7 @@ struct model_model {
   void **given;      /* memory of the model that outputs of the last run got */
   int states_lost;   /* a run failed while it wrote states in place */
 #ifndef TW_FREESTANDING
-  atomic_flag busy;
+  atomic_uint busy; /* 0, or 1 more than the forks of the process in which a thread is using it */
 #endif
 };
 
@@ -57,7 +64,9 @@ static model_model *running;
 #endif
 #else
 static _Thread_local text last_error;
+#if HAS_STEPS
 static _Thread_local model_model *running;
+#endif
 #endif
 
 /* Errors */

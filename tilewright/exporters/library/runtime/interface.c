@@ -9,8 +9,8 @@ static tw_status unknown_size(text *error) {
 tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *outputs, size_t output_count,
                      int32_t threads, tw_needs *needs) {
   text *error = &last_error;
-  int64_t in_shapes[COUNT(INPUT_AXES)], out_shapes[COUNT(OUTPUT_AXES)], dims[COUNT(MOST_DIMS)], found[2];
-  word in_data[COUNT(INPUTS + STATES)];
+  int64_t in_shapes[COUNT(INPUT_AXES)] = {0}, out_shapes[COUNT(OUTPUT_AXES)], dims[COUNT(MOST_DIMS)], found[2];
+  word in_data[COUNT(INPUTS + STATES)] = {{0}};
   size_t sizes[COUNT(OUTPUTS)], number;
   model_model measured;
   if (!needs) return failed(error, TW_BAD_ARGUMENT, "needs is null");
@@ -22,8 +22,8 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   needs->total = aligned(needs->model) + ALIGNMENT;
   number = choose(inputs);
   if (programs[number].steps) return unknown_size(error);
-  for (size_t k = 0; k < INPUTS; k++) in_data[k].at = inputs[k].data;
-  for (size_t k = 0; k < STATES; k++) {
+  for (size_t k = 0; k != INPUTS; k++) in_data[k].at = inputs[k].data;
+  for (size_t k = 0; k != STATES; k++) {
     in_data[INPUTS + k].at = (void *)(uintptr_t)first_of(k);
     if (PLAN_READS_DATA && !in_data[INPUTS + k].at)
       return failed(error, TW_UNKNOWN_SIZE, "sizes follow from a state whose first value is in the file of weights");
@@ -37,7 +37,7 @@ tw_status model_plan(const tw_tensor *inputs, size_t input_count, tw_tensor *out
   size_t total = ALIGNMENT;
   int fits = add(&total, needs->model) && add(&total, needs->arena);
   for (int32_t k = 0; fits && k < threads; k++) fits = add(&total, needs->scratch);
-  for (size_t k = 0; fits && k < OUTPUTS; k++) {
+  for (size_t k = 0; fits && k != OUTPUTS; k++) {
     fits = add(&needs->outputs, sizes[k]);
   }
   if (!fits || !add(&total, needs->outputs)) return failed(error, TW_NO_MEMORY, "the memory needed is out of range");
@@ -62,8 +62,9 @@ static tw_status begin(model_model *model, text *error) {
   model->call[2].at = model->out_data;
   model->call[3].at = (void *)(uintptr_t)model->weights;
   model->call[6].at = model->dims;
+  model->call[7].at = (void *)&model->stops;
   fill_states(model);
-#ifndef TW_FREESTANDING
+#ifndef TW_ONE_THREAD
   watch_forks();
   model->forks = atomic_load(&forks);
   if (model->threads > 1) {
@@ -91,12 +92,14 @@ tw_status model_create(const tw_options *given, model_model **made) {
     return failed(error, TW_BAD_ARGUMENT, "threads are from 1 to 1024, or 0 for all");
   size_t bytes = lay_out(&measured, NULL);
   unsigned char *base, *end = NULL;
-#ifdef TW_FREESTANDING
+#ifdef TW_ONE_THREAD
   if (options.threads > 1) return failed(error, TW_BAD_ARGUMENT, "this library has one thread");
-  if (!options.memory) return failed(error, TW_BAD_ARGUMENT, "this library needs memory of the caller");
   options.threads = 1;
 #else
   if (!options.threads) options.threads = usable_cpus();
+#endif
+#ifdef TW_FREESTANDING
+  if (!options.memory) return failed(error, TW_BAD_ARGUMENT, "this library needs memory of the caller");
 #endif
   if (options.memory) {
     base = (unsigned char *)(((uintptr_t)options.memory + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
@@ -127,7 +130,7 @@ tw_status model_create(const tw_options *given, model_model **made) {
     model->work_bytes = (size_t)(end - base) - bytes;
   }
 #ifndef TW_FREESTANDING
-  atomic_flag_clear(&model->busy);
+  atomic_init(&model->busy, 0);
 #endif
   tw_status status = begin(model, error);
   if (status) {
@@ -143,7 +146,7 @@ static tw_status run(model_model *model, const tw_tensor *inputs, size_t input_c
   tw_status status = check_counts(output_count, outputs, &model->error);
   if (!status) status = check_inputs(inputs, input_count, 1, model->in_shapes, &model->error);
   if (status) return status;
-#ifndef TW_FREESTANDING
+#ifndef TW_ONE_THREAD
   if (model->forks != atomic_load(&forks)) { /* the threads of the pool stayed with the parent */
     model->forks = atomic_load(&forks);
     if (model->pool) model->pool = model_tw_pool_create(model->threads, NULL, TW_SPIN_NS);
@@ -152,7 +155,7 @@ static tw_status run(model_model *model, const tw_tensor *inputs, size_t input_c
 #endif
   if (model->states_lost)
     return failed(&model->error, TW_FAILED, "the states are lost, as a run failed while it wrote them: reset the model");
-  for (size_t k = 0; k < OUTPUTS; k++)
+  for (size_t k = 0; k != OUTPUTS; k++)
     if (outputs[k].data == model->given[k]) outputs[k].data = NULL;
   size_t number = choose(inputs);
   status = run_program(model, inputs, outputs, number);
@@ -161,13 +164,32 @@ static tw_status run(model_model *model, const tw_tensor *inputs, size_t input_c
   return status;
 }
 
+#ifndef TW_FREESTANDING
+/* In a forked child: a thread of the parent was using the model, and left it half way. What it had is not freed, as
+   nobody knows what of it is whole. */
+static void abandon(model_model *model) {
+  lay_out(model, (unsigned char *)model);
+  model->is_planned = 0;
+  model->frame_program = PROGRAMS;
+  model->states_lost = STATES > 0;
+  if (model->options.memory) return;
+  forget_given(model);
+  model->work = NULL;
+  model->work_bytes = 0;
+}
+#endif
+
 /* What is busy says so by the status alone: its text would be written beside the other thread's. */
 static int enter(model_model *model) {
 #ifdef TW_FREESTANDING
   (void)model;
   return 1;
 #else
-  return !atomic_flag_test_and_set_explicit(&model->busy, memory_order_acquire);
+  unsigned own = atomic_load(&forks) + 1, found = 0;
+  while (!atomic_compare_exchange_weak_explicit(&model->busy, &found, own, memory_order_acquire, memory_order_relaxed))
+    if (found == own) return 0;
+  if (found) abandon(model);
+  return 1;
 #endif
 }
 
@@ -175,7 +197,7 @@ static tw_status leave(model_model *model, tw_status status) {
 #ifdef TW_FREESTANDING
   (void)model;
 #else
-  atomic_flag_clear_explicit(&model->busy, memory_order_release);
+  atomic_store_explicit(&model->busy, 0, memory_order_release);
 #endif
   return status;
 }
@@ -187,8 +209,12 @@ tw_status model_run(model_model *model, const tw_tensor *inputs, size_t input_co
   return leave(model, run(model, inputs, input_count, outputs, output_count));
 }
 
+void model_cancel(model_model *model) {
+  if (model) model->stops++;
+}
+
 static tw_status describe_state(model_model *model, size_t index, tw_tensor *state) {
-  if (index >= STATES || !state) return failed(&model->error, TW_BAD_ARGUMENT, "there is no such state");
+  if (!STATES || index > COUNT(STATES) - 1 || !state) return failed(&model->error, TW_BAD_ARGUMENT, "there is no such state");
   const tw_tensor_info *info = state_infos + index;
   *state = (tw_tensor){model->state[index], states[index].bytes, info->dtype, info->rank, {0}};
   for (int32_t axis = 0; axis < info->rank; axis++) state->shape[axis] = info->shape[axis];
@@ -212,18 +238,28 @@ const char *model_error(const model_model *model) { return model ? model->error.
 
 void model_destroy(model_model *model) {
   if (!model) return;
+#ifndef TW_FREESTANDING
+  unsigned user = atomic_load(&model->busy);
+  if (user && user != atomic_load(&forks) + 1) abandon(model);
+#endif
 #if HAS_STEPS
   leave_frame(model);
 #endif
-#ifndef TW_FREESTANDING
+#ifndef TW_ONE_THREAD
   if (model->pool && model->forks == atomic_load(&forks)) model_tw_pool_destroy(model->pool);
+#endif
+#if defined(TW_PORTABLE) && !defined(TW_FREESTANDING)
+  free(model->mapped);
+#elif !defined(TW_FREESTANDING)
   if (model->mapped) munmap(model->mapped, model->mapped_bytes);
+#endif
+#ifndef TW_FREESTANDING
   if (!model->options.memory) free(model->work);
   free(model->own);
 #endif
 }
 
-#ifdef TW_FREESTANDING
+#if defined(TW_FREESTANDING) && !defined(TW_PORTABLE)
 /* One thread runs all of a parallel loop. */
 void model_tw_parallel(void *pool, void (*fn)(void *, int64_t, int64_t, int64_t), void *args, int64_t n) {
   (void)pool;

@@ -1,6 +1,22 @@
 /* What the C library gives */
 
+#if defined(TW_PORTABLE) && !defined(TW_FREESTANDING)
+static void *block(size_t bytes) { return aligned_alloc(ALIGNMENT, aligned(COUNT(bytes))); }
+#elif !defined(TW_FREESTANDING)
+static void *block(size_t bytes) {
+  void *found;
+  return posix_memalign(&found, ALIGNMENT, COUNT(bytes)) ? NULL : found;
+}
+#endif
+
 #ifndef TW_FREESTANDING
+static void *zeroed(size_t bytes, void **base) {
+  *base = bytes > SIZE_MAX - ALIGNMENT ? NULL : calloc(1, bytes + ALIGNMENT);
+  return *base ? (void *)(((uintptr_t)*base + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT) : NULL;
+}
+#endif
+
+#ifndef TW_ONE_THREAD
 static atomic_uint forks;
 
 static void count_fork(void) { atomic_fetch_add(&forks, 1); }
@@ -8,11 +24,6 @@ static void count_fork(void) { atomic_fetch_add(&forks, 1); }
 static void watch_forks(void) {
   static atomic_flag is_watched = ATOMIC_FLAG_INIT;
   if (!atomic_flag_test_and_set(&is_watched)) pthread_atfork(NULL, NULL, count_fork);
-}
-
-static void *zeroed(size_t bytes, void **base) {
-  *base = bytes > SIZE_MAX - ALIGNMENT ? NULL : calloc(1, bytes + ALIGNMENT);
-  return *base ? (void *)(((uintptr_t)*base + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT) : NULL;
 }
 
 static long quota_of(const char *path) {
@@ -164,6 +175,11 @@ static const char *missing_feature(void) {
 
 /* Weights */
 
+#ifndef TW_WEIGHTS
+extern const unsigned char model_weights[];
+#define TW_WEIGHTS model_weights
+#endif
+
 #if TW_WEIGHTS_BYTES == 0
 static tw_status find_weights(model_model *model, text *error) {
   static const _Alignas(ALIGNMENT) unsigned char none[ALIGNMENT];
@@ -172,10 +188,9 @@ static tw_status find_weights(model_model *model, text *error) {
   return TW_OK;
 }
 #elif !defined(TW_WEIGHTS_BESIDE)
-extern const unsigned char model_weights[];
 static tw_status find_weights(model_model *model, text *error) {
   (void)error;
-  model->weights = model_weights;
+  model->weights = TW_WEIGHTS;
   return TW_OK;
 }
 #else
@@ -206,6 +221,35 @@ static tw_status bad_weights(text *error, const char *path, const char *words) {
   return TW_BAD_WEIGHTS;
 }
 
+static tw_status check_weights(model_model *model, const void *header, const char *path, text *error) {
+  if (memcmp(header, weights_header, sizeof weights_header)) return bad_weights(error, path, " is that of another model");
+  if (model->options.check_weights && crc32_of(model->weights, TW_WEIGHTS_BYTES) != TW_WEIGHTS_SUM)
+    return bad_weights(error, path, " is damaged");
+  return TW_OK;
+}
+
+#ifdef TW_PORTABLE
+/* The file is read. Its name is relative to the folder that the program runs in, and its numbers are little-endian. */
+static tw_status find_weights(model_model *model, text *error) {
+  static const uint16_t one = 1;
+  const char *path = model->options.weights ? model->options.weights : TW_WEIGHTS_BESIDE;
+  unsigned char header[WEIGHTS_AT];
+  if (!*(const unsigned char *)&one) return bad_weights(error, path, " is for little-endian machines");
+  FILE *file = fopen(path, "rb");
+  if (!file) return bad_weights(error, path, " cannot be opened");
+  unsigned char *at = model->mapped = block(TW_WEIGHTS_BYTES);
+  if (!at) {
+    fclose(file);
+    return failed(error, TW_NO_MEMORY, "no memory for the weights");
+  }
+  const int is_whole = fread(header, 1, WEIGHTS_AT, file) == WEIGHTS_AT &&
+                       fread(at, 1, TW_WEIGHTS_BYTES, file) == TW_WEIGHTS_BYTES && fgetc(file) == EOF;
+  fclose(file);
+  if (!is_whole) return bad_weights(error, path, " is cut off, or of another model");
+  model->weights = at;
+  return check_weights(model, header, path, error);
+}
+#else
 /* The file that was exported with the library, in the same folder. */
 static const char *path_beside(char *path, size_t most) {
   Dl_info found;
@@ -234,9 +278,7 @@ static tw_status find_weights(model_model *model, text *error) {
   model->mapped = at;
   model->mapped_bytes = bytes;
   model->weights = (const unsigned char *)at + WEIGHTS_AT;
-  if (memcmp(at, weights_header, sizeof weights_header)) return bad_weights(error, path, " is that of another model");
-  if (model->options.check_weights && crc32_of(model->weights, TW_WEIGHTS_BYTES) != TW_WEIGHTS_SUM)
-    return bad_weights(error, path, " is damaged");
-  return TW_OK;
+  return check_weights(model, at, path, error);
 }
+#endif
 #endif

@@ -26,7 +26,7 @@ typedef enum tw_status {
   TW_BAD_WEIGHTS = 5,   /* a file of weights that is missing, cut off, damaged or another model's */
   TW_WRONG_CPU = 6,     /* the CPU lacks instructions that the code has */
   TW_BUSY = 7,          /* the model is running in another thread */
-  TW_STOPPED = 8,       /* the function `proceed` ended the run */
+  TW_STOPPED = 8,       /* the function `proceed`, or model_cancel, ended the run */
   TW_UNKNOWN_SIZE = 9   /* sizes that follow from values are known after a run alone */
 } tw_status;
 
@@ -107,6 +107,10 @@ TW_PUBLIC tw_status model_create(const tw_options *options, model_model **made);
    before in memory of the model. When the shapes are those of the run before, nothing is allocated. */
 TW_PUBLIC tw_status model_run(model_model *model, const tw_tensor *inputs, size_t input_count, tw_tensor *outputs,
                               size_t output_count);
+
+/* End the run that is in progress, before its next kernel: it gives TW_STOPPED. Any thread may call this, and a handler of
+   signals; where no run is in progress it does nothing. */
+TW_PUBLIC void model_cancel(model_model *model);
 
 /* The memory in which a state is between two runs; it may be read and written until the next run. */
 TW_PUBLIC tw_status model_state(model_model *model, size_t index, tw_tensor *state);

@@ -3,7 +3,7 @@ static const void *first_of(size_t number) {
   static const _Alignas(ALIGNMENT) unsigned char zeros[ALIGNMENT];
   if (states[number].initial < 0) return zeros;
 #if TW_WEIGHTS_BYTES && !defined(TW_WEIGHTS_BESIDE)
-  return model_weights + states[number].initial;
+  return TW_WEIGHTS + states[number].initial;
 #else
   return NULL;
 #endif
@@ -29,7 +29,7 @@ static size_t lay_out(model_model *model, unsigned char *base) {
   model->state = take(base, &at, sizeof(void *) * STATES);
   model->state_beside = take(base, &at, sizeof(void *) * STATES);
   model->given = take(base, &at, sizeof(void *) * OUTPUTS);
-  for (size_t k = 0; k < STATES; k++) {
+  for (size_t k = 0; k != STATES; k++) {
     void *memory = take(base, &at, states[k].bytes);
     void *beside = states[k].has_beside ? take(base, &at, states[k].bytes) : NULL;
     if (base) model->state[k] = memory, model->state_beside[k] = beside;
@@ -38,7 +38,7 @@ static size_t lay_out(model_model *model, unsigned char *base) {
 }
 
 static void fill_states(model_model *model) {
-  for (size_t k = 0; k < STATES; k++) {
+  for (size_t k = 0; k != STATES; k++) {
     if (states[k].initial < 0)
       memset(model->state[k], 0, states[k].bytes);
     else
@@ -50,6 +50,7 @@ static void fill_states(model_model *model) {
 /* Programs and plans */
 
 static tw_status failed_program(text *error, const failure *failures, int32_t count, int32_t code) {
+  if (code == CANCELLED) return failed(error, TW_STOPPED, "the run was cancelled");
   if (code < 1 || code > count) return failed(error, TW_FAILED, "the model failed with an unknown code");
   return failed(error, failures[code - 1].status, failures[code - 1].message);
 }
@@ -65,7 +66,7 @@ static tw_status check_inputs(const tw_tensor *inputs, size_t count, int need_da
     return TW_BAD_ARGUMENT;
   }
   if (count && !inputs) return failed(error, TW_BAD_ARGUMENT, "inputs are null");
-  for (size_t k = 0; k < INPUTS; k++) {
+  for (size_t k = 0; k != INPUTS; k++) {
     const tw_tensor *given = inputs + k;
     const tw_tensor_info *info = input_infos + k;
     size_t bytes;
@@ -119,7 +120,7 @@ static tw_status plan(const program *of, const int64_t *in_shapes, const word *i
   if (!of->plan) {
     size_t at = 0;
     for (int32_t k = 0; k < of->dims_count; k++) dims[k] = of->dims[k];
-    for (size_t k = 0; k < OUTPUTS; k++) {
+    for (size_t k = 0; k != OUTPUTS; k++) {
       for (int32_t axis = 0; axis < output_infos[k].rank; axis++) out_shapes[at++] = of->output_dims[k][axis];
       if (is_complex(output_infos[k].dtype)) out_shapes[at++] = 2;
     }
@@ -145,7 +146,7 @@ static tw_status plan_any(size_t *number, const int64_t *in_shapes, const word *
 }
 
 static tw_status describe_outputs(tw_tensor *outputs, const int64_t *flat, size_t *sizes, text *error) {
-  for (size_t k = 0; k < OUTPUTS; k++) {
+  for (size_t k = 0; k != OUTPUTS; k++) {
     const tw_tensor_info *info = output_infos + k;
     outputs[k].dtype = info->dtype;
     outputs[k].rank = info->rank;
@@ -186,7 +187,7 @@ static tw_status no_memory(text *error, size_t bytes) {
 #if !defined(TW_FREESTANDING) || HAS_STEPS
 /* Memory that is freed may be the caller's next. */
 static void forget_given(model_model *model) {
-  for (size_t k = 0; k < OUTPUTS; k++) model->given[k] = NULL;
+  for (size_t k = 0; k != OUTPUTS; k++) model->given[k] = NULL;
 }
 #endif
 
@@ -201,10 +202,8 @@ static tw_status reserve(model_model *model, size_t bytes) {
   forget_given(model);
   model->work = NULL;
   model->work_bytes = 0;
-  if (bytes > PTRDIFF_MAX || posix_memalign(&model->work, ALIGNMENT, bytes)) {
-    model->work = NULL;
-    return no_memory(&model->error, bytes);
-  }
+  model->work = bytes > PTRDIFF_MAX ? NULL : block(bytes);
+  if (!model->work) return no_memory(&model->error, bytes);
   model->work_bytes = bytes;
   return TW_OK;
 #endif
@@ -221,7 +220,7 @@ static int overlap(const void *one, size_t bytes, const void *other, size_t more
 
 /* Inputs that lie in memory which the run writes: outputs of the run before. */
 static tw_status check_apart(model_model *model, const tw_tensor *inputs, const void *memory, size_t bytes) {
-  for (size_t k = 0; k < INPUTS; k++)
+  for (size_t k = 0; k != INPUTS; k++)
     if (overlap(inputs[k].data, input_bytes(inputs + k), memory, bytes))
       return wrong_tensor(&model->error, "input", input_infos + k,
                           "lies in memory of the model, which is an output's until this run: copy it");
@@ -231,13 +230,13 @@ static tw_status check_apart(model_model *model, const tw_tensor *inputs, const 
 /* Outputs in memory of the caller have room, and overlap neither inputs, each other, nor the model's own memory. */
 static tw_status check_outputs(model_model *model, const tw_tensor *inputs, const tw_tensor *outputs,
                                const size_t *sizes) {
-  for (size_t k = 0; k < OUTPUTS; k++) {
+  for (size_t k = 0; k != OUTPUTS; k++) {
     const char *words = NULL;
     if (!outputs[k].data) continue;
     if (outputs[k].bytes < sizes[k]) words = "has less memory than its shape needs";
     if ((uintptr_t)outputs[k].data % element_alignment(outputs[k].dtype)) words = "is not aligned to an element";
     if (overlap(outputs[k].data, sizes[k], model->work, model->work_bytes)) words = "lies in memory of the model";
-    for (size_t n = 0; !words && n < INPUTS; n++)
+    for (size_t n = 0; !words && n != INPUTS; n++)
       if (overlap(outputs[k].data, sizes[k], inputs[n].data, input_bytes(inputs + n))) words = "overlaps an input";
     for (size_t n = 0; !words && n < k; n++)
       if (overlap(outputs[k].data, sizes[k], outputs[n].data, sizes[n])) words = "overlaps another output";
@@ -253,14 +252,14 @@ static tw_status give_outputs(model_model *model, tw_tensor *outputs, const size
   for (int32_t k = 0; k < model->threads; k++)
     if (!add(&bytes, model->scratch)) return no_memory(error, SIZE_MAX / 2);
   size_t first = bytes;
-  for (size_t k = 0; k < OUTPUTS; k++)
+  for (size_t k = 0; k != OUTPUTS; k++)
     if (!outputs[k].data && !add(&bytes, sizes[k])) return no_memory(error, SIZE_MAX / 2);
   tw_status status = reserve(model, bytes);
   if (status) return status;
   unsigned char *work = model->work;
   model->call[4].at = work;
   model->call[5].at = work + aligned(model->arena);
-  for (size_t k = 0; k < OUTPUTS; k++) {
+  for (size_t k = 0; k != OUTPUTS; k++) {
     if (!outputs[k].data) {
       model->given[k] = outputs[k].data = work + first;
       outputs[k].bytes = sizes[k];
@@ -275,8 +274,8 @@ static tw_status run_kernels(model_model *model, const tw_tensor *inputs, tw_ten
   size_t sizes[COUNT(OUTPUTS)];
   tw_status status = check_apart(model, inputs, model->work, model->work_bytes);
   if (status) return status;
-  for (size_t k = 0; k < INPUTS; k++) model->in_data[k].at = inputs[k].data;
-  for (size_t k = 0; k < STATES; k++) {
+  for (size_t k = 0; k != INPUTS; k++) model->in_data[k].at = inputs[k].data;
+  for (size_t k = 0; k != STATES; k++) {
     model->in_data[INPUTS + k].at = model->state[k];
     model->out_data[OUTPUTS + k].at = model->state_beside[k];
   }
@@ -300,7 +299,7 @@ static tw_status run_kernels(model_model *model, const tw_tensor *inputs, tw_ten
   model->states_lost = of->writes_states;
   int32_t code = of->run(model->call);
   if (code) return failed_program(&model->error, of->failures, of->failure_count, code);
-  for (size_t k = 0; k < STATES; k++)
+  for (size_t k = 0; k != STATES; k++)
     if (of->swaps[k]) {
       void *before = model->state[k];
       model->state[k] = model->state_beside[k];
@@ -329,6 +328,7 @@ static tw_status failed_steps(model_model *model, const program *of, int32_t cod
       const part *failing = of->steps->parts + frame[FRAME_PART];
       return failed_program(error, failing->failures, failing->failure_count, (int32_t)frame[FRAME_CODE]);
     }
+    case CANCELLED: return failed(error, TW_STOPPED, "the run was cancelled");
     case STEPS_MISFIT: return failed(error, TW_BAD_INPUT, "values within the model have shapes that do not fit");
     case STEPS_STOPPED: return failed(error, TW_STOPPED, "the run was ended by the function proceed");
     case STEPS_ROWS_DIFFER:
@@ -360,6 +360,8 @@ static void enter_frame(model_model *model, size_t number) {
   model->frame_program = number;
 }
 
+static int is_input(size_t number) { return INPUTS && number <= COUNT(INPUTS) - 1; }
+
 /* The memory of what the steps give: a slot, or (below 0) an input or a state as it came. */
 static const void *result_of(const model_model *model, const tw_tensor *inputs, int32_t place, const int64_t **shape) {
   if (place >= 0) {
@@ -367,14 +369,14 @@ static const void *result_of(const model_model *model, const tw_tensor *inputs, 
     return (const void *)(intptr_t)model->frame[place + SLOT_DATA];
   }
   size_t number = (size_t)(-1 - place);
-  *shape = number < INPUTS ? inputs[number].shape : state_infos[number - INPUTS].shape;
-  return number < INPUTS ? inputs[number].data : model->state[number - INPUTS];
+  *shape = is_input(number) ? inputs[number].shape : state_infos[number - INPUTS].shape;
+  return is_input(number) ? inputs[number].data : model->state[number - INPUTS];
 }
 
 static tw_status steps_outputs(model_model *model, const steps *of, const tw_tensor *inputs, tw_tensor *outputs) {
   const void *found[COUNT(OUTPUTS)];
   size_t sizes[COUNT(OUTPUTS)];
-  for (size_t k = 0; k < OUTPUTS; k++) {
+  for (size_t k = 0; k != OUTPUTS; k++) {
     const tw_tensor_info *info = output_infos + k;
     const int64_t *shape;
     found[k] = result_of(model, inputs, of->outputs[k], &shape);
@@ -386,7 +388,7 @@ static tw_status steps_outputs(model_model *model, const steps *of, const tw_ten
   }
   tw_status status = check_outputs(model, inputs, outputs, sizes);
   if (status) return status;
-  for (size_t k = 0; k < OUTPUTS; k++) {
+  for (size_t k = 0; k != OUTPUTS; k++) {
     if (!outputs[k].data) {
       model->given[k] = outputs[k].data = (void *)(uintptr_t)found[k];
       outputs[k].bytes = sizes[k];
@@ -401,7 +403,7 @@ static tw_status steps_outputs(model_model *model, const steps *of, const tw_ten
 static tw_status check_frame(model_model *model, const tw_tensor *inputs) {
   if (model->frame_program == PROGRAMS) return TW_OK;
   const steps *of = programs[model->frame_program].steps;
-  for (size_t k = 0; k < OUTPUTS; k++) {
+  for (size_t k = 0; k != OUTPUTS; k++) {
     size_t bytes;
     if (of->outputs[k] < 0) continue;
     const int64_t *slot = model->frame + of->outputs[k];
@@ -416,9 +418,9 @@ static tw_status check_frame(model_model *model, const tw_tensor *inputs) {
 /* What the states hold next, before any of them changes: one may become what another was. */
 static void keep_states(model_model *model, const steps *of, const tw_tensor *inputs) {
   const int64_t *ignored;
-  for (size_t k = 0; k < STATES; k++)
+  for (size_t k = 0; k != STATES; k++)
     memcpy(model->state_beside[k], result_of(model, inputs, of->outputs[OUTPUTS + k], &ignored), states[k].bytes);
-  for (size_t k = 0; k < STATES; k++) {
+  for (size_t k = 0; k != STATES; k++) {
     void *before = model->state[k];
     model->state[k] = model->state_beside[k];
     model->state_beside[k] = before;
@@ -430,18 +432,22 @@ static int64_t now(void) {
   return 0;
 #else
   struct timespec time;
+#ifdef TW_PORTABLE
+  timespec_get(&time, TIME_UTC);
+#else
   clock_gettime(CLOCK_MONOTONIC, &time);
+#endif
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 #endif
 }
 
 static void fill_slots(model_model *model, const steps *of, const tw_tensor *inputs) {
-  for (size_t k = 0; k < INPUTS + STATES; k++) {
+  for (size_t k = 0; k != INPUTS + STATES; k++) {
     if (of->inputs[k] < 0) continue;
-    const tw_tensor_info *info = k < INPUTS ? input_infos + k : state_infos + (k - INPUTS);
-    const int64_t *shape = k < INPUTS ? inputs[k].shape : info->shape;
+    const tw_tensor_info *info = is_input(k) ? input_infos + k : state_infos + (k - INPUTS);
+    const int64_t *shape = is_input(k) ? inputs[k].shape : info->shape;
     int64_t *slot = model->frame + of->inputs[k];
-    slot[SLOT_DATA] = (int64_t)(intptr_t)(k < INPUTS ? inputs[k].data : model->state[k - INPUTS]);
+    slot[SLOT_DATA] = (int64_t)(intptr_t)(is_input(k) ? inputs[k].data : model->state[k - INPUTS]);
     for (int32_t axis = 0; axis < info->rank; axis++) slot[SLOT_DIMS + axis] = shape[axis];
     if (is_complex(info->dtype)) slot[SLOT_DIMS + info->rank] = 2;
   }
@@ -458,6 +464,7 @@ static tw_status run_steps(model_model *model, const tw_tensor *inputs, tw_tenso
   else
     of->clear(frame);
   fill_slots(model, of, inputs);
+  frame[FRAME_STOPS] = (int64_t)(intptr_t)&model->stops;
   frame[FRAME_POOL] = (int64_t)(intptr_t)model->pool;
   frame[FRAME_THREADS] = model->threads;
   frame[FRAME_NEXT_POLL] = now() + POLL_NS;

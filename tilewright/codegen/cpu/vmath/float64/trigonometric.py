@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.cpu.kernel.functions import absolute, copysign, fma, polynomial, sqrt
+from tilewright.codegen.cpu.kernel.functions import absolute, copysign, exact_fma, fma, polynomial, sqrt
 from tilewright.codegen.cpu.kernel.text import Reg
 
 TWO_OVER_PI = 0.6366197723675814
@@ -47,9 +47,9 @@ def _quadrant(x: Reg) -> tuple[Reg, Reg, Reg]:
     """
     shifted = fma(x, TWO_OVER_PI, ROUND)
     n = shifted - ROUND
-    first = fma(n, -HALF_PI[0], x)
+    first = exact_fma(n, -HALF_PI[0], x)
     product = n * HALF_PI[1]
-    product_low = fma(n, HALF_PI[1], -product)
+    product_low = exact_fma(n, HALF_PI[1], -product)
     r = first - product
     part = first - r
     lost = (first - (r + part)) + (part - product)

@@ -1,0 +1,128 @@
+"""Programs that are computed by rows fit into the memory that was asked for, and give the same bits."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright
+from tilewright.compilation import Compilation, Setting
+from tilewright.frontends.onnx.load import load_onnx
+from tilewright.graph.cascades.choose import FusedProgram, fitted
+from tilewright.graph.cascades.fit import Cascades
+from tilewright.ir.core import Module
+from tilewright.ir.diag import UnsupportedError
+from tilewright.ops.define.interp import evaluate_func
+from tilewright.options import Options
+from tilewright.runtime.errors import OptionError
+from tilewright.target.named import parse_target
+
+SHAPE = (1, 3, 24, 12)
+
+
+def network(batch: int | str = 1) -> bytes:
+    """Convolutions with strides, padding and filters for each channel, a residual addition, poolings, and a layer that
+    reads all rows."""
+    rng = np.random.default_rng(1)
+    initializers: list[Any] = []
+
+    def w(*shape: int) -> str:
+        values = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        initializers.append(numpy_helper.from_array(values.astype(np.float32), f"w{len(initializers)}"))
+        return str(initializers[-1].name)
+
+    def node(op: str, *inputs: str, result: str, **attrs: Any) -> Any:
+        return helper.make_node(op, inputs, [result], name=result, **attrs)
+
+    nodes = [
+        node("Conv", "x", w(32, 3, 3, 3), result="first", pads=[1, 1, 1, 1]),
+        node("Relu", "first", result="r0"),
+        node("Conv", "r0", w(32, 1, 3, 3), result="depthwise", pads=[1, 1, 1, 1], group=32),
+        node("Conv", "depthwise", w(32, 32, 1, 1), result="pointwise"),
+        node("Add", "pointwise", "r0", result="sum"),
+        node("MaxPool", "sum", result="pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Conv", "pool", w(16, 32, 3, 3), result="last", pads=[0, 1, 0, 1], strides=[2, 1]),
+        node("GlobalAveragePool", "last", result="mean"),
+        node("Flatten", "mean", result="flat"),
+        node("MatMul", "flat", w(16, 5), result="y"),
+    ]
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
+             for n, s in (("x", [batch, *SHAPE[1:]]), ("y", [batch, 5]))]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], initializers)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    ).SerializeToString()
+
+
+@cache
+def fused() -> Module:
+    model = load_onnx(onnx.load_from_string(network()))
+    return Compilation(model, Setting.of(Options(), parse_target("zen4"))).run("fused").module
+
+
+def image() -> np.ndarray:
+    return np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+
+
+def by_rows(limit: int) -> Module:
+    module = fused().copy()
+    plan = fitted(FusedProgram(module.main), limit)
+    assert plan is not None
+    Compilation(module, Setting.of(Options(), parse_target("zen4"))).apply([Cascades(plan.cascades)])
+    assert FusedProgram(module.main).need.bytes <= plan.need.bytes <= limit
+    return module
+
+
+@pytest.mark.parametrize("share", [0.9, 0.6, 0.3])
+def test_programs_of_rows_fit_and_give_the_same_bits(share: float) -> None:
+    before = FusedProgram(fused().main).need.bytes
+    module = by_rows(int(share * before))
+    (wanted,) = evaluate_func(fused().main, fused(), [image()])
+    (found,) = evaluate_func(module.main, module, [image()])
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_nothing_changes_where_it_fits() -> None:
+    before = FusedProgram(fused().main).need.bytes
+    assert [op.name for op in by_rows(before).main.body.ops] == [op.name for op in fused().main.body.ops]
+
+
+def test_models_take_what_was_allowed() -> None:
+    model = network()
+    whole = tilewright.compile(model, threads=1, cache=False)
+    given = image().nbytes
+    allowed = (whole.peak_bytes() + given) // 2
+    small = tilewright.compile(model, threads=1, cache=False, max_memory=allowed)
+    assert small.peak_bytes() + given <= allowed
+    np.testing.assert_array_equal(small(image())[0], whole(image())[0])
+
+
+def test_errors_tell_the_least_that_is_needed() -> None:
+    def compiled(most: int) -> Compilation:
+        options = Options(threads=1, max_memory=most)
+        setting = Setting.of(options, parse_target("zen4"))
+        return Compilation(load_onnx(onnx.load_from_string(network())), setting).run("fused")
+
+    with pytest.raises(OptionError, match=r"max_memory=5,000: .* for the tensors of .* at .*node") as refused:
+        compiled(5000)
+    found = re.search(r"the least found is ([\d,]+) bytes", str(refused.value))
+    assert found is not None
+    compiled(int(found[1].replace(",", "")))
+
+
+def test_unknown_sizes_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="the dims 'batch' are not known"):
+        tilewright.compile(network("batch"), cache=False, max_memory=1 << 20)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "48KB", 1.5])
+def test_limits_are_numbers_of_bytes(wrong: object) -> None:
+    with pytest.raises(OptionError, match=r"max_memory=.* is not allowed"):
+        Options.of(None, max_memory=wrong)
+    assert Options(max_memory=1000).fingerprint() != Options().fingerprint()

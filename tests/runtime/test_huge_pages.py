@@ -1,0 +1,107 @@
+"""What states fill for the most part lies in huge pages; what they hardly fill does not, and nothing that is held
+changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.runtime.arena import address_of
+from tilewright.runtime.artifact import StateInfo, TensorInfo
+from tilewright.runtime.kept.reserved import HUGE_PAGE, Reserved
+from tilewright.runtime.kept.shared_pages import PageFile
+from tilewright.runtime.kept.state_memory import MemoryOfState
+
+HUGE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+WHOLE = 3 * HUGE_PAGE
+"""Bytes of a part that grows."""
+
+
+def filled(parts: int, count: int) -> tuple[Reserved, np.ndarray]:
+    """Memory whose parts are filled by so many bytes each, and what it holds."""
+    memory = Reserved(parts * WHOLE, "a test")
+    wanted = np.zeros(parts * WHOLE, np.uint8)
+    wanted.reshape(parts, WHOLE)[:, :count] = np.random.default_rng(1).integers(1, 256, (parts, count), np.uint8)
+    memory.array.reshape(parts, WHOLE)[:, :count] = wanted.reshape(parts, WHOLE)[:, :count]
+    return memory, wanted
+
+
+def bytes_in_huge_pages(array: np.ndarray) -> int:
+    """Of the mappings that an array is within, as Linux tells it."""
+    begin, found, inside = address_of(array), 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if "-" in name and not name.endswith(":"):
+            first, last = (int(n, 16) for n in name.split("-"))
+            inside = first < begin + array.nbytes and begin < last
+        elif inside and name == "AnonHugePages:":
+            found += int(rest[0]) << 10
+    return found
+
+
+@pytest.mark.parametrize("count", [0, 4096, HUGE_PAGE // 4, HUGE_PAGE, 2 * HUGE_PAGE + HUGE_PAGE // 2, WHOLE])
+def test_pages_are_huge_where_half_of_them_is_filled(count: int) -> None:
+    memory, wanted = filled(2, count)
+    memory.lie_in_huge_pages(WHOLE, count)
+    np.testing.assert_array_equal(memory.array, wanted)
+    found = bytes_in_huge_pages(memory.array) if HUGE.exists() else 0
+    assert found <= 4 * count, "twice what is filled, in two parts"
+    if not HUGE.exists() or int(HUGE.read_text()) != HUGE_PAGE or count < WHOLE:
+        return
+    if not found:
+        pytest.skip("this system gives no huge pages")
+    assert found >= 2 * WHOLE - 2 * HUGE_PAGE
+
+
+def test_what_is_given_back_is_zeros_and_may_become_huge_again() -> None:
+    memory, wanted = filled(1, WHOLE)
+    memory.lie_in_huge_pages(WHOLE, WHOLE)
+    memory.forget(4096, WHOLE)
+    wanted[4096:] = 0
+    np.testing.assert_array_equal(memory.array, wanted)
+    memory.array[...] = wanted[...] = 7
+    memory.lie_in_huge_pages(WHOLE, WHOLE)
+    np.testing.assert_array_equal(memory.array, wanted)
+
+
+def test_what_is_shared_stays_so() -> None:
+    memory, wanted = filled(1, WHOLE)
+    other = Reserved(WHOLE, "a test")
+    other.copy_from(memory, 0, WHOLE, PageFile())
+    for one in (memory, other):
+        one.lie_in_huge_pages(WHOLE, WHOLE)
+        np.testing.assert_array_equal(one.array, wanted)
+    other.array[...] = 1
+    np.testing.assert_array_equal(memory.array, wanted)
+
+
+def test_systems_that_refuse_it_are_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Block:
+        def madvise(self, option: int, begin: int, size: int) -> None:
+            asked.append(begin)
+            raise OSError("no such advice")
+
+    memory, wanted = filled(1, WHOLE)
+    monkeypatch.setattr(memory, "_block", Block())
+    for _ in range(4):
+        memory.lie_in_huge_pages(WHOLE, WHOLE)
+    assert len(asked) == len(set(asked)) <= 3
+    np.testing.assert_array_equal(memory.array, wanted)
+
+
+def test_states_ask_for_them_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time that a counter may have filled another half of a page, and not for windows, whose rows come and go."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(Reserved, "lie_in_huge_pages", lambda self, whole, count: asked.append((whole, count)))
+    keys = TensorInfo("keys", "float32", (3, 1 << 14, 64))
+    state = MemoryOfState(StateInfo(keys, "next", "in place", grows=1, counter="past"))
+    for counter in (1, 64, 4095, 4096, 4160, 8191, 8192, 100, 8200, 16384):
+        state.settle(counter)
+    assert asked == [(1 << 22, 256 * n) for n in (4096, 8192, 16384)]
+    window = MemoryOfState(StateInfo(keys, "next", "in place", grows=1, counter="past", window=64))
+    window.settle(16384)
+    assert len(asked) == 3

@@ -1,0 +1,93 @@
+"""Artefacts with code for several levels of x86-64."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright
+from tests.models import mlp
+from tilewright.api import compile_artifact
+from tilewright.options import Options
+from tilewright.runtime.artifact import Artifact, TargetInfo
+from tilewright.runtime.errors import ArtifactError, OptionError
+from tilewright.runtime.storage.described import ArtifactFile
+from tilewright.runtime.storage.levels import at_level
+from tilewright.target.named import NAMED
+
+NAMES = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+X = np.random.default_rng(4).standard_normal((3, 64)).astype(np.float32)
+is_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="levels of x86-64")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("levels") / "m.tw"
+    compile_artifact(mlp(), options=Options(target=";".join(NAMES), cache=False)).save(path)
+    return path
+
+
+def cpu(*names: str) -> TargetInfo:
+    """A machine with the features of these targets."""
+    features = {feature for name in names for feature in NAMED[name].features}
+    return TargetInfo("x86_64-unknown-linux", "CPU", tuple(sorted(features)))
+
+
+def test_the_best_level_of_a_cpu_is_taken(file: Path) -> None:
+    artifact = Artifact.load(file)
+    assert [level.level for level in (artifact, *artifact.levels)] == ["x86-64-v4", "x86-64-v2", "x86-64-v3"]
+    for host in NAMES:
+        found = at_level(artifact, host=cpu(host))
+        assert (found.level, found.target.features, found.levels) == (host, NAMED[host].features, ())
+    assert at_level(artifact, host=cpu("zen3")).level == "x86-64-v3"
+    assert at_level(artifact, host=cpu("cascadelake")).level == "x86-64-v4"
+    with pytest.raises(ArtifactError, match=r"needs CPU features that this CPU lacks: popcnt, sse4.1"):
+        at_level(artifact, host=cpu("x86-64"))
+    with pytest.raises(ArtifactError, match="needs CPU features that this CPU lacks: avx"):
+        at_level(artifact, "x86-64-v4", cpu("x86-64-v2"))
+
+
+@is_x86
+def test_each_level_computes_what_an_artefact_of_its_own_does(file: Path, tmp_path: Path) -> None:
+    host = set(tilewright.load(file).artifact.target.features)
+    for name in NAMES:
+        if not host.issuperset(NAMED[name].features):
+            continue
+        wanted = tilewright.compile(mlp(), target=name, cache=False)(X)
+        for mapped in (False, True):
+            model = tilewright.load(file, level=name, mmap=mapped)
+            assert model.artifact.level == name
+            np.testing.assert_array_equal(model(X), wanted)
+    again = tmp_path / "again.tw"
+    tilewright.load(file).save(again)
+    assert again.read_bytes() == file.read_bytes()
+    with pytest.raises(OptionError, match=r"level='v9' is not allowed: the levels of this model are x86-64-v4, x86"):
+        tilewright.load(file, level="v9")
+
+
+def test_weights_are_shared(file: Path) -> None:
+    alone = [compile_artifact(mlp(), options=Options(target=name, cache=False)) for name in NAMES]
+    artifact = Artifact.load(file)
+    assert artifact.weight_bytes < sum(one.weight_bytes for one in alone)
+    starts = {memoryview(level.constants).obj is memoryview(artifact.constants).obj for level in artifact.levels}
+    assert starts == {True}
+    described = ArtifactFile.of(file)
+    assert [name for name, _ in described.levels] == ["x86-64-v4", "x86-64-v2", "x86-64-v3"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("x86-64-v3;neoverse-n1", "levels of one artefact are CPUs of one kind and system"),
+        ("x86-64-v3;x86_64-windows", "levels of one artefact are CPUs of one kind and system"),
+        ("x86-64-v3; x86-64-v3", "two levels are the same"),
+    ],
+)
+def test_what_cannot_be_levels(target: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        tilewright.compile(mlp(), target=target, cache=False)
+    with pytest.raises(tilewright.TargetError, match="unknown target ''"):
+        tilewright.compile(mlp(), target="x86-64-v3;", cache=False)

@@ -1,0 +1,30 @@
+"""What it costs to compute tensors some rows at a time."""
+
+from __future__ import annotations
+
+from tilewright.cost.elementwise import CYCLES_OF_A_COPY, CYCLES_OF_A_LOOP
+from tilewright.target.target import VECTOR_BYTES
+
+ALIGNMENT = 64
+"""Bytes to a multiple of which tensors are counted, as the planner of memory aligns them."""
+
+CYCLES_OF_A_PIECE = 400
+"""Cycles that a kernel takes more for each further piece of its rows: it is called once more, reads its weights again,
+and fills fewer tiles. Assumed, not measured."""
+
+MOST_OPS = 48
+"""Kernels and views of one cascade, at most, so that few are tried. Assumed, not measured."""
+
+PIECES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 1 << 20)
+"""In how many pieces tensors of a cascade are tried; with the last one each row is a piece."""
+
+TOO_MUCH = 1 << 62
+"""Bytes of a cascade that cannot be computed in so many pieces."""
+
+MOST_KERNELS = 1000
+"""Calls of kernels that a cascade is made of, at most: each further one is work for the compiler."""
+
+
+def cycles_of_copy(bytes: int) -> float:
+    """Cycles of a kernel that moves so many bytes."""
+    return CYCLES_OF_A_PIECE + CYCLES_OF_A_LOOP + CYCLES_OF_A_COPY * -(-bytes // VECTOR_BYTES)

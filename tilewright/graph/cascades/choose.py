@@ -1,0 +1,253 @@
+"""Which kernels of a program are computed by rows so that it fits into some memory, at the least cost.
+
+The ops of a fused program are taken in their order. Each is computed as a whole, or is part of a cascade of consecutive
+ops; the cheapest sequence of both in which no step needs more than the limit is found by dynamic programming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from tilewright.cost.conv.cascades import (
+    CYCLES_OF_A_PIECE,
+    MOST_KERNELS,
+    MOST_OPS,
+    PIECES,
+    TOO_MUCH,
+    cycles_of_copy,
+)
+from tilewright.graph.cascades.links import FUSED, Link
+from tilewright.graph.cascades.rows import NoRows
+from tilewright.graph.cascades.steps import (
+    Cascade,
+    JoinRows,
+    MakeRows,
+    PlaceRows,
+    Step,
+    bytes_of,
+    is_in_lines,
+    peak_of,
+)
+from tilewright.ir.core import Func, Op, Value
+
+ChosenCascade = tuple[int, int, int]
+"""A cascade of the ops from the first number to the second (inclusive), in so many pieces."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """The most bytes of a plan at once, for these tensors at this op."""
+
+    bytes: int
+    values: tuple[Value, ...]
+    op: Op
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The cascades of a plan, from the first op on; extra cycles; and where it needs most."""
+
+    cascades: tuple[ChosenCascade, ...]
+    cycles: float
+    need: Need
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A cascade in so many pieces: its own bytes at most."""
+
+    bytes: int
+    cycles: float
+    values: tuple[Value, ...]
+
+
+class FusedProgram:
+    """The ops of a fused function, and which tensors of the arena are alive at each."""
+
+    def __init__(self, func: Func) -> None:
+        self.ops = [op for op in func.body.ops if op.name not in ("constant", "return")]
+        self.roots = _roots(self.ops)
+        given = {self._root(v) for v in func.returns}
+        self.returned = {v for op in self.ops for v in op.results if self._root(v) in given}
+        self.first: dict[Value, int] = {}
+        self.last: dict[Value, int] = {}
+        for n, op in enumerate(self.ops):
+            for v in (*op.operands, *op.results):
+                root = self._root(v)
+                if root.op is not None and root.op.name != "constant" and root not in given:
+                    self.first.setdefault(root, n)
+                    self.last[root] = n
+        self.size = {v: bytes_of(v) for v in self.first}
+        self.alone = [self._alive(n) for n in range(len(self.ops))]
+        self.links: dict[tuple[Op, int], Link | NoRows] = {}
+        self.cascades: dict[tuple[int, int], Cascade | None] = {}
+        self.tried: dict[tuple[int, int, int], _Tried] = {}
+
+    def _root(self, value: Value) -> Value:
+        while value in self.roots:
+            value = self.roots[value]
+        return value
+
+    def _alive(self, n: int) -> tuple[Value, ...]:
+        return tuple(v for v, first in self.first.items() if first <= n <= self.last[v])
+
+    def bytes(self, values: Sequence[Value]) -> int:
+        return sum(self.size[v] for v in values)
+
+    @property
+    def need(self) -> Need:
+        """What it needs as it is."""
+        if not self.ops:
+            return Need(0, (), Op("return", [], []))
+        n = max(range(len(self.ops)), key=lambda n: self.bytes(self.alone[n]))
+        return Need(self.bytes(self.alone[n]), self.alone[n], self.ops[n])
+
+    # Cascades
+
+    def cascade(self, i: int, j: int) -> Cascade | None:
+        """The cascade of the ops from i to j, if they are one."""
+        if (i, j) not in self.cascades:
+            try:
+                self.cascades[i, j] = self._cascade(i, j)
+            except NoRows:
+                self.cascades[i, j] = None
+        return self.cascades[i, j]
+
+    def _cascade(self, i: int, j: int) -> Cascade:
+        ops, inside = self.ops[i : j + 1], set(self.ops[i : j + 1])
+        needed = [v for op in ops for v in op.results if any(u not in inside for u in v.users)]
+        found = Cascade(ops, needed, self.links)
+        for v in needed:
+            if v in self.returned and not is_in_lines(v, found.links[v].axis):
+                raise NoRows("an output of the model is not written by rows")
+        return found
+
+    def outside(self, i: int, j: int) -> tuple[Value, ...]:
+        """Tensors that are alive while a cascade runs, and that it does not compute."""
+        return tuple(v for v, first in self.first.items() if first < i <= self.last[v])
+
+    def least(self, i: int, j: int) -> int:
+        """Bytes that a cascade takes in any number of pieces: what is outside, and what is needed of it as a whole."""
+        inside = set(self.ops[i : j + 1])
+        wholes = {self._root(v) for op in inside for v in op.results if any(u not in inside for u in v.users)}
+        return self.bytes(self.outside(i, j)) + self.bytes([v for v in wholes if v in self.size])
+
+    def trial(self, i: int, j: int, pieces: int) -> _Tried:
+        """What a cascade takes in so many pieces."""
+        cascade = self.cascade(i, j)
+        assert cascade is not None
+        if (i, j, pieces) not in self.tried:
+            self.tried[i, j, pieces] = self._tried(cascade, pieces)
+        return self.tried[i, j, pieces]
+
+    def _tried(self, cascade: Cascade, pieces: int) -> _Tried:
+        try:
+            steps = cascade.steps(pieces)
+        except NoRows:  # a kernel joins rows with others, and pieces would cut them
+            return _Tried(TOO_MUCH, inf, ())
+        peak = peak_of(cascade, steps, self.returned)
+        values = tuple(dict.fromkeys(b.value for b in peak.buffers))
+        return _Tried(peak.bytes, _cycles(steps, len(cascade.ops)), values)
+
+
+def _roots(ops: Sequence[Op]) -> Mapping[Value, Value]:
+    """Views, and the values in whose memory they lie."""
+    found: dict[Value, Value] = {}
+    for op in ops:
+        if op.name != FUSED and len(op.operands) == 1:
+            found[op.result] = op.operands[0]
+        elif op.name != FUSED:  # parts that are joined
+            found |= dict.fromkeys(op.operands, op.result)
+    return found
+
+
+def _cycles(steps: Sequence[Step], kernels: int) -> float:
+    """Cycles that the steps take more than the kernels on whole tensors."""
+    total = -CYCLES_OF_A_PIECE * float(kernels)
+    for step in steps:
+        match step:
+            case MakeRows():
+                total += CYCLES_OF_A_PIECE if step.link.op.name == FUSED else 0
+            case JoinRows():
+                total += cycles_of_copy(step.result.size)
+            case PlaceRows():
+                total += cycles_of_copy(step.new.size)
+    return total
+
+
+# The choice
+
+
+def fitted(program: FusedProgram, limit: int) -> Fitted | None:
+    """The cheapest plan in which no more than `limit` bytes are alive at once; None where none is found."""
+    count = len(program.ops)
+    over = [program.bytes(alive) > limit for alive in program.alone]
+    before = [0]  # how many of the ops before one are over the limit
+    for is_over in over:
+        before.append(before[-1] + is_over)
+    cost: list[float] = [0.0] + [inf] * count
+    way: list[tuple[int, int]] = [(0, 0)] * (count + 1)
+    for i in range(count):
+        if cost[i] == inf:
+            continue
+        if not over[i] and cost[i] < cost[i + 1]:
+            cost[i + 1], way[i + 1] = cost[i], (i, 0)
+        for j in range(i + 1, min(count, i + MOST_OPS)):
+            if before[j + 1] == before[i] or cost[i] >= cost[j + 1] or program.least(i, j) > limit:
+                continue
+            pieces, cycles = _cheapest(program, i, j, limit)
+            if pieces and cost[i] + cycles < cost[j + 1]:
+                cost[j + 1], way[j + 1] = cost[i] + cycles, (i, pieces)
+    if cost[count] == inf:
+        return None
+    return _plan(program, way, cost[count])
+
+
+def _cheapest(program: FusedProgram, i: int, j: int, limit: int) -> tuple[int, float]:
+    """The fewest pieces in which a cascade fits, and its extra cycles; 0 where it does not."""
+    outside = program.bytes(program.outside(i, j))
+    cascade = program.cascade(i, j)
+    choices = (
+        [] if cascade is None else [p for p in PIECES if p == PIECES[0] or cascade.kernels(p) <= MOST_KERNELS]
+    )
+    if cascade is None or outside + program.trial(i, j, choices[-1]).bytes > limit:
+        return 0, inf
+    for pieces in choices:
+        found = program.trial(i, j, pieces)
+        if outside + found.bytes <= limit:
+            return pieces, found.cycles
+    return 0, inf
+
+
+def _plan(program: FusedProgram, way: Sequence[tuple[int, int]], cycles: float) -> Fitted:
+    found: list[ChosenCascade] = []
+    need = Need(0, (), program.ops[0])
+    k = len(program.ops)
+    while k > 0:
+        i, pieces = way[k]
+        if pieces:
+            trial = program.trial(i, k - 1, pieces)
+            found.append((i, k - 1, pieces))
+            outside = program.outside(i, k - 1)
+            own = Need(program.bytes(outside) + trial.bytes, (*outside, *trial.values), program.ops[k - 1])
+        else:
+            own = Need(program.bytes(program.alone[i]), program.alone[i], program.ops[i])
+        need = max(need, own, key=lambda n: n.bytes)
+        k = i
+    return Fitted(tuple(reversed(found)), cycles, need)
+
+
+def least(program: FusedProgram, above: int) -> Fitted:
+    """The plan that needs the least bytes, which is more than `above`."""
+    low, high = above, program.need.bytes
+    best = Fitted((), 0.0, program.need)
+    while high - low > 64:
+        middle = (low + high) // 2
+        found = fitted(program, middle)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, min(middle, found.need.bytes)
+    return best

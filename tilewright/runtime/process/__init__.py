@@ -1,0 +1,1 @@
+"""What belongs to the process, and not to one model: its threads, its forks."""
