@@ -25,6 +25,7 @@ from tilewright.cost.gemm.register_tile import (
     least_rows_of_one_tile,
     rows_of_remainder,
 )
+from tilewright.cost.narrow_weights import waits_for_weights
 from tilewright.cost.parallel import columns_suffice
 from tilewright.cost.recompute import weights_are_cheap
 from tilewright.cost.roofline import Form
@@ -96,13 +97,6 @@ from tilewright.schedule.steps.tiling import column_tiles, loop_around, tile_loo
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
-
-ROWS_THAT_WAIT = 2
-"""Rows at most whose weights of 16 bits the hardware's prefetchers bring as fast as memory gives them, as little is
-done beside: requests only take turns with loads. One row by 65536 x 768 of bfloat16 takes 4.1 ms with them, 2.8
-without; two 3.2 and 2.9; four 6.1 and 6.9 (Zen 4)."""
-BYTES_EXTENDED = 2
-"""Of weights that an instruction or two make floats."""
 
 
 class Contraction(Strategy):
@@ -294,16 +288,15 @@ def tile_whole_depth(s: Schedule, plan: GemmPlan, target: Target) -> None:
     for sums in made:
         skip_padding(s, sums.add)
     read_once = tiled.is_one and bool(plan.weights)
-    waits = read_once and step.parent is not None and plan.decision.tile.rows <= ROWS_THAT_WAIT
-    if not (waits and _are_extended(s, step)):
+    if not (read_once and step.parent is not None and _waits_for_weights(s, step, plan.decision.tile.rows)):
         prefetch_panels(s, step, tiled.parts[0].outer, target, read_once=read_once)
 
 
-def _are_extended(s: Schedule, step: Op) -> bool:
-    """Whether a step reads no constants of less than 16 bits, as those of bfloat16 are."""
+def _waits_for_weights(s: Schedule, step: Op, rows: int) -> bool:
+    """Whether the machine brings all constants that a step reads as fast as it can by itself."""
     constants = constants_of(s.func)
     read = [load.operands[0] for load in loads_in(step) if load.operands[0] in constants]
-    return all(element_bytes(operand) >= BYTES_EXTENDED for operand in read)
+    return all(waits_for_weights(rows, element_bytes(operand)) for operand in read)
 
 
 def _groups_of_terms(s: Schedule, plan: GemmPlan) -> list[int]:
