@@ -129,6 +129,34 @@ def test_only_a_model_with_data_outside_depends_on_the_files_beside_it(tmp_path:
     assert first[0] == second[0] and first[1] != second[1]
 
 
+@pytest.mark.parametrize("size", [30, 64, 1 << 22])
+def test_what_counts_of_data_outside_are_its_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Neither times nor other files, wherever the file is cut into pieces and however long the names are."""
+    for name in ("weights.bin", f"{'n' * 200}/weights.bin"):
+        path, weights = tmp_path / "model.onnx", tmp_path / name
+        weights.parent.mkdir(exist_ok=True)
+        small(path, 1.0)
+        with monkeypatch.context() as patch:
+            onnx.save(onnx.load(path), path, save_as_external_data=True, location=name, size_threshold=0)
+            patch.setattr(onnx_front_end, "CHUNK", size)
+            session = Session(tmp_path / f"cache {len(name)}")
+
+            def key(session: Session = session, path: Path = path) -> str | None:
+                return session.key(Request.of(path, None, None), Options())
+
+            first = key()
+            os.utime(weights, ns=(1, 1))
+            (tmp_path / "other").write_text(name)
+            assert key() == first is not None
+            weights.write_bytes(np.full(3, 2.0, np.float32).tobytes())
+            os.utime(weights, ns=(1, 1))
+            second = key()
+            weights.unlink()
+            assert len({first, second, key()}) == 3
+
+
 def test_weights_of_an_entry_are_checked_until_they_were_found_sound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: None
 ) -> None:

@@ -105,3 +105,12 @@ def test_copies_go_on() -> None:
     assert isinstance(cancelled(model, lambda: model(X, np.array(FOREVER))), CancelledError)
     thread.join()
     assert found and not isinstance(found[0], ExecutionError)
+
+
+def test_closed_while_its_memory_is_given_back() -> None:
+    model = compiled(LOOP, threads=1)
+    part = model._loaded.parts[0][0]  # type: ignore[union-attr]
+    part.trim = model.close  # as another thread may
+    model.trim()
+    with pytest.raises(ExecutionError, match="is closed"):
+        model(X, np.array(3))

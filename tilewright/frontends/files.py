@@ -17,6 +17,7 @@ from typing import Any
 from tilewright.ir.diag import ModelError
 
 CHUNK = 1 << 22
+DIGEST_BYTES = 32
 _THREADS = min(8, os.cpu_count() or 1)
 
 

@@ -56,8 +56,9 @@ _POOLS = SharedPools()
 
 
 class Planned:
-    """A program in a context: its arguments, and what is known for the last shapes. `needs` are bytes of the arena and
-    of each thread's scratch memory, `planned` the numbers that native code gave for shapes and data."""
+    """A program in a context: its arguments, and what is known for the last shapes. `weights` are the bytes of these,
+    `needs` those of the arena and of each thread's scratch memory, `planned` the numbers that native code gave for
+    shapes and data."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class Planned:
     ) -> None:
         artifact = linked.artifact
         self.linked = linked
+        self.weights = linked.constants.nbytes
         self._run = linked.code.run
         if artifact.states:
             self._run = states.runner(linked.code.run, artifact.states, out_data, len(artifact.outputs))
@@ -140,7 +142,7 @@ class Context:
         self._states = states
         self._stops = ctypes.c_int32() if stops is None else stops
         self._lasts = False  # the last run that was measured took long
-        self._short = -1  # elements of the inputs with which runs did not
+        self._short = -0.5  # elements of the inputs with which runs did not
         first = self.program(0)
         if first.shapes is None:
             self._take(first, None)
@@ -181,16 +183,20 @@ class Context:
     def run_measured(self, call: int) -> int:
         """A run that may last: then Ctrl-C ends it."""
         program = self.current
-        elements = sum(map(prod, self.planned or ()))
-        needs = program.linked.constants.nbytes + self.arena.nbytes + self.scratch.nbytes
+        arena, scratch = program.needs
+        elements = -1
+        if program.weights + arena + scratch * self._threads >= MUCH:
+            elements = sum(map(prod, self.planned or ()))
         began = perf_counter()
-        if self._lasts or (needs >= MUCH and elements > 2 * self._short):
+        if self._lasts or elements > 2 * self._short:
             code = run_interruptible(program.run, call, program.arguments, 7, self._stops)
         else:
             code = program.run(call)
         self._lasts = perf_counter() - began >= LASTING_S
         if not self._lasts and not code:
-            self.run, self._short = program.run, max(self._short, elements)
+            self.run = program.run
+            if elements > self._short:
+                self._short = elements
         return code
 
 

@@ -294,10 +294,10 @@ class Model(CalledByName, KeepsStates, TellsBytes):
 
         Calls that are running keep theirs until they end. Results that somebody holds stay.
         """
-        if isinstance(self._loaded, _Staged):
-            for part in chain(*self._loaded.parts):
+        if isinstance(loaded := self._loaded, _Staged):  # looked at once: another thread may close it
+            for part in chain(*loaded.parts):
                 part.trim()
-            for native in self._loaded.native:
+            for native in loaded.native:
                 native.trim()
         self._states.trim()
         self._contexts = deque[Context]()  # the old one ends with the last running call, which gives its context back
@@ -372,8 +372,8 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         self._contexts = deque[Context]()
         self._forks = _forks[0]
         self._states.start_process()
-        if isinstance(self._loaded, _Staged):
-            for native in self._loaded.native:
+        if isinstance(loaded := self._loaded, _Staged):
+            for native in loaded.native:
                 native.start_process()
         if self._loaded is None:  # looked at last: it may be closed at any time
             self._forks = _CLOSED

@@ -3,12 +3,14 @@ need."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.frontends.exported import ExportedDecoder
-from tilewright.frontends.files import digest_of_file, file_mentions, first_bytes
+from tilewright.frontends.files import CHUNK, DIGEST_BYTES, digest_of_file, first_bytes, open_regular
 from tilewright.frontends.front_end import Remember
 
 if TYPE_CHECKING:
@@ -16,9 +18,12 @@ if TYPE_CHECKING:
 
     from tilewright.ir.core import Module
 
-_INSIDE, _OUTSIDE = b"inside", b"outside"
-_LOCATION = b"location"
-"""What ONNX calls the name of a file that holds a tensor's data."""
+_KEY = b"\n\x08location\x12"
+_LOCATION = re.compile(_KEY + rb"(?:([\x01-\x7f])|([\x80-\xff])([\x01-\x1f]))", re.DOTALL)
+"""What ONNX calls the name of a file that holds a tensor's data, as protobuf has it: the key, and the size of the
+value. Others may look like this, as an input of a node does: files of such a name are read in vain."""
+_LONGEST = 4200
+"""Bytes of a key with the longest value."""
 
 _IR_VERSION, _NEXT_FIELDS = 0x08, b"\x12\x1a\x22\x28\x32\x3a\x42"
 """Tags of protobuf: the first field of a model, the version (a small number), and those that may come after it."""
@@ -44,19 +49,17 @@ class OnnxFrontEnd:
         )
 
     def digest(self, source: Any, remember: Remember) -> bytes:
-        """Of a file with data outside also sizes and times of the files beside it."""
+        """Of a file with data outside also that of the files which it names."""
         if isinstance(source, bytes):
             return source
         if isinstance(source, ExportedDecoder):
             return self.digest(source.source, remember) + b"decoder"
         if not isinstance(source, Path):
             return bytes(source.SerializeToString())
-        found = remember(source, _digest_of_model)
-        if found.endswith(_OUTSIDE):
-            for other in sorted(source.parent.iterdir()):
-                if other.is_file() and other != source:
-                    stat = other.stat()
-                    found += f"{other.name}:{stat.st_size}:{stat.st_mtime_ns}".encode()
+        found = remember(source, _digest_and_others)
+        for name in json.loads(found[DIGEST_BYTES:]):
+            other = source.parent / name
+            found += remember(other, digest_of_file) if other.is_file() else b"none"
         return found
 
     def load(
@@ -79,6 +82,18 @@ class OnnxFrontEnd:
         )
 
 
-def _digest_of_model(path: Path) -> bytes:
-    """Of the file's bytes, and whether other files may belong to it."""
-    return digest_of_file(path) + (_OUTSIDE if file_mentions(path, _LOCATION) else _INSIDE)
+def _digest_and_others(path: Path) -> bytes:
+    """The digest of the file's bytes, and the names of others that may belong to it, as JSON."""
+    names: set[str] = set()
+    before = b""
+    with open_regular(path) as file:  # read and not mapped: somebody may be writing over it
+        while piece := file.read(CHUNK):
+            both = before + piece
+            for match in _LOCATION.finditer(both) if _KEY in both else ():  # which is looked for ten times as fast
+                short, low, high = match.groups()
+                size = short[0] if short else (low[0] & 127) + 128 * high[0]
+                name = both[match.end() : match.end() + size]
+                if len(name) == size and b"\0" not in name:
+                    names.add(name.decode(errors="surrogateescape"))
+            before = both[-_LONGEST:]
+    return digest_of_file(path) + json.dumps(sorted(names)).encode()
