@@ -139,7 +139,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
                 f"a model is made of an Artifact, not of {artifact!r:.80}",
                 hint="call tilewright.load for a file of a compiled model, tilewright.compile for an ONNX model",
             )
-        self._whole = artifact
+        self._levels = artifact if artifact.levels else None
         if artifact.levels:
             artifact = at_level(artifact)
         self.inputs = artifact.inputs
@@ -271,7 +271,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         """Write the model to a file that `load` reads; whole or not at all, also over the compiled file it came from.
         A file of another kind, such as the source of the model, is replaced only by `force`; otherwise an
         ArtifactError says what is there."""
-        (self._whole if self._whole.levels else self.artifact).save(path, force=force)
+        (self._levels or self.artifact).save(path, force=force)
 
     def report(self) -> Report:
         """What was compiled, as a record: signature, target, sizes, and what the compiler noted: kernels, times, and
@@ -309,6 +309,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         """
         self._loaded = None  # first: a call that finds no context left asks for this one
         self._forks = _CLOSED
+        self._levels = None
         self.trim()
 
     @property
