@@ -111,7 +111,7 @@ def _read(path: Path) -> dict[str, MemberEntry]:
 
 
 _TRIES, _PAUSE = 40, 0.05
-"""How often a lock is asked for, and the seconds in between: processes of a run that was killed end one after another."""
+"""How often a lock is asked for, and the seconds between: processes of a run that was killed end one after another."""
 
 
 def _lock(descriptor: int, folder: Path) -> None:
