@@ -199,6 +199,51 @@ def test_names_that_c_has_already(tmp_path: Path) -> None:
     assert np.array_equal(found[0], wanted, equal_nan=True)
 
 
+def test_names_of_the_program_itself_and_of_what_is_exported(tmp_path: Path) -> None:
+    """Values may be called as variables and kernels of the program, dims as parameters of the plan, and values as
+    others with the name of what is exported in front; comments have the names of layers as they are."""
+    w = {f"w{k}": floats(16, 16) for k in range(3)}
+    ends = ["stops", "sizes", "began", "k0_softmax", "model.fc", "net_fc"]
+    nodes, before = [], "in_data"
+    for k, name in enumerate(ends):
+        inputs = [before, f"w{k // 2}"] if k % 2 == 0 else [before]
+        nodes.append(h.make_node("Softmax" if k % 2 else "MatMul", inputs, [name], name=f"model_{k}/*/ \\ \""))
+        before = name
+    model = model_of(nodes, [("in_data", TensorProto.FLOAT, ["in_shapes", 16])], ["net_fc"], w)
+    source, *_ = tilewright.export(model, tmp_path / "net.c")
+    assert "/* model_1/* /" in source.read_text().replace("/ *", "/*")
+    x = floats(3, 16)
+    assert close(CModel(shared(source, "-O0"), "net").run(x), tilewright.compile(model, threads=1)(x))
+
+
+def test_sizes_beyond_all_numbers_are_no_sizes(exported: Exported) -> None:
+    """Also those that would be small again where arithmetic wraps."""
+    node = [h.make_node("ConstantOfShape", ["shape"], ["c"]), h.make_node("Softmax", ["c"], ["p"]),
+            h.make_node("ReduceSum", ["p"], ["y"])]  # fmt: skip
+    source = exported("large", model_of(node, [("shape", TensorProto.INT64, [2])], ["y"], {}))
+    assert source.run(np.array([3, 4]))[0].tolist() == [[3]]
+    for shape in ([1 << 32, 1 << 32], [1 << 62, 4], [(1 << 63) - 1] * 2, [1 << 31, 1 << 31]):
+        with pytest.raises(CError, match=r"memory|range"):
+            source.run(np.array(shape))
+    source.close()
+
+
+def test_weights_are_numbers_for_machines_of_any_byte_order(tmp_path: Path) -> None:
+    """Constants of the same bytes and several dtypes are written as what each of them is."""
+    low = np.arange(1, 9) << 62
+    constants = {"c64": low, "c32": low.view(np.int32).copy(), "c8": low.view(np.int8).copy()}
+    shapes = {"64": (TensorProto.INT64, 8), "32": (TensorProto.INT32, 16), "8": (TensorProto.INT8, 64)}
+    nodes = [h.make_node("Add", [f"x{n}", f"c{n}"], [f"y{n}"]) for n in shapes]
+    inputs = [(f"x{n}", dtype, [size]) for n, (dtype, size) in shapes.items()]
+    model = model_of(nodes, inputs, [f"y{n}" for n in shapes], constants)
+    source, _, weights = tilewright.export(model, tmp_path / "order.c")
+    fields = weights.read_text()
+    assert all(f"int{n}_t c{n}[" in fields for n in shapes) and "INT64_MIN" in fields
+    xs = [np.zeros_like(a) for a in constants.values()]
+    found = CModel(shared(source, "-O0"), "order").run(*xs)
+    assert all(np.array_equal(f, c) for f, c in zip(found, constants.values(), strict=True))
+
+
 def test_what_has_no_form_in_c_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="a source in C is for all machines"):
         tilewright.export(mlp(), tmp_path / "a.c", target="zen3")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.codegen.c.spelling import CNames
+from tilewright.codegen.c.spelling import CNames, comment
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.exporters.library.build import MEMORY_FUNCTIONS, header_c, named, runtime_c, weights_beside
 from tilewright.exporters.library.tables import LibraryWeights, tables_c
@@ -65,7 +65,7 @@ def _source(
         "/* Kernels */\n",
         kernels,
         "/* The program */\n",
-        named(programs, name),
+        named(programs, name, in_comments=False),
         named(runtime_c("machine.c", "programs.c", "interface.c"), name),
     ]
     return "\n".join(part for part in parts if part)
@@ -102,6 +102,11 @@ MATH
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#ifdef _WIN32 /* aligned memory has functions of its own there, and all memory here is aligned */
+#include <malloc.h>
+#define aligned_alloc(alignment, bytes) _aligned_malloc(bytes, alignment)
+#define free _aligned_free
+#endif
 #endif
 """
 
@@ -128,7 +133,7 @@ def _arrays(artifact: Artifact, data: bytes) -> Iterator[str]:
             add(np.frombuffer(data, np.uint8, offset - at, at), "more", "")
         array = np.frombuffer(data, dtype, min(count, (end - offset) // dtype.itemsize), offset)
         is_plain = dtype.name in _TYPES or dtype.kind in "iu"
-        add(array if is_plain else array.view(f"u{dtype.itemsize}"), name, f" /* {shape} */")
+        add(array if is_plain else array.view(f"u{dtype.itemsize}"), name, f" {comment(shape)}")
         at = -(-(offset + array.nbytes) // _ALIGNMENT) * _ALIGNMENT
     if len(data) > at:
         add(np.frombuffer(data, np.uint8, len(data) - at, at), "more", "")
@@ -157,6 +162,8 @@ _ROW = 12
 
 def _spelled(value: np.generic) -> str:
     if value.dtype.kind != "f":
+        if value.dtype == np.int64 and value == np.iinfo(np.int64).min:  # C has no literal for it
+            return "INT64_MIN"
         return f"{value}{'u' if value.dtype.kind == 'u' and value.dtype.itemsize >= 4 else ''}"
     if not np.isfinite(value):
         return "NAN" if np.isnan(value) else "INFINITY" if float(value) > 0 else "-INFINITY"
@@ -178,8 +185,8 @@ def _entries(artifact: Artifact) -> dict[int, Entry]:
         for info in program.constant_table:
             dtype, count = numpy_dtype(info.dtype), int(np.prod(info.shape, dtype=np.int64))
             shape = f"{info.dtype}[{', '.join(map(str, info.shape))}]"
-            if count and (info.offset not in found or found[info.offset][0].itemsize < dtype.itemsize):
-                found[info.offset] = dtype, count, info.name, shape
+            if count:
+                found.setdefault(info.offset, (dtype, count, info.name, shape))
         for state in program.states:
             if state.initial >= 0:
                 dtype = numpy_dtype(state.info.dtype)

@@ -96,7 +96,7 @@ static void step_free(int64_t *slot) {
 
 /* Memory whose address and size are at `at` becomes large enough; what was there is lost. */
 static inline int step_reserve(int64_t *at, int64_t bytes) {
-  if (at[1] >= bytes) return 1;
+  if ((uint64_t)at[1] >= (uint64_t)bytes) return 1; /* what is below 0 is more than there is */
   free(address_of(at[0]));
   at[0] = word_of(step_allocated(bytes));
   at[1] = at[0] ? bytes : 0;
