@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -118,7 +119,11 @@ def test_every_compiler_takes_it_without_a_word(name: str, tmp_path: Path) -> No
     if shutil.which(command[0]) is None or (name == "zig" and not _has_zig()):
         pytest.skip(f"there is no {name}")
     (source, *_) = tilewright.export(mlp(), tmp_path / "mlp.c")
-    for more in ([], ["-DTW_FREESTANDING", "-ffreestanding"]):
+    free = ["-DTW_FREESTANDING", "-ffreestanding"]
+    if name != "zig":  # the headers of the compiler, and none of a C library
+        found = subprocess.run([*command, "-print-file-name=include"], capture_output=True, text=True, check=True)
+        free += ["-nostdinc", "-isystem", found.stdout.strip()]
+    for more in ([], free):
         done = subprocess.run([*command, *STRICT, "-O2", *more, "-c", source, "-o", tmp_path / "mlp.o"],
                               capture_output=True, text=True, check=False)  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
@@ -244,6 +249,20 @@ def test_weights_are_numbers_for_machines_of_any_byte_order(tmp_path: Path) -> N
     assert all(np.array_equal(f, c) for f, c in zip(found, constants.values(), strict=True))
 
 
+def test_rows_stand_within_lanes(tmp_path: Path) -> None:
+    """Around sums in registers alone, whose bits do not depend on it."""
+    w = np.round(floats(24, 32) * 8)
+    model = model_of([h.make_node("MatMul", ["x", "w"], ["y"])], [("x", TensorProto.FLOAT, [12, 24])], ["y"], {"w": w})
+    source, *_ = tilewright.export(model, tmp_path / "rows.c")
+    text = source.read_text()
+    lanes = r"for \(ptrdiff_t (\w+) = 0; \1 < 16; \1\+\+\) {\n\s+"
+    rows = r"for \(ptrdiff_t (\w+) = 0; \2 < [2-8]; \2\+\+\) {\n\s+"
+    assert re.search(rf"{lanes}{rows}\w+\[\w+\]\[\w+\] \+= ", text) and not re.search(rf"{lanes}{rows}y\[", text)
+    x = np.round(floats(12, 24) * 8)
+    found = CModel(shared(source, "-O1"), "rows").run(x)
+    assert np.array_equal(found[0], x @ w)
+
+
 def test_what_has_no_form_in_c_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="a source in C is for all machines"):
         tilewright.export(mlp(), tmp_path / "a.c", target="zen3")
@@ -251,6 +270,8 @@ def test_what_has_no_form_in_c_is_refused(tmp_path: Path) -> None:
         tilewright.export(mlp(), tmp_path / "a.so", target="c")
     with pytest.raises(ArtifactError, match=r"any C11 compiler.*which nothing here runs"):
         tilewright.compile(mlp(), target="c", cache=False)
+    with pytest.raises(OptionError, match=r"math\.h would be taken for the C library's"):
+        tilewright.export(mlp(), tmp_path / "math.c")
     with pytest.raises(OptionError, match="opens no files"):
         tilewright.export(mlp(), tmp_path / "a.c", freestanding=True, weights="beside")
     (tmp_path / "a.c").write_text("int main(void) { return 0; }")

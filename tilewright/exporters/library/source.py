@@ -49,8 +49,9 @@ def _source(
         "\n".join(text.data.decode() for text in texts if text.kind == kind)
         for kind in ("functions", "kernel", "program")
     )
-    has_math = _MATH.search(functions + kernels) or not _is_finite(artifact, weights, beside=beside)
-    math = "#include <math.h>\n" if has_math else ""
+    called = sorted(set(_MATH.findall(functions + kernels)))
+    has_math = called or not _is_finite(artifact, weights, beside=beside)
+    math = f"{_WITH_MATH}{''.join(map(_prototype, called))}#endif\n" if has_math else ""
     arrays = f'#include "{name}_weights.h"\n#define TW_WEIGHTS ((const unsigned char *)&the_weights)\n'
     parts = [
         named(_HEAD.replace("MATH\n", math), name),
@@ -81,8 +82,24 @@ def _is_finite(artifact: Artifact, weights: LibraryWeights, *, beside: bool) -> 
 
 
 _MATH = re.compile(
-    r"\b(?:fma|fabs|floor|ceil|rint|trunc|copysign|sqrt|fmod|sin|cos|tan|a(?:sin|cos|tan)h|atan2)f?\("
+    r"\b((?:fma|fabs|floor|ceil|rint|trunc|copysign|sqrt|fmod|sin|cos|tan|a(?:sin|cos|tan)h|atan2)f?)\("
 )
+
+_WITH_MATH = """#ifndef TW_FREESTANDING
+#include <math.h>
+#else /* what the model calls of it, without the header */
+#define INFINITY (1.0f / 0.0f)
+#define NAN (0.0f / 0.0f)
+"""
+
+
+def _prototype(function: str) -> str:
+    """The declaration of a function of <math.h>."""
+    name = function.removesuffix("f")
+    type = "double" if name == function else "float"
+    count = 3 if name == "fma" else 2 if name in ("copysign", "fmod", "atan2") else 1
+    return f"{type} {function}({', '.join([type] * count)});\n"
+
 
 _HEAD = """/* A model, made by tilewright: the interface is model_info and what stands with it in model.h.
 
