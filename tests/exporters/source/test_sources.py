@@ -233,6 +233,18 @@ def test_sizes_beyond_all_numbers_are_no_sizes(exported: Exported) -> None:
     source.close()
 
 
+def test_sizes_from_values_alone(exported: Exported) -> None:
+    """A program of steps without loops; what no machine has memory for is refused."""
+    model = model_of([h.make_node("Range", ["zero", "end", "one"], ["y"])], [("end", TensorProto.INT64, [])], ["y"],
+                     {"zero": np.array(0), "one": np.array(1)})  # fmt: skip
+    source = exported("range", model)
+    assert [source.run(np.array(n))[0].tolist() for n in (3, 0, -2, 5)] == [[0, 1, 2], [], [], [0, 1, 2, 3, 4]]
+    for n in (1 << 60, 1 << 61, 1 << 62, (1 << 63) - 1):
+        with pytest.raises(CError, match=r"memory|range|would have the shape"):
+            source.run(np.array(n))
+    source.close()
+
+
 def test_weights_are_numbers_for_machines_of_any_byte_order(tmp_path: Path) -> None:
     """Constants of the same bytes and several dtypes are written as what each of them is."""
     low = np.arange(1, 9) << 62

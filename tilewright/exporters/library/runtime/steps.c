@@ -14,11 +14,15 @@ typedef struct memory {
   struct memory *next;
 } memory;
 
-static const unsigned char step_true = 1; /* what a loop goes on with */
-
 static int64_t word_of(const void *at) { return (int64_t)(intptr_t)at; }
 
 static void *address_of(int64_t word) { return (void *)(intptr_t)word; }
+
+/* Where the flag is with which a loop goes on. */
+static inline int64_t step_true(void) {
+  static const unsigned char flag = 1;
+  return word_of(&flag);
+}
 
 static void step_release(memory *of) {
   if (!of || --of->users) return;
