@@ -9,7 +9,12 @@ static void *block(size_t bytes) {
 }
 #endif
 
-#ifndef TW_FREESTANDING
+#if defined(TW_PORTABLE) && !defined(TW_FREESTANDING)
+static void *zeroed(size_t bytes, void **base) {
+  *base = bytes > PTRDIFF_MAX - ALIGNMENT ? NULL : block(bytes);
+  return *base ? memset(*base, 0, bytes) : NULL;
+}
+#elif !defined(TW_FREESTANDING)
 static void *zeroed(size_t bytes, void **base) {
   *base = bytes > SIZE_MAX - ALIGNMENT ? NULL : calloc(1, bytes + ALIGNMENT);
   return *base ? (void *)(((uintptr_t)*base + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT) : NULL;
