@@ -140,8 +140,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
                 hint="call tilewright.load for a file of a compiled model, tilewright.compile for an ONNX model",
             )
         self._levels = artifact if artifact.levels else None
-        if artifact.levels:
-            artifact = at_level(artifact)
+        artifact = at_level(artifact)
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
         self._signature = artifact.signature
@@ -325,12 +324,14 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_loaded_again, (self.artifact.to_bytes(), self._wanted_threads, self._executor, self._states.copies()))
+        whole = (self._levels or self.artifact).to_bytes()
+        return (_loaded_again, (whole, self._wanted_threads, self._executor, self._states.copies()))
 
     def __copy__(self) -> Self:
         loaded = self._open()
         beside = loaded.programs[0] if isinstance(loaded, _Native) else None
         made = type(self)(loaded.artifact, self._wanted_threads, self._executor, _beside=beside)
+        made._levels = self._levels
         self._states.copy_to(made._states)
         return made
 

@@ -167,6 +167,9 @@ static const char *missing_feature(void) {
     unsigned low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     states = low | (uint64_t)high << 32;
+#ifdef __APPLE__
+    if ((states & 6) == 6) states |= 0xe0; /* registers of 512 bits are kept from their first use on */
+#endif
   }
   for (size_t k = 0; k < sizeof cpu_features / sizeof *cpu_features; k++) {
     const cpu_feature *f = cpu_features + k;
