@@ -32,6 +32,7 @@ from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.needed import TellsBytes, needs_of
 from tilewright.runtime.process.forks import free_in_children
+from tilewright.runtime.process.interrupts import end_interruptible
 from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
 from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
@@ -285,6 +286,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         each, which takes as long as the longest kernel. Later calls run as usual. What states hold then is as after any
         call that fails. Any thread may call this; a call that ends at the same time may give its results."""
         self._stops.value += 1
+        end_interruptible(self._stops)
 
     def trim(self) -> None:
         """Give the memory that calls have left behind back to the operating system; the next call takes it anew.
@@ -483,7 +485,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
             results = list(out) if isinstance(out, tuple | list) else []
             views = views_of(out, self.outputs, context.results.shapes, arrays)
             out_data[: len(views)] = [address_of(view) for view in views]
-        code = context.run(context.call)
+        code = (context.run or context.run_measured)(context.call)
         if code:
             raise self._failure(context.current, code, shapes)
         return tuple(results)
@@ -592,6 +594,7 @@ def _native_steps(
         StepsCode(code, program, [part.artifact.run_symbol for part in parts]),
         [part.addresses(run) for part, run in zip(parts, instead or [None] * len(parts), strict=True)],
         [[len(info.shape) for info in part.inputs] for part in parts],
+        parts[0].linked.constants.nbytes,
         parts[0].threads,
         parts[0].linked.pool.address,
         stops,

@@ -169,6 +169,7 @@ class _Block:
             for k in range(row.tensor.rank):
                 self.line(f"{self.word(row, frame.DIMS + k)} = {self.size(next(sizes)) if k else '0'};")
         self.enter(f"for (int64_t {trip} = 0; {trip} < {trips} && {going}; {trip}++) {{")
+        self.line("if (*stops != began) return CANCELLED;")
         self.line(f"if (!step_poll(frame, {self.own.loops.index(op)}, {trip})) return STEPS_STOPPED;")
         self.line(f"int64_t *const at_{trip} = step_take({self.at(trip_value)}, 8);")
         self.line(f"if (!at_{trip}) return STEPS_NO_MEMORY;")
