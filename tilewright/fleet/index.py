@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -132,10 +133,29 @@ def _read(path: Path) -> dict[str, MemberEntry]:
         return {}
 
 
+_TRIES, _PAUSE = 40, 0.05
+"""How often a lock is asked for, and the seconds between: processes of a run that was killed end one after another."""
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if not left:
+                raise ArtifactError(
+                    f"another process is compiling into {folder}", hint="wait for it, or give another folder"
+                ) from error
+        except OSError:  # a file system without locks
+            return
+        time.sleep(_PAUSE)
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Nobody else compiles into a folder meanwhile; ArtifactError where somebody does. The lock ends with the process,
-    however that ends."""
+    however that ends, and those that it began, which takes a moment."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -143,14 +163,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise refused(folder, error) from error
     try:
         if sys.platform != "win32":
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ArtifactError(
-                    f"another process is compiling into {folder}", hint="wait for it, or give another folder"
-                ) from error
-            except OSError:  # a file system without locks
-                pass
+            _lock(descriptor, folder)
         yield
     finally:
         os.close(descriptor)

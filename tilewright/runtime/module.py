@@ -140,9 +140,8 @@ class Model(CalledByName, KeepsStates, TellsBytes):
                 f"a model is made of an Artifact, not of {artifact!r:.80}",
                 hint="call tilewright.load for a file of a compiled model, tilewright.compile for an ONNX model",
             )
-        self._whole = artifact if artifact.levels else None
-        if artifact.levels:
-            artifact = at_level(artifact)
+        self._levels = artifact if artifact.levels else None
+        artifact = at_level(artifact)
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
         self._signature = artifact.signature
@@ -272,7 +271,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         """Write the model to a file that `load` reads; whole or not at all, also over the compiled file it came from.
         A file of another kind, such as the source of the model, is replaced only by `force`; otherwise an
         ArtifactError says what is there."""
-        (self._whole or self.artifact).save(path, force=force)
+        (self._levels or self.artifact).save(path, force=force)
 
     def report(self) -> Report:
         """What was compiled, as a record: signature, target, sizes, and what the compiler noted: kernels, times, and
@@ -309,8 +308,9 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         Does not wait: calls that are running in other threads end as usual, and the last of them frees what they use.
         Results stay valid. Closing a closed model does nothing.
         """
-        self._loaded = self._whole = None  # first: a call that finds no context left asks for this one
+        self._loaded = None  # first: a call that finds no context left asks for this one
         self._forks = _CLOSED
+        self._levels = None
         self.trim()
 
     @property
@@ -326,12 +326,14 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_loaded_again, (self.artifact.to_bytes(), self._wanted_threads, self._executor, self._states.copies()))
+        whole = (self._levels or self.artifact).to_bytes()
+        return (_loaded_again, (whole, self._wanted_threads, self._executor, self._states.copies()))
 
     def __copy__(self) -> Self:
         loaded = self._open()
         beside = loaded.programs[0] if isinstance(loaded, _Native) else None
         made = type(self)(loaded.artifact, self._wanted_threads, self._executor, _beside=beside)
+        made._levels = self._levels
         self._states.copy_to(made._states)
         return made
 
