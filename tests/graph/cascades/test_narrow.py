@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import tilewright
 from tilewright.compilation import Compilation, Setting
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.graph.cascades.choose import FusedProgram
@@ -21,7 +23,7 @@ SHAPE = (1, 8, 6, 6)
 def network() -> onnx.ModelProto:
     """A quantised convolution, whose result is read by a mean and by an addition."""
     w = np.random.default_rng(0).integers(-9, 9, (8, 8, 3, 3)).astype(np.int8)
-    scales = {"s": np.float32(0.5), "u": np.float32(0.02), "z": np.uint8(3), "z8": np.int8(0)}
+    scales = {"s": np.float32(0.3), "u": np.float32(0.02), "z": np.uint8(3), "z8": np.int8(0)}
     constants = {"w8": w, "v8": w[::-1].copy(), **scales}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "u", "z"], ["q"]),
@@ -57,3 +59,15 @@ def test_bytes_are_stored_and_results_are_the_same() -> None:
     for a, b in zip(wanted, found, strict=True):
         np.testing.assert_array_equal(a, b)
     compilation.run("planned")
+
+
+def test_products_are_rounded_as_they_were_where_they_were_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum that reads them does not become one with them in native code."""
+    model = network().SerializeToString()
+    xs = np.random.default_rng(1).standard_normal((8, *SHAPE)).astype(np.float32)
+    whole = tilewright.compile(model, threads=1, cache=False)
+    monkeypatch.setattr("tilewright.compilation.passes_that_fit", lambda *_: [NarrowStores()])
+    small = tilewright.compile(model, threads=1, cache=False)
+    for x in xs:
+        for a, b in zip(whole(x), small(x), strict=True):
+            np.testing.assert_array_equal(a, b)

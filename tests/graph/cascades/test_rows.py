@@ -144,3 +144,11 @@ def test_views_of_tensors_that_are_needed_as_a_whole_are_not_placed_again() -> N
         np.testing.assert_array_equal(found.ravel(), wanted.ravel())
     parts = [v for op in module.main.body.ops if op.name == "concat" for v in op.operands]
     assert len(parts) == len({*parts}) == 6
+
+
+def test_windows_do_not_tie_rows_together() -> None:
+    """A convolution that reads 9 rows for 4 computes each by itself."""
+    _, link = _linked((1, 2, 9, 3), 2, lambda x: contract.conv(x, weights(4, 2, 3, 1), strides=(2, 1)))
+    assert (link.extent, link.unit, link.rows_of_one[0]) == (4, 1, None)
+    _, link = _linked((1, 2, 12, 3), 2, lambda x: view.reshape(x, shape=(1, 2, 4, 9)))
+    assert (link.extent, link.unit, link.rows_of_one[0]) == (4, 1, 3)

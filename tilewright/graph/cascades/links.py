@@ -96,7 +96,9 @@ class Link:
             return None
         more = Fraction(self.op.operands[k].tensor.shape[axis].value, self.extent)
         count = lcm(self.unit, more.denominator)
-        for start in (0, max(self.extent - count, 0)):
+        if 1 not in (more.numerator, more.denominator) or 2 * count > self.extent:  # all rows are read for all rows
+            return None
+        for start in (0, self.extent - count):
             rows = self.needs(start, start + count)[k]
             if rows is None or (rows.start, rows.stop) != (start * more, (start + count) * more):
                 return None

@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ml_dtypes import finfo
+
 from tilewright.graph.cascades.links import FUSED
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.source import full
 from tilewright.ops.traits.derive import is_alias, product_of
 from tilewright.ops.traits.pairing import is_elementwise
 from tilewright.passes import PassContext
@@ -156,10 +159,21 @@ def _longer(reader: Op, region: Op, tail: Sequence[Op], narrow: Mapping[Value, V
                 for op in _with_sources(tail, source, inside):
                     made = OPERATORS[op.name](*(inside[v] for v in op.operands), **op.attrs)
                     inside[op.result] = made
-                values[arg] = inside[tail[-1].result]
+                values[arg] = _rounded(inside[tail[-1].result])
     for op in body.ops:
         block.append(op.clone(values))
     return Op(FUSED, operands, [v.type for v in reader.results], reader.attrs, [block], reader.loc)
+
+
+def _rounded(value: Value) -> Value:
+    """A product that code rounds, as it did where it was stored: a sum that reads it would become one with it (a fused
+    multiply-add). No code generator looks through the limit, which a product of a narrow integer does not reach."""
+    dtype = value.tensor.dtype
+    if value.op is None or value.op.name != "mul" or not dtype.is_float:
+        return value
+    limits = finfo(dtype.storage)  # type: ignore[no-untyped-call]
+    lowest = full(value=float(limits.min), dtype=dtype, shape=())
+    return OPERATORS["max"](value, lowest)
 
 
 def _with_sources(tail: Sequence[Op], source: Value, given: dict[Value, Value]) -> list[Op]:
