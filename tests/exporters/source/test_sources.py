@@ -240,7 +240,7 @@ def test_sizes_from_values_alone(exported: Exported) -> None:
     source = exported("range", model)
     assert [source.run(np.array(n))[0].tolist() for n in (3, 0, -2, 5)] == [[0, 1, 2], [], [], [0, 1, 2, 3, 4]]
     for n in (1 << 60, 1 << 61, 1 << 62, (1 << 63) - 1):
-        with pytest.raises(CError, match=r"memory|range|would have the shape"):
+        with pytest.raises(CError, match=r"memory|would have the shape|than can be counted"):
             source.run(np.array(n))
     source.close()
 
