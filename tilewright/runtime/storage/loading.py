@@ -36,7 +36,7 @@ def load(
     then the file may be replaced by renaming (as `Model.save` and `mv` do, not `cp`) or deleted, and nothing else.
     `check_weights` says whether the checksum of the weights, which reads all of them, is looked at: by default unless
     they are mapped (that of code always is). `threads`, `executor` (for another kind of machine): see `Model`.
-    Of a model with several levels (`tilewright compile --multi`) the best one is taken that this CPU can run, or that
+    Of a model with several levels (`tilewright compile --multi`) the best one is taken that this CPU can run, or the
     one named `level`. ArtifactError for a file that is missing, damaged, foreign, too new or for another CPU.
 
     An artefact is code, which can do whatever the process may: load only what you trust. With `trust`, one or several
