@@ -30,6 +30,7 @@ from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
 from tilewright.target.hardware import usable_cores
 from tilewright.target.machine import Machine
+from tilewright.target.named import CTarget
 from tilewright.target.target import Target, system_of
 
 T = TypeVar("T")
@@ -162,7 +163,7 @@ def compile_graphs(
     with setting.back_end.code(machine, options) as code:
         lends = options.share_weights and machine.kind == Target.kind
         lent = link.Lent(graphs.general.constants.values() if lends else ())
-        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional, _is_swapped(machine))
+        weights = _weights(machine, options, optional, lent)
         output = Output(code, weights, on_objects)
         artifact, ends = _compile_programs(graphs, setting, output)
         if edited is not None:
@@ -180,7 +181,7 @@ def compile_levels(
 ) -> Artifact:
     """The programs of an artefact for each of several machines, with weights that all share: those that are packed in
     one way are there once."""
-    weights = link.Weights(None, options.compile_threads or usable_cores(), optional, _is_swapped(machines[0]))
+    weights = _weights(machines[0], options, optional)
     made = []
     with ExitStack() as stack:
         for load, machine in zip(loads, machines, strict=True):
@@ -218,9 +219,13 @@ def _compile_programs(
     return replace(artifact, variants=tuple(variants)), ends
 
 
-def _is_swapped(machine: Machine) -> bool:
-    """Whether a machine's byte order is another one than that of this process."""
-    return isinstance(machine, Target) and machine.is_big_endian != (sys.byteorder == "big")
+def _weights(
+    machine: Machine, options: Options, optional: OptionalSteps, lent: link.Lent | None = None
+) -> link.Weights:
+    """Constants for a machine: in its byte order, or for C as numbers, which have that of any machine."""
+    is_swapped = isinstance(machine, Target) and machine.is_big_endian != (sys.byteorder == "big")
+    threads = options.compile_threads or usable_cores()
+    return link.Weights(lent, threads, optional, is_swapped, apart=machine.kind == CTarget.kind)
 
 
 def _with_code(
@@ -271,8 +276,7 @@ def compile_text(
         optional=OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
     )  # fmt: skip
     with faults_of_plugins(session.loaded_plugins.back_ends), setting.back_end.code(setting.machine, options) as code:
-        threads, swapped = options.compile_threads or usable_cores(), _is_swapped(setting.machine)
-        weights = link.Weights(link.Lent(()), threads, setting.optional, swapped)
+        weights = _weights(setting.machine, options, setting.optional)
         output = Output(code, weights)
         given = {**(constants or {})}
         if model is not None:

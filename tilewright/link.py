@@ -90,16 +90,18 @@ class Weights:
     """
 
     def __init__(
-        self, lent: Lent | None = None, threads: int = 1, optional: OptionalSteps = CHECKED, swapped: bool = False
-    ) -> None:
-        """`swapped`: the machine that reads them has another byte order than this one."""
+        self, lent: Lent | None = None, threads: int = 1, optional: OptionalSteps = CHECKED, swapped: bool = False,
+        apart: bool = False,
+    ) -> None:  # fmt: skip
+        """`swapped`: the machine that reads them has another byte order than this one. `apart`: constants of several
+        dtypes share no bytes, as they are written as numbers."""
         self.total = 0
-        self._swapped = swapped
+        self._swapped, self._apart = swapped, apart
         self.remarks: list[Remark] = []
         self._optional = optional
         self._threads = threads
         self._arrays: list[tuple[int, np.ndarray | PackedArray, str, int]] = []
-        self._alike: dict[tuple[int, int, int], _Alike] = {}
+        self._alike: dict[tuple[int, int | str, int], _Alike] = {}
         self._memory = Lent() if lent is None else lent
         self._lent: list[LentArray] = []
 
@@ -114,7 +116,8 @@ class Weights:
             self.remarks.append(failure("share-constants", f"constant {name}", error, "it has memory of its own"))
             return [], None
 
-        same, found = self._optional.survive(lambda: self._same(data, unit), alone)
+        kind = array.dtype.name if self._apart else unit
+        same, found = self._optional.survive(lambda: self._same(data, kind), alone)
         if found is not None:
             return found
         size = ALIGNMENT if is_lent else data.nbytes
@@ -126,9 +129,9 @@ class Weights:
             self._arrays.append((offset, data, name, unit))
         return offset, is_lent
 
-    def _same(self, data: np.ndarray | PackedArray, unit: int) -> tuple[_Alike, tuple[int, bool] | None]:
+    def _same(self, data: np.ndarray | PackedArray, kind: int | str) -> tuple[_Alike, tuple[int, bool] | None]:
         """Those that begin as an array does, and the place of one that is the same."""
-        same = self._alike.setdefault((data.nbytes, unit, _sample(data)), [])
+        same = self._alike.setdefault((data.nbytes, kind, _sample(data)), [])
         return same, next(((offset, kind) for offset, kind, other in same if _are_alike(data, other)), None)
 
     def blocks(self) -> tuple[memoryview, tuple[LentArray, ...]]:
