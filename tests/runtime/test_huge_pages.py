@@ -29,6 +29,11 @@ def filled(parts: int, count: int) -> tuple[Reserved, np.ndarray]:
     return memory, wanted
 
 
+def settle(memory: Reserved, count: int) -> int:
+    """Until nothing is left; for how many pages."""
+    return sum(1 for _ in iter(lambda: memory.lie_in_huge_page(WHOLE, count), False))
+
+
 def bytes_in_huge_pages(array: np.ndarray) -> int:
     """Of the mappings that an array is within, as Linux tells it."""
     begin, found, inside = address_of(array), 0, False
@@ -45,7 +50,7 @@ def bytes_in_huge_pages(array: np.ndarray) -> int:
 @pytest.mark.parametrize("count", [0, 4096, HUGE_PAGE // 4, HUGE_PAGE, 2 * HUGE_PAGE + HUGE_PAGE // 2, WHOLE])
 def test_pages_are_huge_where_half_of_them_is_filled(count: int) -> None:
     memory, wanted = filled(2, count)
-    memory.lie_in_huge_pages(WHOLE, count)
+    settle(memory, count)
     np.testing.assert_array_equal(memory.array, wanted)
     found = bytes_in_huge_pages(memory.array) if HUGE.exists() else 0
     assert found <= 4 * count, "twice what is filled, in two parts"
@@ -58,12 +63,12 @@ def test_pages_are_huge_where_half_of_them_is_filled(count: int) -> None:
 
 def test_what_is_given_back_is_zeros_and_may_become_huge_again() -> None:
     memory, wanted = filled(1, WHOLE)
-    memory.lie_in_huge_pages(WHOLE, WHOLE)
+    settle(memory, WHOLE)
     memory.forget(4096, WHOLE)
     wanted[4096:] = 0
     np.testing.assert_array_equal(memory.array, wanted)
     memory.array[...] = wanted[...] = 7
-    memory.lie_in_huge_pages(WHOLE, WHOLE)
+    settle(memory, WHOLE)
     np.testing.assert_array_equal(memory.array, wanted)
 
 
@@ -72,7 +77,7 @@ def test_what_is_shared_stays_so() -> None:
     other = Reserved(WHOLE, "a test")
     other.copy_from(memory, 0, WHOLE, PageFile())
     for one in (memory, other):
-        one.lie_in_huge_pages(WHOLE, WHOLE)
+        settle(one, WHOLE)
         np.testing.assert_array_equal(one.array, wanted)
     other.array[...] = 1
     np.testing.assert_array_equal(memory.array, wanted)
@@ -88,16 +93,22 @@ def test_systems_that_refuse_it_are_not_asked_twice(monkeypatch: pytest.MonkeyPa
 
     memory, wanted = filled(1, WHOLE)
     monkeypatch.setattr(memory, "_block", Block())
-    for _ in range(4):
-        memory.lie_in_huge_pages(WHOLE, WHOLE)
-    assert len(asked) == len(set(asked)) <= 3
+    assert settle(memory, WHOLE) == len(asked) == len(set(asked)) <= 3
+    assert settle(memory, WHOLE) == 0
     np.testing.assert_array_equal(memory.array, wanted)
 
 
 def test_states_ask_for_them_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time that a counter may have filled another half of a page, and not for windows, whose rows come and go."""
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(Reserved, "lie_in_huge_pages", lambda self, whole, count: asked.append((whole, count)))
+    left = [0]
+
+    def one_page(self: Reserved, whole: int, count: int) -> bool:
+        asked.append((whole, count))
+        left[0] -= 1
+        return left[0] >= 0
+
+    monkeypatch.setattr(Reserved, "lie_in_huge_page", one_page)
     keys = TensorInfo("keys", "float32", (3, 1 << 14, 64))
     state = MemoryOfState(StateInfo(keys, "next", "in place", grows=1, counter="past"))
     for counter in (1, 64, 4095, 4096, 4160, 8191, 8192, 100, 8200, 16384):
@@ -106,6 +117,33 @@ def test_states_ask_for_them_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
     window = MemoryOfState(StateInfo(keys, "next", "in place", grows=1, counter="past", window=64))
     window.settle(16384)
     assert len(asked) == 3
+    left[0], again = 2, MemoryOfState(StateInfo(keys, "next", "in place", grows=1, counter="past"))
+    assert [again.settle(9000) for _ in range(4)] == [True, True, False, False] and len(asked) == 6
+
+
+def test_a_call_waits_for_one_page_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of states and lanes; the calls behind it bring the others."""
+    left = {}
+
+    def settle(self: MemoryOfState, counter: int) -> bool:
+        left[self] = left.get(self, 3) - 1
+        return left[self] >= 0
+
+    monkeypatch.setattr(MemoryOfState, "settle", settle)
+    infos = []
+    for lane in "ab":
+        infos.append(StateInfo(TensorInfo(f"{lane}.past", "int64", (1,)), "f", "in place"))
+        keys = (TensorInfo(f"{lane}.{name}", "float32", (1, 1024, 4)) for name in ("keys", "values"))
+        infos += [StateInfo(info, "n", "in place", grows=1, counter=f"{lane}.past") for info in keys]
+    states = States(infos, b"")
+    states.current[0][...] = states.current[3][...] = 200
+    for done in range(1, 14):
+        states._advance()
+        assert sum(3 - max(n, 0) for n in left.values()) == min(done, 12)
+    assert all(n < 0 for n in left.values()) and len(left) == 4
+    before = dict(left)
+    states._advance()
+    assert left == before, "nothing is asked of what was looked at"
 
 
 def test_states_are_looked_at_again_where_they_lie_anew(monkeypatch: pytest.MonkeyPatch) -> None:

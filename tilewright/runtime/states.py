@@ -110,13 +110,13 @@ class States:
 
     def _advance(self) -> None:
         """After a call: of states of which a window is read, what lies before that is given back, and what others have
-        grown by may come to lie in huge pages."""
+        grown by may come to lie in a huge page, one in each call."""
         for counter, grown in self._grown.items():
             rows = int(self.current[counter].reshape(-1)[0])
             if rows // LOOK_EVERY != self._looked[counter]:
+                if any(settling.settle(rows) for settling in filter(None, map(self._memory_of, grown))):
+                    break
                 self._looked[counter] = rows // LOOK_EVERY
-                for settling in filter(None, map(self._memory_of, grown)):
-                    settling.settle(rows)
         for number, counter in self._windows:
             if (windowed := self._memory_of(number)) is not None:
                 windowed.advance(int(self.current[counter].reshape(-1)[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
 
@@ -53,22 +54,23 @@ class Reserved:
         elif not self._shared.let_be_zeros(begin, end):
             self.array[begin:end] = 0
 
-    def lie_in_huge_pages(self, whole: int, filled: int) -> None:
-        """Of parts that begin every `whole` bytes and are filled so far, let what fills at least half of a huge page
-        lie in one, so that it takes at most twice the memory. Processors look addresses up once for each page, which
+    def lie_in_huge_page(self, whole: int, filled: int) -> bool:
+        """Of parts that begin every `whole` bytes and are filled so far, let the next of what fills at least half of a
+        huge page lie in one, so that it takes at most twice the memory; whether there was such a page. Each takes some
+        milliseconds, so callers do not wait for all at once. Processors look addresses up once for each page, which
         takes nearly as long as to read a small one where the machine is a virtual one. Memory that is shared stays as
         it is, and all does where the system has no huge pages."""
         if self._block is None or self._shared is None or self._shared.mapped or _COLLAPSE is None:
-            return
+            return False
         first = -address_of(self.array) % HUGE_PAGE
         for page in range(first, self.array.nbytes - HUGE_PAGE + 1, HUGE_PAGE):
             if page in self._huge or 2 * _filled_between(page, page + HUGE_PAGE, whole, filled) < HUGE_PAGE:
                 continue
             self._huge.add(page)
-            try:
+            with contextlib.suppress(OSError):  # a kernel that has them not, or no free memory in one piece
                 self._block.madvise(_COLLAPSE, page, HUGE_PAGE)
-            except OSError:  # a kernel that has them not, or no free memory in one piece
-                return
+            return True
+        return False
 
     def copy_from(self, other: Reserved, begin: int, end: int, file: PageFile) -> None:
         """Hold what another one of the same size has between two bytes. What both share from then on is in the file."""

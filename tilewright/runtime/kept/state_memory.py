@@ -70,14 +70,18 @@ class MemoryOfState:
             self._reserved.forget(begin + before, begin + first * self._row)
         self.first = first
 
-    def settle(self, counter: int) -> None:
-        """Let pages that so many rows fill for the most part be huge ones; of windows, whose rows come and go, none."""
+    def settle(self, counter: int) -> bool:
+        """Let the next page that so many rows fill for the most part be a huge one, and of windows, whose rows come and
+        go, none; whether there was one."""
         if self._window >= 0 or not self._row or not self._whole:
-            return
+            return False
         step = max(min(HUGE_PAGE, self._whole) // (2 * self._row), 1)
-        if counter // step > self._settled:
+        if counter // step <= self._settled:
+            return False
+        found = self._reserved.lie_in_huge_page(self._whole, min(counter * self._row, self._whole))
+        if not found:
             self._settled = counter // step
-            self._reserved.lie_in_huge_pages(self._whole, min(counter * self._row, self._whole))
+        return found
 
     def may_go_back(self, counter: int) -> bool:
         """Whether calls find all that they read behind a counter."""
