@@ -160,9 +160,10 @@ def compile_graphs(
     edited = edited_schedules(options)
     setting = Setting.of(options, machine, plugins, optional=optional, progress=progress, edited=edited)
     with setting.back_end.code(machine, options) as code:
-        lends = options.share_weights and machine.kind == Target.kind
+        is_swapped = _is_swapped(machine)  # distances to what is lent are numbers in the order of this process
+        lends = options.share_weights and machine.kind == Target.kind and not is_swapped
         lent = link.Lent(graphs.general.constants.values() if lends else ())
-        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional, _is_swapped(machine))
+        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional, is_swapped)
         output = Output(code, weights, on_objects)
         artifact, ends = _compile_programs(graphs, setting, output)
         if edited is not None:

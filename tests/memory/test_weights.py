@@ -201,6 +201,13 @@ def test_what_is_packed_is_one_with_an_array_of_the_same_bytes() -> None:
     assert weights.place(PackedArray(table, Packing(((), ()), (1, 0)))) != weights.place(transposed)
 
 
+def test_numbers_of_other_widths_have_memory_of_their_own() -> None:
+    """The same bytes here are others where the high byte comes first, also of a source in C."""
+    weights, table = Weights(), np.arange(64, dtype=np.uint8)
+    places = [weights.place(table.view(dtype)) for dtype in ("u1", "i8", "f4", "i4")]
+    assert len(set(places)) == 3 and places[2] == places[3]
+
+
 PACKINGS = [
     Packing(((), (32,)), (1, 0, 2)),
     Packing(((4, 3), (5,)), (1, 0, 3, 4, 2)),
@@ -294,3 +301,18 @@ def test_what_one_model_lends_is_not_for_others(tmp_path: Path, monkeypatch: pyt
     found = session.find("key")
     assert found is not None and model.artifact.lent and not found.lent
     assert_gives(Model(found, 1), wanted)
+
+
+@pytest.mark.parametrize(("target", "lent"), [("host", 1), ("z15", 0)])
+def test_nothing_is_lent_to_a_machine_of_the_other_byte_order(target: str, lent: int) -> None:
+    """The distances to what is lent are numbers in the order of this process."""
+    if sys.byteorder == "big":
+        pytest.skip("z15 has the byte order of this machine")
+    table = aligned(RNG.integers(0, 256, (96, 1024)).astype(np.uint8))
+    block, module = Block([tensor(dt.u8, (1, 1024))], ["x"]), Module()
+    with Builder(block, module) as b:
+        b.emit("return", [ew.add(constant(table, "table"), block.args[0])])
+    module.add(Func("main", block, "graph"))
+    artifact = compile_module(module, Options(share_weights=True), parse_target(target))
+    assert len(artifact.lent) == lent
+    assert table.tobytes() in b"".join(artifact.saved_weights())
