@@ -29,22 +29,16 @@ OTHER = NAMED["zen3" if HERE == "s390x" else "z15"]
 OWN = next(target for target in NAMED.values() if target.arch == HERE)
 
 
-@pytest.fixture(autouse=True)
-def own_workers() -> None:
-    apart._end_all()
-
-
 def generator() -> Generator:
     return Generator.of(OTHER, Effort.KERNEL.value)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_text_without_code_is_an_error_that_names_its_kernel(threads: int) -> None:
-    with ObjectMaker(OTHER, threads) as maker:
+def test_a_text_without_code_is_an_error_that_names_its_kernel() -> None:
+    with ObjectMaker(OTHER, 2) as maker:
         maker.start(Unit(TEXT, kernel="k0_add"))
         assert maker.objects() == [object_of(TEXT, generator())]
     said = r"Cannot select: .*\(SIGABRT\)"
-    with pytest.raises(InternalError, match=said) as caught, ObjectMaker(OTHER, threads) as maker:
+    with pytest.raises(InternalError, match=said) as caught, ObjectMaker(OTHER, 2) as maker:
         maker.start(Unit(NO_CODE, kernel="k1_dot"))
         maker.objects()
     assert caught.value.where == "kernel 'k1_dot'"
@@ -57,6 +51,7 @@ def test_a_text_that_llvm_refuses_is_the_error_that_it_is_here() -> None:
 
 
 def test_one_process_makes_one_text_after_the_other_and_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart._end_all()
     monkeypatch.setattr(apart, "LONGEST_WAIT", 0.3)
     first = apart.object_of(TEXT, generator())
     (worker,) = apart._IDLE
@@ -71,6 +66,7 @@ def test_one_process_makes_one_text_after_the_other_and_ends_after_a_while(monke
 
 
 def test_where_no_process_can_begin_code_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart._end_all()
     monkeypatch.setattr(apart, "_CHILD", "raise SystemExit(3)")
     assert apart.object_of(TEXT, generator()) == object_of(TEXT, generator())
     monkeypatch.setattr(apart.sys, "executable", "/nowhere")
