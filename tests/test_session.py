@@ -21,6 +21,7 @@ from tests import models
 from tilewright.frontends import files
 from tilewright.frontends import onnx as onnx_front_end
 from tilewright.options import Options, Request
+from tilewright.plugins import file_states_since
 from tilewright.runtime import Artifact, Model
 from tilewright.session import Notes, Session, compiler_stamp
 
@@ -39,6 +40,37 @@ def test_an_edited_compiler_does_not_find_what_it_compiled_before(tmp_path: Path
     compiler_stamp.cache_clear()
     assert compiler_stamp(tmp_path) != first
     compiler_stamp.cache_clear()
+
+
+def test_what_code_of_before_a_change_has_compiled_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither where files have changed before models were first looked for, nor where they have since."""
+    compiler_stamp.cache_clear()
+    path, session = tmp_path / "model.onnx", Session(tmp_path / "cache")
+    small(path, 1)
+    request, kept = Request.of(path, None, None), tmp_path / "cache"
+    assert session.key(request, Options()) is not None
+    with monkeypatch.context() as patched:
+        patched.setattr("tilewright.session._IMPORTED", 1)
+        for _ in range(2):
+            report = tilewright.compile(path, session=session).report()
+            assert any("have changed since" in remark.message for remark in report.remarks)
+            assert not [*kept.glob("*.tw")]
+            compiler_stamp.cache_clear()
+        assert session.key(request, Options()) is None
+    compiler_stamp.cache_clear()
+    tilewright.compile(path, session=session)
+    assert len([*kept.glob("*.tw")]) == 1
+
+
+def test_files_from_the_future_say_nothing_of_changes(tmp_path: Path) -> None:
+    """Clocks of machines without a battery begin anew."""
+    source, begin = tmp_path / "fuse.py", time.time_ns() - 10**9
+    source.write_text("")
+    assert file_states_since(tmp_path, begin)[1] and not file_states_since(tmp_path, begin + 10**12)[1]
+    os.utime(source, ns=(1, time.time_ns() + 10**12))
+    assert not file_states_since(tmp_path, begin)[1]
 
 
 def test_a_model_that_the_cache_has_needs_no_compiler(tmp_path: Path) -> None:

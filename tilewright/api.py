@@ -87,9 +87,10 @@ def compile_artifact(
         start = time.perf_counter()
         artifact = compile_request(request, options, progress, session=session)
         LOG.info("%s: compiled in %.2f s", _name(model), time.perf_counter() - start)
-        if key:
+        refusal = session.refusal() if options.cache else None
+        if key and not refusal:
             session.keep(key, artifact)
-        elif options.cache and (refusal := session.refusal()):
+        elif refusal:
             remark = Remark("cache", "the model", refusal)
             artifact = artifact.reporting(remarks=(*artifact.report.remarks, remark))
     tell_of_failures(artifact, options)

@@ -30,6 +30,7 @@ from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
 from tilewright.target.hardware import usable_cores
 from tilewright.target.machine import Machine
+from tilewright.target.named import CTarget
 from tilewright.target.target import Target, system_of
 
 T = TypeVar("T")
@@ -160,10 +161,10 @@ def compile_graphs(
     edited = edited_schedules(options)
     setting = Setting.of(options, machine, plugins, optional=optional, progress=progress, edited=edited)
     with setting.back_end.code(machine, options) as code:
-        is_swapped = _is_swapped(machine)  # distances to what is lent are numbers in the order of this process
-        lends = options.share_weights and machine.kind == Target.kind and not is_swapped
+        # distances to what is lent are numbers in the order of this process
+        lends = options.share_weights and machine.kind == Target.kind and not _is_swapped(machine)
         lent = link.Lent(graphs.general.constants.values() if lends else ())
-        weights = link.Weights(lent, options.compile_threads or usable_cores(), optional, is_swapped)
+        weights = _weights(machine, options, optional, lent)
         output = Output(code, weights, on_objects)
         artifact, ends = _compile_programs(graphs, setting, output)
         if edited is not None:
@@ -181,7 +182,7 @@ def compile_levels(
 ) -> Artifact:
     """The programs of an artefact for each of several machines, with weights that all share: those that are packed in
     one way are there once."""
-    weights = link.Weights(None, options.compile_threads or usable_cores(), optional, _is_swapped(machines[0]))
+    weights = _weights(machines[0], options, optional)
     made = []
     with ExitStack() as stack:
         for load, machine in zip(loads, machines, strict=True):
@@ -217,6 +218,14 @@ def _compile_programs(
         )
         ends.append((code.submitted, weights.total))
     return replace(artifact, variants=tuple(variants)), ends
+
+
+def _weights(
+    machine: Machine, options: Options, optional: OptionalSteps, lent: link.Lent | None = None
+) -> link.Weights:
+    """Constants for a machine: in its byte order, or for C as numbers, which have that of any machine."""
+    threads = options.compile_threads or usable_cores()
+    return link.Weights(lent, threads, optional, _is_swapped(machine), apart=machine.kind == CTarget.kind)
 
 
 def _is_swapped(machine: Machine) -> bool:
@@ -272,8 +281,7 @@ def compile_text(
         optional=OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
     )  # fmt: skip
     with faults_of_plugins(session.loaded_plugins.back_ends), setting.back_end.code(setting.machine, options) as code:
-        threads, swapped = options.compile_threads or usable_cores(), _is_swapped(setting.machine)
-        weights = link.Weights(link.Lent(()), threads, setting.optional, swapped)
+        weights = _weights(setting.machine, options, setting.optional)
         output = Output(code, weights)
         given = {**(constants or {})}
         if model is not None:

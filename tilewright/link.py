@@ -90,24 +90,25 @@ class Weights:
     """
 
     def __init__(
-        self, lent: Lent | None = None, threads: int = 1, optional: OptionalSteps = CHECKED, swapped: bool = False
-    ) -> None:
-        """`swapped`: the machine that reads them has another byte order than this one."""
+        self, lent: Lent | None = None, threads: int = 1, optional: OptionalSteps = CHECKED, swapped: bool = False,
+        apart: bool = False,
+    ) -> None:  # fmt: skip
+        """`swapped`: the machine that reads them has another byte order than this one. `apart`: constants of several
+        dtypes share no bytes, as they are written as numbers."""
         self.total = 0
-        self._swapped = swapped
+        self._swapped, self._apart = swapped, apart
         self.remarks: list[Remark] = []
         self._optional = optional
         self._threads = threads
         self._arrays: list[tuple[int, np.ndarray | PackedArray, str, int]] = []
-        self._alike: dict[tuple[int, int, int], _Alike] = {}
+        self._alike: dict[tuple[int, int | str, int], _Alike] = {}
         self._memory = Lent() if lent is None else lent
         self._lent: list[LentArray] = []
 
     def place(self, array: np.ndarray | PackedArray, name: str = "") -> tuple[int, bool]:
         """The offset of an array's bytes; or of the slot with their distance, and True, where they are lent. `name` is
         that of the constant."""
-        width = _number_bytes(array.dtype)
-        unit = width if self._swapped else 1
+        unit = _swapped_bytes(array.dtype) if self._swapped else 1
         is_lent = unit == 1 and not isinstance(array, PackedArray) and self._memory.holds(array)
         data = array if isinstance(array, PackedArray) else flat_bytes(array)
 
@@ -115,7 +116,8 @@ class Weights:
             self.remarks.append(failure("share-constants", f"constant {name}", error, "it has memory of its own"))
             return [], None
 
-        same, found = self._optional.survive(lambda: self._same(data, width), alone)
+        kind = array.dtype.name if self._apart else unit
+        same, found = self._optional.survive(lambda: self._same(data, kind), alone)
         if found is not None:
             return found
         size = ALIGNMENT if is_lent else data.nbytes
@@ -127,10 +129,9 @@ class Weights:
             self._arrays.append((offset, data, name, unit))
         return offset, is_lent
 
-    def _same(self, data: np.ndarray | PackedArray, width: int) -> tuple[_Alike, tuple[int, bool] | None]:
-        """Those that begin as an array does, and the place of one that is the same. Numbers of other widths are others:
-        on a machine of the other byte order they have other bytes, also where a C compiler lays them out."""
-        same = self._alike.setdefault((data.nbytes, width, _sample(data)), [])
+    def _same(self, data: np.ndarray | PackedArray, kind: int | str) -> tuple[_Alike, tuple[int, bool] | None]:
+        """Those that begin as an array does, and the place of one that is the same."""
+        same = self._alike.setdefault((data.nbytes, kind, _sample(data)), [])
         return same, next(((offset, kind) for offset, kind, other in same if _are_alike(data, other)), None)
 
     def blocks(self) -> tuple[memoryview, tuple[LentArray, ...]]:
@@ -186,7 +187,7 @@ _PIECE = 1 << 20
 """Bytes that are compared at a time."""
 
 
-def _number_bytes(dtype: np.dtype) -> int:
+def _swapped_bytes(dtype: np.dtype) -> int:
     """Bytes of the numbers that elements consist of."""
     return dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize
 

@@ -17,6 +17,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -289,16 +290,25 @@ def _same(plugin: object) -> object:
 
 def file_states(folder: Path) -> str:
     """Names, sizes and times of the Python files of a folder and those below."""
-    return "".join(sorted(_states_below(os.fspath(folder))))
+    return file_states_since(folder, 0)[0]
 
 
-def _states_below(folder: str, place: str = "") -> Iterator[str]:
+def file_states_since(folder: Path, begin: int) -> tuple[str, bool]:
+    """The same, and whether files were written, or put there, between a time (ns) and now. Installers give files the
+    times of a package; a time in the future says nothing, as clocks may be wrong."""
+    found, now = [*_states_below(os.fspath(folder))], time.time_ns()
+    return "".join(sorted(state for state, _ in found)), any(begin < changed <= now for _, changed in found)
+
+
+def _states_below(folder: str, place: str = "") -> Iterator[tuple[str, int]]:
+    """The state of each file, and when it changed."""
     try:
         with os.scandir(folder) as entries:  # at each start there are hundreds: paths would take three times as long
             for entry in entries:
                 if entry.name.endswith(".py"):
                     stat = entry.stat()
-                    yield f"{place}{entry.name}:{stat.st_size}:{stat.st_mtime_ns};"
+                    state = f"{place}{entry.name}:{stat.st_size}:{stat.st_mtime_ns};"
+                    yield state, max(stat.st_mtime_ns, stat.st_ctime_ns)
                 elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
                     yield from _states_below(entry.path, f"{place}{entry.name}/")
     except OSError:  # what cannot be read cannot be imported either

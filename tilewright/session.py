@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from tilewright.plugins import (
     Candidate,
     Plugin,
     Plugins,
-    file_states,
+    file_states_since,
     find_plugins,
     given_plugins,
     identity,
@@ -41,6 +41,7 @@ from tilewright.runtime.arena import flat_bytes
 from tilewright.runtime.artifact import TargetInfo
 from tilewright.runtime.errors import ArtifactError, OptionError, PluginError, TilewrightError
 from tilewright.runtime.executor import MakeExecutor
+from tilewright.runtime.process.room import available_memory
 from tilewright.runtime.storage.cpu import cpu_facts
 from tilewright.runtime.storage.private import (
     NotPrivateError,
@@ -68,15 +69,27 @@ _ABANDONED_S = 3600
 
 _PACKAGE = Path(tilewright.__file__).parent
 
+_IMPORTED = time.time_ns()
+"""When this process began to import the compiler, or a little later."""
+
+
+class Stamp(NamedTuple):
+    """What identifies the compiler; whether files of it are others than those that this process has imported. What it
+    compiles then is made by code of before, or of both, and is nobody else's."""
+
+    text: str
+    has_changed: bool
+
 
 @lru_cache(maxsize=1)
-def compiler_stamp(package: Path) -> str:
+def compiler_stamp(package: Path) -> Stamp:
     """What identifies the compiler: versions, and for a checkout that is worked on the state of its files."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    digest.update(file_states(package).encode())
+    states, has_changed = file_states_since(package, _IMPORTED)
+    digest.update(states.encode())
     for name in _DEPENDENCIES:
         digest.update(_state_of(name).encode())
-    return f"{tilewright.__version__};{digest.hexdigest()}"
+    return Stamp(f"{tilewright.__version__};{digest.hexdigest()}", has_changed)
 
 
 _DEPENDENCIES = ("numpy", "ml_dtypes", "onnx", "llvmlite")
@@ -267,11 +280,11 @@ class Session:
     def stamp(self, options: Options) -> str | None:
         """What determines the artefact of any model: the compiler, its plugins, the machine and the options. None
         where models are not kept (see `refusal`)."""
-        machine = self._identity(options)
-        if self.refusal() is not None:
+        machine, compiler = self._identity(options), compiler_stamp(_PACKAGE)
+        if compiler.has_changed or self._unseen() is not None:
             return None
         outside = f"{outside_digest()};{identity(self._candidates)}"
-        return f"{compiler_stamp(_PACKAGE)};{outside};{machine};{options.fingerprint()}"
+        return f"{compiler.text};{outside};{machine};{options.fingerprint()}"
 
     def _identity(self, options: Options) -> str:
         """What tells the machine that models are compiled for. What this one is to LLVM follows from what its CPU tells
@@ -282,8 +295,13 @@ class Session:
         return f"{facts.identity};{sys.platform};{read_caches()!r};{usable_cores()}"
 
     def refusal(self) -> str | None:
-        """Why no model can be kept now: changes of an operator or a plugin from outside of the package would go
-        unseen. None when there is no such reason."""
+        """Why what was compiled can not be kept; None when there is no such reason."""
+        if file_states_since(_PACKAGE, _IMPORTED)[1]:
+            return "files of the compiler have changed since this process imported it"
+        return self._unseen()
+
+    def _unseen(self) -> str | None:
+        """Why changes of an operator or a plugin from outside of the package would go unseen."""
         try:
             outside_digest()
         except Unreadable as error:
@@ -338,7 +356,7 @@ class Session:
         artifact = Artifact.load(file, check_weights=not is_sound, mmap=True)
         if not is_sound and _is_settled(stat.st_mtime_ns):
             self._notes.write(about, b"sound")
-        if any(state.counter for state in artifact.states):
+        if any(state.counter for state in artifact.states) and _has_room(artifact.weight_bytes):
             with contextlib.suppress(ArtifactError):  # without memory for a copy
                 return Artifact.load(file, check_weights=False)
         return artifact
@@ -526,6 +544,12 @@ class Notes:
 
 def _digest_of(about: str) -> bytes:
     return hashlib.blake2b(about.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def _has_room(nbytes: int) -> bool:
+    """Whether a copy of weights leaves half of the memory that is available."""
+    available = available_memory()
+    return available is None or 2 * nbytes <= available
 
 
 def _is_settled(changed: int) -> bool:

@@ -102,7 +102,7 @@ def test_a_full_standard_output_is_named(tmp_path: Path, command: list[str]) -> 
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize("place", ["absent/m.tw", "file/m.tw", "."])
+@pytest.mark.parametrize("place", ["absent/m.tw", "file/m.tw"])
 def test_compile_checks_the_place_of_its_output_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -310,3 +310,15 @@ def test_remainders_are_exact(dtype: str, lanes: int, fresh_seed: int) -> None:
     with np.errstate(all="ignore"):
         expected = np.fmod(x, y)
     assert_same(compile_vmath("rem", dtype, lanes)(x, y), expected)
+
+
+@pytest.mark.fresh_seeds(1)
+def test_remainders_are_exact_where_nothing_fuses(fresh_seed: int) -> None:
+    """Also where a quotient that is rounded up times its divisor is no number any more."""
+    most = np.finfo(np.float64).max
+    y = most / np.random.default_rng(fresh_seed).integers(1, 2000, 4000)
+    other_x, other_y = some_divisions(np.float64, fresh_seed)
+    x, y = np.concatenate([np.full(y.size, most), other_x]), np.concatenate([y, other_y])
+    with np.errstate(all="ignore"):
+        expected = np.fmod(x, y)
+    assert_same(compile_vmath("rem", "f64", 8, fuses=False)(x, y), expected)

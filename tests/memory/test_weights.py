@@ -201,13 +201,6 @@ def test_what_is_packed_is_one_with_an_array_of_the_same_bytes() -> None:
     assert weights.place(PackedArray(table, Packing(((), ()), (1, 0)))) != weights.place(transposed)
 
 
-def test_numbers_of_other_widths_have_memory_of_their_own() -> None:
-    """The same bytes here are others where the high byte comes first, also of a source in C."""
-    weights, table = Weights(), np.arange(64, dtype=np.uint8)
-    places = [weights.place(table.view(dtype)) for dtype in ("u1", "i8", "f4", "i4")]
-    assert len(set(places)) == 3 and places[2] == places[3]
-
-
 PACKINGS = [
     Packing(((), (32,)), (1, 0, 2)),
     Packing(((4, 3), (5,)), (1, 0, 3, 4, 2)),

@@ -172,23 +172,25 @@ def test_an_output_of_two_names(output: str) -> None:
     np.testing.assert_array_equal(model(second)[0], np.concatenate([first, second], 1))
 
 
-@pytest.mark.parametrize("lacks", [False, True], ids=["", "no memory"])
+@pytest.mark.parametrize("lacks", ["nothing", "memory", "room"])
 def test_weights_of_cached_decoders_are_read_and_those_of_others_mapped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
-    """They are read for each token; where there is no memory for a copy, from the file."""
+    """They are read for each token; where there is no memory for a copy, or little, from the file."""
     asked: list[bool] = []
     load = Artifact.load
 
     def loading(*given: Any, **how: Any) -> Artifact:
         asked.append(how.get("mmap", False))
-        if lacks and not asked[-1]:
+        if lacks == "memory" and not asked[-1]:
             raise ArtifactError("no memory")
         return load(*given, **how)
 
     monkeypatch.setattr(Artifact, "load", staticmethod(loading))
     plain, grown = ({}, {"states": True, "capacity": CAPACITY})
-    for options, wanted in ((plain, [True]), (grown, [True, False])):
+    if lacks == "room":
+        monkeypatch.setattr("tilewright.session.available_memory", lambda: -1)
+    for options, wanted in ((plain, [True]), (grown, [True] if lacks == "room" else [True, False])):
         models = [tilewright.compile(decoder(), threads=1, session=Session(tmp_path), **options) for _ in range(2)]
         assert asked == wanted
         asked.clear()

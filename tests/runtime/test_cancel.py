@@ -25,6 +25,13 @@ LOOP = """g (float[4] x, int64 trips) => (float[4] y) {
         b = Tanh (a)
     }>
 }"""
+NO_KERNELS = """g (float[4] x, int64 trips) => (float[4] y, float[4] z) {
+    y, z = Loop (trips, , x, x) <body = trip (int64 i, bool go, float[4] a, float[4] b) => (bool on, float[4] c, float[4] d) {
+        on = Identity (go)
+        c = Identity (b)
+        d = Identity (a)
+    }>
+}"""  # noqa: E501
 OF_THE_HOST = """g (float[4] x, int64 trips) => (float[k, 4] y) {
     none = SequenceEmpty <dtype = 1> ()
     some = Loop (trips, , none) <body = trip (int64 i, bool go, seq(float[4]) s) => (bool on, seq(float[4]) t) {
@@ -75,6 +82,7 @@ def test_between_kernels() -> None:
 
 CASES: Mapping[str, tuple[str, Callable[[tilewright.Model, int], Any]]] = {
     "native loop": (LOOP, lambda model, trips: model(X, np.array(trips))),
+    "loop without kernels": (NO_KERNELS, lambda model, trips: model(X, np.array(trips))),
     "loop of the host": (OF_THE_HOST, lambda model, trips: model(X, np.array(trips))),
 }
 

@@ -13,6 +13,7 @@ from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.kept.reserved import HUGE_PAGE, Reserved
 from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.kept.state_memory import MemoryOfState
+from tilewright.runtime.states import States
 
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 WHOLE = 3 * HUGE_PAGE
@@ -105,3 +106,24 @@ def test_states_ask_for_them_as_they_grow(monkeypatch: pytest.MonkeyPatch) -> No
     window = MemoryOfState(StateInfo(keys, "next", "in place", grows=1, counter="past", window=64))
     window.settle(16384)
     assert len(asked) == 3
+
+
+def test_states_are_looked_at_again_where_they_lie_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other memory, and memory that was given back, may be filled as far as that which was looked at last."""
+    asked: list[MemoryOfState] = []
+    monkeypatch.setattr(MemoryOfState, "settle", lambda self, counter: asked.append(self))
+    keys = StateInfo(TensorInfo("keys", "float32", (1, 1024, 4)), "next", "in place", grows=1, counter="past")
+    states = States([StateInfo(TensorInfo("past", "int64", (1,)), "following", "in place"), keys], b"")
+    memory = [states.memory_for([0, 1]) for _ in range(2)]
+    for lane in (memory[0], memory[0], memory[1], memory[0]):
+        if lane is not memory[0] or not asked:
+            states.use([0, 1], lane)
+        states.current[0][...] = 200
+        states._advance()
+    assert len(asked) == 2 and asked[0] is not asked[1]
+    states.use([0, 1], None)
+    for _ in range(2):
+        states.current[0][...] = 200
+        states._advance()
+        states.reset()
+    assert len(asked) == 4 and asked[2] is asked[3]

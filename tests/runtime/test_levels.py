@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,8 @@ from tilewright.options import Options
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.storage.described import ArtifactFile
-from tilewright.runtime.storage.levels import at_level
+from tilewright.runtime.storage.fleet import with_shared
+from tilewright.runtime.storage.levels import ASKED, at_level, best_of
 from tilewright.target.named import NAMED
 
 NAMES = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -66,6 +70,55 @@ def test_each_level_computes_what_an_artefact_of_its_own_does(file: Path, tmp_pa
     assert again.read_bytes() == file.read_bytes()
     with pytest.raises(OptionError, match=r"level='v9' is not allowed: the levels of this model are x86-64-v4, x86"):
         tilewright.load(file, level="v9")
+
+
+@is_x86
+def test_any_level_has_what_belongs_to_the_model(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is attached to the first level (a name in a fleet, a certificate) and the name of the source."""
+    monkeypatch.setenv(ASKED, "x86-64-v2")
+    artifact = replace(Artifact.load(file), attached={"note": 3}, model="mlp.onnx")
+    with_shared(tmp_path, "group/m", artifact)
+    with tilewright.load_fleet(tmp_path) as fleet:
+        found = fleet["group/m"].artifact
+    assert (found.level, found.model, found.attached["note"]) == ("x86-64-v2", "mlp.onnx", 3)
+
+
+@is_x86
+def test_copies_keep_all_levels(file: Path, tmp_path: Path) -> None:
+    model = tilewright.load(file)
+    for number, made in enumerate((copy.copy(model), pickle.loads(pickle.dumps(model)))):
+        made.save(tmp_path / f"{number}.tw")
+        assert (tmp_path / f"{number}.tw").read_bytes() == file.read_bytes()
+    one = pickle.loads(pickle.dumps(tilewright.load(file, level="x86-64-v2")))
+    assert (one.artifact.level, one.artifact.levels) == ("x86-64-v2", ())
+
+
+@is_x86
+def test_the_environment_names_a_level(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ASKED, "x86-64-v2")
+    assert tilewright.load(file).artifact.level == "x86-64-v2"
+    assert tilewright.load(file, level="x86-64-v3").artifact.level == "x86-64-v3"
+    monkeypatch.setenv(ASKED, "v9")
+    with pytest.raises(OptionError, match="TILEWRIGHT_LEVEL=v9 is not allowed: the levels of this model are x86-64-v4"):
+        tilewright.load(file)
+    assert tilewright.load(tilewright.load(file, level="x86-64-v3").artifact.to_bytes())(X)  # has no levels
+
+
+def test_no_level_is_for_another_kind_of_machine(file: Path) -> None:
+    artifact = Artifact.load(file)
+    arm = TargetInfo("aarch64-unknown-linux", "CPU", NAMED["neoverse-n1"].features)
+    baseline = replace(artifact.target, features=())
+    assert best_of([baseline], arm) is None and best_of([baseline], cpu("x86-64")) == 0
+    with pytest.raises(ArtifactError, match=r"was made for x86_64 linux .* this machine is aarch64 linux"):
+        at_level(artifact, host=arm)
+
+
+def test_levels_have_no_levels(file: Path) -> None:
+    artifact = Artifact.load(file)
+    inner = replace(artifact.levels[0], levels=(artifact.levels[1],))
+    nested = replace(artifact, levels=(inner, artifact.levels[1]))
+    with pytest.raises(ArtifactError, match="the metadata is malformed"):
+        Artifact.load(nested.to_bytes())
 
 
 def test_weights_are_shared(file: Path) -> None:

@@ -214,6 +214,17 @@ def test_a_closed_model() -> None:
     assert "closed" in repr(model) and model.get_inputs()[0].name == "x"
 
 
+def test_close_lets_go_of_code_and_weights() -> None:
+    model = load(static_artifact().to_bytes())
+    image, constants = model.artifact.image, model.artifact.constants
+    assert image is not None and isinstance(constants, memoryview)
+    kept = [weakref.ref(image), weakref.ref(constants.obj)]
+    del image, constants
+    model.close()
+    gc.collect()
+    assert [one() for one in kept] == [None, None]
+
+
 def test_the_end_of_with_closes() -> None:
     with Model(static_artifact()) as model:
         np.testing.assert_array_equal(model(X)[0], Y)

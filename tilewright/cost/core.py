@@ -139,6 +139,13 @@ def issue_cycles(operations: float, loads: float, stores: float, waits: float, t
     return max(operations / pipes.arithmetic, loads / pipes.loads, stores / pipes.stores, waits * pipes.latency)
 
 
+def copy_cycles(elements: float, target: Target) -> float:
+    """Cycles in which so many elements are loaded and stored one by one. Machines that take two cycles to store a full
+    vector (`pipes` has the rates of these) begin to store one element in each."""
+    pipes = target.pipes
+    return elements / min(max(1.0, pipes.loads), max(1.0, pipes.stores))
+
+
 def move_cycles(size: float, source: Source, target: Target) -> float:
     """What reading or writing so many bytes adds to the time of a core that multiplies meanwhile."""
     exposed: float = getattr(target.calibration.exposed, source)

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 from tilewright.cost.core import (
     Source,
     arithmetic_cycles,
+    copy_cycles,
     issue_cycles,
     lanes_of,
     move_cycles,
@@ -173,7 +174,7 @@ def _nest_cycles(form: Form, nest: NestWork, target: Target) -> float:
     waits = steps if lanes == 1 else 0  # nothing else is computed meanwhile
     adding_up = nest.elements * ADDING_UP * ceil(log2(lanes)) if by_rows else 0
     computing = issue_cycles(steps * nest.operations / lanes, loads, 0, waits, target)
-    return computing + issue_cycles(0, copied, copied, 0, target) + adding_up
+    return computing + copy_cycles(copied, target) + adding_up
 
 
 def _loads(read: ReadOfNest, stride: int | None, lanes: int) -> float:

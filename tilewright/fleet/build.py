@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.fleet.index import Index, MemberEntry, locked
 from tilewright.fleet.members import Member, members_of
 from tilewright.fleet.workers import run_apart
-from tilewright.runtime.errors import OptionError, TilewrightError
+from tilewright.runtime.errors import ArtifactError, OptionError, TilewrightError
 from tilewright.runtime.storage.described import ArtifactFile
 from tilewright.runtime.storage.files import check_folder
 from tilewright.runtime.storage.fleet import SUFFIX, with_shared
@@ -104,19 +104,25 @@ class _Fleet:
         self.index = Index(folder)
 
     def compile(self, members: Sequence[Member], *, prune: bool) -> FleetResult:
-        self.index.tidy()
+        self.index.tidy(member.name for member in members)
         results: dict[str, MemberResult] = {}
         for result in self._results(members):
             results[result.name] = result
             self.on_result(result)
-        gone = sorted(self.index.entries.keys() - {member.name for member in members}) if prune else []
+        gone = sorted(self.index.names() - {member.name for member in members}) if prune else []
         for name in gone:
-            results[name] = MemberResult(name, self.index.entries[name].source, REMOVED)
+            entry = self.index.entries.get(name)
+            results[name] = MemberResult(name, entry.source if entry is not None else "", REMOVED)
             self.index.remove(name)
             self.on_result(results[name])
         if gone:
             self.index.write()
-        unused = self.index.unused()
+        try:
+            unused = self.index.unused()
+        except ArtifactError:
+            if prune:
+                raise
+            unused = {}
         for digest in unused if prune else ():
             self.index.store.remove(digest)
         sizes = sum(size for _, size in self.index.store.files())

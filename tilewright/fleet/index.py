@@ -8,7 +8,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,10 @@ class Index:
         self.folder = folder
         self.store = Store(folder / FOLDER)
         self.entries = _read(folder / INDEX)
+        self._sound: dict[tuple[str, int], bool] = {}
 
     def holds(self, name: str, key: str | None) -> bool:
-        """Whether the fleet has this model, made of just this, and all of it."""
+        """Whether the fleet has this model, made of just this, and all of it, undamaged."""
         entry = self.entries.get(name)
         if entry is None or key is None or entry.key != key:
             return False
@@ -58,7 +60,22 @@ class Index:
         except TilewrightError:
             return False
         same = tuple(section.digest for section in file.sections) == entry.sections
-        return same and all(self.store.has(section.digest, section.size) for section in file.sections)
+        return same and all(self._is_sound(section.digest, section.size) for section in file.sections)
+
+    def _is_sound(self, digest: str, size: int) -> bool:
+        """Each file of the store is read once."""
+        if (digest, size) not in self._sound:
+            self._sound[digest, size] = self.store.is_sound(digest, size)
+        return self._sound[digest, size]
+
+    def names(self) -> set[str]:
+        """The models of the fleet, also those that nobody has noted: a file that was put there by hand is none."""
+        found = {*self.entries}
+        for name, path in models_of(self.folder).items():
+            with contextlib.suppress(ArtifactError):
+                if any(section.depth == name.count("/") for section in ArtifactFile.of(path).sections):
+                    found.add(name)
+        return found
 
     def note(self, name: str, entry: MemberEntry) -> None:
         """Keep an entry, at once: whoever goes on after an interrupt finds it."""
@@ -82,20 +99,27 @@ class Index:
                     (self.folder / folder).rmdir()
 
     def unused(self) -> dict[str, int]:
-        """Digests and bytes of what is in the store, and of no model."""
+        """Digests and bytes of what is in the store, and of no model. ArtifactError where a model cannot be read now:
+        nobody knows what it needs."""
         used: set[str] = set()
         for path in models_of(self.folder).values():
             try:
                 used.update(section.digest for section in ArtifactFile.of(path).sections)
-            except ArtifactError:  # damaged, or of another version: nobody loads it as it is
-                continue
+            except ArtifactError as error:
+                if isinstance(error.__cause__, OSError | MemoryError):
+                    raise
+                continue  # damaged, or of another version: nobody loads it as it is
         return {digest: size for digest, size in self.store.files() if digest not in used}
 
-    def tidy(self) -> None:
-        """Remove what an interrupted process had begun to write."""
-        for root, _, files in os.walk(self.folder):
-            for name in filter(_TEMPORARY.fullmatch, files):
-                Path(root, name).unlink(missing_ok=True)
+    def tidy(self, names: Iterable[str]) -> None:
+        """Remove what an interrupted process had begun to write for models of these names, and for those that there
+        are. Other folders within are others' business, who may be writing there now."""
+        files = [self.folder / name for name in (INDEX, *names, *self.entries)]
+        for folder in {self.store.folder, *(file.parent for file in files)}:
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if _TEMPORARY.fullmatch(entry.name):
+                        Path(entry.path).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, MemberEntry]:
@@ -109,10 +133,29 @@ def _read(path: Path) -> dict[str, MemberEntry]:
         return {}
 
 
+_TRIES, _PAUSE = 40, 0.05
+"""How often a lock is asked for, and the seconds between: processes of a run that was killed end one after another."""
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if not left:
+                raise ArtifactError(
+                    f"another process is compiling into {folder}", hint="wait for it, or give another folder"
+                ) from error
+        except OSError:  # a file system without locks
+            return
+        time.sleep(_PAUSE)
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Nobody else compiles into a folder meanwhile; ArtifactError where somebody does. The lock ends with the process,
-    however that ends."""
+    however that ends, and those that it began, which takes a moment."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -120,14 +163,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise refused(folder, error) from error
     try:
         if sys.platform != "win32":
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ArtifactError(
-                    f"another process is compiling into {folder}", hint="wait for it, or give another folder"
-                ) from error
-            except OSError:  # a file system without locks
-                pass
+            _lock(descriptor, folder)
         yield
     finally:
         os.close(descriptor)

@@ -77,9 +77,9 @@ def members_of(sources: Sequence[Path], how: Mapping[str, Any]) -> tuple[Member,
 
 
 def named(sources: Sequence[Path]) -> dict[str, Path]:
-    """Names for files, each file once: its own name without the suffix; where several have one, also the folders by
-    which they differ, and where that is not enough, the suffix."""
-    files = list({os.path.realpath(path): path for path in reversed(sources)}.values())[::-1]
+    """Names for files, each file once (a link is a file of its own name): its own name without the suffix; where
+    several have one, also the folders by which they differ, and where that is not enough, the suffix."""
+    files = list({_place(path): path for path in reversed(sources)}.values())[::-1]
     groups: dict[str, list[Path]] = {}
     for path in files:
         groups.setdefault(_stem(path).casefold(), []).append(path)
@@ -96,6 +96,12 @@ def named(sources: Sequence[Path]) -> dict[str, Path]:
             if other is not path:
                 raise OptionError(f"{path} and {other} would both be the model '{name}'")
     return names
+
+
+def _place(path: Path) -> Path:
+    """A path in one spelling. What it is a link to does not count."""
+    whole = path.absolute()
+    return Path(os.path.realpath(whole.parent), whole.name)
 
 
 def _stem(path: Path) -> str:

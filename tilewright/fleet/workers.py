@@ -50,7 +50,7 @@ def run_apart(
                 one = running.pop(ready)
                 try:
                     found = one.results.recv()
-                except EOFError:
+                except (EOFError, OSError):  # it ended before, or within what it wanted to say
                     one.process.join()
                     found = died(pieces[one.number], one.process.exitcode)
                 one.results.close()

@@ -436,7 +436,8 @@ class Artifact:
     @property
     def urgent(self) -> tuple[Remark, ...]:
         """The remarks on all programs that say that something failed, and warnings; known without reading reports."""
-        return tuple(dict.fromkeys(remark for program in self.programs for remark in program.kept_report.urgent))
+        programs = [program for level in (self, *self.levels) for program in level.programs]
+        return tuple(dict.fromkeys(remark for program in programs for remark in program.kept_report.urgent))
 
     def reporting(self, **changes: Any) -> Artifact:
         """The artefact with other fields in its report."""
@@ -482,8 +483,7 @@ class Artifact:
         return (Artifact.load, (self.to_bytes(),))
 
     def saved_weights(self) -> list[memoryview]:
-        """The constants as a file has them, in pieces: those that are lent with them. ArtifactError where these were
-        written to since the model was compiled."""
+        """The constants as a file has them, in pieces, also those lent. ArtifactError where these were written to."""
         return _saved_weights(_byte_view(self.constants), self.lent)
 
     def _sections(self) -> list[Section]:
@@ -565,7 +565,7 @@ def _from_metadata(metadata: Any) -> Artifact:
     report = KeptReport.of_metadata(metadata.pop("report", None))
     found = record(
         Artifact, metadata, image=None, objects=(), parts=parts, variants=variants, broadcasting=general,
-        kept_report=report,
+        kept_report=report, levels=(),
     )  # fmt: skip
     if found.program is not None:
         counts = [(len(part.inputs), len(part.outputs)) for part in parts]

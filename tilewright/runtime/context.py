@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
+from time import perf_counter
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from tilewright.runtime.arena import Arena, address_of, aligned_constants
 from tilewright.runtime.artifact import Artifact, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError
 from tilewright.runtime.executor import Executor, MakeExecutor, executor_of
+from tilewright.runtime.process.interrupts import LASTING_S, MUCH, run_interruptible
 from tilewright.runtime.sizes_seen import SizeCounter
 from tilewright.runtime.states import States
 from tilewright.runtime.storage.loader import NativeCode
@@ -107,7 +110,8 @@ class Planned:
 
 class Context:
     """Belongs to one call at a time. `planned` are the shapes for which `run(call)` computes the outputs that `results`
-    makes; None where nothing is planned. A `counter` is told the shapes of each call."""
+    makes; None where nothing is planned. `run` is None, and `run_measured` what to call, until a run of these shapes
+    was short. A `counter` is told the shapes of each call."""
 
     def __init__(
         self,
@@ -135,6 +139,8 @@ class Context:
         self._counter = counter
         self._states = states
         self._stops = ctypes.c_int32() if stops is None else stops
+        self._lasts = False  # the last run that was measured took long
+        self._short = -1  # elements of the inputs with which runs did not
         first = self.program(0)
         if first.shapes is None:
             self._take(first, None)
@@ -166,11 +172,26 @@ class Context:
 
     def _take(self, program: Planned, shapes: tuple[Shape, ...] | None) -> None:
         self.current = program
-        self.run = program.run
+        self.run: Callable[[int], int] | None = None
         self.call = ctypes.addressof(program.arguments)
         self.results = program.results
         self.reads_data = program.reads_data
         self.planned = shapes
+
+    def run_measured(self, call: int) -> int:
+        """A run that may last: then Ctrl-C ends it."""
+        program = self.current
+        elements = sum(map(prod, self.planned or ()))
+        needs = program.linked.constants.nbytes + self.arena.nbytes + self.scratch.nbytes
+        began = perf_counter()
+        if self._lasts or (needs >= MUCH and elements > 2 * self._short):
+            code = run_interruptible(program.run, call, program.arguments, 7, self._stops)
+        else:
+            code = program.run(call)
+        self._lasts = perf_counter() - began >= LASTING_S
+        if not self._lasts and not code:
+            self.run, self._short = program.run, max(self._short, elements)
+        return code
 
 
 def _fixed(info: TensorInfo) -> Shape:

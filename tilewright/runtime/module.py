@@ -32,6 +32,7 @@ from tilewright.runtime.guard import ShapeGuard
 from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.needed import TellsBytes, needs_of
 from tilewright.runtime.process.forks import free_in_children
+from tilewright.runtime.process.interrupts import end_interruptible
 from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
 from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
@@ -139,9 +140,8 @@ class Model(CalledByName, KeepsStates, TellsBytes):
                 f"a model is made of an Artifact, not of {artifact!r:.80}",
                 hint="call tilewright.load for a file of a compiled model, tilewright.compile for an ONNX model",
             )
-        self._whole = artifact
-        if artifact.levels:
-            artifact = at_level(artifact)
+        self._levels = artifact if artifact.levels else None
+        artifact = at_level(artifact)
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
         self._signature = artifact.signature
@@ -271,7 +271,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         """Write the model to a file that `load` reads; whole or not at all, also over the compiled file it came from.
         A file of another kind, such as the source of the model, is replaced only by `force`; otherwise an
         ArtifactError says what is there."""
-        (self._whole if self._whole.levels else self.artifact).save(path, force=force)
+        (self._levels or self.artifact).save(path, force=force)
 
     def report(self) -> Report:
         """What was compiled, as a record: signature, target, sizes, and what the compiler noted: kernels, times, and
@@ -286,6 +286,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         each, which takes as long as the longest kernel. Later calls run as usual. What states hold then is as after any
         call that fails. Any thread may call this; a call that ends at the same time may give its results."""
         self._stops.value += 1
+        end_interruptible(self._stops)
 
     def trim(self) -> None:
         """Give the memory that calls have left behind back to the operating system; the next call takes it anew.
@@ -309,6 +310,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         """
         self._loaded = None  # first: a call that finds no context left asks for this one
         self._forks = _CLOSED
+        self._levels = None
         self.trim()
 
     @property
@@ -324,12 +326,14 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_loaded_again, (self.artifact.to_bytes(), self._wanted_threads, self._executor, self._states.copies()))
+        whole = (self._levels or self.artifact).to_bytes()
+        return (_loaded_again, (whole, self._wanted_threads, self._executor, self._states.copies()))
 
     def __copy__(self) -> Self:
         loaded = self._open()
         beside = loaded.programs[0] if isinstance(loaded, _Native) else None
         made = type(self)(loaded.artifact, self._wanted_threads, self._executor, _beside=beside)
+        made._levels = self._levels
         self._states.copy_to(made._states)
         return made
 
@@ -481,7 +485,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
             results = list(out) if isinstance(out, tuple | list) else []
             views = views_of(out, self.outputs, context.results.shapes, arrays)
             out_data[: len(views)] = [address_of(view) for view in views]
-        code = context.run(context.call)
+        code = (context.run or context.run_measured)(context.call)
         if code:
             raise self._failure(context.current, code, shapes)
         return tuple(results)
@@ -590,6 +594,7 @@ def _native_steps(
         StepsCode(code, program, [part.artifact.run_symbol for part in parts]),
         [part.addresses(run) for part, run in zip(parts, instead or [None] * len(parts), strict=True)],
         [[len(info.shape) for info in part.inputs] for part in parts],
+        parts[0].linked.constants.nbytes,
         parts[0].threads,
         parts[0].linked.pool.address,
         stops,

@@ -56,7 +56,7 @@ class States:
         grown = [n for n, state in enumerate(self.infos) if self._counters[n] >= 0 and state.way == "in place"]
         counters = dict.fromkeys(self._counters[n] for n in grown)
         self._grown = {own: [n for n in grown if self._counters[n] == own] for own in counters}
-        self._looked = dict.fromkeys(self._grown, 0)
+        self._look_again()
         self.lost: Sequence[str] = ()
         self.start_process()
         self._begin_anew(range(len(self.infos)))
@@ -120,6 +120,10 @@ class States:
         for number, counter in self._windows:
             if (windowed := self._memory_of(number)) is not None:
                 windowed.advance(int(self.current[counter].reshape(-1)[0]))
+
+    def _look_again(self) -> None:
+        """States may lie in other memory, or in none, however far their counters are."""
+        self._looked = dict.fromkeys(self._grown, 0)
 
     def _go_back(self, counter: int, value: int) -> None:
         memory = (self._memory_of(number) for number, own in self._windows if own == counter)
@@ -198,6 +202,7 @@ class States:
                 self._lock.release()
 
     def _release(self) -> None:
+        self._look_again()
         for number, memory in enumerate(self._memory):
             if self._counters[number] >= 0 and self.current[number] is memory.array:
                 memory.forget_behind(memory.first + self.filled(number).shape[self.infos[number].grows])
@@ -319,6 +324,7 @@ class States:
                     self._used[number] = memory, place
                     array = memory.arrays[place]
                 self.current[number], self._addresses[number] = array, address_of(array)
+            self._look_again()
             used = {id(found) for found, _ in self._used.values()}
             for found in left:
                 if id(found) not in used:

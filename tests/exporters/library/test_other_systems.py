@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import tilewright
 from tests.exporters.library.emulated import HERE, _packed, _unpacked, difference
@@ -63,6 +64,16 @@ def test_objects_get_other_names_and_nothing_else_changes(target: str) -> None:
         assert after.needed == before.needed
         back = names_in(renamed_foreign(made, lambda name: name.removeprefix("a_long_name_of_")))
         assert back == before
+
+
+def test_what_is_rounded_calls_what_every_c_library_has() -> None:
+    """SSE2 has no instruction that rounds, and `roundeven` is not in those of Windows, macOS and musl."""
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
+    rounded = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
+    graph = helper.make_graph([helper.make_node("Round", ["x"], ["y"])], "g", [info], [rounded])
+    blobs = objects_for("x86-64,os=windows", helper.make_model(graph))
+    needed = frozenset[str]().union(*(names_in(blob).needed for blob in blobs))
+    assert "rintf" in needed and not any(name.startswith("roundeven") for name in needed)
 
 
 def test_names_behind_which_other_sections_stand() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -118,7 +119,11 @@ def test_every_compiler_takes_it_without_a_word(name: str, tmp_path: Path) -> No
     if shutil.which(command[0]) is None or (name == "zig" and not _has_zig()):
         pytest.skip(f"there is no {name}")
     (source, *_) = tilewright.export(mlp(), tmp_path / "mlp.c")
-    for more in ([], ["-DTW_FREESTANDING", "-ffreestanding"]):
+    free = ["-DTW_FREESTANDING", "-ffreestanding"]
+    if name != "zig":  # the headers of the compiler, and none of a C library
+        found = subprocess.run([*command, "-print-file-name=include"], capture_output=True, text=True, check=True)
+        free += ["-nostdinc", "-isystem", found.stdout.strip()]
+    for more in ([], free):
         done = subprocess.run([*command, *STRICT, "-O2", *more, "-c", source, "-o", tmp_path / "mlp.o"],
                               capture_output=True, text=True, check=False)  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
@@ -199,6 +204,77 @@ def test_names_that_c_has_already(tmp_path: Path) -> None:
     assert np.array_equal(found[0], wanted, equal_nan=True)
 
 
+def test_names_of_the_program_itself_and_of_what_is_exported(tmp_path: Path) -> None:
+    """Values may be called as variables and kernels of the program, dims as parameters of the plan, and values as
+    others with the name of what is exported in front; comments have the names of layers as they are."""
+    w = {f"w{k}": floats(16, 16) for k in range(3)}
+    ends = ["stops", "sizes", "began", "k0_softmax", "model.fc", "net_fc"]
+    nodes, before = [], "in_data"
+    for k, name in enumerate(ends):
+        inputs = [before, f"w{k // 2}"] if k % 2 == 0 else [before]
+        nodes.append(h.make_node("Softmax" if k % 2 else "MatMul", inputs, [name], name=f"model_{k}/*/ \\ \""))
+        before = name
+    model = model_of(nodes, [("in_data", TensorProto.FLOAT, ["in_shapes", 16])], ["net_fc"], w)
+    source, *_ = tilewright.export(model, tmp_path / "net.c")
+    assert "/* model_1/* /" in source.read_text().replace("/ *", "/*")
+    x = floats(3, 16)
+    assert close(CModel(shared(source, "-O0"), "net").run(x), tilewright.compile(model, threads=1)(x))
+
+
+def test_sizes_beyond_all_numbers_are_no_sizes(exported: Exported) -> None:
+    """Also those that would be small again where arithmetic wraps."""
+    node = [h.make_node("ConstantOfShape", ["shape"], ["c"]), h.make_node("Softmax", ["c"], ["p"]),
+            h.make_node("ReduceSum", ["p"], ["y"])]  # fmt: skip
+    source = exported("large", model_of(node, [("shape", TensorProto.INT64, [2])], ["y"], {}))
+    assert source.run(np.array([3, 4]))[0].tolist() == [[3]]
+    for shape in ([1 << 32, 1 << 32], [1 << 62, 4], [(1 << 63) - 1] * 2, [1 << 31, 1 << 31]):
+        with pytest.raises(CError, match=r"memory|range"):
+            source.run(np.array(shape))
+    source.close()
+
+
+def test_sizes_from_values_alone(exported: Exported) -> None:
+    """A program of steps without loops; what no machine has memory for is refused."""
+    model = model_of([h.make_node("Range", ["zero", "end", "one"], ["y"])], [("end", TensorProto.INT64, [])], ["y"],
+                     {"zero": np.array(0), "one": np.array(1)})  # fmt: skip
+    source = exported("range", model)
+    assert [source.run(np.array(n))[0].tolist() for n in (3, 0, -2, 5)] == [[0, 1, 2], [], [], [0, 1, 2, 3, 4]]
+    for n in (1 << 60, 1 << 61, 1 << 62, (1 << 63) - 1):
+        with pytest.raises(CError, match=r"memory|range|would have the shape"):
+            source.run(np.array(n))
+    source.close()
+
+
+def test_weights_are_numbers_for_machines_of_any_byte_order(tmp_path: Path) -> None:
+    """Constants of the same bytes and several dtypes are written as what each of them is."""
+    low = np.arange(1, 9) << 62
+    constants = {"c64": low, "c32": low.view(np.int32).copy(), "c8": low.view(np.int8).copy()}
+    shapes = {"64": (TensorProto.INT64, 8), "32": (TensorProto.INT32, 16), "8": (TensorProto.INT8, 64)}
+    nodes = [h.make_node("Add", [f"x{n}", f"c{n}"], [f"y{n}"]) for n in shapes]
+    inputs = [(f"x{n}", dtype, [size]) for n, (dtype, size) in shapes.items()]
+    model = model_of(nodes, inputs, [f"y{n}" for n in shapes], constants)
+    source, _, weights = tilewright.export(model, tmp_path / "order.c")
+    fields = weights.read_text()
+    assert all(f"int{n}_t c{n}[" in fields for n in shapes) and "INT64_MIN" in fields
+    xs = [np.zeros_like(a) for a in constants.values()]
+    found = CModel(shared(source, "-O0"), "order").run(*xs)
+    assert all(np.array_equal(f, c) for f, c in zip(found, constants.values(), strict=True))
+
+
+def test_rows_stand_within_lanes(tmp_path: Path) -> None:
+    """Around sums in registers alone, whose bits do not depend on it."""
+    w = np.round(floats(24, 32) * 8)
+    model = model_of([h.make_node("MatMul", ["x", "w"], ["y"])], [("x", TensorProto.FLOAT, [12, 24])], ["y"], {"w": w})
+    source, *_ = tilewright.export(model, tmp_path / "rows.c")
+    text = source.read_text()
+    lanes = r"for \(ptrdiff_t (\w+) = 0; \1 < 16; \1\+\+\) {\n\s+"
+    rows = r"for \(ptrdiff_t (\w+) = 0; \2 < [2-8]; \2\+\+\) {\n\s+"
+    assert re.search(rf"{lanes}{rows}\w+\[\w+\]\[\w+\] \+= ", text) and not re.search(rf"{lanes}{rows}y\[", text)
+    x = np.round(floats(12, 24) * 8)
+    found = CModel(shared(source, "-O1"), "rows").run(x)
+    assert np.array_equal(found[0], x @ w)
+
+
 def test_what_has_no_form_in_c_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="a source in C is for all machines"):
         tilewright.export(mlp(), tmp_path / "a.c", target="zen3")
@@ -206,6 +282,8 @@ def test_what_has_no_form_in_c_is_refused(tmp_path: Path) -> None:
         tilewright.export(mlp(), tmp_path / "a.so", target="c")
     with pytest.raises(ArtifactError, match=r"any C11 compiler.*which nothing here runs"):
         tilewright.compile(mlp(), target="c", cache=False)
+    with pytest.raises(OptionError, match=r"math\.h would be taken for the C library's"):
+        tilewright.export(mlp(), tmp_path / "math.c")
     with pytest.raises(OptionError, match="opens no files"):
         tilewright.export(mlp(), tmp_path / "a.c", freestanding=True, weights="beside")
     (tmp_path / "a.c").write_text("int main(void) { return 0; }")

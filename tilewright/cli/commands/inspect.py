@@ -14,11 +14,12 @@ from tilewright.cli.writing.fleets import inspect_folder
 from tilewright.quantization.certificate import KEY, certificate_of
 from tilewright.quantization.decoders.certificate import attached_certificate
 from tilewright.quantization.verify import open_certificate
-from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import short_name
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.runtime.storage.described import ArtifactFile
 from tilewright.runtime.storage.fleet import models_of
+from tilewright.runtime.storage.levels import best_of
 from tilewright.runtime.storage.loader import this_machine
 
 HELP = """Print what a MODEL is. Nothing of it is run.
@@ -86,10 +87,9 @@ def lines(file: ArtifactFile) -> list[str]:
         f"CPU features: {', '.join(file.features) or 'none beyond the baseline'}",
     ]
     if file.levels:
-        here = set(this_machine().features)
-        fitting = [(len(needs), name) for name, needs in file.levels if here.issuperset(needs)]
-        taken = max(fitting)[1] if fitting else "none"
-        found.append(f"levels: {', '.join(name for name, _ in file.levels)}; here {taken} is taken")
+        names = [name for name, _ in file.levels]
+        best = best_of((TargetInfo(file.triple, name, needs) for name, needs in file.levels), this_machine())
+        found.append(f"levels: {', '.join(names)}; here {'none' if best is None else names[best]} is taken")
     if file.functions:
         found.append(f"code: {file.functions} functions, which need {', '.join(file.imports) or 'nothing'}")
     return [short_name(text, _LONGEST_LINE) for text in (*found, *(f"section: {text}" for text in sections))]

@@ -165,16 +165,17 @@ class _Block:
         sizes = iter(self.own.sizes.get(op, ()))
         for row in rows:
             self.drop(row)
-            self.line(f"{self.word(row, frame.DATA)} = word_of(&step_true);")
+            self.line(f"{self.word(row, frame.DATA)} = step_true();")
             for k in range(row.tensor.rank):
                 self.line(f"{self.word(row, frame.DIMS + k)} = {self.size(next(sizes)) if k else '0'};")
         self.enter(f"for (int64_t {trip} = 0; {trip} < {trips} && {going}; {trip}++) {{")
+        self.line("if (*stops != began) return CANCELLED;")
         self.line(f"if (!step_poll(frame, {self.own.loops.index(op)}, {trip})) return STEPS_STOPPED;")
         self.line(f"int64_t *const at_{trip} = step_take({self.at(trip_value)}, 8);")
         self.line(f"if (!at_{trip}) return STEPS_NO_MEMORY;")
         self.line(f"*at_{trip} = {trip};")
         self.drop(condition_value)
-        self.line(f"{self.word(condition_value, frame.DATA)} = word_of(&step_true);")
+        self.line(f"{self.word(condition_value, frame.DATA)} = step_true();")
         self.ops(block)
         self.line(f"{going} = {self.element(goes_on)} != 0;")
         for collected, row in zip(rows, results[len(states) :], strict=True):

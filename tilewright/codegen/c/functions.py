@@ -359,6 +359,20 @@ _WRITTEN: dict[str, Definition] = {
         "  const int64_t left = a % b;\n"
         "  return left != 0 && (left < 0) != (b < 0) ? left + b : left;\n}"
     ),
+    "plus": Definition(
+        "/* a + b, or the nearest number that there is */\n"
+        "static inline int64_t plus(int64_t a, int64_t b) {\n"
+        "  if (b > 0) return a > INT64_MAX - b ? INT64_MAX : a + b;\n"
+        "  return a < INT64_MIN - b ? INT64_MIN : a + b;\n}"
+    ),
+    "times": Definition(
+        "/* a * b, or the nearest number that there is */\n"
+        "static inline int64_t times(int64_t a, int64_t b) {\n"
+        "  const int is_negative = (a < 0) != (b < 0);\n"
+        "  const uint64_t x = a < 0 ? 0 - (uint64_t)a : (uint64_t)a, y = b < 0 ? 0 - (uint64_t)b : (uint64_t)b;\n"
+        "  if (y && x > INT64_MAX / y) return is_negative ? INT64_MIN : INT64_MAX;\n"
+        "  return is_negative ? -(int64_t)(x * y) : (int64_t)(x * y);\n}"
+    ),
     "fail": Definition(
         "/* The first error of a kernel is the one that is told. */\n"
         "static void fail(int32_t *error, int32_t number) {\n  if (!*error) *error = number;\n}"

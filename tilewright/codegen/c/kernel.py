@@ -4,11 +4,12 @@ what is unrolled, which compilers make vectors of by themselves."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tilewright.codegen.c.functions import byte_of
+from tilewright.codegen.c.order import nest_of
 from tilewright.codegen.c.ranges import is_within
 from tilewright.codegen.c.sizes import (
     AND,
@@ -206,17 +207,24 @@ class _Kernel:
 
     def _for(self, op: Op) -> None:
         self._settle()
-        variable, extent = op.attrs["var"], op.attrs["extent"]
+        self._nest(*nest_of(op))
+
+    def _nest(self, loops: Sequence[Op], block: Block) -> None:
+        """Loops around a block, from the outermost one."""
+        if not loops:
+            self._block(block)
+            return
+        variable, extent = loops[0].attrs["var"], loops[0].attrs["extent"]
         if extent.is_const and extent.value <= 1:
             if extent.value == 1:
                 self.known[variable] = sym(0)
                 with self._scope(set(), self.indent):
-                    self._block(op.blocks[0])
+                    self._nest(loops[1:], block)
             return
         name = self.names.of(variable.name, variable.name)
         self._line(f"for (ptrdiff_t {name} = 0; {name} < {self._size(extent, SUM)}; {name}++) {{")
         with self._scope({variable.name}, f"{self.indent}  ", is_loop=True):
-            self._block(op.blocks[0])
+            self._nest(loops[1:], block)
         self._line("}")
 
     def _if(self, op: Op) -> None:

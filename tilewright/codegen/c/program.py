@@ -30,7 +30,7 @@ class ProgramOfKernels:
 
     def _plan(self) -> str:
         names, lines = CNames(), list[str]()
-        sizes = SizeTexts(lambda v: names.of(v.name, v.name), self.needs)
+        sizes = SizeTexts(lambda v: names.of(v.name, v.name), self.needs, saturates=True)
         for dim in self.program.dims:
             lines.append(f"const int64_t {names.of(dim.var.name, dim.var.name)} = {self._dim(dim, sizes)};")
             sizes.wide.add(dim.var.name)

@@ -7,8 +7,9 @@ an expression of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import ONE, Sym
 
 OR, AND, EQUAL, ORDER, SUM, PRODUCT, UNARY, PRIMARY = range(8)
 """How tightly an expression binds, from the loosest to the tightest."""
@@ -22,10 +23,12 @@ class SizeTexts:
     """Spells expressions; `name` gives the name of a variable, `needs` collects the functions that are called."""
 
     def __init__(
-        self, name: Callable[[Sym], str], needs: dict[str, None], hoist: Callable[[Sym], str] = lambda _: ""
-    ) -> None:
-        """`hoist` gives the name of an expression that is computed where code is not repeated, or ""."""
-        self._name, self.needs, self._hoist = name, needs, hoist
+        self, name: Callable[[Sym], str], needs: dict[str, None], hoist: Callable[[Sym], str] = lambda _: "",
+        *, saturates: bool = False,
+    ) -> None:  # fmt: skip
+        """`hoist` gives the name of an expression that is computed where code is not repeated, or "". `saturates`: sums
+        and products that are no int64 become the nearest one, for sizes that nobody has checked yet."""
+        self._name, self.needs, self._hoist, self._saturates = name, needs, hoist, saturates
         self.wide: set[str] = set()
         """Names of variables that are an `int64_t` on every machine."""
 
@@ -52,9 +55,11 @@ class SizeTexts:
             case "add" if _is_inequality(e):
                 return self._equation(e.terms[0][0].args[0], "!="), EQUAL
             case "add":
-                return self._sum(e.terms), SUM
+                return self._sum(e.terms), PRIMARY if self._saturates else SUM
             case "mul" if len(e.terms) != 1 or e.terms[0][0] is not e:
-                return self._sum(e.terms), PRODUCT
+                return self._sum(e.terms), PRIMARY if self._saturates else PRODUCT
+            case "mul" if self._saturates:
+                return self._called("times", [self.text(f) for f in e.args]), PRIMARY
             case "mul":
                 return " * ".join(self.text(f, UNARY) for f in e.args), PRODUCT
             case "floordiv" | "mod":
@@ -101,6 +106,8 @@ class SizeTexts:
 
     def _sum(self, terms: Iterable[Term]) -> str:
         """The polynomial with these terms; 0 for none."""
+        if self._saturates:
+            return self._called("plus", [self._term(mono, coef) for mono, coef in terms]) or "0"
         spelled = ""
         for mono, coef in terms:
             if mono.kind == "const":
@@ -115,6 +122,18 @@ class SizeTexts:
                 spelled = f"-{size}" if coef < 0 else size
         return spelled or "0"
 
+    def _term(self, mono: Sym, coef: int) -> str:
+        """A part of a sum that saturates."""
+        if mono.kind == "const":
+            return str(coef)
+        return self.text(mono) if coef == 1 else self._called("times", [str(coef), self.text(mono)])
+
+    def _called(self, name: str, parts: Sequence[str]) -> str:
+        """A function of two numbers applied to all parts, from the first one on; "" for none."""
+        if len(parts) > 1:
+            self.needs[name] = None
+        return reduce(lambda one, other: f"{name}({one}, {other})", parts) if parts else ""
+
     def _comparison(self, e: Sym) -> str:
         """e >= 0 without negative terms."""
         positive, negative, constant = _sides(e)
@@ -123,19 +142,18 @@ class SizeTexts:
         if not positive:
             return f"{self._sum(negative)} <= {constant}"
         if constant < 0:
-            return f"{self._sum(negative)}{_plus(-constant - 1)} < {self._sum(positive)}"
-        return f"{self._sum(negative)} <= {self._sum(positive)}{_plus(constant)}"
+            return f"{self._moved(negative, -constant - 1)} < {self._sum(positive)}"
+        return f"{self._sum(negative)} <= {self._moved(positive, constant)}"
 
     def _equation(self, e: Sym, sign: str) -> str:
         positive, negative, constant = _sides(e)
         if negative and constant > 0:
-            return f"{self._sum(positive)}{_plus(constant)} {sign} {self._sum(negative)}"
-        other = f"{self._sum(negative)}{_plus(-constant)}" if negative else str(-constant)
+            return f"{self._moved(positive, constant)} {sign} {self._sum(negative)}"
+        other = self._moved(negative, -constant) if negative else str(-constant)
         return f"{self._sum(positive)} {sign} {other}"
 
-
-def _plus(constant: int) -> str:
-    return f" {'+' if constant > 0 else '-'} {abs(constant)}" if constant else ""
+    def _moved(self, terms: Sequence[Term], constant: int) -> str:
+        return self._sum([*terms, (ONE, constant)] if constant else terms)
 
 
 def _sides(e: Sym) -> tuple[list[Term], list[Term], int]:

@@ -86,12 +86,16 @@ _TAKEN = frozenset(
         "alignof noreturn static_assert thread_local signbit isnan isinf isfinite isnormal fpclassify stdin stdout",
         "stderr near far main nullptr scratch error arena weights inputs outputs dims call memcpy memmove memset",
         "memcmp fmin fmax fmod fmodf fma fmaf sqrt sqrtf fabs fabsf floor floorf ceil ceilf rint rintf trunc truncf",
-        "copysign copysignf sin cos tan asinh acosh atanh atan2 atan2f word text fail floor_div floor_mod",
+        "copysign copysignf sin cos tan asinh acosh atanh atan2 atan2f word text fail floor_div floor_mod plus times",
+        "stops began sizes in_shapes in_data out_shapes mips sparc sun vax hpux m68k arm vector pixel",
     )
     for word in line.split()
 )
-_OURS = re.compile(r"_(?:bool|[iuf]\d\w*|bf16|size)\Z|\A_|\A(?:tw|f32|f64)_|\A(?:u?int)\d*_|_t\Z")
-"""Names of the scalar functions, of the language and of the runtime."""
+_OURS = re.compile(r"_(?:bool|[iuf]\d\w*|bf16|size)\Z|\A_|\A(?:tw|f32|f64|k\d+)_|\A(?:u?int)\d*_|_t\Z")
+"""Names of the scalar functions, of the language, of the runtime and of kernels."""
+
+_PLACEHOLDER = re.compile(r"\A(?=(?:model|MODEL)_)")
+"""What begins as the placeholder for the name of what is exported, which would take its place there."""
 
 
 class CNames:
@@ -122,6 +126,7 @@ class CNames:
 def c_word(hint: str) -> str:
     """A text as an identifier that is nobody else's."""
     word = re.sub(r"\W", "_", hint, flags=re.ASCII)[:_LONGEST].strip("_") or "v"
+    word = _PLACEHOLDER.sub("v_", word)
     if word[0].isdigit():
         word = f"v{word}"
     if word in _TAKEN or word.upper() == word or _OURS.search(word):

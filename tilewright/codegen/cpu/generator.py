@@ -102,6 +102,7 @@ class _Tools:
         self.layout = layout if is_other else ""
         arch = arch_of(generator.triple)
         self.has_modes = arch in FLUSH_DENORMALS
+        self.rounds_to_even = arch != "x86_64" or "+sse4.1" in generator.features.split(",")
         self.has_fma, self.extends_integers = generator.has_fma, arch in _EXTENDING
         options = binding.create_pipeline_tuning_options(speed_level=self.level)
         options.loop_vectorization = False
@@ -114,14 +115,17 @@ class _Tools:
         """A text as this machine needs it. LLVM's own layout of data is that of 64-bit machines with the low byte
         first and names as in ELF: others are named, as passes fold loads by it. Without fused multiply-adds a call of
         one would be a call of the C library for each lane; here products are rounded in between, if the machine does
-        so. Some conventions want integers of 32 bits extended to whole registers between functions of C. Where
-        denormals always count, none is flushed: LLVM has no code for it in WebAssembly."""
+        so. Without an instruction that rounds to even, the C library is called for `rint`, which does the same and is
+        everywhere: `roundeven` is of C23. Some conventions want integers of 32 bits extended to whole registers between
+        functions of C. Where denormals always count, none is flushed: LLVM has no code for it in WebAssembly."""
         if self.extends_integers:
             text = _OF_C.sub(_extended, text)
         if not self.has_modes:
             text = _CANONICAL.sub(r"fsub \1 \2, zeroinitializer", text)
         if not self.has_fma:
             text = text.replace("@llvm.fma.", "@llvm.fmuladd.")
+        if not self.rounds_to_even:
+            text = text.replace("@llvm.roundeven.", "@llvm.rint.")
         return f'target datalayout = "{self.layout}"\n{text}' if self.layout else text
 
     def optimise(self, module: Any) -> None:

@@ -18,6 +18,9 @@ MOST_OPS = 48
 PIECES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 1 << 20)
 """In how many pieces tensors of a cascade are tried; with the last one each row is a piece."""
 
+CLOSE = 256
+"""The least bytes of a program are searched for up to this part of them. Assumed, not measured."""
+
 TOO_MUCH = 1 << 62
 """Bytes of a cascade that cannot be computed in so many pieces."""
 

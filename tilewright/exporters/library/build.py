@@ -62,14 +62,15 @@ def header_c() -> str:
     return (_RUNTIME / "model.h").read_text(encoding="utf-8")
 
 
-def named(text: str, name: str) -> str:
+def named(text: str, name: str, *, in_comments: bool = True) -> str:
     """A text of C or JavaScript that says `model` wherever the library's name is meant: in no string, as those are
-    names and messages of the model."""
+    names and messages of the model, and where comments are layers of the model, in none of these."""
 
     def prefixed(found: re.Match[str]) -> str:
-        return found[0] if found[0].startswith('"') else f"{name}_"
+        return found[0] if found[0].startswith(('"', "/")) else f"{name}_"
 
-    return re.sub(r'"(?:[^"\\\n]|\\.)*"|\b(?:model|MODEL)_(?=\w)', prefixed, text)
+    comments = "" if in_comments else r"/\*.*?\*/|"
+    return re.sub(comments + r'"(?:[^"\\\n]|\\.)*"|\b(?:model|MODEL)_(?=\w)', prefixed, text)
 
 
 def weights_beside(path: Path, pieces: Sequence[memoryview], beside: str) -> LibraryWeights:

@@ -189,10 +189,22 @@ def _name(path: Path, given: str | None) -> str:
         )
     if name.startswith(("_", "tw_")) or name in ("tw", "pthread") or is_taken(name):
         raise OptionError(f"name={name!r} is not allowed: such names are the library's own", hint="give another name")
+    if name in _HEADERS:
+        raise OptionError(
+            f"name={name!r} is not allowed: {name}.h would be taken for the C library's",
+            hint=f"give another name, such as name='{name}_model'",
+        )
     return name
 
 
 _LONGEST = 64
+
+_HEADERS = frozenset({
+    "assert", "complex", "ctype", "errno", "fenv", "float", "inttypes", "iso646", "limits", "locale", "malloc", "math",
+    "setjmp", "signal", "stdalign", "stdarg", "stdatomic", "stdbool", "stddef", "stdint", "stdio", "stdlib",
+    "stdnoreturn", "string", "tgmath", "threads", "time", "uchar", "unistd", "wchar", "wctype",
+})  # fmt: skip
+"""Names of headers of C libraries."""
 
 
 _BEGINS = (b"\x7fELF", b"!<arch>", b"\0asm", b"MZ", b"\xcf\xfa\xed\xfe", b"/* A model, made")

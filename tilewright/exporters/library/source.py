@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.codegen.c.spelling import CNames
+from tilewright.codegen.c.spelling import CNames, comment
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.exporters.library.build import MEMORY_FUNCTIONS, header_c, named, runtime_c, weights_beside
 from tilewright.exporters.library.tables import LibraryWeights, tables_c
@@ -49,8 +49,9 @@ def _source(
         "\n".join(text.data.decode() for text in texts if text.kind == kind)
         for kind in ("functions", "kernel", "program")
     )
-    has_math = _MATH.search(functions + kernels) or not _is_finite(artifact, weights, beside=beside)
-    math = "#include <math.h>\n" if has_math else ""
+    called = sorted(set(_MATH.findall(functions + kernels)))
+    has_math = called or not _is_finite(artifact, weights, beside=beside)
+    math = f"{_WITH_MATH}{''.join(map(_prototype, called))}#endif\n" if has_math else ""
     arrays = f'#include "{name}_weights.h"\n#define TW_WEIGHTS ((const unsigned char *)&the_weights)\n'
     parts = [
         named(_HEAD.replace("MATH\n", math), name),
@@ -65,7 +66,7 @@ def _source(
         "/* Kernels */\n",
         kernels,
         "/* The program */\n",
-        named(programs, name),
+        named(programs, name, in_comments=False),
         named(runtime_c("machine.c", "programs.c", "interface.c"), name),
     ]
     return "\n".join(part for part in parts if part)
@@ -81,8 +82,24 @@ def _is_finite(artifact: Artifact, weights: LibraryWeights, *, beside: bool) -> 
 
 
 _MATH = re.compile(
-    r"\b(?:fma|fabs|floor|ceil|rint|trunc|copysign|sqrt|fmod|sin|cos|tan|a(?:sin|cos|tan)h|atan2)f?\("
+    r"\b((?:fma|fabs|floor|ceil|rint|trunc|copysign|sqrt|fmod|sin|cos|tan|a(?:sin|cos|tan)h|atan2)f?)\("
 )
+
+_WITH_MATH = """#ifndef TW_FREESTANDING
+#include <math.h>
+#else /* what the model calls of it, without the header */
+#define INFINITY (1.0f / 0.0f)
+#define NAN (0.0f / 0.0f)
+"""
+
+
+def _prototype(function: str) -> str:
+    """The declaration of a function of <math.h>."""
+    name = function.removesuffix("f")
+    type = "double" if name == function else "float"
+    count = 3 if name == "fma" else 2 if name in ("copysign", "fmod", "atan2") else 1
+    return f"{type} {function}({', '.join([type] * count)});\n"
+
 
 _HEAD = """/* A model, made by tilewright: the interface is model_info and what stands with it in model.h.
 
@@ -102,6 +119,11 @@ MATH
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#ifdef _WIN32 /* aligned memory has functions of its own there, and all memory here is aligned */
+#include <malloc.h>
+#define aligned_alloc(alignment, bytes) _aligned_malloc(bytes, alignment)
+#define free _aligned_free
+#endif
 #endif
 """
 
@@ -128,7 +150,7 @@ def _arrays(artifact: Artifact, data: bytes) -> Iterator[str]:
             add(np.frombuffer(data, np.uint8, offset - at, at), "more", "")
         array = np.frombuffer(data, dtype, min(count, (end - offset) // dtype.itemsize), offset)
         is_plain = dtype.name in _TYPES or dtype.kind in "iu"
-        add(array if is_plain else array.view(f"u{dtype.itemsize}"), name, f" /* {shape} */")
+        add(array if is_plain else array.view(f"u{dtype.itemsize}"), name, f" {comment(shape)}")
         at = -(-(offset + array.nbytes) // _ALIGNMENT) * _ALIGNMENT
     if len(data) > at:
         add(np.frombuffer(data, np.uint8, len(data) - at, at), "more", "")
@@ -157,6 +179,8 @@ _ROW = 12
 
 def _spelled(value: np.generic) -> str:
     if value.dtype.kind != "f":
+        if value.dtype == np.int64 and value == np.iinfo(np.int64).min:  # C has no literal for it
+            return "INT64_MIN"
         return f"{value}{'u' if value.dtype.kind == 'u' and value.dtype.itemsize >= 4 else ''}"
     if not np.isfinite(value):
         return "NAN" if np.isnan(value) else "INFINITY" if float(value) > 0 else "-INFINITY"
@@ -178,8 +202,8 @@ def _entries(artifact: Artifact) -> dict[int, Entry]:
         for info in program.constant_table:
             dtype, count = numpy_dtype(info.dtype), int(np.prod(info.shape, dtype=np.int64))
             shape = f"{info.dtype}[{', '.join(map(str, info.shape))}]"
-            if count and (info.offset not in found or found[info.offset][0].itemsize < dtype.itemsize):
-                found[info.offset] = dtype, count, info.name, shape
+            if count:
+                found.setdefault(info.offset, (dtype, count, info.name, shape))
         for state in program.states:
             if state.initial >= 0:
                 dtype = numpy_dtype(state.info.dtype)

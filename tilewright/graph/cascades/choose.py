@@ -6,11 +6,14 @@ ops; the cheapest sequence of both in which no step needs more than the limit is
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from tilewright.cost.conv.cascades import (
+    ALIGNMENT,
+    CLOSE,
     CYCLES_OF_A_PIECE,
     MOST_KERNELS,
     MOST_OPS,
@@ -197,7 +200,7 @@ def fitted(program: FusedProgram, limit: int) -> Fitted | None:
         for j in range(i + 1, min(count, i + MOST_OPS)):
             if before[j + 1] == before[i] or cost[i] >= cost[j + 1] or program.least(i, j) > limit:
                 continue
-            pieces, cycles = _cheapest(program, i, j, limit)
+            pieces, cycles = _cheapest(program, i, j, limit, cost[j + 1] - cost[i])
             if pieces and cost[i] + cycles < cost[j + 1]:
                 cost[j + 1], way[j + 1] = cost[i] + cycles, (i, pieces)
     if cost[count] == inf:
@@ -205,20 +208,31 @@ def fitted(program: FusedProgram, limit: int) -> Fitted | None:
     return _plan(program, way, cost[count])
 
 
-def _cheapest(program: FusedProgram, i: int, j: int, limit: int) -> tuple[int, float]:
-    """The fewest pieces in which a cascade fits, and its extra cycles; 0 where it does not."""
+def _cheapest(program: FusedProgram, i: int, j: int, limit: int, most: float) -> tuple[int, float]:
+    """The fewest pieces in which a cascade fits, as more take less memory, and its extra cycles, of which there are
+    fewer than `most`; 0 where there are none."""
     outside = program.bytes(program.outside(i, j))
     cascade = program.cascade(i, j)
-    choices = (
-        [] if cascade is None else [p for p in PIECES if p == PIECES[0] or cascade.kernels(p) <= MOST_KERNELS]
-    )
-    if cascade is None or outside + program.trial(i, j, choices[-1]).bytes > limit:
+    choices = [] if cascade is None else _choices(cascade, most)
+
+    def fits(pieces: int) -> bool:
+        return outside + program.trial(i, j, pieces).bytes <= limit
+
+    if not choices or not fits(choices[-1]):
         return 0, inf
-    for pieces in choices:
-        found = program.trial(i, j, pieces)
-        if outside + found.bytes <= limit:
-            return pieces, found.cycles
-    return 0, inf
+    pieces = choices[bisect_left(choices, True, hi=len(choices) - 1, key=fits)]
+    return pieces, program.trial(i, j, pieces).cycles
+
+
+def _choices(cascade: Cascade, most: float) -> list[int]:
+    """In how many pieces a cascade may be computed for fewer than `most` extra cycles."""
+    found: list[int] = []
+    for pieces in PIECES:
+        kernels = cascade.kernels(pieces)
+        if CYCLES_OF_A_PIECE * float(kernels - len(cascade.ops)) >= most or (found and kernels > MOST_KERNELS):
+            break
+        found.append(pieces)
+    return found
 
 
 def _plan(program: FusedProgram, way: Sequence[tuple[int, int]], cycles: float) -> Fitted:
@@ -243,7 +257,7 @@ def least(program: FusedProgram, above: int) -> Fitted:
     """The plan that needs the least bytes, which is more than `above`."""
     low, high = above, program.need.bytes
     best = Fitted((), 0.0, program.need)
-    while high - low > 64:
+    while high - low > max(ALIGNMENT, high // CLOSE):
         middle = (low + high) // 2
         found = fitted(program, middle)
         if found is None:

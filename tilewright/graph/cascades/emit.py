@@ -82,11 +82,14 @@ class _Writer:
 
     def _place(self, step: PlaceRows) -> None:
         whole, part, axis = step.whole, self.values[step.new], self._axis(step.new)
+        if (step.new.start, step.new.stop) == (whole.start, whole.stop):
+            self.wholes[whole] = self.values[whole] = part
+            return
         if is_in_lines(whole.value, axis):
             parts = self.parts.setdefault(whole, [])
             parts.append(part)
             if step.new.stop == whole.stop:
-                self.wholes[whole] = part if len(parts) == 1 else self._concat(whole, parts, axis)
+                self.wholes[whole] = self.values[whole] = self._concat(whole, parts, axis)
             return
         if step.new.start == 0:
             type = whole.value.tensor
@@ -101,7 +104,7 @@ class _Writer:
         at = tuple(step.new.start if k == axis else 0 for k in range(whole.value.tensor.rank))
         before = self.wholes[whole]
         region = _region("opaque", "put", [before, part], lambda x, p: put(x, p, at=at), self._loc(whole))
-        self.wholes[whole] = self._added(region)
+        self.wholes[whole] = self.values[whole] = self._added(region)
 
     def _concat(self, whole: RowBuffer, parts: Sequence[Value], axis: int) -> Value:
         type = whole.value.type

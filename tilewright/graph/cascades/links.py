@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from math import lcm
 from typing import Any
 
 from tilewright.graph.cascades.rows import NoRows, Reads, RowRange, attrs_on_rows, reads_of
@@ -33,9 +35,15 @@ class Link:
         self._whole: set[Value] = set()
         self._find(self._ops, self._last)
         self.axes = tuple(None if v in self._whole else self._axis_of.get(v) for v in self._inner)
+        self._attrs_of: dict[Any, dict[str, Any] | NoRows] = {}
         self._hull = lru_cache(maxsize=None)(self._hulls)
         self.needs = lru_cache(maxsize=None)(self._of_operands)
-        """The rows of each operand that rows of the result, from a start to a stop, are computed of; None for all."""
+        """The rows of each operand that rows of the result, from a start to a stop, are computed of; None for all of
+        it. NoRows where they cannot be computed alone."""
+        self.unit = self._least_rows()
+        """Rows are computed in multiples of this, as a view inside may join them."""
+        for start in (0, self.extent - self.unit):
+            self.needs(start, start + self.unit)
 
     @property
     def _ops(self) -> list[Op]:
@@ -65,6 +73,35 @@ class Link:
                 elif self._axis_of.setdefault(v, read.axis) != read.axis:
                     raise NoRows("it reads a tensor along two axes")
 
+    def _least_rows(self) -> int:
+        """The fewest rows at once that no view cuts: where it makes rows longer, or shorter."""
+        found, rows = 1, {self._last: Fraction(1)}
+        for op in reversed(self._ops):
+            if op in self._reads and op.result in rows:
+                for v, read in zip(op.operands, self._reads[op], strict=True):
+                    if read is not None:
+                        rows[v] = rows[op.result] * Fraction(read.times, read.parts)
+                        found = lcm(found, rows[v].denominator)
+        return min(found, self.extent)
+
+    @cached_property
+    def rows_of_one(self) -> tuple[Fraction | None, ...]:
+        """For each operand how many of its rows each row of the result is computed of; None where these are not all of
+        them, and no others' too."""
+        return tuple(self._rows_of_one(k) for k in range(len(self.axes)))
+
+    def _rows_of_one(self, k: int) -> Fraction | None:
+        axis = self.axes[k]
+        if axis is None:
+            return None
+        more = Fraction(self.op.operands[k].tensor.shape[axis].value, self.extent)
+        count = lcm(self.unit, more.denominator)
+        for start in (0, max(self.extent - count, 0)):
+            rows = self.needs(start, start + count)[k]
+            if rows is None or (rows.start, rows.stop) != (start * more, (start + count) * more):
+                return None
+        return more
+
     def _of_operands(self, start: int, stop: int) -> tuple[RowRange | None, ...]:
         hulls = self._hull(start, stop)
         return tuple(None if v in self._whole else hulls.get(v) for v in self._inner)
@@ -76,12 +113,27 @@ class Link:
             if op not in self._reads or op.result not in found:
                 continue
             own = found[op.result]
+            self._attrs(op, own)
             for v, read in zip(op.operands, self._reads[op], strict=True):
                 if read is not None:
                     rows, known = read.rows(own.start, own.stop), found.get(v)
                     if known is not None:
                         rows = RowRange(rows.axis, min(rows.start, known.start), max(rows.stop, known.stop))
                     found[v] = rows
+        return found
+
+    def _attrs(self, op: Op, rows: RowRange) -> dict[str, Any]:
+        """The attributes with which an op inside computes some rows."""
+        reads = self._reads[op]
+        key = op, rows.count, *(None if r is None else r.placed(rows.start, rows.stop) for r in reads)
+        if key not in self._attrs_of:
+            try:
+                self._attrs_of[key] = attrs_on_rows(op, rows, reads)
+            except NoRows as error:
+                self._attrs_of[key] = error
+        found = self._attrs_of[key]
+        if isinstance(found, NoRows):
+            raise found
         return found
 
     def on_rows(self, start: int, stop: int, given: Sequence[tuple[Value, RowRange | None]]) -> Op:
@@ -113,7 +165,7 @@ class Link:
                 _cut(*values[v], None if read is None else read.rows(rows.start, rows.stop))
                 for v, read in zip(op.operands, reads, strict=True)
             ]
-            values[op.result] = OPERATORS[op.name](*operands, **attrs_on_rows(op, rows, reads)), rows
+            values[op.result] = OPERATORS[op.name](*operands, **self._attrs(op, rows)), rows
         return _cut(*values[self._last], RowRange(self.axis, start, stop))
 
 

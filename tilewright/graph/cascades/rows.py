@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from tilewright.ir.core import Op
+from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.sym import Sym, affine_in, sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
@@ -61,6 +62,12 @@ class Reads:
         count = min(self.fewest, self.extent)
         first = min(max(low, 0), self.extent - count)
         return RowRange(self.axis, first, max(first + count, min(high, self.extent)))
+
+    def placed(self, start: int, stop: int) -> tuple[int, int]:
+        """Where the rows of the operand begin in what is read, and how many there are: an operator on some rows has the
+        same attributes wherever these are the same."""
+        rows = self.rows(start, stop)
+        return rows.start - self.reach(start, stop)[0], rows.count
 
 
 class NoRows(Exception):
@@ -209,13 +216,17 @@ def _check(op: Op, rows: RowRange, reads: Sequence[Reads | None], attrs: Mapping
     wanted = TensorType(
         op.result.tensor.dtype, (*shape[: rows.axis], sym(rows.count), *shape[rows.axis + 1 :])
     )
-    if operator.result_types(types, dict(attrs)) != (wanted,):
+    try:
+        found = operator.result_types(types, dict(attrs))
+        if operator.is_alias and found == (wanted,):
+            return
+        whole, part = (
+            operator.compute(t, dict(a)) for t, a in (([v.tensor for v in op.operands], op.attrs), (types, attrs))
+        )
+    except (TypeRuleError, ValueError) as error:
+        raise NoRows(f"{op.name} is not defined on some rows: {error}") from error
+    if found != (wanted,):
         raise NoRows(f"{op.name} on some rows has another shape")
-    if operator.is_alias:
-        return
-    whole, part = (
-        operator.compute(t, dict(a)) for t, a in (([v.tensor for v in op.operands], op.attrs), (types, attrs))
-    )
     row = whole.axes[rows.axis][0]
     loads = [[o for o in c.body.ops if o.name == "load"] for c in (whole, part)]
     if len(whole.body.ops) != len(part.body.ops) or len(loads[0]) != len(loads[1]):

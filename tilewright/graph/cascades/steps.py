@@ -7,7 +7,7 @@ is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import lcm, prod
 
@@ -132,36 +132,32 @@ class Cascade:
 
     def _units(self) -> dict[Value, int]:
         """For each value how many positions are a row: a view may join the positions of several axes."""
-        units = dict.fromkeys(self.links, 1)
-        for _ in range(2):
-            for value, link in (*self.links.items(), *reversed(self.links.items())):
-                for v, rows in zip(link.op.operands, link.needs(0, link.extent), strict=True):
-                    if v not in units or rows is None:
-                        continue
-                    own, other = link.extent, self.links[v].extent
-                    if link.op.name != FUSED and own != other:
-                        more = max(own, other) // min(own, other)
-                        whole = max(units[value] if own > other else units[v], more)
-                        units[value], units[v] = (
-                            (whole, whole // more) if own > other else (whole // more, whole)
-                        )
-                    elif own == other and link.op.name == FUSED and _is_pointwise(link, v):
-                        units[value] = units[v] = lcm(units[value], units[v])
+        units = {v: link.unit for v, link in self.links.items()}
+        own = [
+            (value, v, more)
+            for value, link in self.links.items()
+            for v, more in zip(link.op.operands, link.rows_of_one, strict=True)
+            if v in units and more is not None
+        ]
+        for value, v, more in (*own, *reversed(own)) * 2:
+            units[value] = lcm(units[value], (units[v] / more).numerator)
+            units[v] = (units[value] * more).numerator
         return units
 
     def kernels(self, pieces: int) -> int:
-        """About how many kernels are called where tensors are computed in so many pieces."""
-        return sum(min(pieces, link.extent // self.units[v]) for v, link in self.links.items())
+        """How many kernels are called where tensors are computed in so many pieces, copies apart."""
+        return sum(
+            -(-link.extent // self.rows(v, pieces)) for v, link in self.links.items() if link.op.name == FUSED
+        )
+
+    def rows(self, value: Value, pieces: int) -> int:
+        """Rows of each of about so many pieces of a tensor."""
+        unit = self.units[value]
+        return max(1, -(-self.links[value].extent // unit // pieces)) * unit
 
     def steps(self, pieces: int) -> list[Step]:
         """The steps where tensors are computed in about so many pieces each."""
         return _Schedule(self, pieces).run()
-
-
-def _is_pointwise(link: Link, operand: Value) -> bool:
-    k = link.op.operands.index(operand)
-    ends = [link.needs(at, at + 1)[k] for at in (0, link.extent - 1)]
-    return [rows is not None and (rows.start, rows.count) for rows in ends] == [(0, 1), (link.extent - 1, 1)]
 
 
 def is_in_lines(value: Value, axis: int) -> bool:
@@ -173,20 +169,29 @@ class _Schedule:
     def __init__(self, cascade: Cascade, pieces: int) -> None:
         self.links = cascade.links
         self.needed = cascade.needed
-        self.rows = {v: max(1, -(-link.extent // cascade.units[v] // pieces)) * cascade.units[v]
-                     for v, link in self.links.items()}  # fmt: skip
+        self.rows = {v: cascade.rows(v, pieces) for v in self.links}
         self.readers = cascade.readers
         self.inside = cascade.inside
         self.row_bytes = cascade.row_bytes
         self.done = dict.fromkeys(self.links, 0)
         self.at: dict[Value, RowBuffer] = {}
         self.wholes = {v: self._buffer(v, 0, self.links[v].extent) for v in cascade.needed}
+        self.viewed = {v: link for v, link in self.links.items() if v in self.wholes and self._is_view(link)}
+        """Views of tensors that are needed as a whole, too: they need no rows that are placed."""
+        self.done |= {v: link.extent for v, link in self.viewed.items() if not self.readers[v]}
         self.found: list[Step] = []
+
+    def _is_view(self, link: Link) -> bool:
+        return link.op.name != FUSED and link.op.operands[0] in self.wholes
 
     def run(self) -> list[Step]:
         for value in (*reversed(self.links), *self.needed):
-            if value in self.wholes:
+            if value in self.wholes and value not in self.viewed:
                 self._produce(value, self.links[value].extent)
+        for value, link in self.viewed.items():
+            made, whole = self._buffer(value, 0, link.extent), self.wholes[value]
+            made.root = whole.root = self.wholes[link.op.operands[0]]
+            self.found += [MakeRows(link, (made.root,), made), PlaceRows(made, whole)]
         return self.found
 
     def _buffer(self, value: Value, start: int, stop: int) -> RowBuffer:
@@ -215,15 +220,21 @@ class _Schedule:
             self._keep(value, made)
 
     def _keep(self, value: Value, made: RowBuffer) -> None:
-        if value in self.wholes:
+        if value in self.wholes and value not in self.viewed:
             self.found.append(PlaceRows(made, self.wholes[value]))
             if is_in_lines(value, self.links[value].axis):
-                made.memory().root = self.wholes[value]
+                self._write_in_place(made, self.wholes[value])
         old = self.at.get(value)
         self.at[value] = made
         if old is not None and (keep := self._first_needed(value)) < old.stop:
             self.at[value] = self._buffer(value, max(keep, old.start), made.stop)
             self.found.append(JoinRows(old, made, self.at[value]))
+
+    def _write_in_place(self, made: RowBuffer, whole: RowBuffer) -> None:
+        memory = made.memory()
+        if memory in self.wholes.values():
+            raise NoRows("two views of a tensor are needed as a whole")
+        memory.root = whole
 
     def _first_needed(self, value: Value) -> int:
         """The first row of a value that is still to be read."""
@@ -250,16 +261,15 @@ def bytes_of_rows(value: Value, axis: int) -> int:
 # Memory
 
 
-def touched(step: Step) -> Iterator[RowBuffer]:
+def touched(step: Step) -> tuple[RowBuffer, ...]:
     """The buffers that a step reads and writes."""
     match step:
         case MakeRows():
-            yield from (b for b in step.sources if b is not None)
-            yield step.result
+            return *(b for b in step.sources if b is not None), step.result
         case JoinRows():
-            yield from (step.old, step.new, step.result)
+            return step.old, step.new, step.result
         case PlaceRows():
-            yield from (step.new, step.whole)
+            return step.new, step.whole
 
 
 @dataclass(frozen=True)
@@ -277,20 +287,22 @@ def peak_of(cascade: Cascade, steps: Sequence[Step], elsewhere: Container[Value]
     last: dict[RowBuffer, int] = {}
     for n, step in enumerate(steps):
         for buffer in touched(step):
-            memory = buffer.memory()
-            first.setdefault(memory, n)
-            last[memory] = len(steps) if memory.value in cascade.needed and _is_whole(memory, cascade) else n
-    begins: dict[int, list[RowBuffer]] = {}
-    ends: dict[int, list[RowBuffer]] = {}
+            memory = buffer if buffer.root is None else buffer.memory()
+            if memory not in first:
+                first[memory] = n
+            last[memory] = n
+    for whole in (b for b in first if b.value in cascade.needed and _is_whole(b, cascade)):
+        last[whole] = len(steps)
+    grows = [0] * (len(steps) + 2)
     for buffer, n in first.items():
-        begins.setdefault(n, []).append(buffer)
-        ends.setdefault(last[buffer], []).append(buffer)
+        size = _own_size(buffer, cascade, elsewhere)
+        grows[n] += size
+        grows[last[buffer] + 1] -= size
     size = most = at = 0
     for n in range(len(steps)):
-        size += sum(_own_size(b, cascade, elsewhere) for b in begins.get(n, ()))
+        size += grows[n]
         if size > most:
             most, at = size, n
-        size -= sum(_own_size(b, cascade, elsewhere) for b in ends.get(n, ()))
     return Peak(most, tuple(b for b, n in first.items() if n <= at <= last[b]))
 
 

@@ -104,7 +104,7 @@ def _stages(module: Module, ctx: PassContext) -> Iterator[Sequence[Rule]]:
         yield [states_in_groups(dots)]
         if dots[0].left is dt.i16:
             yield [Rule("dequantize_centred", ("dequantize_linear",), dequantize_centred)]
-    if target is not None and target.has_fma:
+    if target is not None:
         yield [divide_by_known_scale]
 
 

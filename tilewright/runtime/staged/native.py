@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from tilewright.runtime.arena import address_of
 from tilewright.runtime.errors import ExecutionError, InputError, NoMemoryError, cancelled
 from tilewright.runtime.process.forks import free_in_children
+from tilewright.runtime.process.interrupts import LASTING_S, MUCH, run_interruptible
 from tilewright.runtime.staged import frame
 from tilewright.runtime.staged.program import RunNative, StagedProgram, steps_within
 from tilewright.runtime.storage.loader import StepsCode
@@ -56,7 +58,8 @@ class _Function:
 
 class NativeSteps:
     """The native steps of a program. `parts` are, for each part, the addresses of its plan, its code and its
-    constants; `failure` makes the error of a part, a code of it (0 where its inputs do not fit) and their shapes."""
+    constants, `weights` the bytes of these; `failure` makes the error of a part, a code of it (0 where its inputs do
+    not fit) and their shapes."""
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class NativeSteps:
         code: StepsCode,
         parts: Sequence[tuple[int, int, int]],
         input_ranks: Sequence[Sequence[int]],
+        weights: int,
         threads: int,
         pool: Callable[[], int | None],
         stops: ctypes.c_int32,
@@ -74,6 +78,7 @@ class NativeSteps:
         steps = [s for s in steps_within(program.steps) if isinstance(s, RunNative)]
         self._shares_slots = len(steps) > 1  # then a step's input may have been the output of another
         self._functions = {s.function: self._function(s) for s in steps}
+        self._lasting = {*self._functions} if weights >= MUCH else set[int]()  # whose last run took long, or may have
         self.start_process()
 
     def _function(self, step: RunNative) -> _Function:
@@ -125,7 +130,15 @@ class NativeSteps:
             if of.loops:
                 found.look, found.raised = look, None
                 words[frame.NEXT_POLL] = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + POLL_NS
-            code = of.run(found.address)
+            began = perf_counter()
+            if number in self._lasting:
+                code = run_interruptible(of.run, found.address, words, frame.STOPS, self.stops)
+            else:
+                code = of.run(found.address)
+            if perf_counter() - began >= LASTING_S:
+                self._lasting.add(number)
+            elif self._lasting:
+                self._lasting.discard(number)
             if code:
                 raise self._error(found, code)
             results = []

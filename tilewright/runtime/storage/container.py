@@ -417,14 +417,15 @@ def _sections(
 def _in_store(source: _Source, entry: _Entry, where: str) -> Iterator[_Source]:
     """The file of a section in the store of a fleet."""
     digest, depth = entry["digest"], entry["depth"]
-    if source.path is None or type(depth) is not int or not 0 <= depth < len(source.path.parents):
+    store = Store.beside(source.path, depth) if source.path is not None and type(depth) is int else None
+    if store is None:
         raise ArtifactError(
             f"{source.name} has its code and weights in the store of a fleet, which is not known here",
             where=where,
             hint="give the path of the file, where it lies in its fleet",
         )
-    path = Store.beside(source.path, depth).path(digest)
-    if not path.is_file():
+    path = store.path(digest)
+    if not path.exists():
         raise ArtifactError(
             f"{source.name} has its code and weights in {path.parent}, and there is no {digest}",
             where=where,

@@ -143,4 +143,5 @@ def _temporary(path: Path) -> Path:
 
 
 def _random_name(stem: str) -> str:
-    return f".{stem[:100]}.{os.urandom(8).hex()}.tmp"
+    short = stem.encode(errors="replace")[:100].decode(errors="ignore")  # a name has up to 255 bytes
+    return f".{short}.{os.urandom(8).hex()}.tmp"

@@ -30,13 +30,17 @@ FLEET = "fleet"
 def models_of(folder: Path) -> dict[str, Path]:
     """The files of all models of a fleet by name, in order; ArtifactError for what is no folder."""
     found: dict[str, Path] = {}
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # somebody has removed a folder just now
+            raise error
+
     try:
         if not folder.is_dir():
             raise ArtifactError(
                 f"{folder} is no folder of compiled models",
                 hint="make one with `tilewright compile MODEL ... -o FOLDER/`",
             )
-        for root, folders, files in os.walk(folder):
+        for root, folders, files in os.walk(folder, onerror=refuse):
             folders[:] = [name for name in folders if not (root == str(folder) and name == FOLDER)]
             for file in files:
                 path = Path(root, file)
@@ -52,12 +56,30 @@ def with_shared(
     folder: Path, name: str, artifact: Artifact, *, key: str | Path | bytes | None = None, force: bool = False
 ) -> Path:
     """Write a model of a fleet: code and weights to its store, and then the file, whole or not at all. With a private
-    `key` it is signed, with its name. Gives the path."""
+    `key` it is signed, with its name. Gives the path. ArtifactError where a link leads it out of the fleet: there it
+    would not find the store."""
     path = folder / f"{name}{SUFFIX}"
+    if Path(os.path.realpath(path)) != Path(os.path.realpath(folder), f"{name}{SUFFIX}"):
+        raise ArtifactError(
+            f"{path} is a link, or in a folder that is one, and leads out of its place in the fleet",
+            hint="remove the link; the folder of the whole fleet may be one, and its store",
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     named = replace(artifact, attached={**artifact.attached, FLEET: name})
     named.save(path, key=key, shared=(Store(folder / FOLDER), name.count("/")), force=force)
     return path
+
+
+def check_named(path: Path, name: str, artifact: Artifact) -> None:
+    """ArtifactError unless the artefact in the file is that model of its fleet."""
+    own = artifact.attached.get(FLEET)
+    if own != name:
+        raise ArtifactError(
+            f"{path} is the model {own!r:.80} of a fleet, under another name"
+            if own is not None
+            else f"{path} was put there by hand, and belongs to no fleet",
+            hint="load it by itself with tilewright.load, or compile the fleet with that name",
+        )
 
 
 class Fleet(Mapping[str, Model]):
@@ -67,7 +89,7 @@ class Fleet(Mapping[str, Model]):
     def __init__(self, folder: Path, open_model: Callable[[Path], Model]) -> None:
         self.folder = folder
         self._open_model = open_model
-        self._paths = models_of(folder)
+        self._paths = models_of(folder.absolute())  # the process may go elsewhere before it asks for a model
         self._models: dict[str, Model] = {}
         self._locks = {name: free_in_children(threading.Lock()) for name in self._paths}
 
@@ -91,14 +113,7 @@ class Fleet(Mapping[str, Model]):
 
     def _opened(self, name: str) -> Model:
         model = self._open_model(self._paths[name])
-        own = model.artifact.attached.get(FLEET)
-        if own != name:
-            raise ArtifactError(
-                f"{self._paths[name]} is the model {own!r:.80} of a fleet, under another name"
-                if own is not None
-                else f"{self._paths[name]} was put there by hand, and belongs to no fleet",
-                hint="load it by itself with tilewright.load, or compile the fleet with that name",
-            )
+        check_named(self._paths[name], name, model.artifact)
         return model
 
     def __iter__(self) -> Iterator[str]:
@@ -119,7 +134,8 @@ class Fleet(Mapping[str, Model]):
     def close(self) -> None:
         """Close the models that are loaded; asked for again, they are loaded anew."""
         for name in list(self._models):
-            self._models.pop(name).close()
+            if (model := self._models.pop(name, None)) is not None:  # somebody else may close it, too
+                model.close()
 
     def __enter__(self) -> Self:
         return self

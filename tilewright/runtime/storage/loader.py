@@ -260,7 +260,7 @@ _UNKNOWN = ("?",)
 
 def check_target(target: TargetInfo, host: TargetInfo) -> None:
     """ArtifactError when `host` cannot run code made for `target`, naming what it lacks."""
-    made_for, here = _platform(target.triple), _platform(host.triple)
+    made_for, here = platform_of(target.triple), platform_of(host.triple)
     if made_for != here:
         raise ArtifactError(
             f"the artefact was made for {' '.join(made_for)} ({target.cpu}); "
@@ -282,7 +282,7 @@ def check_target(target: TargetInfo, host: TargetInfo) -> None:
         )
 
 
-def _platform(triple: str) -> tuple[str, str]:
+def platform_of(triple: str) -> tuple[str, str]:
     """Architecture and operating system of a triple, in one spelling."""
     parts = triple.lower().split("-")
     arch = {"arm64": "aarch64", "amd64": "x86_64"}.get(parts[0], parts[0])

@@ -12,7 +12,8 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.module import Model
 from tilewright.runtime.storage.container import Bytes
-from tilewright.runtime.storage.fleet import FLEET, SUFFIX, Fleet, models_of, with_shared
+from tilewright.runtime.storage.described import ArtifactFile
+from tilewright.runtime.storage.fleet import SUFFIX, Fleet, check_named, models_of, with_shared
 from tilewright.runtime.storage.levels import at_level
 from tilewright.runtime.storage.signing import Trust
 
@@ -35,7 +36,7 @@ def load(
     then the file may be replaced by renaming (as `Model.save` and `mv` do, not `cp`) or deleted, and nothing else.
     `check_weights` says whether the checksum of the weights, which reads all of them, is looked at: by default unless
     they are mapped (that of code always is). `threads`, `executor` (for another kind of machine): see `Model`.
-    Of a model with several levels (`tilewright compile --multi`) the best one is taken that this CPU can run, or the
+    Of a model with several levels (`tilewright compile --multi`) the best one is taken that this CPU can run, or that
     one named `level`. ArtifactError for a file that is missing, damaged, foreign, too new or for another CPU.
 
     An artefact is code, which can do whatever the process may: load only what you trust. With `trust`, one or several
@@ -51,7 +52,8 @@ def _found(source: str | Path | Bytes) -> str | Path | Bytes:
     if isinstance(source, str | os.PathLike):
         with contextlib.suppress(OSError, ValueError):
             longer = Path(f"{os.fspath(source)}{SUFFIX}")
-            if not os.path.lexists(source) and longer.is_file():
+            there = os.path.lexists(source) and not os.path.isdir(source)  # a folder may have the models "name/..."
+            if not there and longer.is_file():
                 return longer
     return source
 
@@ -86,11 +88,20 @@ def sign(path: str | Path, key: str | Path | bytes, output: str | Path | None = 
         if output is not None:
             raise OptionError("output= is not allowed for a fleet: copy it as a whole, and sign the copy")
         for name, file in models_of(Path(path)).items():
-            with_shared(Path(path), name, Artifact.load(file, check_weights=True, mmap=True), key=key)
+            _sign_shared(Path(path), name, file, key)
         return
-    artifact = Artifact.load(path, check_weights=True, mmap=True)
-    if output is None and FLEET in artifact.attached:
-        name = str(artifact.attached[FLEET])
-        with_shared(Path(path).absolute().parents[name.count("/")], name, artifact, key=key)
+    depths = {section.depth for section in ArtifactFile.of(Path(path)).sections}
+    if output is None and (depth := max(depths, default=-1)) >= 0:  # its code and weights are in a store
+        file = Path(os.path.realpath(path))
+        folder = file.parents[depth]
+        _sign_shared(folder, file.relative_to(folder).as_posix().removesuffix(SUFFIX), file, key)
     else:
+        artifact = Artifact.load(path, check_weights=True, mmap=True)
         artifact.save(path if output is None else output, key=key)
+
+
+def _sign_shared(folder: Path, name: str, file: Path, key: str | Path | bytes) -> None:
+    """Sign a model of a fleet where it is, with the name that it has been given."""
+    artifact = Artifact.load(file, check_weights=True, mmap=True)
+    check_named(file, name, artifact)
+    with_shared(folder, name, artifact, key=key)

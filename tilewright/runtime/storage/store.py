@@ -12,15 +12,17 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.storage.files import replacing, write_slices
+from tilewright.runtime.storage.files import open_at_once, replacing, write_slices
 
 FOLDER = "store"
 """Of a fleet: the folder that holds the sections of its models."""
 
 _NAME = re.compile("[0-9a-f]{64}")
+_PIECE = 1 << 18
 
 
 def digest_of(pieces: Iterable[bytes | bytearray | memoryview]) -> str:
@@ -38,9 +40,10 @@ class Store:
     folder: Path
 
     @classmethod
-    def beside(cls, model: Path, depth: int) -> Store:
-        """That of a fleet, by a model of it which lies `depth` folders down."""
-        return cls(Path(os.path.realpath(model)).parents[depth] / FOLDER)
+    def beside(cls, model: Path, depth: int) -> Store | None:
+        """That of a fleet, by a model of it which lies `depth` folders down; None where there are not so many."""
+        above = Path(os.path.realpath(model)).parents
+        return cls(above[depth] / FOLDER) if 0 <= depth < len(above) else None
 
     def path(self, digest: str) -> Path:
         """Where some bytes are, or will be; ArtifactError for what is no digest."""
@@ -54,9 +57,20 @@ class Store:
             return self.path(digest).stat().st_size == size
         return False
 
+    def is_sound(self, digest: str, size: int) -> bool:
+        """Whether there is a file of this name and size that holds what its name says. All of it is read."""
+        if not self.has(digest, size):
+            return False
+        try:
+            with open(self.path(digest), "rb", opener=open_at_once) as file:
+                return digest_of(iter(partial(file.read, _PIECE), b"")) == digest
+        except OSError:
+            return False
+
     def put(self, digest: str, pieces: Iterable[bytes | bytearray | memoryview], size: int) -> None:
-        """Hold some bytes, whole or not at all; ArtifactError where the file system refuses them."""
-        if self.has(digest, size):
+        """Hold some bytes, whole or not at all, also where a damaged file has their name; ArtifactError where the file
+        system refuses them."""
+        if self.is_sound(digest, size):
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         with replacing(self.path(digest)) as file:

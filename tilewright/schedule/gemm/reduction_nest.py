@@ -43,7 +43,10 @@ class ReductionNest:
 
 
 def reduction_of(stage: Stage, loops: list[Op]) -> ReductionNest:
-    """`stage` with the nest `loops` that reads its sums. ScheduleError when it does not read them one by one."""
+    """`stage` with the nest `loops` that reads its sums. ScheduleError when it does not read them one by one, or loops
+    of the stage run over several axes of the sums."""
+    if len(stage.axes) + len(stage.tiles) < len(buffer_type(stage.buffer).shape):
+        raise ScheduleError("a loop runs over several axes of the sums")
     by_var = {loop_var(o): o for o in loops}
     reads = [op for op in loads_in(loops[0]) if op.operands[0] is stage.buffer]
     if not reads or any(variables(r.attrs["idx"]) - set(by_var) for r in reads):

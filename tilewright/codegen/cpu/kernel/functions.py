@@ -24,8 +24,8 @@ def fma(a: Reg, b: Operand, c: Operand) -> Reg:
 
 def exact_fma(a: Reg, b: Operand, c: Operand) -> Reg:
     """a * b + c with an exact product also where the machine does not fuse it with the sum: float32 in float64, and
-    float64 with factors in two parts (Dekker, 1971), of which one should be a whole number below 2^51. The sum is
-    rounded once where a and b cancel most of c."""
+    float64 with factors in two parts (Dekker, 1971), to the last bit where one is a whole number below 2^51, and to 105
+    bits elsewhere. The sum is rounded once where a and b cancel most of c."""
     if a.text.fuses:
         return fma(a, b, c)
     b, c = a.like(b), a.like(c)

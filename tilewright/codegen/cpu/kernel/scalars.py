@@ -188,12 +188,14 @@ def masked_sum(total: Reg, x: Reg) -> Reg:
 def _quotient(x: Reg, divisor: Reg, inverse: Reg) -> Reg:
     """x / divisor as a division rounds it; where there is no end, there is no error to take off."""
     exact = finite_quotient(x, divisor, inverse)
-    return exact.is_nan().select(x * inverse, exact)
+    return exact if not x.text.fuses else exact.is_nan().select(x * inverse, exact)
 
 
 def finite_quotient(x: Reg, divisor: Reg, inverse: Reg) -> Reg:
     """x / divisor, which is finite, as a division rounds it (Markstein, 1990): the error of x * inverse is computed and
-    taken off."""
+    taken off. That takes a product which is not rounded before it is added: machines without divide."""
+    if not x.text.fuses:
+        return x / divisor
     near = x * inverse
     error = fma(-near, divisor, x)
     return fma(error, inverse, near)

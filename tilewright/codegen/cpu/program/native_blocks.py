@@ -308,7 +308,8 @@ class _Block(ProgramFunction):
         self.fail_unless(self.code.emit(f"icmp eq i32 {code}, {frame.DONE}"), code)
 
     def poll(self, loop: int, trip: str) -> None:
-        """Ask the host from time to time whether to go on."""
+        """End the run where somebody has asked for it, and ask the host from time to time whether to go on."""
+        self.go_on()
         due = self.code.emit(f"icmp sge i64 {self.code.emit('call i64 @tw_now()')}, {self.of_frame(frame.NEXT_POLL)}")
 
         def ask() -> None:
@@ -321,11 +322,14 @@ class _Block(ProgramFunction):
 
         self.when(due, ask)
 
+    def go_on(self) -> None:
+        self.require(self.code.emit(f"icmp eq i32 {self.stops()}, {self.began}"), lambda: frame.CANCELLED)
+
     # Parts
 
     def call(self, op: Op) -> None:
         t, form = self.code, self.own.parts[op.attrs["part"]]
-        self.require(t.emit(f"icmp eq i32 {self.stops()}, {self.began}"), lambda: frame.CANCELLED)
+        self.go_on()
         self.put(str(form.number), frame.PART)
         inputs, outputs = self.array(len(form.inputs)), self.array(len(form.outputs))
         self.take_inputs(op, form, inputs)

@@ -26,8 +26,12 @@ def rem(x: Reg, y: Reg) -> Reg:
 
 
 def is_far(x: Reg, y: Reg) -> Reg:
-    """Whether `rem` does not hold: large quotients, divisions by zero, and what is no number."""
-    return ~(absolute(x) < absolute(y) * _most(x))
+    """Whether `rem` does not hold: large quotients, divisions by zero, and what is no number. Where products are taken
+    apart, which nothing fuses with sums, a quotient that is rounded up may overflow, and parts be lost as denormal."""
+    near = absolute(x) < absolute(y) * _most(x)
+    if x.dtype.bits == 64 and not x.text.fuses:
+        near = near & (absolute(x) < 2.0**1020) & (absolute(y) > 2.0**-960)
+    return ~near
 
 
 def far_rem(x: Reg, y: Reg) -> Reg:

@@ -9,7 +9,12 @@ static void *block(size_t bytes) {
 }
 #endif
 
-#ifndef TW_FREESTANDING
+#if defined(TW_PORTABLE) && !defined(TW_FREESTANDING)
+static void *zeroed(size_t bytes, void **base) {
+  *base = bytes > PTRDIFF_MAX - ALIGNMENT ? NULL : block(bytes);
+  return *base ? memset(*base, 0, bytes) : NULL;
+}
+#elif !defined(TW_FREESTANDING)
 static void *zeroed(size_t bytes, void **base) {
   *base = bytes > SIZE_MAX - ALIGNMENT ? NULL : calloc(1, bytes + ALIGNMENT);
   return *base ? (void *)(((uintptr_t)*base + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT) : NULL;
@@ -190,6 +195,9 @@ static const char *missing_feature(void) {
     unsigned low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     states = low | (uint64_t)high << 32;
+#ifdef __APPLE__
+    if ((states & 6) == 6) states |= 0xe0; /* registers of 512 bits are kept from their first use on */
+#endif
   }
   for (size_t k = 0; k < sizeof cpu_features / sizeof *cpu_features; k++) {
     const cpu_feature *f = cpu_features + k;

@@ -129,7 +129,8 @@ static tw_status plan(const program *of, const int64_t *in_shapes, const word *i
     int32_t code = of->plan(in_shapes, in_data, dims, out_shapes, sizes);
     if (code) return failed_program(error, of->failures, of->failure_count, code);
   }
-  if ((uint64_t)sizes[0] > PTRDIFF_MAX || (uint64_t)sizes[1] > PTRDIFF_MAX) /* also those below 0 */
+  const uint64_t most = PTRDIFF_MAX - ALIGNMENT; /* which sizes below 0 are beyond, and those that are no number */
+  if ((uint64_t)sizes[0] > most || (uint64_t)sizes[1] > most)
     return failed(error, TW_NO_MEMORY, "the memory needed is out of range");
   return TW_OK;
 }

@@ -14,11 +14,15 @@ typedef struct memory {
   struct memory *next;
 } memory;
 
-static const unsigned char step_true = 1; /* what a loop goes on with */
-
 static int64_t word_of(const void *at) { return (int64_t)(intptr_t)at; }
 
 static void *address_of(int64_t word) { return (void *)(intptr_t)word; }
+
+/* Where the flag is with which a loop goes on. */
+static inline int64_t step_true(void) {
+  static const unsigned char flag = 1;
+  return word_of(&flag);
+}
 
 static void step_release(memory *of) {
   if (!of || --of->users) return;
@@ -96,7 +100,7 @@ static void step_free(int64_t *slot) {
 
 /* Memory whose address and size are at `at` becomes large enough; what was there is lost. */
 static inline int step_reserve(int64_t *at, int64_t bytes) {
-  if (at[1] >= bytes) return 1;
+  if ((uint64_t)at[1] >= (uint64_t)bytes) return 1; /* what is below 0 is more than there is */
   free(address_of(at[0]));
   at[0] = word_of(step_allocated(bytes));
   at[1] = at[0] ? bytes : 0;

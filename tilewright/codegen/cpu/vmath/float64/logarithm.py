@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tilewright.codegen.cpu.kernel.functions import absolute, clamp, fma, polynomial
+from tilewright.codegen.cpu.kernel.functions import absolute, clamp, exact_fma, fma, polynomial
 from tilewright.codegen.cpu.kernel.text import Reg
 
 # ln 2 = LN2_HIGH + LN2_LOW; LN2_HIGH has 41 bits, so that its product with an exponent is exact.
@@ -90,18 +90,18 @@ def log_in_two(x: Reg) -> tuple[Reg, Reg]:
     below_low = f - (below - 2.0)
     inverse = 1.0 / below
     s = f * inverse
-    s_low = fma(-s, below_low, fma(-s, below, f)) * inverse
+    s_low = fma(-s, below_low, exact_fma(-s, below, f)) * inverse
     square = s * s
-    square_low = fma(s, s, -square) + (s + s) * s_low
+    square_low = exact_fma(s, s, -square) + (s + s) * s_low
     # t = s^2 (2/3 + s^2 (...))
     small = square * polynomial(square, ATANH_FAR_TAIL)
     factor = small + TWO_THIRDS
     factor_low = (TWO_THIRDS - factor) + small + TWO_THIRDS_LOW
     t = square * factor
-    t_low = fma(square, factor, -t) + fma(square, factor_low, square_low * factor)
+    t_low = exact_fma(square, factor, -t) + fma(square, factor_low, square_low * factor)
     # n ln 2 + 2 s + s t
     u = s * t
-    u_low = fma(s, t, -u) + fma(s, t_low, s_low * t)
+    u_low = exact_fma(s, t, -u) + fma(s, t_low, s_low * t)
     exponent, twice = n * LN2_HIGH, s + s
     total = exponent + twice
     low = twice - (total - exponent)
@@ -118,6 +118,6 @@ def product_of_log(x: Reg, y: Reg) -> tuple[Reg, Reg]:
     """y log(x) as the sum of two numbers, cut to where its exponential is 0 or inf; nan where it is none."""
     log_x, low = log_in_two(x)
     product = y * log_x
-    product_low = fma(y, log_x, -product) + y * low
+    product_low = exact_fma(y, log_x, -product) + y * low
     cut = clamp(product, -760.0, 720.0)
     return cut, cut.equals(product).select(product_low, 0.0)
