@@ -42,6 +42,7 @@ from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kern
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.target.cores import check_core
+from tilewright.target.hardware import usable_cores
 from tilewright.target.machine import Machine, TargetError
 from tilewright.target.named import CTarget
 from tilewright.target.target import Target
@@ -162,7 +163,7 @@ class CpuCode(ObjectMaker):
     """Object files, made on threads as soon as their texts are there."""
 
     def __init__(self, machine: Target, options: Options) -> None:
-        super().__init__(machine, options.compile_threads or machine.cores)
+        super().__init__(machine, options.compile_threads or usable_cores())
         self.has_pool = False
         self.machine = machine
         self.profile = options.profile

@@ -161,7 +161,8 @@ def compile_graphs(
     edited = edited_schedules(options)
     setting = Setting.of(options, machine, plugins, optional=optional, progress=progress, edited=edited)
     with setting.back_end.code(machine, options) as code:
-        lends = options.share_weights and machine.kind == Target.kind
+        # distances to what is lent are numbers in the order of this process
+        lends = options.share_weights and machine.kind == Target.kind and not _is_swapped(machine)
         lent = link.Lent(graphs.general.constants.values() if lends else ())
         weights = _weights(machine, options, optional, lent)
         output = Output(code, weights, on_objects)
@@ -223,9 +224,13 @@ def _weights(
     machine: Machine, options: Options, optional: OptionalSteps, lent: link.Lent | None = None
 ) -> link.Weights:
     """Constants for a machine: in its byte order, or for C as numbers, which have that of any machine."""
-    is_swapped = isinstance(machine, Target) and machine.is_big_endian != (sys.byteorder == "big")
     threads = options.compile_threads or usable_cores()
-    return link.Weights(lent, threads, optional, is_swapped, apart=machine.kind == CTarget.kind)
+    return link.Weights(lent, threads, optional, _is_swapped(machine), apart=machine.kind == CTarget.kind)
+
+
+def _is_swapped(machine: Machine) -> bool:
+    """Whether a machine's byte order is another one than that of this process."""
+    return isinstance(machine, Target) and machine.is_big_endian != (sys.byteorder == "big")
 
 
 def _with_code(

@@ -22,7 +22,7 @@ KNOWING = {"target", "cost", "codegen", "asm"}
 """Rooms that describe machines, decide about time, or write for a machine."""
 
 READ_ELSEWHERE = {
-    "back_end.py": {"arch": "what machines may be timed", "cores": "threads that compile"},
+    "back_end.py": {"arch": "what machines may be timed"},
     "cli/commands/info.py": dict.fromkeys(("caches", "vector_bits", "vector_registers"), "is printed"),
     "loops/storage/nontemporal.py": {"LINE_BYTES": "which stores may go past the caches"},
     "loops/storage/prefetch.py": {"LINE_BYTES": "what a prefetch fetches"},

@@ -294,3 +294,18 @@ def test_what_one_model_lends_is_not_for_others(tmp_path: Path, monkeypatch: pyt
     found = session.find("key")
     assert found is not None and model.artifact.lent and not found.lent
     assert_gives(Model(found, 1), wanted)
+
+
+@pytest.mark.parametrize(("target", "lent"), [("host", 1), ("z15", 0)])
+def test_nothing_is_lent_to_a_machine_of_the_other_byte_order(target: str, lent: int) -> None:
+    """The distances to what is lent are numbers in the order of this process."""
+    if sys.byteorder == "big":
+        pytest.skip("z15 has the byte order of this machine")
+    table = aligned(RNG.integers(0, 256, (96, 1024)).astype(np.uint8))
+    block, module = Block([tensor(dt.u8, (1, 1024))], ["x"]), Module()
+    with Builder(block, module) as b:
+        b.emit("return", [ew.add(constant(table, "table"), block.args[0])])
+    module.add(Func("main", block, "graph"))
+    artifact = compile_module(module, Options(share_weights=True), parse_target(target))
+    assert len(artifact.lent) == lent
+    assert table.tobytes() in b"".join(artifact.saved_weights())

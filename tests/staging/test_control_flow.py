@@ -9,7 +9,8 @@ from onnx import TensorProto as T
 from onnx import helper as h
 
 import tilewright
-from tests.staging.models import compiled
+from tests.staging.models import compiled, model_of
+from tilewright.runtime.errors import InputError
 
 
 def body(nodes: list, inputs: list, outputs: list, constants: dict[str, np.ndarray] | None = None) -> onnx.GraphProto:
@@ -255,3 +256,23 @@ def test_models_are_the_same_after_saving() -> None:
     other = tilewright.load(model.artifact.to_bytes())
     assert other.artifact.program == model.artifact.program
     assert other(np.array(2), np.ones(2, np.float32))[0].shape == (8,)
+
+
+def test_conditions_on_what_a_loop_computes_are_checked_after_it() -> None:
+    """The body sees no result of its own loop: a range as long as that says, of which a loop's body knows nothing."""
+    step = body(
+        [h.make_node("Add", ["n", "by"], ["next"]), h.make_node("Identity", ["c"], ["go"])],
+        [("i", T.INT64, []), ("c", T.BOOL, []), ("n", T.INT64, [])], [("go", T.BOOL, []), ("next", T.INT64, [])],
+        {"by": np.array(3)},
+    )  # fmt: skip
+    nodes = [
+        h.make_node("Loop", ["trips", "", "n"], ["length"], body=step),
+        h.make_node("Range", ["zero", "length", "one"], ["y"]),
+    ]
+    constants = {"zero": np.array(0), "one": np.array(1)}
+    made = model_of(nodes, [("trips", T.INT64, []), ("n", T.INT64, [])], ["y"], constants)
+    model = tilewright.compile(made, cache=False, verify=True, threads=1)
+    for trips, first in ((4, 2), (0, 5), (1, -7)):
+        np.testing.assert_array_equal(model(np.array(trips), np.array(first))[0], np.arange(first + 3 * trips))
+    with pytest.raises(InputError, match="Range has more elements than can be counted"):
+        model(np.array(1), np.array(5 << 60))

@@ -245,7 +245,8 @@ class _Split:
             sources = [self.sizes.get(v) for v in a[0].vars]
             if any(s is None for s in sources):
                 continue
-            visible = all(_is_visible(s, block) for s in sources if s is not None)
+            # also of what a block sees of those around it, only what has run before: not the results of its own loop
+            visible = all(s in self.values and _is_visible(s, block) for s in sources if s is not None)
             if visible and max((self.known_after(v, levels) for v in a[0].vars), default=-1) < max(level, 0):
                 found.append(a)
         self.assumed = [a for a in self.assumed if a not in found]

@@ -551,7 +551,7 @@ def _saved_weights(constants: memoryview, lent: Sequence[LentArray]) -> list[mem
     return [*pieces, constants[done:], *tail]
 
 
-_DISTANCE = struct.Struct("<q")
+_DISTANCE = struct.Struct("=q")
 
 
 def _from_metadata(metadata: Any) -> Artifact:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,21 @@ def test_numbers_of_all_widths(name: str) -> None:
     found = run_elsewhere(mixed(), [x], MACHINES[name])
     for info, ours, theirs in zip(here.outputs, found, here(x), strict=True):
         assert difference(ours, theirs) <= {"p": 1e-6, "y_four": 1e-6, "y_double": 1e-14}.get(info.name, 0), info.name
+
+
+@pytest.mark.sweep(0)
+@pytest.mark.parametrize(
+    ("name", "cpu", "feature"),
+    [("IBM z15", "max,vxeh2=off", "vector-enhancements-2"),
+     ("RISC-V, 256 bits", "rv64,v=true,zba=true,zbb=true,zbs=true,vlen=128", "zvl256b"),
+     ("RISC-V, 128 bits", "rv64,v=false,zba=true,zbb=true,zbs=true", "v")],
+)  # fmt: skip
+def test_a_machine_without_the_instructions_is_refused(name: str, cpu: str, feature: str) -> None:
+    if MACHINES[name].missing:
+        pytest.skip(f"{MACHINES[name].missing} is not installed")
+    other = replace(MACHINES[name], command=(MACHINES[name].command[0], "-cpu", cpu))
+    with pytest.raises(RuntimeError, match=rf"exit code 3: [^$]*this CPU lacks {feature}, which the code needs"):
+        run_elsewhere(mlp(), [floats(2, 64)], other)
 
 
 def js_tensor(array: np.ndarray) -> dict[str, Any]:

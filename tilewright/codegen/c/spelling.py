@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+import sys
 
 import numpy as np
 
@@ -43,7 +44,7 @@ def literal(dtype: DType, value: float | int | bool) -> str:
         return _float(dtype, float(value))
     with np.errstate(over="ignore"):
         stored = np.array(value, np.float64).astype(dtype.storage)
-    return hex(int.from_bytes(stored.tobytes(), "little"))
+    return hex(int.from_bytes(stored.tobytes(), sys.byteorder))
 
 
 def _integer(dtype: DType, value: int) -> str:

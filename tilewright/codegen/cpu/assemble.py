@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache, partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from llvmlite import binding
-
-from tilewright.codegen.cpu.float_modes import FLUSH_DENORMALS
-from tilewright.codegen.cpu.native import compiled, pass_manager, refused, run_passes
-from tilewright.target.target import Target, system_of
+from tilewright.codegen.cpu import apart
+from tilewright.codegen.cpu.generator import Generator, assembly_of, object_of
+from tilewright.ir.diag import InternalError
+from tilewright.target.target import Target
 
 
 class Effort(Enum):
@@ -62,9 +59,10 @@ class ObjectFile:
 
 
 def compile_ir(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
-    """The object file of a module; InternalError with LLVM's message when the text is not legal."""
-    tools = _tools(target, effort)
-    return compiled(tools.adapted(text), tools.machine, tools.builder, tools.level)
+    """The object file of a module; InternalError with LLVM's message when the text is not legal, or LLVM has no code
+    for it on a machine of another architecture."""
+    generator = Generator.of(target, effort.value)
+    return apart.object_of(text, generator) if apart.is_foreign(target.triple) else object_of(text, generator)
 
 
 class ObjectMaker:
@@ -145,6 +143,15 @@ def compile_all(units: Sequence[Unit], target: Target, threads: int) -> list[byt
 
 
 def _object_of(unit: Unit, target: Target) -> bytes:
+    try:
+        return _made_of(unit, target)
+    except InternalError as error:
+        if error.where is not None or not unit.kernel:
+            raise
+        raise InternalError(error.what, where=f"kernel '{unit.kernel}'", hint=error.hint) from error
+
+
+def _made_of(unit: Unit, target: Target) -> bytes:
     if unit.inspect is not None:
         unit.inspect(assembly(unit.text, target, effort=unit.effort))
     if unit.effort is Effort.SUPPORT:
@@ -160,106 +167,7 @@ def _support_object(text: str, target: Target) -> bytes:
 def assembly(text: str, target: Target, *, comments: bool = False, effort: Effort = Effort.KERNEL) -> str:
     """The assembler text of a module, as the object file would hold it; with LLVM's comments, which name the
     blocks that the machine code comes from."""
-    tools = _tools(target, effort)
-    with _parsed(tools.adapted(text)) as module:
-        tools.optimise(module)
-        tools.machine.set_asm_verbosity(comments)
-        return str(tools.machine.emit_assembly(module))
-
-
-def _parsed(text: str) -> Any:
-    """The module, in a context of its own so that threads do not share one; it must be closed."""
-    try:
-        return binding.parse_assembly(text, context=binding.create_context())
-    except RuntimeError as e:
-        raise refused(str(e)) from e
-
-
-@lru_cache(maxsize=1)
-def _initialise() -> None:
-    binding.initialize_all_targets()
-    binding.initialize_all_asmprinters()
-    # LLVM's machine-level hoisting moves the constants of an epilogue's polynomials into registers around
-    # the whole tile loop, and spills accumulators for it: 9.5 ms instead of 5.5 for a 128x768x3072 product
-    # with erf.
-    binding.set_option("tilewright", "-disable-machine-licm")
-    # one spelling of vector instructions for all systems: macOS has one of its own
-    binding.set_option("tilewright", "-aarch64-neon-syntax=generic")
-
-
-_LOCAL = threading.local()
-
-
-def object_triple(target: Target) -> str:
-    """The triple for code whose object files are as `own_objects` says."""
-    is_macos = system_of(target.triple) == "macos"
-    return f"{target.triple}-elf" if is_macos and not target.own_objects else target.triple
-
-
-_EXTENDING = frozenset({"riscv64", "s390x"})
-"""Architectures whose conventions say so (RISC-V ABIs, 2.1; ELF Application Binary Interface s390x, 1.2.2)."""
-_OF_C = re.compile(r"^(?:declare|define) (?:i32|i64|ptr|void) @(?!llvm\.).*$", re.MULTILINE)
-
-
-_CANONICAL = re.compile(r"call (\S+|<[^>]*>) @llvm\.canonicalize\.\w+\(\1 (\S+)\)")
-
-
-def _extended(line: re.Match[str]) -> str:
-    """The first line of a function with attributes for its integers of 32 bits."""
-    return re.sub(r"(?<=[(,] )i32|(?<=\()i32", "i32 signext", re.sub(r"^(\w+) i32", r"\1 signext i32", line[0]))
-
-
-class _Tools:
-    """LLVM's code generator and what makes its scalar passes, for one effort. Loops are vectorised and unrolled by the
-    schedule, so LLVM's passes for it are off."""
-
-    def __init__(self, target: Target, effort: Effort) -> None:
-        self.level, level = effort.value
-        llvm_target = binding.Target.from_triple(object_triple(target))
-        self.machine = llvm_target.create_target_machine(
-            cpu=target.cpu, features=target.feature_text, opt=level, reloc="pic", codemodel="small"
-        )
-        layout = str(self.machine.target_data)
-        is_other = layout.startswith("E") or any(part in layout for part in ("-p:32:", "m:o-", "m:w-"))
-        self.layout = layout if is_other else ""
-        self.has_modes = target.arch in FLUSH_DENORMALS
-        self.rounds_to_even = target.arch != "x86_64" or "sse4.1" in target.features
-        self.has_fma, self.extends_integers = target.has_fma, target.arch in _EXTENDING
-        options = binding.create_pipeline_tuning_options(speed_level=self.level)
-        options.loop_vectorization = False
-        options.slp_vectorization = False
-        options.loop_interleaving = False
-        options.loop_unrolling = False
-        self.builder = binding.create_pass_builder(self.machine, options)
-
-    def adapted(self, text: str) -> str:
-        """A text as this machine needs it. LLVM's own layout of data is that of 64-bit machines with the low byte
-        first and names as in ELF: others are named, as passes fold loads by it. Without fused multiply-adds a call of
-        one would be a call of the C library for each lane; here products are rounded in between, if the machine does
-        so. Without an instruction that rounds to even, the C library is called for `rint`, which does the same and is
-        everywhere: `roundeven` is of C23. Some conventions want integers of 32 bits extended to whole registers between
-        functions of C. Where denormals always count, none is flushed: LLVM has no code for it in WebAssembly."""
-        if self.extends_integers:
-            text = _OF_C.sub(_extended, text)
-        if not self.has_modes:
-            text = _CANONICAL.sub(r"fsub \1 \2, zeroinitializer", text)
-        if not self.has_fma:
-            text = text.replace("@llvm.fma.", "@llvm.fmuladd.")
-        if not self.rounds_to_even:
-            text = text.replace("@llvm.roundeven.", "@llvm.rint.")
-        return f'target datalayout = "{self.layout}"\n{text}' if self.layout else text
-
-    def optimise(self, module: Any) -> None:
-        """Run the passes on a module of llvmlite's, in place."""
-        with pass_manager(self.builder) as manager:
-            run_passes(manager, module, self.builder)
-
-
-def _tools(target: Target, effort: Effort) -> _Tools:
-    """Those of this thread: threads are not to share them."""
-    _initialise()
-    made: dict[tuple[Target, Effort], _Tools] = _LOCAL.__dict__.setdefault("tools", {})
-    found = made.get((target, effort))
-    if found is None:
-        found = made[target, effort] = _Tools(target, effort)
-    return found
+    generator = Generator.of(target, effort.value)
+    if apart.is_foreign(target.triple):
+        return apart.assembly_of(text, generator, comments=comments)
+    return assembly_of(text, generator, comments=comments)

@@ -289,8 +289,10 @@ _HOSTED = """#define TW_CODE
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__aarch64__) && defined(__linux__)
+#if (defined(__aarch64__) || defined(__s390x__) || defined(__riscv)) && defined(__linux__)
 #include <sys/auxv.h>
+#endif
+#if defined(__aarch64__) && defined(__linux__)
 #include <sys/prctl.h>
 #ifndef PR_SVE_GET_VL
 #define PR_SVE_GET_VL 51

@@ -61,6 +61,25 @@ _AARCH64: Mapping[str, tuple[int, int, int, int]] = {
 }
 """Bits of Linux's AT_HWCAP (0) and AT_HWCAP2 (1); bytes of a vector of SVE (2)."""
 
+_S390X: Mapping[str, tuple[int, int, int, int]] = {
+    "vector": (0, 0, 11, 0),
+    "vector-enhancements-1": (1, 0, 135, 0),
+    "vector-enhancements-2": (1, 0, 148, 0),
+}
+"""The bit of Linux's AT_HWCAP that says that it keeps the registers (0), and bits of the list of facilities (1:
+z/Architecture Principles of Operation, "Facility Indications")."""
+
+_RISCV64: Mapping[str, tuple[int, int, int, int]] = {
+    **{name: (0, 0, ord(name) - ord("a"), 0) for name in "mafdcv"},
+    "zba": (1, 0, 3, 0),
+    "zbb": (1, 0, 4, 0),
+    "zbs": (1, 0, 5, 0),
+    "zvl128b": (2, 0, 16, 0),
+    "zvl256b": (2, 0, 32, 0),
+}
+"""Bits of Linux's AT_HWCAP (0) and of the answer of `riscv_hwprobe` (1); the least bytes of a vector (2), asked for
+after vectors themselves."""
+
 _STRUCT = """typedef struct cpu_feature {
   const char *name;
   int leaf, reg, bit;
@@ -71,7 +90,8 @@ _STRUCT = """typedef struct cpu_feature {
 
 def features_c(target: TargetInfo, *, freestanding: bool) -> str:
     """The table of the features that the code needs and the library can ask for; "" where there are none."""
-    known = {"x86_64": _X86, "aarch64": {} if freestanding else _AARCH64}.get(arch_of(target.triple), {})
+    of_linux = {} if freestanding else {"aarch64": _AARCH64, "s390x": _S390X, "riscv64": _RISCV64}
+    known = {"x86_64": _X86, **of_linux}.get(arch_of(target.triple), {})
     rows: Sequence[str] = [
         f'  {{"{name}", {leaf}, {reg}, {bit}, {states:#x}}},'
         for name in target.features

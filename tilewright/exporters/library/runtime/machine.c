@@ -153,6 +153,34 @@ void model_tw_free(void *memory) {
 /* The CPU */
 
 #ifdef TW_CPU_FEATURES
+#if defined(__s390x__) && defined(__linux__)
+/* The bits from the highest on. */
+typedef struct facilities {
+  uint64_t words[4];
+} facilities;
+
+static facilities facilities_of(void) {
+  facilities found = {{0}};
+  register unsigned long last __asm__("0") = 3;
+  __asm__ volatile(".insn s,0xb2b00000,%0" : "=Q"(found), "+d"(last) : : "cc", "memory"); /* stfle */
+  return found;
+}
+#endif
+
+#if defined(__riscv) && defined(__linux__)
+/* Extensions of more than a letter, of which systems before Linux 6.4 tell nothing: then they are taken to be there. */
+static uint64_t riscv_extensions(void) {
+  struct { int64_t key; uint64_t value; } asked = {4, 0}; /* RISCV_HWPROBE_KEY_IMA_EXT_0 */
+  return syscall(258, &asked, 1, 0, NULL, 0) || asked.key != 4 ? ~(uint64_t)0 : asked.value;
+}
+
+static unsigned long riscv_vector_bytes(void) {
+  unsigned long bytes;
+  __asm__ volatile("csrr %0, 0xc22" : "=r"(bytes)); /* vlenb */
+  return bytes;
+}
+#endif
+
 /* What is missing of the features that the code needs, or null. */
 static const char *missing_feature(void) {
 #if defined(__x86_64__)
@@ -181,6 +209,20 @@ static const char *missing_feature(void) {
     const cpu_feature *f = cpu_features + k;
     int has = f->leaf == 2 ? (prctl(PR_SVE_GET_VL) & 0xffff) == f->bit
                            : getauxval(f->leaf ? AT_HWCAP2 : AT_HWCAP) >> f->bit & 1;
+    if (!has) return f->name;
+  }
+#elif defined(__s390x__) && defined(__linux__)
+  const facilities list = facilities_of();
+  for (size_t k = 0; k < sizeof cpu_features / sizeof *cpu_features; k++) {
+    const cpu_feature *f = cpu_features + k;
+    uint64_t bits = f->leaf ? list.words[f->bit / 64] << f->bit % 64 : (uint64_t)getauxval(AT_HWCAP) << (63 - f->bit);
+    if (!(bits >> 63)) return f->name;
+  }
+#elif defined(__riscv) && defined(__linux__)
+  const uint64_t known[2] = {getauxval(AT_HWCAP), riscv_extensions()};
+  for (size_t k = 0; k < sizeof cpu_features / sizeof *cpu_features; k++) {
+    const cpu_feature *f = cpu_features + k;
+    int has = f->leaf == 2 ? riscv_vector_bytes() >= (unsigned long)f->bit : known[f->leaf] >> f->bit & 1;
     if (!has) return f->name;
   }
 #endif
