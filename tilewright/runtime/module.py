@@ -227,8 +227,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
             _, number = self._run_staged(loaded, values, shapes, number)
             artifact = loaded.artifact.programs[number]
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
-            callbacks = [counts.callback for _, counts in counted]
-            native = _native_steps(artifact, loaded.parts[number], self._stops, callbacks)
+            native = _native_steps(artifact, loaded.parts[number], self._stops, [c.callback for _, c in counted])
             every = staged.run.runner(artifact.program, [run for run, _ in counted], native, self._stops)
             seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
         else:
@@ -441,17 +440,16 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         self, loaded: _Staged, values: list[Any], shapes: tuple[Shape, ...], number: int
     ) -> tuple[tuple[Any, ...], int]:
         """What a program gives, or the one that broadcasts where it refuses the dims, and the number of that."""
-        last = len(loaded.runs) - 1
         try:
             if not self._broadcast or shapes not in self._broadcast:
                 return loaded.runs[number](values, self.max_seconds), number
         except InputError:
             if not self._has_broadcasting:
                 raise
-        results = loaded.runs[last](values, self.max_seconds)
+        results = loaded.runs[-1](values, self.max_seconds)
         if len(self._broadcast) < _REMEMBERED:
             self._broadcast.add(shapes)
-        return results, last
+        return results, len(loaded.runs) - 1
 
     def _staged_values(self, args: tuple[Any, ...]) -> tuple[list[Any], tuple[Shape, ...], int]:
         """The inputs as steps take them, their shapes, and the number of the program for these."""

@@ -49,12 +49,15 @@ def run_interruptible(
             return run(argument)
         _RUNNING.append(watch)
         words[at] = ctypes.addressof(watch.word)
-        return run(argument)
+        code = run(argument)
     finally:  # what is needed comes first, and calls no function of Python before it is done
         words[at] = own
         if watch.host:
             _set_wakeup(watch.host[0])
         watch.end()
+    if code and watch.came:  # what the handler has raised came where Python drops it, such as in a finalizer
+        raise KeyboardInterrupt
+    return code
 
 
 def end_interruptible(stops: ctypes.c_int32) -> None:
@@ -71,6 +74,7 @@ class _Watch:
         self.stops, self.word = stops, ctypes.c_int32()
         self.here, self.there = here, there
         self.host: list[int] = []
+        self.came = False
         self._process = os.getpid()
         self._thread = threading.Thread(target=self._wait, name="interrupts of a run", daemon=True)
 
@@ -115,6 +119,7 @@ class _Watch:
             found = os.read(self.here, 512) if poll.poll(wait) else b""
             self._hand_on(found.replace(_END, b""))
             if signal.SIGINT in found:
+                self.came = True
                 wait = _AGAIN_MS  # again and again: the code may not have looked at the word for the first time
             if wait is not None:
                 self.word.value += 1
