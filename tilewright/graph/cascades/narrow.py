@@ -16,6 +16,7 @@ from ml_dtypes import finfo
 from tilewright.graph.cascades.links import FUSED
 from tilewright.ir.core import Block, Builder, Module, Op, Value, replace_in_block
 from tilewright.ir.types import TensorType
+from tilewright.ops import elementwise
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
 from tilewright.ops.traits.derive import is_alias, product_of
@@ -169,11 +170,11 @@ def _rounded(value: Value) -> Value:
     """A product that code rounds, as it did where it was stored: a sum that reads it would become one with it (a fused
     multiply-add). No code generator looks through the limit, which a product of a narrow integer does not reach."""
     dtype = value.tensor.dtype
-    if value.op is None or value.op.name != "mul" or not dtype.is_float:
+    if value.op is None or OPERATORS[value.op.name] is not elementwise.mul or not dtype.is_float:
         return value
     limits = finfo(dtype.storage)  # type: ignore[no-untyped-call]
     lowest = full(value=float(limits.min), dtype=dtype, shape=())
-    return OPERATORS["max"](value, lowest)
+    return elementwise.max_(value, lowest)
 
 
 def _with_sources(tail: Sequence[Op], source: Value, given: dict[Value, Value]) -> list[Op]:
