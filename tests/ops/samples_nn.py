@@ -34,7 +34,7 @@ def contractions() -> Iterator[Sample]:
         yield sample("matmul_widening", [a, b], lambda a=a, b=b: wide(a) @ wide(b), sums=dt.f32)
     a, b = (normal(shape, dt.bf16.storage, k) for k, shape in enumerate(((2, 3, 4), (2, 5, 4))))
     yield sample(
-        "matmul_widening", [a, b], lambda: wide(a) @ wide(b).swapaxes(1, 2), sums=dt.f32, transpose_b=True
+        "matmul_widening", [a, b], lambda a=a, b=b: wide(a) @ wide(b).swapaxes(1, 2), sums=dt.f32, transpose_b=True
     )
     a, b = normal((2, 4, 3)), normal((2, 5, 4))
     yield sample(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Block, Op
-from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym
 from tilewright.target.target import REGISTERS
 
-_PLAIN = frozenset({*SCALAR_OPS, "load", "store", "const", "index", "cast", "bitcast", "level"})
+_MORE = frozenset({"alloc", "barrier", "bind", "check", "lanes_reduce", "prefetch", "wait"})
+"""Ops that do more than to compute a value of a lane, or to load or store it."""
 
 
 def nest_of(loop: Op) -> tuple[Sequence[Op], Block]:
@@ -30,7 +30,7 @@ def nest_of(loop: Op) -> tuple[Sequence[Op], Block]:
 def _adds_up(block: Block, lane: Sym, rows: Sequence[Op]) -> bool:
     """Whether all that a block of lanes changes are sums in registers of which each lane has its own: then the sums of
     a lane are the same when its rows come one after the other."""
-    if any(op.name not in _PLAIN for op in block.ops):
+    if any(op.blocks or op.name in _MORE for op in block.ops):
         return False
     places = {op.operands[1]: op.attrs["idx"] for op in block.ops if op.name == "store"}
     read = [op for op in block.ops if op.name == "load" and op.operands[0] in places]
