@@ -84,8 +84,9 @@ class CModel:
         self.info = self._function("info")().contents
         self.outputs = (Tensor * max(1, self.info.output_count))()
         if create:
-            given = Options(**{"size": ctypes.sizeof(Options), "threads": 1, **options})
-            self.check(self._function("create")(ctypes.byref(given), ctypes.byref(self.made)))
+            # Kept, as the library calls the functions in it for as long as it is there.
+            self.given = Options(**{"size": ctypes.sizeof(Options), "threads": 1, **options})
+            self.check(self._function("create")(ctypes.byref(self.given), ctypes.byref(self.made)))
 
     def _function(self, name: str) -> Any:
         return getattr(self.library, f"{self.name}_{name}")
