@@ -6,6 +6,7 @@ import numpy as np
 
 from tests.loops.kernel_texts import read
 from tilewright.ir.text import print_func
+from tilewright.ir.verify import verify_func
 from tilewright.loops.edit import find_loop
 from tilewright.loops.order.choose_before import choose_before
 from tilewright.ops.define.loop_programs import run_kernel
@@ -68,3 +69,12 @@ def test_what_a_loop_writes_is_read_within_it() -> None:
     before = print_func(func)
     choose_before(func)
     assert print_func(func) == before
+
+
+def test_each_thread_chooses_for_itself() -> None:
+    func = read(PICKED.replace("for b in 0..2 {", 'for b in 0..2 parallel with {level="core"} {'))
+    choose_before(func)
+    verify_func(func)
+    lines = print_func(func).splitlines()
+    (bind,) = [line for line in lines if "bind place" in line]
+    assert lines.index(bind) > next(k for k, line in enumerate(lines) if "for b in" in line)

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from tilewright.ir.core import Func, Op, insert_before
 from tilewright.ir.sym import ZERO
 from tilewright.loops.analysis.deps import accesses, written_buffers
-from tilewright.loops.edit import block_of, enclosing, extent_of, is_loop, loop_var, substitute_in, vars_read
+from tilewright.loops.edit import (
+    block_of,
+    enclosing,
+    extent_of,
+    is_loop,
+    kind_of,
+    loop_var,
+    substitute_in,
+    vars_read,
+)
 from tilewright.loops.primitive import primitive
 
 
@@ -18,7 +27,8 @@ def choose_before(func: Func, stay: Sequence[Op] = ()) -> Func:
 
         for a { for k { at = bind x[a];  S(w[at, k]) } }    ->    for a { at = bind x[a];  for k { S(w[at, k]) } }
 
-    Conditions stay around what they are around, and data that a loop writes are read within it. A loop of no iterations
+    Conditions stay around what they are around, data that a loop writes are read within it, and each thread has indices
+    of its own. A loop of no iterations
     then checks an index that nothing uses.
     """
     for bind in [op for op in func.body.walk() if op.name == "bind"]:
@@ -32,7 +42,7 @@ def _move(bind: Op, stay: Sequence[Op]) -> None:
     buffers = {op.operands[0] for op in found if op.name == "load"}
     place: Op | None = None
     for loop in reversed(enclosing(bind)):
-        if not is_loop(loop) or loop in stay:
+        if not is_loop(loop) or loop in stay or kind_of(loop) == "parallel":
             break
         if extent_of(loop) == 1 and loop_var(loop) in read:
             for op in found:
