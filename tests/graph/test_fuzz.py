@@ -18,3 +18,8 @@ def test_random_programs(seed: int) -> None:
 @pytest.mark.fresh_seeds(FRESH)
 def test_fresh_random_programs(fresh_seed: int) -> None:
     run_seed("graph", fresh_seed)
+
+
+def test_sums_whose_loops_run_over_several_axes() -> None:
+    """Axes that are one at most are merged: loops of a reduction are fewer than the axes of its sums then."""
+    run_seed("graph", 830923575)
