@@ -15,22 +15,12 @@ import pytest
 from onnx import parser
 
 import tilewright
+from tests.runtime.test_cancel import KERNELS, LOOP
 from tilewright.runtime import context
 from tilewright.runtime.errors import CancelledError
 from tilewright.runtime.process import interrupts
 from tilewright.runtime.staged import native
 
-LAYERS = 8
-CHAIN = "\n".join(f"h{k} = MatMul (t{k}, w)\n    t{k + 1} = Softmax (h{k})" for k in range(LAYERS))
-KERNELS = f"""g (float[rows, 64] t0, float[64, 64] w) => (float[rows, 64] t{LAYERS}) {{
-    {CHAIN}
-}}"""
-LOOP = """g (float[4] x, int64 trips) => (float[4] y) {
-    y = Loop (trips, , x) <body = trip (int64 i, bool go, float[4] a) => (bool on, float[4] b) {
-        on = Identity (go)
-        b = Tanh (a)
-    }>
-}"""
 X = np.ones(4, np.float32)
 SOME, MANY, FOREVER = np.array(3), np.array(100_000), np.array(1 << 40)
 
