@@ -8,6 +8,7 @@ import pytest
 
 from tilewright.cost.core import (
     begin_cycles,
+    copy_cycles,
     is_evicted,
     l1_room,
     lanes_of,
@@ -66,3 +67,9 @@ def test_small_matrices_are_factorised_by_rotations() -> None:
 def test_instructions_of_halves_are_a_fact_of_the_machine(name: str, wanted: tuple[float, ...]) -> None:
     found = parse_target(name).half_bytes
     assert (found.signed, found.unsigned, found.levels) == wanted
+
+
+@pytest.mark.parametrize("name", ["zen4", "zen3", "skylake-avx512"])
+def test_single_elements_are_stored_one_in_a_cycle(name: str) -> None:
+    """Also where a full vector takes two, as in Zen 4."""
+    assert copy_cycles(1000, parse_target(name)) == 1000
