@@ -70,7 +70,7 @@ LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
 @click.option(
     "--multi", is_flag=False, flag_value=";".join(LEVELS), metavar="TARGETS",
     help=f"Code for several targets, between ';'; of these the best is taken that a CPU can run  [if no TARGETS are "
-    f"given: {'; '.join(LEVELS)}]",
+    f"given, where it stands behind MODEL: {'; '.join(LEVELS)}]",
 )
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N",
               help="Models of a folder that are compiled at once  [default: one for each core]")  # fmt: skip
