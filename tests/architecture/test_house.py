@@ -68,11 +68,15 @@ ROOMS |= {
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
     "llm": {"api", "frontends", "ir", "options", "quantization", "runtime", "session"},
     "fleet": {"compiler", "options", "runtime", "session", "target"},
-    "cli": ALL | {"fleet", "llm"},
+    "viewer": {
+        "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "program", "requested", "runtime",
+        "schedule", "session", "stages", "target", "tilewright",
+    },
+    "cli": ALL | {"fleet", "llm", "viewer"},
     "__main__": {"cli"},
     "tilewright": {
         "api", "checks", "comparison", "exporters", "fleet", "frontends", "ir", "options", "quantization", "runtime",
-        "session", "target",
+        "session", "target", "viewer",
     },
 }
 
