@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tilewright.ir.diag import UnsupportedError as UnsupportedError
     from tilewright.options import Options as Options
     from tilewright.options import Progress as Progress
+    from tilewright.profiling.records import ModelProfile as ModelProfile
+    from tilewright.profiling.run import profile as profile
     from tilewright.quantization.certificate import Certificate as Certificate
     from tilewright.quantization.quantize import quantize as quantize
     from tilewright.quantization.result import BudgetError as BudgetError
@@ -72,6 +74,7 @@ _HOMES = {
     "Model": "tilewright.runtime",
     "ModelCheck": "tilewright.checks.result",
     "ModelError": "tilewright.ir.diag",
+    "ModelProfile": "tilewright.profiling.records",
     "NoMemoryError": "tilewright.runtime.errors",
     "NodeArg": "tilewright.runtime.values.node_arg",
     "OptionError": "tilewright.runtime.errors",
@@ -99,6 +102,7 @@ _HOMES = {
     "export": "tilewright.exporters.library.export",
     "load": "tilewright.runtime",
     "load_fleet": "tilewright.runtime",
+    "profile": "tilewright.profiling.run",
     "quantize": "tilewright.quantization.quantize",
     "sign": "tilewright.runtime",
     "verify": "tilewright.quantization.verify",

@@ -203,7 +203,9 @@ class Compilation:
     def _begin(self) -> None:
         """What must be known of a graph before passes change it."""
         self._clock = Clock()
-        self._account = Account(self.module, self.setting.machine, self.setting.optional)
+        setting = self.setting
+        counted = setting.options.profile
+        self._account = Account(self.module, setting.machine, setting.optional, counted=counted)
         if self.stage == "fused":
             self._account.note_regions(self.module)
 
@@ -411,8 +413,9 @@ class Compilation:
         self._clock.lap("llvm")
         types = self._account.types(module, self._texts, self.context.outcomes)
         report = program_report(
-            module, self._nodes, self._clock.laps, self.remarks, options.numerics, types, counted=options.profile
-        )
+            module, self._nodes, self._clock.laps, self.remarks, options.numerics, types,
+            counted=options.profile, flops=self._account.flops,
+        )  # fmt: skip
         target = self.setting.back_end.target(self.setting.machine)
         self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)
 

@@ -68,15 +68,16 @@ ROOMS |= {
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
     "llm": {"api", "frontends", "ir", "options", "quantization", "runtime", "session"},
     "fleet": {"compiler", "options", "runtime", "session", "target"},
+    "profiling": {"api", "ir", "runtime", "session", "target"},
     "viewer": {
-        "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "program", "requested", "runtime",
-        "schedule", "session", "stages", "target", "tilewright",
+        "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling", "program",
+        "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
     },
-    "cli": ALL | {"fleet", "llm", "viewer"},
+    "cli": ALL | {"fleet", "llm", "profiling", "viewer"},
     "__main__": {"cli"},
     "tilewright": {
-        "api", "checks", "comparison", "exporters", "fleet", "frontends", "ir", "options", "quantization", "runtime",
-        "session", "target", "viewer",
+        "api", "checks", "comparison", "exporters", "fleet", "frontends", "ir", "options", "profiling", "quantization",
+        "runtime", "session", "target", "viewer",
     },
 }
 
@@ -85,7 +86,7 @@ FOREIGN: dict[str, set[str]] = {
     "torch": {"frontends", "torch"},
     "jaxlib": {"frontends"},
     "jax": set(),
-    "llvmlite": {"codegen", "target", "runtime", "torch", "cli"},
+    "llvmlite": {"codegen", "target", "runtime", "torch", "cli", "profiling"},
     "tokenizers": {"llm"},
     "jinja2": {"llm"},
     "llguidance": {"llm"},
@@ -137,8 +138,7 @@ LATE = {
     ("target/host.py", "llvmlite"),  # models that the cache has need no LLVM
     ("target/hardware.py", "llvmlite"),
     ("session.py", "tilewright.target.named"),  # nor machines
-    ("runtime/profile.py", "statistics"),  # takes 2 ms, as do the next three
-    ("runtime/report/shown.py", "html"),
+    ("runtime/report/shown.py", "html"),  # takes 2 ms, as do the next two
     ("runtime/states.py", "zipfile"),
     ("frontends/weights/foreign.py", "zipfile"),
     ("options.py", "difflib"),  # for an error

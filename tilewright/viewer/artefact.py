@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from tilewright.profiling.records import ModelProfile
 from tilewright.runtime.artifact import Artifact
-from tilewright.runtime.profile import KernelTime
 from tilewright.viewer.collect import remark_views
 from tilewright.viewer.records import CallView, CodeView, ModelView
+from tilewright.viewer.roofline import measured_roofline
+from tilewright.viewer.times import facts_of, timed
 
 NOT_HELD = (
     "this is a compiled model: its file has no graph, no loop programs, no schedules, no LLVM IR and no plan of "
@@ -16,22 +18,18 @@ NOT_HELD = (
 )
 
 
-def artefact_view(path: Path, artifact: Artifact, times: Sequence[KernelTime]) -> ModelView:
+def artefact_view(path: Path, artifact: Artifact, profile: ModelProfile | None) -> ModelView:
     """What is shown of a loaded artefact, with times of its kernels where they were taken."""
     report = artifact.summary()
     names = list(dict.fromkeys(call.kernel for call in report.calls))
     numbers = {name: number for number, name in enumerate(names)}
-    seconds: Sequence[float | None] = [found.seconds for found in times]
-    if [found.kernel for found in times] != [call.kernel for call in report.calls]:
-        seconds = [None] * len(report.calls)
-    calls = tuple(
+    calls = [
         CallView(
             numbers[call.kernel], call.node or call.kernel, -1, (number - 1,) if number else (), (), (), call.results,
-            _number(call.flops), _number(call.touched_bytes or call.bytes), None, taken,
+            _number(call.flops), _number(call.touched_bytes or call.bytes),
         )
-        for number, (call, taken) in enumerate(zip(report.calls, seconds, strict=True))
-    )  # fmt: skip
-    types = {found.kernel: found for found in report.types}
+        for number, call in enumerate(report.calls)
+    ]  # fmt: skip
     codes = tuple(CodeView(name, {}, None, "") for name in names)
     facts: Mapping[str, object] = {
         "machine": f"{artifact.target.cpu} ({artifact.target.triple or artifact.target.kind})",
@@ -43,12 +41,14 @@ def artefact_view(path: Path, artifact: Artifact, times: Sequence[KernelTime]) -
         "inputs": ", ".join(report.inputs),
         "outputs": ", ".join(report.outputs),
         "products": ", ".join(map(str, report.products)),
-        "kernels with types": len(types),
     }
     shown = tuple((name, str(value)) for name, value in facts.items() if value not in (None, "", 0))
+    timed_calls, said = timed(calls, codes, profile)
+    rates = None if profile is None or profile.machine is None else measured_roofline(profile.machine, profile.threads)
     return ModelView(
-        path.name, "artefact", shown, (NOT_HELD,), calls=calls, codes=codes, remarks=remark_views(report.remarks)
-    )
+        path.name, "artefact", (*shown, *facts_of(profile)), (NOT_HELD, *said), calls=timed_calls, codes=codes,
+        remarks=remark_views(report.remarks), roofline=rates,
+    )  # fmt: skip
 
 
 def _number(amount: str | None) -> int | None:

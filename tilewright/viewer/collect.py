@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.compilation import Compilation, Setting
@@ -15,8 +15,8 @@ from tilewright.ir.diag import Remark
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym
 from tilewright.options import OnProgress, Options, Progress, Request
+from tilewright.profiling.records import ModelProfile
 from tilewright.requested import RequestedGraphs
-from tilewright.runtime.profile import KernelTime
 from tilewright.runtime.threads import available_cpus
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
@@ -26,8 +26,17 @@ from tilewright.viewer.codes import code_view
 from tilewright.viewer.hierarchy import hierarchy
 from tilewright.viewer.nodes import SourceNodes
 from tilewright.viewer.programs import Graph, Program
-from tilewright.viewer.records import CallView, CodeView, MemoryView, ModelView, RemarkView, StageTime
-from tilewright.viewer.roofline import roofline
+from tilewright.viewer.records import (
+    CallView,
+    CodeView,
+    MemoryView,
+    ModelView,
+    RemarkView,
+    RooflineView,
+    StageTime,
+)
+from tilewright.viewer.roofline import known_roofline, measured_roofline
+from tilewright.viewer.times import facts_of, timed
 
 STAGES = {"parts": "graph", "fused": "graph", "graph": "graph", "scheduled": "schedule", "planned": "memory"}
 """Stages of a compilation, and under which name their time is shown."""
@@ -35,13 +44,12 @@ STAGES = {"parts": "graph", "fused": "graph", "graph": "graph", "scheduled": "sc
 
 @dataclass(frozen=True)
 class Asked:
-    """What is looked at, beside the model: sizes of symbolic dims (1 for others), times of kernels that were taken in
-    calls of the compiled model, relative errors of nodes by name, and what is to be said of these."""
+    """What is looked at, beside the model: sizes of symbolic dims (1 for others), the profile of the compiled model,
+    relative errors of nodes by name, and what is to be said of these."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
-    times: Sequence[KernelTime] = ()
+    profile: ModelProfile | None = None
     errors: Mapping[str, float] = field(default_factory=dict)
-    facts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -112,26 +120,27 @@ class _Collector:
             )
         programs = [self._program(piece, graph) for piece in whole.pieces]
         calls, codes, memory, failed = self._calls(programs, whole.parts is None)
-        calls, said = _timed(calls, codes, self.asked.times)
+        timed_calls, said = timed(calls, codes, self.asked.profile)
         kernels: dict[int, list[int]] = {}
         for number, call in enumerate(calls):
             for node in call.nodes:
                 kernels.setdefault(node, []).append(number)
         remarks = [*whole.remarks, *(r for p in programs for r in p.piece.remarks), *failed]
-        target = self.setting.target
         model = self.request.model
+        hertz = measured_hertz() if self.setting.machine == host_target() else None
         return ModelView(
             model.name if isinstance(model, Path) else type(model).__name__,
             "model",
-            (*self._facts(), *self.asked.facts),
+            (*self._facts(), *facts_of(self.asked.profile)),
             (*notes, *said),
             groups,
             nodes.views(placed, kernels, self.asked.errors),
-            tuple(calls),
+            timed_calls,
             tuple(codes),
             remark_views(remarks),
             tuple(memory),
-            None if target is None else roofline(target, self.threads, self._hertz()),
+            self._roofline(hertz),
+            hertz,
             (imported, *_summed(self.times.found), *_of_llvm(codes)),
         )
 
@@ -145,8 +154,11 @@ class _Collector:
         found = {"machine": self.setting.machine.name, "threads": str(self.threads), "numerics": self.options.numerics}
         return (*found.items(), *([("sizes", sizes)] if sizes else []))
 
-    def _hertz(self) -> float | None:
-        return measured_hertz() if self.setting.machine == host_target() else None
+    def _roofline(self, hertz: float | None) -> RooflineView | None:
+        profile, target = self.asked.profile, self.setting.target
+        if profile is not None and profile.machine is not None:
+            return measured_roofline(profile.machine, profile.threads)
+        return None if hertz is None or target is None else known_roofline(target, self.threads, hertz)
 
     def _value(self, formula: Sym) -> int | None:
         """The number that a formula is for the sizes that were asked for; None where there is none."""
@@ -191,17 +203,6 @@ class _Collector:
 def remark_views(remarks: Iterable[Remark]) -> tuple[RemarkView, ...]:
     """Each once, in their order."""
     return tuple(dict.fromkeys(RemarkView(r.stage, r.kind, r.subject, r.message) for r in remarks))
-
-
-def _timed(
-    calls: list[CallView], codes: Sequence[CodeView], times: Sequence[KernelTime]
-) -> tuple[list[CallView], list[str]]:
-    """The calls with their times, where these are of the same program."""
-    if not times:
-        return calls, []
-    if [codes[call.code].name for call in calls] != [found.kernel for found in times]:
-        return calls, ["the times are of another program than the one shown, and are left out"]
-    return [replace(call, seconds=found.seconds) for call, found in zip(calls, times, strict=True)], []
 
 
 def _summed(times: Iterable[StageTime]) -> list[StageTime]:

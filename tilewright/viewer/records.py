@@ -42,7 +42,9 @@ class NodeView:
 class CallView:
     """A call of a kernel, in the order of execution: the number of its `code`, the calls that it reads results of, the
     inputs and outputs of the model (numbers of nodes) that it reads and gives, the nodes that it computes, and what it
-    costs: operations on floats, bytes of its arguments, estimated cycles, and seconds where it was timed."""
+    costs: operations, bytes of its arguments, and estimated cycles. Where it was timed, its median and least seconds,
+    the percentage of the speed that the machine allows, what sets this (a dtype, or a level of memory), and how evenly
+    its work is divided among the threads (1: all have the same)."""
 
     code: int
     node: str
@@ -55,6 +57,10 @@ class CallView:
     bytes: int | None = None
     cycles: float | None = None
     seconds: float | None = None
+    least: float | None = None
+    percent: float | None = None
+    bound: str = ""
+    balance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +109,14 @@ class MemoryView:
 
 @dataclass(frozen=True, slots=True)
 class RooflineView:
-    """What a machine can do: operations on floats of 32 bits and bytes in a cycle of all `threads`, by where the bytes
-    are, and cycles in a second (None where nobody measured)."""
+    """What a machine can do in a second on `threads`: operations on numbers of a dtype, and bytes that are read from
+    where they are, the nearest first; `measured`, or by the facts that the cost model has."""
 
     machine: str
     threads: int
-    flops: float
+    flops: Mapping[str, float]
     bandwidth: Mapping[str, float]
-    hertz: float | None
+    measured: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class StageTime:
 @dataclass(frozen=True, slots=True)
 class ModelView:
     """All that is shown of a model or an artefact. `facts` are names and values of a summary, `notes` say what is not
-    shown, and why."""
+    shown, and why; `hertz` are the cycles of this machine in a second."""
 
     name: str
     kind: str
@@ -138,6 +144,7 @@ class ModelView:
     remarks: tuple[RemarkView, ...] = ()
     memory: tuple[MemoryView, ...] = ()
     roofline: RooflineView | None = None
+    hertz: float | None = None
     compiling: tuple[StageTime, ...] = ()
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import tilewright
 from tilewright.api import compile as compile_model
 from tilewright.options import OnProgress, Options, Request
+from tilewright.profiling.records import ModelProfile
+from tilewright.profiling.run import profile as run_profile
 from tilewright.runtime import Artifact, Model, load
-from tilewright.runtime.errors import OptionError, TilewrightError
-from tilewright.runtime.profile import KernelTime
+from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
@@ -62,8 +63,8 @@ class Subject:
         """What a page shows of it. Raises as `compile`; ArtifactError for a damaged artefact."""
         if self.is_artefact:
             path = Path(self.model)
-            found = artefact_view(path, Artifact.load(path), asked.times)
-            return replace(found, facts=(*found.facts, *asked.facts), notes=(*found.notes, *asked.notes))
+            found = artefact_view(path, Artifact.load(path), asked.profile)
+            return replace(found, notes=(*found.notes, *asked.notes))
         request = Request.of(self.model, self.constants, self.shapes).with_states_of(self.options)
         return model_view(request, self.options, session, asked, progress)
 
@@ -103,8 +104,11 @@ def write_report(
     check_output(target, subjects, force)
     views = []
     for subject in subjects:
-        times, notes = ((), ()) if inputs is None else times_of(subject.compiled(known, progress), inputs)
-        views.append(subject.view(known, Asked(sizes or {}, times, {}, (), notes), progress))
+        profile: ModelProfile | None = None
+        notes: tuple[str, ...] = ()
+        if inputs is not None:
+            profile, notes = profile_of(subject.compiled(known, progress), inputs, known)
+        views.append(subject.view(known, Asked(sizes or {}, profile, notes=notes), progress))
     write_page(target, views)
 
 
@@ -115,14 +119,15 @@ def check_output(path: Path, subjects: Sequence[Subject], force: bool) -> None:
     check_file(path)
 
 
-def times_of(
-    model: Model, inputs: Mapping[str, Any], runs: int = RUNS
-) -> tuple[tuple[KernelTime, ...], tuple[str, ...]]:
-    """The times of the kernels, and what is to be said where there are none."""
+def profile_of(
+    model: Model, inputs: Mapping[str, Any], session: Session, runs: int = RUNS
+) -> tuple[ModelProfile | None, tuple[str, ...]]:
+    """The profile of a compiled model, and what is to be said where there is none. InputError for inputs that do not
+    fit."""
     try:
-        return model.profile(inputs, runs), ()
-    except TilewrightError as error:
-        return (), (f"kernels were not timed: {error.what}",)
+        return run_profile(model, inputs, runs=runs, session=session), ()
+    except OptionError as error:
+        return None, (f"kernels were not timed: {error.what}",)
 
 
 def write_page(path: Path, views: Sequence[ModelView]) -> None:

@@ -18,7 +18,7 @@ from tilewright.cli.models import (
     threads_option,
 )
 from tilewright.cli.output import say
-from tilewright.cli.progress import compiling
+from tilewright.cli.progress import compiling, working
 from tilewright.comparison.diff import RANDOM, diff
 from tilewright.comparison.errors import Difference
 from tilewright.options import Options
@@ -26,7 +26,7 @@ from tilewright.runtime.errors import TilewrightError
 from tilewright.session import Session
 from tilewright.viewer.collect import Asked
 from tilewright.viewer.records import ModelView
-from tilewright.viewer.write import RUNS, Subject, check_output, times_of, write_page
+from tilewright.viewer.write import RUNS, Subject, check_output, profile_of, write_page
 
 HELP = """Write one HTML file that shows what became of MODEL. It opens in a browser, and needs no network.
 
@@ -120,5 +120,6 @@ def _measured(subject: Subject, session: Session, specs: Sequence[str], sizes: d
         if specs:
             raise
         return Asked(sizes, notes=(f"times are estimates of the cost model: {error.what}",))
-    times, notes = times_of(compiled, feed, runs)
-    return Asked({**sizes, **known}, times, notes=notes)
+    with working("timing kernels"):
+        profile, notes = profile_of(compiled, feed, session, runs)
+    return Asked({**sizes, **known}, profile, notes=notes)

@@ -79,6 +79,7 @@ LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
     "--of", "source", type=click.Path(path_type=Path), metavar="MODEL",
     help="The model that a text of a stage was made of, for the elements of its constants.",
 )
+@click.option("--profile", "timed", is_flag=True, help="Add what `tilewright profile` needs to time kernels (x86-64).")
 @click.option("--report", "full", is_flag=True, help="Print all that was compiled, kernel by kernel.")
 @json_option
 @force_option
@@ -86,7 +87,8 @@ LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
 @caches_option
 @compile_options
 def command(
-    models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, as_json: bool, force: bool,
+    models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, timed: bool, as_json: bool,
+    force: bool,
     weights: str | None, max_drop: float | None, text: Path | None, caches: str | None, jobs: int | None, prune: bool,
     multi: str | None, **options: Any,
 ) -> None:  # fmt: skip
@@ -98,7 +100,7 @@ def command(
         if options["target"] is not None:
             raise click.UsageError("--multi says for which targets code is made: leave --target out")
         options["target"] = multi
-    fields = compile_fields(**options)
+    fields = compile_fields(**options) | ({"profile": True} if timed else {})
     if is_fleet(models, given):
         single = {**asked, "of": source, "report": full or None}
         if wrong := next((name for name, value in single.items() if value is not None), None):

@@ -303,7 +303,8 @@ class _Fusion:
         block.append(Op("yield", [values[v] for v in outputs]))
         anchor = self._anchor(region)
         attrs = {"strategy": region.strategy.name, "name": region.strategy.label or _label(region, anchor)}
-        fused = Op("fused", list(reads), [v.type for v in outputs], attrs, [block], anchor.loc)
+        loc = anchor.loc.joined(*(op.loc for op in region.ops))
+        fused = Op("fused", list(reads), [v.type for v in outputs], attrs, [block], loc)
         for old, new in zip(outputs, fused.results, strict=True):
             new.name = old.name
             outside = [u for u in old.users if u not in inside]

@@ -21,7 +21,7 @@ VERSION = 1
 class CallRecord:
     """A call of a kernel: the node that its work came from, the types of its results, and the bytes of all operands and
     results. With `profile=True` also the operations on floats, the bytes of arguments that are touched, and those of
-    constants among them."""
+    constants among them. `nodes` are all nodes that it computes, the one that gave it its name first."""
 
     kernel: str
     node: str
@@ -30,6 +30,7 @@ class CallRecord:
     flops: str | None = None
     touched_bytes: str | None = None
     constant_bytes: str | None = None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

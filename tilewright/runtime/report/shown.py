@@ -117,8 +117,9 @@ def _is_table(value: Any) -> bool:
 
 
 def _rows(records: Sequence[Any]) -> tuple[list[str], list[list[Any]]]:
-    """The names of the fields that some record has, and their values."""
-    names = [f.name for f in fields(records[0]) if any(getattr(r, f.name) is not None for r in records)]
+    """The names of the fields that some record has, and their values; all nodes of a kernel are too long for a line."""
+    known = [f.name for f in fields(records[0]) if f.name != "nodes"]
+    names = [name for name in known if any(getattr(r, name) is not None for r in records)]
     return [*map(_words, names)], [[getattr(r, name) for name in names] for r in records]
 
 

@@ -5,7 +5,6 @@ class Model {
   constructor(view, index) {
     Object.assign(this, view);
     this.index = index;
-    this.hertz = this.roofline ? this.roofline.hertz : null;
     this.measured = this.calls.some((call) => call.seconds !== null);
     this.calls.forEach((call, number) => {
       call.number = number;

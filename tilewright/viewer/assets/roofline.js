@@ -1,58 +1,46 @@
 // Operations and bytes of each kernel beside what the machine can do.
 "use strict";
 
-const SLOPES = [["memory", "memory"], ["l3", "L3"], ["l2", "L2"]];
-
-// Where a kernel is: operations for each byte, operations and bytes in a second, its share of the roof, and what bounds it.
+// Where a kernel is: operations and bytes in a second, operations for each byte, its share of the machine's best speed
+// and what sets that. Of estimated times the last two mean nothing: the machine's facts are what they were made of.
 function pointOf(model, call) {
-  const { roofline } = model;
   if (!call.time || !model.inSeconds) return null;
-  const rate = call.flops ? call.flops / call.time : null;
-  const stream = call.bytes ? call.bytes / call.time : null;
-  if (!roofline || !roofline.hertz || !call.bytes) return { rate, stream, share: null, bound: null, intensity: null };
-  const peak = roofline.flops * roofline.hertz;
-  const band = roofline.bandwidth.memory * roofline.hertz;
-  const computing = (call.flops ?? 0) / peak;
-  const moving = call.bytes / (sourceOf(model, call) * roofline.hertz);
-  const slope = call.bytes / band;
   return {
-    rate, stream, intensity: call.flops ? call.flops / call.bytes : null,
-    share: Math.max(computing, moving) / call.time,
-    bound: computing >= moving ? "multiply-adds" : computing >= slope ? "caches" : "bytes moved",
+    rate: call.flops ? call.flops / call.time : null,
+    stream: call.bytes ? call.bytes / call.time : null,
+    intensity: call.flops && call.bytes ? call.flops / call.bytes : null,
+    share: call.percent === null ? null : call.percent / 100,
+    bound: call.bound,
   };
-}
-
-// Bytes in a cycle from where so much data probably are: what a call has just written is near.
-function sourceOf(model, call) {
-  const { bandwidth } = model.roofline;
-  return call.bytes > 24e6 ? bandwidth.memory : call.bytes > 1e6 ? bandwidth.l3 : bandwidth.l2;
 }
 
 const rooflineView = {
   title: "Roofline",
   hits: [],
 
-  available() { return models.some((model) => model.roofline && model.roofline.hertz && model.hasTimes); },
+  available() { return models.some((model) => model.roofline && model.hasTimes); },
 
   build(parent) {
     this.hits = [];
-    const shown = models.filter((model) => model.roofline && model.roofline.hertz && model.hasTimes);
+    const shown = models.filter((model) => model.roofline && model.hasTimes);
     const { roofline } = shown[0];
+    const roofs = this.roofs(roofline, shown);
     parent.append(el("div", { class: "bar" },
-      el("span", {}, `${roofline.machine}, ${roofline.threads} threads: `, el("b", {}, write.rate(roofline.flops * roofline.hertz)), " of float32"),
-      ...SLOPES.map(([name, text]) => el("span", {}, `${text} ${write.stream(roofline.bandwidth[name] * roofline.hertz)}`)),
-      el("span", { class: "quiet" }, shown[0].measured ? "times measured" : "times estimated by the cost model", "; roofs by the facts of the machine")));
+      el("span", {}, `${roofline.machine}, ${roofline.threads} ${roofline.threads === 1 ? "thread" : "threads"}: `,
+        roofs.map(([name, rate], number) => [number ? ", " : "", el("b", {}, write.rate(rate)), ` ${name}`])),
+      ...Object.entries(roofline.bandwidth).map(([name, rate]) => el("span", {}, `${name} ${write.stream(rate)}`)),
+      el("span", { class: "quiet" }, roofline.measured ? "measured on this machine" : "by the facts of the cost model")));
     const points = shown.flatMap((model) => model.calls.map((call) => ({ model, call, at: pointOf(model, call) })).filter(({ at }) => at?.intensity && at.rate));
     if (!points.length) { parent.append(el("p", { class: "empty" }, "No kernel has counted operations and a time.")); return; }
     const xs = points.map(({ at }) => at.intensity);
     const ys = points.map(({ at }) => at.rate);
-    const peak = roofline.flops * roofline.hertz;
+    const peak = Math.max(...roofs.map(([, rate]) => rate));
     const low = 10 ** Math.floor(Math.log10(Math.min(0.05, ...xs)));
     const high = 10 ** Math.ceil(Math.log10(Math.max(100, ...xs)));
     const bottom = 10 ** Math.floor(Math.log10(Math.min(peak / 100, ...ys)));
     const box = el("div", { class: "chart", style: "margin: 8px" });
     parent.append(box);
-    const draw = (plot) => this.draw(plot, roofline, points, low, high);
+    const draw = (plot) => this.draw(plot, roofline, roofs, points, low, high);
     const made = chart(box, (width, height) => ({
       width, height, padding: [14, 24, 6, 0], legend: { show: false }, cursor: { x: false, y: false, drag: { x: false } },
       scales: { x: { time: false, distr: 3, range: [low, high] }, y: { distr: 3, range: [bottom, 10 ** Math.ceil(Math.log10(Math.max(peak * 1.1, ...ys)))] } },
@@ -65,7 +53,7 @@ const rooflineView = {
       box.style.cursor = found ? "pointer" : "";
       if (!found) { tip.hide(); return; }
       const { model, call, at } = found;
-      tip.show(event, call.node, call.name, `${write.rate(at.rate)}, ${at.intensity.toFixed(1)} operations for each byte`, `${model.timeText(call.time)}, ${write.share(at.share)} of the roof`);
+      tip.show(event, call.node, call.name, `${write.rate(at.rate)}, ${at.intensity.toFixed(1)} operations for each byte`, [model.timeText(call.time), at.share === null ? "" : `${write.share(at.share)} of the machine's best`].filter(Boolean).join(", "));
     });
     box.addEventListener("pointerleave", () => tip.hide());
     box.addEventListener("click", (event) => {
@@ -75,33 +63,45 @@ const rooflineView = {
     this.made = made;
   },
 
-  draw(plot, roofline, points, low, high) {
+  // The roofs that some kernel is below, and always that of float32.
+  roofs(roofline, shown) {
+    const used = new Set(["f32", ...shown.flatMap((model) => model.calls.map((call) => call.bound))]);
+    return Object.entries(roofline.flops).filter(([name]) => used.has(name));
+  },
+
+  draw(plot, roofline, roofs, points, low, high) {
     const { ctx: context } = plot;
     const ratio = devicePixelRatio || 1;
     const at = (x, y) => [plot.valToPos(x, "x", true), plot.valToPos(y, "y", true)];
-    const peak = roofline.flops * roofline.hertz;
+    const peak = Math.max(...roofs.map(([, rate]) => rate));
     context.save();
     context.beginPath();
     context.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
     context.clip();
     context.font = `${11 * ratio}px ${theme.sans}`;
     context.lineWidth = 1.5 * ratio;
-    SLOPES.forEach(([name, text], number) => {
-      const band = roofline.bandwidth[name] * roofline.hertz;
-      const ridge = peak / band;
-      context.strokeStyle = number ? theme.strong : theme.quiet;
+    const bands = Object.entries(roofline.bandwidth);
+    bands.forEach(([name, band], number) => {
+      const ridge = Math.min(peak / band, high);
+      context.strokeStyle = number === bands.length - 1 ? theme.quiet : theme.strong;
       context.beginPath();
       context.moveTo(...at(low, low * band));
-      context.lineTo(...at(Math.min(ridge, high), Math.min(ridge, high) * band));
+      context.lineTo(...at(ridge, ridge * band));
       context.stroke();
       const [x, y] = at(low * 1.5, low * 1.5 * band);
-      if (y < plot.bbox.top + plot.bbox.height) { context.fillStyle = theme.quiet; context.fillText(text, x, y - 7 * ratio); }
+      context.fillStyle = theme.quiet;
+      if (y < plot.bbox.top + plot.bbox.height) context.fillText(name, x, y - 7 * ratio);
     });
-    context.strokeStyle = theme.quiet;
-    context.beginPath();
-    context.moveTo(...at(peak / (roofline.bandwidth.l2 * roofline.hertz), peak));
-    context.lineTo(...at(high, peak));
-    context.stroke();
+    for (const [name, rate] of roofs) {
+      context.strokeStyle = theme.quiet;
+      context.beginPath();
+      context.moveTo(...at(rate / Math.max(...bands.map(([, band]) => band)), rate));
+      context.lineTo(...at(high, rate));
+      context.stroke();
+      context.textAlign = "right";
+      context.fillText(name, plot.bbox.left + plot.bbox.width - 6 * ratio, at(high, rate)[1] - 6 * ratio);
+      context.textAlign = "left";
+    }
     this.hits = points.map(({ model, call, at: point }) => {
       const [x, y] = at(point.intensity, point.rate);
       const radius = Math.max(3, Math.min(20, 34 * Math.sqrt(call.time / model.total))) * ratio;

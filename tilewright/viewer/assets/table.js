@@ -22,12 +22,12 @@ const tableView = {
       ["flops", "operations", (call) => call.flops, (call) => write.flops(call.flops)],
       ["rate", "rate", (call) => pointOf(model, call)?.rate, (call) => write.rate(pointOf(model, call)?.rate ?? null)],
       ["bytes", "data", (call) => call.bytes, (call) => write.bytes(call.bytes)],
-      ["roof", "of roofline", (call) => pointOf(model, call)?.share, (call) => write.share(pointOf(model, call)?.share ?? null)],
+      ["roof", "of best", (call) => pointOf(model, call)?.share, (call) => write.share(pointOf(model, call)?.share ?? null)],
       ["other", other ? other.name : "", (call) => this.other(other, call), (call) => (other ? other.timeText(this.other(other, call)) : "")],
     ];
     const shown = new Set(["number", "kernel", "node", "time", "share", "flops", "rate", "bytes", "roof",
       ...optional("strategy", model.codes.some((code) => code.strategy)), ...optional("other", other)]);
-    return all.filter(([name]) => shown.has(name) && !(name === "roof" && !model.roofline));
+    return all.filter(([name]) => shown.has(name) && !(name === "roof" && !model.calls.some((call) => call.percent !== null)));
   },
 
   other(other, call) {
