@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.values.node_arg import NodeArg as NodeArg
     from tilewright.session import Session as Session
     from tilewright.target.machine import TargetError as TargetError
+    from tilewright.viewer.write import write_report as write_report
 
 _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
@@ -105,6 +106,7 @@ _HOMES = {
     "quantize": "tilewright.quantization.quantize",
     "sign": "tilewright.runtime",
     "verify": "tilewright.quantization.verify",
+    "write_report": "tilewright.viewer.write",
 }
 
 __all__ = [*_HOMES]
