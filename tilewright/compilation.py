@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from tilewright import link
-from tilewright.accounts.account import Account
+from tilewright.accounts.account import Account, ProgramDecisions
 from tilewright.accounts.reports import program_report
 from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for
 from tilewright.codegen.program import KernelText, Program
@@ -248,6 +248,11 @@ class Compilation:
         return cls(module, setting, output)
 
     @property
+    def decisions(self) -> ProgramDecisions:
+        """What was decided of edges and, with `profile=True`, of loops; of a scheduled program in one piece."""
+        return self._account.decisions(self.module)
+
+    @property
     def remarks(self) -> list[Remark]:
         """What was done and what not, and why, so far."""
         return self.context.remarks
@@ -344,7 +349,7 @@ class Compilation:
         self._run_passes([fuse], done)
         self.apply(passes_that_fit(self, Compilation))
         self._run_passes(others, done + 1)
-        self._account.note_regions(self.module)
+        self._account.note_regions(self.module, self.context.edges)
         self._clock.lap("graph")
 
     def _schedule(self) -> None:
@@ -411,7 +416,7 @@ class Compilation:
         types = self._account.types(module, self._texts, self.context.outcomes)
         report = program_report(
             module, self._nodes, self._clock.laps, self.remarks, options.numerics, types,
-            counted=options.profile, flops=self._account.flops,
+            counted=options.profile, flops=self._account.flops, decisions=self.decisions,
         )  # fmt: skip
         target = self.setting.back_end.target(self.setting.machine)
         self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)

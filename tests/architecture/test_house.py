@@ -32,7 +32,7 @@ ROOMS: dict[str, set[str]] = {
     "program": {"ir", "loops", "ops", "passes", "runtime"},
     "codegen": {"ir", "loops", "ops", "program", "runtime", "target"},
     "asm": {"ir", "target"},
-    "accounts": {"codegen", "graph", "ir", "loops", "ops", "program", "runtime", "target"},
+    "accounts": {"codegen", "cost", "graph", "ir", "loops", "ops", "program", "runtime", "target"},
     "runtime": set(),
     "options": {"frontends", "runtime"},
     "plugins": {"frontends", "ir"},
