@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.values.node_arg import NodeArg as NodeArg
     from tilewright.session import Session as Session
     from tilewright.target.machine import TargetError as TargetError
+    from tilewright.viewer.write import write_report as write_report
 
 _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
@@ -105,6 +106,7 @@ _HOMES = {
     "quantize": "tilewright.quantization.quantize",
     "sign": "tilewright.runtime",
     "verify": "tilewright.quantization.verify",
+    "write_report": "tilewright.viewer.write",
 }
 
 __all__ = [*_HOMES]
@@ -120,8 +122,8 @@ def __getattr__(name: str) -> Any:
     if home is None:
         from difflib import get_close_matches
 
-        close = get_close_matches(name, _HOMES, 1)
-        said = f"; did you mean '{close[0]}'?" if close and not name.startswith("_") else ""
+        close = [] if name.startswith("_") else get_close_matches(name, _HOMES, 1)  # tools ask for many such names
+        said = f"; did you mean '{close[0]}'?" if close else ""
         raise AttributeError(f"module 'tilewright' has no attribute '{name}'{said}", name=name)
     value = getattr(import_module(home), name)
     globals()[name] = value

@@ -186,6 +186,8 @@ class Compilation:
         """Of a program that calls parts, from the stage "parts" on."""
         self.context = setting.context()
         self.strategies = setting.strategies(self.remarks)
+        self.calls_of_regions: tuple[int, ...] = ()
+        """How many calls of kernels each region became, in the order of the fused graph."""
         self.artifact: Artifact | None = None
         self.program: Program | None = None
         """What the code of the last stage is made of; None of parts without code between them."""
@@ -364,6 +366,7 @@ class Compilation:
         )  # fmt: skip
         self.module.main.level = LEVEL
         introduce_states(self.module.main)
+        self.calls_of_regions = tuple(calls)
         self._account.note_kernels(self.module, calls)
 
     def _plan(self) -> None:

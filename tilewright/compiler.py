@@ -19,7 +19,7 @@ from tilewright.compilation import Clock, Compilation, Output, Setting, left_out
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, UnsupportedError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
-from tilewright.ir.process_settings import rarely_collected, short_turns
+from tilewright.ir.process_settings import rarely_collected, short_turns, with_room_for_frames
 from tilewright.ir.types import TensorType
 from tilewright.options import OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
@@ -90,6 +90,7 @@ def check_levels(machines: Sequence[Machine], options: Options) -> None:
         raise OptionError("schedules are those of one machine: give one target")
 
 
+@with_room_for_frames
 def compile_with_fallbacks(
     request: Request,
     session: Session,

@@ -69,11 +69,15 @@ ROOMS |= {
     "llm": {"api", "frontends", "ir", "options", "quantization", "runtime", "session"},
     "fleet": {"compiler", "options", "runtime", "session", "target"},
     "profiling": {"api", "ir", "runtime", "session", "target"},
-    "cli": ALL | {"fleet", "llm", "profiling"},
+    "viewer": {
+        "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling", "program",
+        "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
+    },
+    "cli": ALL | {"fleet", "llm", "profiling", "viewer"},
     "__main__": {"cli"},
     "tilewright": {
         "api", "checks", "comparison", "exporters", "fleet", "frontends", "ir", "options", "profiling", "quantization",
-        "runtime", "session", "target",
+        "runtime", "session", "target", "viewer",
     },
 }
 
