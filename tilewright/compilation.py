@@ -25,6 +25,7 @@ from tilewright.fitting import passes_that_fit, refuse_unknown_sizes
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
+from tilewright.interventions import Dump, KernelOverrides
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import ModelError, Remark, RemarkKind, UnsupportedError, VerifyError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
@@ -74,6 +75,8 @@ class Setting:
     progress: OnProgress | None = None
     edited: EditedSchedules | None = None
     observe: Observe | None = None
+    dump: Dump | None = None
+    overrides: KernelOverrides | None = None
     numbers: Iterator[int] = field(default_factory=count)
     """Of the kernels, which have no name twice."""
 
@@ -293,6 +296,8 @@ class Compilation:
     def _observed(self, name: str) -> None:
         if self.setting.observe is not None:
             self.setting.observe(name, self.module)
+        if self.setting.dump is not None:
+            self.setting.dump.stage(name, self.whole(), self.remarks, id(self))
 
     # Stages
 
@@ -473,9 +478,15 @@ class Compilation:
         """Begin to make the code of a kernel."""
         assert self.output is not None
         self._clock.lap("schedule")
+        if self.setting.overrides is not None:
+            self.setting.overrides.loops(kernel, self.setting.back_end.spec(self.setting.machine))
         if self.setting.target is None:  # nobody else knows what its strategies may do
             verify_func(kernel, self.setting.back_end.spec(self.setting.machine))
         text = self.output.code.kernel(kernel)
+        if self.setting.overrides is not None:
+            text = self.setting.overrides.llvm(kernel, text)
+        if self.setting.dump is not None:
+            self.setting.dump.kernel(kernel, text)
         self._clock.lap("emit")
         self._texts[kernel.name] = self.output.submitted(text)
         self._clock.lap("llvm")
