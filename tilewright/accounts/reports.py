@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from tilewright.accounts.account import TypesOfProgram
+from tilewright.accounts.account import ProgramDecisions, TypesOfProgram
 from tilewright.ir.core import Module, Op, Value, substitute
 from tilewright.ir.diag import Loc, Remark
 from tilewright.ir.sym import Sym, sym
@@ -42,6 +42,7 @@ def program_report(
     *,
     counted: bool,
     flops: Mapping[Op, Sym],
+    decisions: ProgramDecisions,
 ) -> ProgramReport:
     """What a compilation tells of a program: kernels, bytes, times by stages, types, and why things were not done; with
     `counted` also what each call counts, of which the `flops` of some are known."""
@@ -63,6 +64,9 @@ def program_report(
         types=types.kernels,
         layers=types.layers,
         integers=tuple(IntegerMeaning(*row) for row in module.main.attrs.get("integers", ())),
+        edges=decisions.edges,
+        loops=decisions.loops,
+        schedules=decisions.schedules,
         remarks=tuple(remarks),
     )
 
@@ -143,6 +147,9 @@ def report_of_parts(reports: Sequence[ProgramReport], nodes: int, numerics: str)
         types=tuple(kernel for r in reports for kernel in r.types),
         layers=tuple(layer for r in reports for layer in r.layers),
         integers=tuple(meaning for r in reports for meaning in r.integers),
+        edges=tuple(edge for r in reports for edge in r.edges),
+        loops=tuple(loop for r in reports for loop in r.loops),
+        schedules=tuple(schedule for r in reports for schedule in r.schedules),
         remarks=tuple(remark for r in reports for remark in r.remarks),
     )
 
