@@ -22,6 +22,7 @@ from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
 from tilewright.ir.outside import REGISTRIES
+from tilewright.ir.process_settings import with_room_for_frames
 from tilewright.ir.text import parse_module, print_module
 from tilewright.schedule.sharing import kernels
 from tilewright.schedule.steps.pace import slow_kernel
@@ -129,6 +130,12 @@ def pytest_configure_node(node: Any) -> None:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """The process ends: pytest would collect all that it holds five times, and Python some times more."""
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Print the seed, also under `-q`, which drops pytest's own header."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
@@ -145,6 +152,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for marker in metafunc.definition.iter_markers("fresh_seeds"):
         first = metafunc.config.stash[SEED]
         metafunc.parametrize("fresh_seed", range(first, first + times * marker.args[0]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Tests that call what `compile` consists of pay as little for frames as `compile` does."""
+    if isinstance(item, pytest.Function):
+        item.obj = with_room_for_frames(item.obj)
 
 
 @pytest.hookimpl(trylast=True)

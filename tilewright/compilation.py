@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 
 from tilewright import link
-from tilewright.accounts.account import Account
+from tilewright.accounts.account import Account, ProgramDecisions
 from tilewright.accounts.reports import program_report
 from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for
 from tilewright.codegen.program import KernelText, Program
@@ -25,6 +25,7 @@ from tilewright.fitting import passes_that_fit, refuse_unknown_sizes
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
+from tilewright.interventions import Dump, KernelOverrides
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import ModelError, Remark, RemarkKind, UnsupportedError, VerifyError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
@@ -74,6 +75,8 @@ class Setting:
     progress: OnProgress | None = None
     edited: EditedSchedules | None = None
     observe: Observe | None = None
+    dump: Dump | None = None
+    overrides: KernelOverrides | None = None
     numbers: Iterator[int] = field(default_factory=count)
     """Of the kernels, which have no name twice."""
 
@@ -186,6 +189,8 @@ class Compilation:
         """Of a program that calls parts, from the stage "parts" on."""
         self.context = setting.context()
         self.strategies = setting.strategies(self.remarks)
+        self.calls_of_regions: tuple[int, ...] = ()
+        """How many calls of kernels each region became, in the order of the fused graph."""
         self.artifact: Artifact | None = None
         self.program: Program | None = None
         """What the code of the last stage is made of; None of parts without code between them."""
@@ -201,7 +206,9 @@ class Compilation:
     def _begin(self) -> None:
         """What must be known of a graph before passes change it."""
         self._clock = Clock()
-        self._account = Account(self.module, self.setting.machine, self.setting.optional)
+        setting = self.setting
+        counted = setting.options.profile
+        self._account = Account(self.module, setting.machine, setting.optional, counted=counted)
         if self.stage == "fused":
             self._account.note_regions(self.module)
 
@@ -246,6 +253,11 @@ class Compilation:
         return cls(module, setting, output)
 
     @property
+    def decisions(self) -> ProgramDecisions:
+        """What was decided of edges and, with `profile=True`, of loops; of a scheduled program in one piece."""
+        return self._account.decisions(self.module)
+
+    @property
     def remarks(self) -> list[Remark]:
         """What was done and what not, and why, so far."""
         return self.context.remarks
@@ -284,6 +296,8 @@ class Compilation:
     def _observed(self, name: str) -> None:
         if self.setting.observe is not None:
             self.setting.observe(name, self.module)
+        if self.setting.dump is not None:
+            self.setting.dump.stage(name, self.whole(), self.remarks, id(self))
 
     # Stages
 
@@ -342,7 +356,7 @@ class Compilation:
         self._run_passes([fuse], done)
         self.apply(passes_that_fit(self, Compilation))
         self._run_passes(others, done + 1)
-        self._account.note_regions(self.module)
+        self._account.note_regions(self.module, self.context.edges)
         self._clock.lap("graph")
 
     def _schedule(self) -> None:
@@ -357,6 +371,7 @@ class Compilation:
         )  # fmt: skip
         self.module.main.level = LEVEL
         introduce_states(self.module.main)
+        self.calls_of_regions = tuple(calls)
         self._account.note_kernels(self.module, calls)
 
     def _plan(self) -> None:
@@ -408,8 +423,9 @@ class Compilation:
         self._clock.lap("llvm")
         types = self._account.types(module, self._texts, self.context.outcomes)
         report = program_report(
-            module, self._nodes, self._clock.laps, self.remarks, options.numerics, types, counted=options.profile
-        )
+            module, self._nodes, self._clock.laps, self.remarks, options.numerics, types,
+            counted=options.profile, flops=self._account.flops, decisions=self.decisions,
+        )  # fmt: skip
         target = self.setting.back_end.target(self.setting.machine)
         self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)
 
@@ -462,9 +478,15 @@ class Compilation:
         """Begin to make the code of a kernel."""
         assert self.output is not None
         self._clock.lap("schedule")
+        if self.setting.overrides is not None:
+            self.setting.overrides.loops(kernel, self.setting.back_end.spec(self.setting.machine))
         if self.setting.target is None:  # nobody else knows what its strategies may do
             verify_func(kernel, self.setting.back_end.spec(self.setting.machine))
         text = self.output.code.kernel(kernel)
+        if self.setting.overrides is not None:
+            text = self.setting.overrides.llvm(kernel, text)
+        if self.setting.dump is not None:
+            self.setting.dump.kernel(kernel, text)
         self._clock.lap("emit")
         self._texts[kernel.name] = self.output.submitted(text)
         self._clock.lap("llvm")

@@ -40,8 +40,16 @@ def fused_graph(
 ) -> FusedGraph:
     """What is found of a graph that fusion has cut into regions; without a `target` no times."""
     main = module.main
-    weights = total(bytes_of(op.result) for op in main.body.ops if op.name == "constant" and op.result.users)
-    weights_from: Source = "memory" if target is None else source_of(evaluate(weights) or 0, target)
+    regions = region_costs(module, counts, target, threads, evaluate)
+    reorder(main)
+    return FusedGraph(regions, _weights(module), assign_storage(main, {}).arena.total)
+
+
+def region_costs(
+    module: Module, counts: OperatorCounts, target: Target | None, threads: int, evaluate: Evaluate
+) -> tuple[RegionCost, ...]:
+    """Of each region of a fused graph, in order; without a `target` no times."""
+    weights_from: Source = "memory" if target is None else source_of(evaluate(_weights(module)) or 0, target)
 
     def region(op: Op) -> RegionCost:
         found = CountedRegion(op, counts)
@@ -49,9 +57,12 @@ def fused_graph(
         cycles = None if work is None or target is None else kernel_cycles(work, target, threads)
         return RegionCost(found.operator(evaluate), found.moved, cycles)
 
-    regions = tuple(region(op) for op in main.body.ops if op.name == "fused")
-    reorder(main)
-    return FusedGraph(regions, weights, assign_storage(main, {}).arena.total)
+    return tuple(region(op) for op in module.main.body.ops if op.name == "fused")
+
+
+def _weights(module: Module) -> Sym:
+    constants = (op for op in module.main.body.ops if op.name == "constant" and op.result.users)
+    return total(bytes_of(op.result) for op in constants)
 
 
 def sum_of_cycles(regions: Iterable[RegionCost]) -> float | None:
