@@ -21,7 +21,9 @@ from tilewright.requested import RequestedGraphs
 from tilewright.runtime import Artifact
 from tilewright.target.machine import Machine
 
-KEPT_ARTEFACTS = 200
+KEPT_ARTEFACTS = 64
+"""Those that were asked for last; a megabyte each where weights are of a small network."""
+
 _MADE: dict[Any, Artifact] = {}
 
 
@@ -44,11 +46,10 @@ def graphs_are_compiled_once() -> Iterator[None]:
             return compile_graphs(graphs, options, machine, *how)
         here = zones()
         key = _digest(graphs.general), options, machine, here is not None and here.has_room
-        found = _MADE.get(key)
-        if found is None:
-            found = _MADE[key] = compile_graphs(graphs, options, machine, *how)
-            if len(_MADE) > KEPT_ARTEFACTS:
-                del _MADE[next(iter(_MADE))]
+        found = _MADE.pop(key, None)
+        _MADE[key] = found = compile_graphs(graphs, options, machine, *how) if found is None else found
+        if len(_MADE) > KEPT_ARTEFACTS:
+            del _MADE[next(iter(_MADE))]
         return found
 
     with pytest.MonkeyPatch.context() as patch:
