@@ -15,6 +15,7 @@ from tilewright.profiling.counters import count_events
 from tilewright.profiling.machine import machine_rates
 from tilewright.profiling.paths import module_path
 from tilewright.profiling.records import (
+    BlockProfile,
     KernelProfile,
     LayerProfile,
     MachineRates,
@@ -27,6 +28,7 @@ from tilewright.profiling.work import CallWork, bound, works
 from tilewright.runtime import Artifact, Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.runtime.profile import KernelTime
+from tilewright.runtime.report.records import BlockRecord
 from tilewright.session import Session
 
 ROUNDS = 5
@@ -86,6 +88,18 @@ def profile(
         measure_scaling(opened, inputs, runs, batch) if scaling else None,
         events,
         tuple(notes),
+        tuple(_block(block, kernels) for block in artifact.report.blocks),
+    )
+
+
+def _block(block: BlockRecord, kernels: Sequence[KernelProfile]) -> BlockProfile:
+    times = [[kernels[n] for n in copy] for copy in block.kernels]
+    return BlockProfile(
+        block.block,
+        block.copies,
+        block.variants,
+        tuple(round(sum(k.median_ms for k in copy), 6) for copy in times),
+        round(sum(k.share for copy in times for k in copy), 6),
     )
 
 
