@@ -170,11 +170,12 @@ def test_explanations_have_four_kinds_and_three_fields() -> None:
 def test_the_command_answers_in_the_words_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     path = models.written(models.mlp(), tmp_path, "mlp")
-    found = CliRunner().invoke(commands, ["explain", str(path), "probabilities"])
+    shape = ["--shape", f"x=3,{models.FEATURES}"]
+    found = CliRunner().invoke(commands, ["explain", str(path), "probabilities", *shape])
     said = " ".join(found.output.split())
     assert found.exit_code == 0, found.output
     for words in ("computes 1 node of the model", "algorithm: row reduction", "from max of 'activation'", "ms",
                   "cannot start before the whole contraction is done", "what would change it", "shared by threads"):
         assert words in said  # fmt: skip
-    unknown = CliRunner().invoke(commands, ["explain", str(path), "probabilites"])
+    unknown = CliRunner().invoke(commands, ["explain", str(path), "probabilites", *shape])
     assert unknown.exit_code == 2 and "did you mean 'probabilities'?" in unknown.output

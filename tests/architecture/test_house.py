@@ -53,8 +53,8 @@ ROOMS |= {
     "compiler": ALL,
     "stages": ALL,
     "checks": {
-        "compilation", "compiler", "cost", "graph", "ir", "loops", "ops", "options", "program", "requested", "runtime",
-        "schedule", "session", "target",
+        "accounts", "compilation", "compiler", "cost", "graph", "ir", "loops", "ops", "options", "program", "requested",
+        "runtime", "schedule", "session", "target",
     },
     "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},

@@ -15,6 +15,7 @@ from tilewright.program.memory.places import UNSHARED, arena_of
 from tilewright.program.memory.views import bytes_of
 from tilewright.program.states import GROWING, states_of
 from tilewright.runtime.report.records import (
+    BlockRecord,
     CallRecord,
     IntegerMeaning,
     ProductCount,
@@ -64,6 +65,7 @@ def program_report(
         types=types.kernels,
         layers=types.layers,
         integers=tuple(IntegerMeaning(*row) for row in module.main.attrs.get("integers", ())),
+        blocks=decisions.blocks,
         edges=decisions.edges,
         loops=decisions.loops,
         schedules=decisions.schedules,
@@ -147,11 +149,23 @@ def report_of_parts(reports: Sequence[ProgramReport], nodes: int, numerics: str)
         types=tuple(kernel for r in reports for kernel in r.types),
         layers=tuple(layer for r in reports for layer in r.layers),
         integers=tuple(meaning for r in reports for meaning in r.integers),
+        blocks=_blocks_of_parts(reports),
         edges=tuple(edge for r in reports for edge in r.edges),
         loops=tuple(loop for r in reports for loop in r.loops),
         schedules=tuple(schedule for r in reports for schedule in r.schedules),
         remarks=tuple(remark for r in reports for remark in r.remarks),
     )
+
+
+def _blocks_of_parts(reports: Sequence[ProgramReport]) -> tuple[BlockRecord, ...]:
+    """With the positions of kernels among the calls of all parts."""
+    found, before = [], 0
+    for report in reports:
+        for block in report.blocks:
+            kernels = tuple(tuple(before + number for number in copy) for copy in block.kernels)
+            found.append(replace(block, kernels=kernels))
+        before += len(report.calls)
+    return tuple(found)
 
 
 def _sums(products: Iterable[ProductCount]) -> tuple[ProductCount, ...]:
