@@ -47,7 +47,7 @@ ROOMS |= {
     "link": ALL,
     "requested": {"frontends", "ir", "ops", "options", "runtime", "session"},
     "compilation": ALL,
-    "fitting": {"compilation", "graph", "ir", "passes", "program", "runtime"},
+    "fitting": {"compilation", "cost", "graph", "ir", "passes", "program", "runtime"},
     "compiler": ALL,
     "stages": ALL,
     "checks": {
