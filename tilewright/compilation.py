@@ -27,6 +27,7 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import ModelError, Remark, RemarkKind, UnsupportedError, VerifyError
+from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import Spec, verify_func
@@ -58,6 +59,9 @@ from tilewright.session import Session
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
+MakeWatch = Callable[["Compilation"], ProgramWatch | None]
+"""Of each program that has kernels of its own, before its passes run: who looks at what these do."""
+
 Observe = Callable[[str, Module], None]
 """Is told the name of a pass or a stage that is done, and the module as it is then."""
 
@@ -74,6 +78,7 @@ class Setting:
     progress: OnProgress | None = None
     edited: EditedSchedules | None = None
     observe: Observe | None = None
+    watch: MakeWatch | None = None
     numbers: Iterator[int] = field(default_factory=count)
     """Of the kernels, which have no name twice."""
 
@@ -282,6 +287,8 @@ class Compilation:
         return self.apply((*passes, *self._passes_of_fusion[1:]))
 
     def _observed(self, name: str) -> None:
+        if self.context.watch is not None:
+            self.context.watch.passed(name, self.module)
         if self.setting.observe is not None:
             self.setting.observe(name, self.module)
 
@@ -330,6 +337,8 @@ class Compilation:
         """All passes of the graph level before fusion. Kernels are told which dims are the same in all calls."""
         if same := same_dims(self.module.main, self.assumed):
             self.module.main.attrs["same_dims"] = same
+        if self.setting.watch is not None:
+            self.context.watch = self.setting.watch(self)
         self._run_passes(self._passes_before_fusion, 0)
         link.copy_aliased_outputs(self.module)
         if self.assumed:  # said by ops that are gone now

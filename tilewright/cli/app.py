@@ -32,8 +32,8 @@ _JSON = "tilewright.json"
 """Whether errors are told as JSON data, too."""
 
 COMMANDS = (
-    "check", "compile", "export", "run", "bench", "show", "memory", "explain", "opt", "convert", "quantize", "inspect",
-    "sign", "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score", "embed",
+    "check", "compile", "export", "run", "record", "bench", "show", "memory", "explain", "opt", "convert", "quantize",
+    "inspect", "sign", "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score", "embed",
 )  # fmt: skip
 _HOMES = {
     "language_models": ("generate", "chat", "serve", "cost", "score", "embed"),
@@ -49,6 +49,7 @@ Examples:
   tilewright compile model.onnx -o model.tw
   tilewright export model.onnx -o libmodel.so
   tilewright run model.tw --input x=image.npy --output results
+  tilewright record model.onnx photos/*.png -o calls
   tilewright bench model.onnx --vs onnxruntime --threads 1
   tilewright show model.onnx --level loops --kernel k0
   tilewright memory model.onnx -o plan.svg
