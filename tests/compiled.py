@@ -13,8 +13,10 @@ from tests.zones.turned_on import zones
 from tilewright import compiler
 from tilewright.ir.constants import Deferred
 from tilewright.ir.core import Module
+from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.text import print_module
 from tilewright.options import Options
+from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.requested import RequestedGraphs
 from tilewright.runtime import Artifact
 from tilewright.target.machine import Machine
@@ -30,11 +32,15 @@ def graphs_are_compiled_once() -> Iterator[None]:
     means, and change nothing of the compiler."""
     compile_graphs = compiler.compile_graphs
 
-    def once(graphs: RequestedGraphs, options: Options, machine: Machine, *how: Any) -> Artifact:
-        arrays = graphs.general.constants.held.values()
-        are_deferred = any(isinstance(array, Deferred) for array in arrays)
+    def once(
+        graphs: RequestedGraphs, options: Options, machine: Machine, progress: Any = None,
+        plugins: Plugins = NO_PLUGINS, optional: OptionalSteps = CHECKED, on_objects: Any = None,
+    ) -> Artifact:  # fmt: skip
+        how = progress, plugins, optional, on_objects
+        is_deferred = any(isinstance(array, Deferred) for array in graphs.general.constants.held.values())
         has_files = options.schedule is not None or options.override or options.dump is not None
-        if graphs.frequent or graphs.broadcasting or are_deferred or has_files:
+        others = graphs.frequent or graphs.broadcasting or is_deferred or has_files
+        if others or optional is CHECKED or plugins != NO_PLUGINS or on_objects is not None:
             return compile_graphs(graphs, options, machine, *how)
         here = zones()
         key = _digest(graphs.general), options, machine, here is not None and here.has_room
