@@ -22,7 +22,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
-from bench.meters import Level, block_sizes, levels, read_meter
+from tilewright.profiling.meters import MemoryLevel, block_sizes, levels, read_meter
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
 
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args()
     target = host_target()
-    found: Sequence[Level] = levels(target)
+    found: Sequence[MemoryLevel] = levels(target)
     wanted = options.levels.split(",")
     sizes = {
         level.name: size

@@ -26,8 +26,8 @@ from typing import Any, Protocol
 import numpy as np
 
 import tilewright
-from bench.meters import Meter, read_meter
 from tilewright.llm.decoder import CompiledDecoder
+from tilewright.profiling.meters import Meter, read_meter
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.target.host import host_target
 

@@ -24,7 +24,6 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.meters import Meter, read_meter
 from bench.turns import shortest_ms
 from tilewright.compiler import compile_module
 from tilewright.ir import dtype as dt
@@ -37,6 +36,7 @@ from tilewright.ops.define import constant
 from tilewright.ops.index import gather
 from tilewright.ops.view import expand, reshape
 from tilewright.options import Options
+from tilewright.profiling.meters import Meter, read_meter
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.module import Model
 from tilewright.target.host import host_target

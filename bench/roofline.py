@@ -10,7 +10,7 @@ from typing import Any
 
 import tilewright
 from bench.cases import read_arrays
-from bench.meters import Level, levels, meters
+from tilewright.profiling.meters import MemoryLevel, levels, meters
 from tilewright.runtime.report.records import CallRecord
 from tilewright.target.host import host_target
 
@@ -57,7 +57,7 @@ class Line:
     percent: float
 
 
-def bound(work: Work, machine: Machine, memory: Sequence[Level], all_constants: int) -> Bound:
+def bound(work: Work, machine: Machine, memory: Sequence[MemoryLevel], all_constants: int) -> Bound:
     """The larger of the time for the arithmetic and that for moving memory.
 
     Constants come from the level that holds those of the whole model, as they are read once for each inference; other
@@ -71,7 +71,7 @@ def bound(work: Work, machine: Machine, memory: Sequence[Level], all_constants: 
     return Bound(max(computed, moved) / 1e9, "FMA" if computed >= moved else slowest)
 
 
-def _level(size: int, memory: Sequence[Level]) -> str:
+def _level(size: int, memory: Sequence[MemoryLevel]) -> str:
     return next(level.name for level in memory if size <= level.size)
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tilewright.ir.diag import UnsupportedError as UnsupportedError
     from tilewright.options import Options as Options
     from tilewright.options import Progress as Progress
+    from tilewright.profiling.records import ModelProfile as ModelProfile
+    from tilewright.profiling.run import profile as profile
     from tilewright.quantization.certificate import Certificate as Certificate
     from tilewright.quantization.quantize import quantize as quantize
     from tilewright.quantization.result import BudgetError as BudgetError
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.values.node_arg import NodeArg as NodeArg
     from tilewright.session import Session as Session
     from tilewright.target.machine import TargetError as TargetError
+    from tilewright.viewer.write import write_report as write_report
 
 _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
@@ -71,6 +74,7 @@ _HOMES = {
     "Model": "tilewright.runtime",
     "ModelCheck": "tilewright.checks.result",
     "ModelError": "tilewright.ir.diag",
+    "ModelProfile": "tilewright.profiling.records",
     "NoMemoryError": "tilewright.runtime.errors",
     "NodeArg": "tilewright.runtime.values.node_arg",
     "OptionError": "tilewright.runtime.errors",
@@ -98,9 +102,11 @@ _HOMES = {
     "export": "tilewright.exporters.library.export",
     "load": "tilewright.runtime",
     "load_fleet": "tilewright.runtime",
+    "profile": "tilewright.profiling.run",
     "quantize": "tilewright.quantization.quantize",
     "sign": "tilewright.runtime",
     "verify": "tilewright.quantization.verify",
+    "write_report": "tilewright.viewer.write",
 }
 
 __all__ = [*_HOMES]
@@ -116,8 +122,8 @@ def __getattr__(name: str) -> Any:
     if home is None:
         from difflib import get_close_matches
 
-        close = get_close_matches(name, _HOMES, 1)
-        said = f"; did you mean '{close[0]}'?" if close and not name.startswith("_") else ""
+        close = [] if name.startswith("_") else get_close_matches(name, _HOMES, 1)  # tools ask for many such names
+        said = f"; did you mean '{close[0]}'?" if close else ""
         raise AttributeError(f"module 'tilewright' has no attribute '{name}'{said}", name=name)
     value = getattr(import_module(home), name)
     globals()[name] = value

@@ -79,7 +79,7 @@ def programs(
             mains = (piece.module.main for piece in pieces.values())
             calls = Counter(op.attrs["kernel"] for main in mains for op in main.body.ops if op.name == "call")
             return {n: print_schedule(f, edited.digests[f.name], calls[f.name]) for n, f in kernels.items()}
-        return {n: _kernel_text(f, level, setting) for n, f in kernels.items()}
+        return {n: kernel_text(f, level, setting) for n, f in kernels.items()}
 
     return compile_with_fallbacks(request, session, options, progress, texts)
 
@@ -144,12 +144,17 @@ def _chosen(kernels: dict[str, Func], prefix: str | None) -> dict[str, Func]:
     return chosen
 
 
-def _kernel_text(func: Func, level: str, setting: Setting) -> str:
+def kernel_text(func: Func, level: str, setting: Setting) -> str:
+    """A scheduled kernel at one of the levels "loops", "llvm" and "asm". OptionError for a level that the machine has
+    not."""
     if level == "loops":
         # one step a line is readable; in the attributes all of them stand on the line of the kernel's name
         info = kernel_info(func)
         func.info = replace(info, schedule=())
-        return "".join(f"# {step}\n" for step in info.schedule) + print_func(func)
+        try:
+            return "".join(f"# {step}\n" for step in info.schedule) + print_func(func)
+        finally:
+            func.info = info
     machine = setting.machine
     with setting.back_end.code(machine, Options(compile_threads=1)) as code:
         text = code.kernel(func).text

@@ -32,14 +32,15 @@ ROOMS: dict[str, set[str]] = {
     "program": {"ir", "loops", "ops", "passes", "runtime"},
     "codegen": {"ir", "loops", "ops", "program", "runtime", "target"},
     "asm": {"ir", "target"},
-    "accounts": {"codegen", "graph", "ir", "loops", "ops", "program", "runtime", "target"},
+    "accounts": {"codegen", "cost", "graph", "ir", "loops", "ops", "program", "runtime", "target"},
     "runtime": set(),
     "options": {"frontends", "runtime"},
     "plugins": {"frontends", "ir"},
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {
-    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting", "link",
+    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting",
+    "interventions", "link",
     "quantization", "requested", "stages", "tilewright",
 }  # fmt: skip
 ROOMS |= {
@@ -47,12 +48,13 @@ ROOMS |= {
     "link": ALL,
     "requested": {"frontends", "ir", "ops", "options", "runtime", "session"},
     "compilation": ALL,
-    "fitting": {"compilation", "graph", "ir", "passes", "program", "runtime"},
+    "interventions": {"codegen", "ir", "loops", "options", "runtime"},
+    "fitting": {"compilation", "cost", "graph", "ir", "passes", "program", "runtime"},
     "compiler": ALL,
     "stages": ALL,
     "checks": {
-        "compilation", "compiler", "cost", "graph", "ir", "loops", "ops", "options", "program", "requested", "runtime",
-        "schedule", "session", "target",
+        "accounts", "compilation", "compiler", "cost", "graph", "ir", "loops", "ops", "options", "program", "requested",
+        "runtime", "schedule", "session", "target",
     },
     "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},
@@ -68,11 +70,16 @@ ROOMS |= {
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
     "llm": {"api", "frontends", "ir", "options", "quantization", "runtime", "session"},
     "fleet": {"compiler", "options", "runtime", "session", "target"},
-    "cli": ALL | {"fleet", "llm"},
+    "profiling": {"api", "ir", "runtime", "session", "target"},
+    "viewer": {
+        "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling", "program",
+        "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
+    },
+    "cli": ALL | {"fleet", "llm", "profiling", "viewer"},
     "__main__": {"cli"},
     "tilewright": {
-        "api", "checks", "comparison", "exporters", "fleet", "frontends", "ir", "options", "quantization", "runtime",
-        "session", "target",
+        "api", "checks", "comparison", "exporters", "fleet", "frontends", "ir", "options", "profiling", "quantization",
+        "runtime", "session", "target", "viewer",
     },
 }
 
@@ -81,7 +88,7 @@ FOREIGN: dict[str, set[str]] = {
     "torch": {"frontends", "torch"},
     "jaxlib": {"frontends"},
     "jax": set(),
-    "llvmlite": {"codegen", "target", "runtime", "torch", "cli"},
+    "llvmlite": {"codegen", "target", "runtime", "torch", "cli", "profiling"},
     "tokenizers": {"llm"},
     "jinja2": {"llm"},
     "llguidance": {"llm"},
@@ -133,8 +140,7 @@ LATE = {
     ("target/host.py", "llvmlite"),  # models that the cache has need no LLVM
     ("target/hardware.py", "llvmlite"),
     ("session.py", "tilewright.target.named"),  # nor machines
-    ("runtime/profile.py", "statistics"),  # takes 2 ms, as do the next three
-    ("runtime/report/shown.py", "html"),
+    ("runtime/report/shown.py", "html"),  # takes 2 ms, as do the next two
     ("runtime/states.py", "zipfile"),
     ("frontends/weights/foreign.py", "zipfile"),
     ("options.py", "difflib"),  # for an error

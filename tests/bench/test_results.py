@@ -12,9 +12,9 @@ import pytest
 from bench import compile as compile_time
 from bench import ratios, records, roofline, table
 from bench.commands.summary import summary_of_ratios
-from bench.meters import Level, block_sizes
 from bench.records import Record
 from bench.roofline import Machine, Work
+from tilewright.profiling.meters import MemoryLevel, block_sizes
 from tilewright.runtime.report.records import CallRecord
 
 
@@ -122,7 +122,7 @@ def test_tables_without_results() -> None:
     assert table.with_table(text, []) == f"a\n{table.BEGIN}\nNot measured yet.\n{table.END}\nb"
 
 
-MEMORY = [Level("L2", 1000), Level("DRAM", 1 << 62)]
+MEMORY = [MemoryLevel("L2", 1000), MemoryLevel("DRAM", 1 << 62)]
 MACHINE = Machine(peak=100.0, bandwidth={"L2": 50.0, "DRAM": 10.0})
 
 
@@ -159,7 +159,8 @@ def test_works_of_symbolic_dims_are_refused() -> None:
 
 
 def test_blocks_of_meters_fit_their_level_and_no_faster_one() -> None:
-    found = [Level("L1", 32 << 10), Level("L2", 1 << 20), Level("L3", 36 << 20), Level("DRAM", 1 << 62)]
+    known = {"L1": 32 << 10, "L2": 1 << 20, "L3": 36 << 20, "DRAM": 1 << 62}
+    found = [MemoryLevel(name, size) for name, size in known.items()]
     sizes = block_sizes(found)
-    for size, level, faster in zip(sizes, found, [Level("", 0), *found], strict=False):
+    for size, level, faster in zip(sizes, found, [MemoryLevel("", 0), *found], strict=False):
         assert faster.size < size <= level.size

@@ -13,7 +13,7 @@ from onnx import parser
 
 import tilewright
 from tests import models
-from tilewright.runtime.profile import KernelCounts, median_seconds
+from tilewright.runtime.profile import KernelCounts, measured_spans
 
 X86 = pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"), reason="the cycle counter is x86-64's"
@@ -28,18 +28,23 @@ def test_seconds_come_from_counts_and_the_clock() -> None:
     def code(call: int, address: int) -> int:
         nonlocal calls
         assert call == 7
-        counts = (ctypes.c_uint64 * 3).from_address(address)
+        counts = (ctypes.c_uint64 * 8).from_address(address)
         first, second = spans[calls % 3]
         calls += 1
         begin = int(time.perf_counter() * rate)
-        counts[:] = [begin, begin + first, begin + first + second]
+        assert counts[3] == 2 and not any(counts[4:])
+        counts[:3] = [begin, begin + first, begin + first + second]
+        counts[4:6] = [60_000, 40_000]
         time.sleep(0.001)
         return 0
 
-    counts = KernelCounts(2, code)
-    found = median_seconds(lambda: counts.run(7), [counts], 9)
+    counts = KernelCounts(2, code, threads=2)
+    first, second = measured_spans(lambda: counts.run(7), [counts], 9)
     assert calls > 9
-    np.testing.assert_allclose(found, [100e-6, 310e-6], rtol=0.02)
+    np.testing.assert_allclose([first.median, second.median], [100e-6, 310e-6], rtol=0.02)
+    np.testing.assert_allclose([first.least, second.least], [100e-6, 300e-6], rtol=0.02)
+    np.testing.assert_allclose(first.busy, [60e-6, 40e-6], rtol=0.02)
+    assert second.busy == ()
 
 
 @X86

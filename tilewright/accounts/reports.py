@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from tilewright.accounts.account import TypesOfProgram
+from tilewright.accounts.account import ProgramDecisions, TypesOfProgram
 from tilewright.ir.core import Module, Op, Value, substitute
-from tilewright.ir.diag import Remark
-from tilewright.ir.sym import sym
+from tilewright.ir.diag import Loc, Remark
+from tilewright.ir.sym import Sym, sym
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.program.memory.places import UNSHARED, arena_of
 from tilewright.program.memory.views import bytes_of
 from tilewright.program.states import GROWING, states_of
 from tilewright.runtime.report.records import (
+    BlockRecord,
     CallRecord,
     IntegerMeaning,
     ProductCount,
@@ -41,9 +42,11 @@ def program_report(
     types: TypesOfProgram,
     *,
     counted: bool,
+    flops: Mapping[Op, Sym],
+    decisions: ProgramDecisions,
 ) -> ProgramReport:
     """What a compilation tells of a program: kernels, bytes, times by stages, types, and why things were not done; with
-    `counted` also what the loops of each call count."""
+    `counted` also what each call counts, of which the `flops` of some are known."""
     calls = [op for op in module.main.body.ops if op.name == "call"]
     grown = {name for name, *_ in module.main.attrs.get(GROWING, ())}
     kept = [(state, u) for state, u in states_of(module.main) if state.attrs["name"] in grown]
@@ -57,11 +60,15 @@ def program_report(
         arena=str(arena_of(module.main)),
         arena_without_sharing=str(module.main.attrs[UNSHARED]),
         compile_ms={stage: _milliseconds(time) for stage, time in seconds.items()},
-        calls=tuple(_with_counts(records, calls, module) if counted else records),
+        calls=tuple(_with_counts(records, calls, module, flops) if counted else records),
         products=types.products,
         types=types.kernels,
         layers=types.layers,
         integers=tuple(IntegerMeaning(*row) for row in module.main.attrs.get("integers", ())),
+        blocks=decisions.blocks,
+        edges=decisions.edges,
+        loops=decisions.loops,
+        schedules=decisions.schedules,
         remarks=tuple(remarks),
     )
 
@@ -90,22 +97,29 @@ def _call(op: Op, module: Module, filled: Set[Value]) -> CallRecord:
     read = sum((bytes_of(v) for v in op.operands if v not in filled), sym(0))
     moved = str(read + sum((read if v in filled else bytes_of(v) for v in op.results), sym(0)))
     kernel = module.funcs[op.attrs["kernel"]]
-    return CallRecord(kernel.name, op.loc.node, tuple(f"{v.type}" for v in op.results), moved)
+    types = tuple(f"{v.type}" for v in op.results)
+    return CallRecord(kernel.name, op.loc.node, types, moved, nodes=_names(op.loc))
 
 
-def _with_counts(records: Sequence[CallRecord], calls: Sequence[Op], module: Module) -> Iterable[CallRecord]:
-    """Of each call what its loops count: operations on floats, and bytes of its arguments that are touched, those of
-    constants apart."""
+def _names(loc: Loc) -> tuple[str, ...]:
+    """What the nodes of a place are called; those without a name by a value that they give."""
+    return tuple(dict.fromkeys(name for source in loc.sources if (name := source.node or source.value)))
+
+
+def _with_counts(
+    records: Sequence[CallRecord], calls: Sequence[Op], module: Module, known: Mapping[Op, Sym]
+) -> Iterable[CallRecord]:
+    """Of each call the operations on floats, where they are not `known` those of its loops, and the bytes of its
+    arguments that these touch, those of constants apart."""
     costs = {name: cost(module.funcs[name]) for name in {op.attrs["kernel"] for op in calls}}
     for op, entry in zip(calls, records, strict=True):
         kernel = module.funcs[op.attrs["kernel"]]
         dims = dict(zip(kernel.dims, op.attrs["dims"], strict=True))
         found = costs[kernel.name]
         fixed = sum((found.traffic[a].distinct for a in constants_of(kernel) if a in found.traffic), sym(0))
-        flops, touched, constant = (
-            str(substitute(amount, dims)) for amount in (found.flops, found.argument_bytes, fixed)
-        )
-        yield replace(entry, flops=flops, touched_bytes=touched, constant_bytes=constant)
+        flops = known[op] if op in known else substitute(found.flops, dims)
+        touched, constant = (str(substitute(amount, dims)) for amount in (found.argument_bytes, fixed))
+        yield replace(entry, flops=str(flops), touched_bytes=touched, constant_bytes=constant)
 
 
 def with_more_time(report: ProgramReport, seconds: Mapping[str, float]) -> ProgramReport:
@@ -135,8 +149,23 @@ def report_of_parts(reports: Sequence[ProgramReport], nodes: int, numerics: str)
         types=tuple(kernel for r in reports for kernel in r.types),
         layers=tuple(layer for r in reports for layer in r.layers),
         integers=tuple(meaning for r in reports for meaning in r.integers),
+        blocks=_blocks_of_parts(reports),
+        edges=tuple(edge for r in reports for edge in r.edges),
+        loops=tuple(loop for r in reports for loop in r.loops),
+        schedules=tuple(schedule for r in reports for schedule in r.schedules),
         remarks=tuple(remark for r in reports for remark in r.remarks),
     )
+
+
+def _blocks_of_parts(reports: Sequence[ProgramReport]) -> tuple[BlockRecord, ...]:
+    """With the positions of kernels among the calls of all parts."""
+    found, before = [], 0
+    for report in reports:
+        for block in report.blocks:
+            kernels = tuple(tuple(before + number for number in copy) for copy in block.kernels)
+            found.append(replace(block, kernels=kernels))
+        before += len(report.calls)
+    return tuple(found)
 
 
 def _sums(products: Iterable[ProductCount]) -> tuple[ProductCount, ...]:

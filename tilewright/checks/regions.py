@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilewright.cost.core import Source, source_of
 from tilewright.cost.roofline import kernel_cycles
 from tilewright.ir.core import Module, Op
+from tilewright.ir.diag import UNKNOWN, Loc
 from tilewright.ir.sym import Sym
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.storage import assign_storage
@@ -18,12 +19,13 @@ from tilewright.target.target import Target
 
 @dataclass(frozen=True)
 class RegionCost:
-    """A kernel to be: the operator that is the heaviest part of it, the bytes that it reads and writes, and its cycles
-    on all threads (None where a dim is not known)."""
+    """A kernel to be: the operator that is the heaviest part of it, the bytes that it reads and writes, its cycles on
+    all threads (None where a dim is not known), and the node that names it."""
 
     operator: str
     moved: Sym
     cycles: float | None
+    place: Loc = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -40,18 +42,29 @@ def fused_graph(
 ) -> FusedGraph:
     """What is found of a graph that fusion has cut into regions; without a `target` no times."""
     main = module.main
-    weights = total(bytes_of(op.result) for op in main.body.ops if op.name == "constant" and op.result.users)
-    weights_from: Source = "memory" if target is None else source_of(evaluate(weights) or 0, target)
+    regions = region_costs(module, counts, target, threads, evaluate)
+    reorder(main)
+    return FusedGraph(regions, _weights(module), assign_storage(main, {}).arena.total)
+
+
+def region_costs(
+    module: Module, counts: OperatorCounts, target: Target | None, threads: int, evaluate: Evaluate
+) -> tuple[RegionCost, ...]:
+    """Of each region of a fused graph, in order; without a `target` no times."""
+    weights_from: Source = "memory" if target is None else source_of(evaluate(_weights(module)) or 0, target)
 
     def region(op: Op) -> RegionCost:
         found = CountedRegion(op, counts)
         work = None if target is None else found.work(target, weights_from, evaluate)
         cycles = None if work is None or target is None else kernel_cycles(work, target, threads)
-        return RegionCost(found.operator(evaluate), found.moved, cycles)
+        return RegionCost(found.operator(evaluate), found.moved, cycles, op.loc.sources[0])
 
-    regions = tuple(region(op) for op in main.body.ops if op.name == "fused")
-    reorder(main)
-    return FusedGraph(regions, weights, assign_storage(main, {}).arena.total)
+    return tuple(region(op) for op in module.main.body.ops if op.name == "fused")
+
+
+def _weights(module: Module) -> Sym:
+    constants = (op for op in module.main.body.ops if op.name == "constant" and op.result.users)
+    return total(bytes_of(op.result) for op in constants)
 
 
 def sum_of_cycles(regions: Iterable[RegionCost]) -> float | None:

@@ -32,11 +32,13 @@ _JSON = "tilewright.json"
 """Whether errors are told as JSON data, too."""
 
 COMMANDS = (
-    "check", "compile", "export", "run", "bench", "show", "memory", "explain", "opt", "convert", "quantize", "inspect",
-    "sign", "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score", "embed",
+    "check", "compile", "export", "run", "bench", "profile", "show", "memory", "report", "explain", "opt", "convert",
+    "quantize", "inspect", "sign", "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score",
+    "embed",
 )  # fmt: skip
 _HOMES = {
     "language_models": ("generate", "chat", "serve", "cost", "score", "embed"),
+    "measuring": ("profile",),
     "writing": ("compile", "export", "convert", "quantize", "sign"),
 }
 """Rooms of commands that are not among the others."""
@@ -50,8 +52,10 @@ Examples:
   tilewright export model.onnx -o libmodel.so
   tilewright run model.tw --input x=image.npy --output results
   tilewright bench model.onnx --vs onnxruntime --threads 1
+  tilewright profile model.onnx --scaling
   tilewright show model.onnx --level loops --kernel k0
   tilewright memory model.onnx -o plan.svg
+  tilewright report model.onnx -o report.html
   tilewright explain model.onnx
   tilewright convert model.pt2 -o model.onnx
   tilewright quantize model.onnx --data samples.npz --max-drop 0.5% -o small.onnx

@@ -33,7 +33,7 @@ from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.needed import TellsBytes, needs_of
 from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.process.interrupts import end_interruptible
-from tilewright.runtime.profile import KernelCounts, KernelTime, median_seconds
+from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, measured_spans
 from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
 from tilewright.runtime.staged.frame import CANCELLED
@@ -41,7 +41,7 @@ from tilewright.runtime.states import KeepsStates, States
 from tilewright.runtime.storage.levels import at_level
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
 from tilewright.runtime.tensors import TensorModel
-from tilewright.runtime.threads import check_threads
+from tilewright.runtime.threads import threads_within
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.values.outputs import no_memory, shapes_of, views_of
@@ -145,7 +145,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
         self._signature = artifact.signature
-        self.threads = check_threads(threads)
+        self.threads = threads_within(artifact.static_plan, threads)
         self._wanted_threads = threads
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
@@ -229,25 +229,25 @@ class Model(CalledByName, KeepsStates, TellsBytes):
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
             native = _native_steps(artifact, loaded.parts[number], self._stops, [c.callback for _, c in counted])
             every = staged.run.runner(artifact.program, [run for run, _ in counted], native, self._stops)
-            seconds = median_seconds(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
+            spans = measured_spans(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
         else:
             context = self._new_context()
             self._states.give(context.in_data, len(self.inputs))
             self._call(context, args, None)
             artifact, counted = context.current.linked.artifact, [self._counting(context)]
-            seconds = median_seconds(lambda: counted[0][0](args), [counted[0][1]], runs)
+            spans = measured_spans(lambda: counted[0][0](args), [counted[0][1]], runs)
         sizes = next((v.text for v in loaded.artifact.variants if v.artifact is artifact), "")
         often = [counts.runs for _, counts in counted for _ in counts.spans]
-        calls = zip(artifact.report.calls, seconds, often, strict=True)
-        return tuple(KernelTime(c.kernel, c.node, s, sizes, n) for c, s, n in calls)
+        calls = zip(artifact.report.calls, spans, often, strict=True)
+        return tuple(KernelTime(c.kernel, c.node, s.median, sizes, n, s.least, s.busy) for c, s, n in calls)
 
     def _counting(self, context: Context) -> tuple[staged.run.Part, KernelCounts]:
         """A call in the context, which is for it alone, and what it counts. OptionError for code that does not."""
         program = context.current
         profiled = program.linked.code.run_profiled
         if profiled is None:
-            raise OptionError("this model's code does not time its kernels", hint="compile the model with profile=True")
-        counts = KernelCounts(len(program.linked.artifact.report.calls), profiled)
+            raise OptionError("this model's code does not time its kernels", hint=HOW_TO_TIME)
+        counts = KernelCounts(len(program.linked.artifact.report.calls), profiled, self.threads)
         program.run = context.run = counts.run
         return lambda args: self._call(context, args, None), counts
 

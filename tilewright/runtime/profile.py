@@ -6,10 +6,13 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+
+import numpy as np
 
 LEAST_S = 0.05
 """The counter's rate is found beside the clock: over a span this long its error is far below a thousandth."""
+
+HOW_TO_TIME = "compile the model with profile=True (tilewright compile --profile)"
 
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
@@ -18,13 +21,19 @@ _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 class KernelTime:
     """A call of a kernel: its name, the node of the model it came from, the median seconds it took, the frequent sizes
     that it was compiled for ("" in the program for all others), and how often it ran in the last run: the seconds are
-    those of all trips of a loop together."""
+    those of all trips of a loop together.
+
+    `least` are the fewest seconds of all runs, `busy` the mean seconds that each thread computed it: () for one that is
+    not known, as where a kernel divides its work among the threads by itself.
+    """
 
     kernel: str
     node: str
     seconds: float
     sizes: str = ""
     count: int = 1
+    least: float = 0.0
+    busy: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         often = f", {self.count} times" if self.count != 1 else ""
@@ -33,49 +42,70 @@ class KernelTime:
 
 
 class KernelCounts:
-    """The spans of the `calls` kernel calls of a program, in counts, summed up over its runs since `clear`. Its `code`
-    takes a call and an address, at which it stores counts (u64): before the first kernel, and after each. `callback` is
-    `run` for native code."""
+    """The spans of the `calls` kernel calls of a program, in counts, summed up over its runs since `clear`, and how
+    long each of the `threads` computed them (`busy`). Its `code` takes a call and an address, at which it stores counts
+    (u64): before the first kernel, and after each; behind the number of threads, which it reads, it adds those of each
+    thread, call by call. `callback` is `run` for native code."""
 
-    def __init__(self, calls: int, code: Callable[[int, int], int]) -> None:
+    def __init__(self, calls: int, code: Callable[[int, int], int], threads: int = 1) -> None:
         self._code = code
         self.callback = _RUN(self.run)
-        self._counts = (ctypes.c_uint64 * (calls + 1))()
-        self._address = ctypes.addressof(self._counts)
+        self._counts = np.zeros(calls + 2 + calls * threads, np.uint64)
+        self._counts[calls + 1] = threads
+        self._ticks = self._counts[: calls + 1]
+        self._busy = self._counts[calls + 2 :].reshape(calls, threads)
+        self._address = self._counts.ctypes.data
         self.begin: tuple[float, int] | None = None
         self.clear()
 
     def clear(self) -> None:
-        self.spans = [0] * (len(self._counts) - 1)
+        self.spans = np.zeros(len(self._ticks) - 1, np.int64)
+        self.busy = np.zeros(self._busy.shape, np.int64)
         self.runs = 0
 
     def run(self, call: int) -> int:
         """Run the program."""
+        self._busy[:] = 0
         now = time.perf_counter()
         status = self._code(call, self._address)
-        self.begin = now, self._counts[0]
-        spans = zip(self.spans, pairwise(self._counts), strict=True)
-        self.spans = [total + after - before for total, (before, after) in spans]
+        self.begin = now, int(self._ticks[0])
+        self.spans += np.diff(self._ticks).astype(np.int64)
+        self.busy += self._busy.astype(np.int64)
         self.runs += 1
         return status
 
 
-def median_seconds(run: Callable[[], object], counts: Sequence[KernelCounts], runs: int) -> tuple[float, ...]:
-    """The median time of each kernel call of a model, whose programs `counts` count.
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The seconds of a kernel call in the runs of a model: the median, the least, and the mean of each thread."""
+
+    median: float
+    least: float
+    busy: tuple[float, ...]
+
+
+def measured_spans(run: Callable[[], object], counts: Sequence[KernelCounts], runs: int) -> tuple[Spans, ...]:
+    """The times of each kernel call of a model, whose programs `counts` count.
 
     `run()` runs the model once; it is called at least `runs` times, and once before that does not count.
     """
-    from statistics import median
-
     run()
     begins: list[tuple[float, int]] = []
-    spans: list[list[int]] = []
+    spans: list[np.ndarray] = []
+    busy = [np.zeros(program.busy.shape, np.int64) for program in counts]
     start = time.perf_counter()
     while len(spans) < max(2, runs) or time.perf_counter() - start < LEAST_S:
         for program in counts:
             program.clear()
         run()
         begins.append(max((p.begin for p in counts if p.begin is not None), default=(0.0, 0)))
-        spans.append([span for program in counts for span in program.spans])
-    seconds_per_count = (begins[-1][0] - begins[0][0]) / max(begins[-1][1] - begins[0][1], 1)
-    return tuple(median(column) * seconds_per_count for column in zip(*spans, strict=True))
+        spans.append(np.concatenate([np.zeros(0, np.int64), *(program.spans for program in counts)]))
+        for total, program in zip(busy, counts, strict=True):
+            total += program.busy
+    rate = (begins[-1][0] - begins[0][0]) / max(begins[-1][1] - begins[0][1], 1)
+    table = np.array(spans) * rate
+    rows = [tuple(map(float, row * rate / len(spans))) for total in busy for row in total]
+    return tuple(
+        Spans(float(median), float(least), row if any(row) else ())
+        for median, least, row in zip(np.median(table, axis=0), table.min(axis=0), rows, strict=True)
+    )

@@ -99,9 +99,13 @@ class Compiled:
         arrays = (ins, outs, constants, arena, scratch, values, np.zeros(1, np.int32))
         call = np.array([pool or 0, *(a.ctypes.data for a in arrays)], np.uint64)
         error = self.call("tw_run", ctypes.c_int32, call.ctypes.data)
-        ticks = np.zeros(len(self.program.steps) + 1, np.int64)
-        assert self.call("tw_run_profiled", ctypes.c_int32, call.ctypes.data, ticks.ctypes.data) == error
-        assert (np.diff(ticks) >= 0).all() and ticks[0] > 0
+        steps = len(self.program.steps)
+        counts = np.zeros(steps + 2 + steps * threads + 1, np.int64)
+        counts[steps + 1] = threads
+        assert self.call("tw_run_profiled", ctypes.c_int32, call.ctypes.data, counts.ctypes.data) == error
+        ticks, self.busy = counts[: steps + 1], counts[steps + 2 : -1].reshape(steps, threads)
+        assert (np.diff(ticks) >= 0).all() and ticks[0] > 0 and counts[-1] == 0
+        assert (self.busy <= np.diff(ticks)[:, np.newaxis]).all() and (self.busy.sum(axis=1) > 0).all()
         self.call("tw_pool_destroy", None, pool)
         return error
 

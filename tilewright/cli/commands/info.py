@@ -14,10 +14,13 @@ from rich.table import Table
 
 import tilewright
 from tilewright.cli.amounts import bytes_text
+from tilewright.cli.measuring.profile import machine_lines
 from tilewright.cli.output import console as output_console
 from tilewright.cli.output import json_option, print_json
 from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.plugins import NO_PLUGINS, Plugins
+from tilewright.profiling.machine import machine_rates
+from tilewright.runtime.storage.records import plain
 from tilewright.runtime.threads import available_cpus
 from tilewright.session import Session
 from tilewright.target.cpus import CPUS
@@ -30,16 +33,23 @@ HELP = """Show this machine as the compiler sees it, versions, formats, plugins,
 \b
 Example:
   tilewright info
+  tilewright info --measure
 """
 
 
 @click.command("info", help=HELP, short_help="Show the machine, versions and the cache.")
 @json_option
-def command(as_json: bool) -> None:
+@click.option(
+    "--measure", "measured", is_flag=True,
+    help="Measure what the machine does at best, and keep it for `tilewright profile` (some seconds).",
+)  # fmt: skip
+def command(as_json: bool, measured: bool) -> None:
+    rates = machine_rates(Session(), again=True) if measured else None
     if as_json:
         loaded = Session().loaded_plugins
         print_json({
             **facts(),
+            **({} if rates is None else {"measured": plain(rates)}),
             "formats": [front_end.formats for front_end in (*FRONT_ENDS, *loaded.front_ends)],
             "plugins": {candidate.name: plugin.parts() for candidate, plugin in loaded.used},
             "targets": ["host", *CPUS, *(machine.name for machine in loaded.machines)],
@@ -50,6 +60,9 @@ def command(as_json: bool) -> None:
         table.add_row(f"[bold]{name}", value)
     console = output_console()
     console.print(table)
+    if rates is not None:
+        for line in ("", *machine_lines(rates)):
+            console.print(line, markup=False)
     console.print("\n[bold]formats of models")
     session = Session()
     for front_end in (*FRONT_ENDS, *session.loaded_plugins.front_ends):

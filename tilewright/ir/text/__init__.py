@@ -7,7 +7,7 @@ written inside of the line of their user, `y[i, j] = acc[i, j] + b[j]`, unless a
 
 from tilewright.ir.text.attributes import Record
 from tilewright.ir.text.parser import parse_func, parse_module
-from tilewright.ir.text.printer import line_of, print_block, print_func, print_module
+from tilewright.ir.text.printer import line_of, print_block, print_func, print_module, texts_of_ops
 
 __all__ = [
     "Record",
@@ -17,4 +17,5 @@ __all__ = [
     "print_block",
     "print_func",
     "print_module",
+    "texts_of_ops",
 ]

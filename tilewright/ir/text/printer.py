@@ -75,6 +75,18 @@ def print_block(block: Block) -> str:
     return "\n".join(printer.lines) + "\n"
 
 
+def texts_of_ops(func: Func) -> dict[Op, str]:
+    """What `print_func` shows of each op of the body of a graph or program: its lines, without their common indent."""
+    printer = _Printer(False)
+    printer.func(func)
+    begins = [(printer.line_numbers[op], op) for op in func.body.ops if op in printer.line_numbers]
+    ends = [*(line for line, _ in begins[1:]), len(printer.lines)]
+    return {
+        op: "\n".join(line[2:] for line in printer.lines[begin - 1 : end - 1])
+        for (begin, op), end in zip(begins, ends, strict=True)
+    }
+
+
 def line_of(func: Func, op: Op) -> tuple[int, str]:
     """The line on which `print_func` shows `op`: its number, from 1, and its text.
 

@@ -62,17 +62,17 @@ def drawn_tensors(main: Func, sizes: Mapping[str, int]) -> list[DrawnTensor]:
             root = locations[value].root
             spans[root] = spans.get(root, (step, step))[0], step
     return [
-        DrawnTensor(root.name, _at(places[root].offset, sizes), _at(bytes_of(root), sizes), *span)
+        DrawnTensor(root.name, at_sizes(places[root].offset, sizes), at_sizes(bytes_of(root), sizes), *span)
         for root, span in spans.items()
         if places[root].base == "arena"
     ]
 
 
 def _panel(name: str, main: Func, sizes: Mapping[str, int], down: int) -> str:
-    total = _at(arena_of(main), sizes)
+    total = at_sizes(arena_of(main), sizes)
     tensors = drawn_tensors(main, sizes)
     steps = 1 + max((t.last for t in tensors), default=0)
-    most = max(_alive(tensors, steps), default=0)
+    most = max(alive_bytes(tensors, steps), default=0)
     title = f"{name}: {total:,} bytes for {len(tensors)} tensors, {most:,} at once, in {steps} calls"
     lines = [
         f'<text x="{LEFT}" y="{down + TOP - 12}">{_text(title)}</text>',
@@ -92,7 +92,7 @@ def _panel(name: str, main: Func, sizes: Mapping[str, int], down: int) -> str:
     return "\n".join(lines)
 
 
-def _alive(tensors: Sequence[DrawnTensor], steps: int) -> list[int]:
+def alive_bytes(tensors: Sequence[DrawnTensor], steps: int) -> list[int]:
     """Bytes that lie in the arena at each call; those that tensors in each other's place share count once."""
     changes: list[list[tuple[tuple[int, int], int]]] = [[] for _ in range(steps + 1)]
     for t in tensors:
@@ -114,7 +114,8 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
-def _at(size: Sym, sizes: Mapping[str, int]) -> int:
+def at_sizes(size: Sym, sizes: Mapping[str, int]) -> int:
+    """Bytes for these sizes of dims, and 1 for others; InputError where there are no such tensors."""
     known = {v.name: sizes.get(v.name, 1) for v in size.vars}
     try:
         found = size.evaluate(known)

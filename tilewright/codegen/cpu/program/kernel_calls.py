@@ -44,17 +44,18 @@ def kernel_calls_ir(program: Program, target: Target, errors: ErrorTable, profil
 
         i32 tw_run_profiled(ptr call, ptr ticks)
 
-    which stores the cycle counter at its start and after each step.
+    which stores the cycle counter at its start and after each step. Behind these follow the number of threads, which
+    the caller stores there, and for each step a counter for each thread, to which the cycles are added that it computed
+    pieces of the step. Steps that fork by themselves add nothing.
     """
     parts = ["declare void @tw_parallel(ptr, ptr, ptr, i64)", *_kernel_declarations(program)]
     flush = FLUSH_DENORMALS.get(target.arch, 0) if program.flush_denormals else 0
     if flush:
         parts.append(float_modes(target.triple))
     parts.append(_Plan(program, errors).written())
-    parts += [
-        _Run(program, errors, flush, timed, target.calibration.fork_work).written()
-        for timed in ([False, True] if profile else [False])
-    ]
+    for timed in [False, True] if profile else [False]:
+        run = _Run(program, errors, flush, timed, target.calibration.fork_work)
+        parts += [run.written(), *(_timed_task(symbol, at, program) for symbol, at in run.timed.items())]
     parts += [
         _together(_concurrent_symbol(k, program), [program.step(op) for op in ops])
         for k, ops in enumerate(_in_turn(program.main.body.ops))
@@ -108,6 +109,29 @@ def _together(symbol: str, steps: Sequence[KernelCall]) -> str:
         before = f"%sum{k}"
     lines += ["  ret void", "}"]
     return "\n".join([*lines, task_ir(symbol, len(buffers), len(dims) + len(iterations))])
+
+
+def _timed_symbol(symbol: str, program: Program) -> str:
+    return f"{symbol}.timed{program.suffix}"
+
+
+def _timed_task(symbol: str, at: int, program: Program) -> str:
+    """The task of a kernel that adds the cycles it takes to the counter of its thread; the address of the first one is
+    the word at this position of the arguments."""
+    return f"""
+define internal void @{_timed_symbol(symbol, program)}(ptr %args, i64 %begin, i64 %end, i64 %worker) #0 {{
+  %before = call i64 @llvm.readcyclecounter()
+  call void @{symbol}.task(ptr %args, i64 %begin, i64 %end, i64 %worker)
+  %after = call i64 @llvm.readcyclecounter()
+  %word = getelementptr ptr, ptr %args, i64 {at}
+  %counters = load ptr, ptr %word, align 8
+  %counter = getelementptr i64, ptr %counters, i64 %worker
+  %known = load i64, ptr %counter, align 8
+  %span = sub i64 %after, %before
+  %sum = add i64 %known, %span
+  store i64 %sum, ptr %counter, align 8
+  ret void
+}}"""
 
 
 def _kernel_declarations(program: Program) -> list[str]:
@@ -184,10 +208,13 @@ class _Run(_OfKernels):
         self.flush = flush  # bits to set among the floating-point modes
         self.profile = profile
         self.ticks = 0
+        self.timed: dict[str, int] = {}  # kernels of which tasks add up times, with the word that says where
         self.is_first, self.looks = True, False
+        self.is_alone = False  # whether the step that was written has the caller's thread alone
         self.bases: dict[tuple[str, int], str] = {}
         steps = [[program.step(op) for op in ops] for ops in _in_turn(program.main.body.ops)]
-        words = max((3 + sum(len(s.buffers) + len(s.dims) + 1 for s in calls) for calls in steps), default=1)
+        words = max((4 + sum(len(s.buffers) + len(s.dims) + 1 for s in calls) for calls in steps), default=1)
+        self.steps = sum(map(len, steps))
         self.state = self.code.alloca("[2 x i32]", 8)
         self.arguments = self.code.alloca(f"[{words} x i64]", 64)
 
@@ -238,10 +265,15 @@ class _Run(_OfKernels):
 
     def call(self, op: Op) -> None:
         self._look()
+        self.is_alone = False
         self._step(self.program.step(op))
         if self.profile:
             self.ticks += 1
             self._tick(self.ticks)
+            if self.is_alone:
+                counter = self._counters(self.ticks - 1)
+                first, last = (self.read("%ticks", k) for k in (self.ticks - 1, self.ticks))
+                self.write(self.code.emit(f"sub i64 {last}, {first}"), counter, 0)
 
     def _set_modes(self) -> str | None:
         """Set the floating-point modes, which the pool hands on to its workers; gives those of the caller."""
@@ -253,6 +285,13 @@ class _Run(_OfKernels):
 
     def _tick(self, position: int) -> None:
         self.write(self.code.emit("call i64 @llvm.readcyclecounter()"), "%ticks", position)
+
+    def _counters(self, step: int) -> str:
+        """Where the times of the threads in a step are added up."""
+        threads = self.read("%ticks", self.steps + 1)
+        before = self.code.emit(f"mul i64 {threads}, {step}")
+        position = self.code.emit(f"add i64 {before}, {self.steps + 2}")
+        return self.code.emit(f"getelementptr i64, ptr %ticks, i64 {position}")
 
     def _pointer(self, ref: BufferRef) -> str:
         if ref.base in ("constants", "arena"):
@@ -314,6 +353,7 @@ class _Run(_OfKernels):
         stride = self.indices.uniform(self.program.scratch)
         last = [f"i64 {stride}", f"ptr {self._pool_for(step.work)}"] if step.forks else ["i64 0", f"i64 {extent}"]
         arguments += ["ptr %scratch", *last]
+        self.is_alone = not step.forks
         self.code.line(f"call void @{step.kernel}({', '.join(arguments)})")
 
     def _fork(
@@ -322,7 +362,11 @@ class _Run(_OfKernels):
         stride = self.indices.uniform(self.program.scratch)
         words = [("ptr", self.state), ("ptr", "%scratch"), ("i64", stride)]
         words += [("ptr", p) for p in pointers] + [("i64", d) for d in dims]
+        task = f"ptr @{symbol}.task"
+        if self.profile:
+            task = f"ptr @{_timed_symbol(symbol, self.program)}"
+            self.timed[symbol] = len(words)
+            words.append(("ptr", self._counters(self.ticks)))
         for k, (kind, value) in enumerate(words):
             self.write(value, self.arguments, k, kind)
-        task = f"ptr @{symbol}.task"
         self.code.line(f"call void @tw_parallel(ptr {pool}, {task}, ptr {self.arguments}, i64 {extent})")

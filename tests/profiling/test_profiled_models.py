@@ -1,0 +1,127 @@
+"""Profiles of compiled models: what kernels are said to do equals what one counts by hand."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from onnx import numpy_helper, parser
+
+import tilewright
+from tests import models
+from tilewright.cli.app import commands
+from tilewright.profiling import machine
+from tilewright.profiling.machine import machine_facts, machine_rates
+from tilewright.profiling.records import MachineRates, ModelProfile, PeakRate, ReadRate
+from tilewright.session import Session
+
+pytestmark = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="the cycle counter is x86-64's"
+)
+
+RATES = MachineRates(
+    {"cpu": "known"}, 2, (PeakRate("f32", "", 50, 100),), (ReadRate("DRAM", None, 10, 20),), "2026-01-01T00:00:00+00:00"
+)
+
+NETWORK = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[n, 3, 20, 20] x) => (float[n, 16] y) {
+    c = Conv <pads = [1, 1, 1, 1]> (x, w, b)
+    r = Relu (c)
+    p = GlobalAveragePool (r)
+    f = Flatten (p)
+    y = MatMul (f, v)
+}"""
+
+
+@pytest.fixture(autouse=True)
+def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "measure", lambda facts: RATES)
+
+
+def network() -> bytes:
+    proto = parser.parse_model(NETWORK)
+    for node, name in zip(proto.graph.node, ("/stem/Conv", "/stem/act/Relu", "/pool/Pool", "/Flatten", "/head/MatMul"),
+                          strict=True):  # fmt: skip
+        node.name = name
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (16, 3, 3, 3)), ("b", (16,)), ("v", (16, 16))):
+        proto.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape, np.float32), name))
+    return proto.SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def model() -> tilewright.Model:
+    return tilewright.compile(network(), threads=2, cache=False, profile=True)
+
+
+def test_flops_and_bytes_are_those_counted_by_hand(model: tilewright.Model, tmp_path: Path) -> None:
+    n = 3
+    found = tilewright.profile(model, {"x": np.ones((n, 3, 20, 20), np.float32)}, runs=2, session=Session(tmp_path))
+    by_node = {k.nodes[0]: k for k in found.kernels}
+    conv, pool, head = by_node["/stem/Conv"], by_node["/pool/Pool"], by_node["/head/MatMul"]
+    pixels = n * 16 * 20 * 20
+    assert conv.flops == pixels * (2 * 3 * 3 * 3 + 1 + 1)  # products and sums, the bias, the activation
+    padded = n * 3 * 22 * 22  # a kernel before writes the zeros around
+    assert conv.bytes == 4 * (padded + 16 * 3 * 3 * 3 + 16 + pixels)
+    assert pool.flops == pixels + n * 16 and pool.bytes == 4 * (pixels + n * 16)
+    assert head.flops == 2 * n * 16 * 16 and head.bytes == 4 * (n * 16 + 16 * 16 + n * 16)
+    assert (conv.path, head.path) == ("stem", "head") and "/stem/act/Relu" in conv.nodes
+    assert found.sizes == {"n": n} and found.machine == RATES
+    assert sum(k.share for k in found.kernels) == pytest.approx(1, abs=1e-4)
+    assert all(0 < k.least_ms <= k.median_ms and (k.balance is None or 0 < k.balance <= 1) for k in found.kernels)
+    assert {layer.path for layer in found.layers} == {k.path for k in found.kernels}
+    assert ModelProfile.from_json(found.to_json()) == found
+
+
+def test_calls_are_timed_on_each_number_of_threads(model: tilewright.Model, tmp_path: Path) -> None:
+    feed = {"x": np.ones((1, 3, 20, 20), np.float32)}
+    scaling = tilewright.profile(model, feed, runs=1, scaling=True, session=Session(tmp_path)).scaling
+    assert scaling is not None and [p.threads for p in scaling.points] == [1, 2]
+    assert scaling.batch == "n" and [p.size for p in scaling.growing] == [1, 2]
+    assert 0 <= scaling.serial <= 1 and len(scaling.scaled) == 2
+
+
+def test_states_stay_as_they_are(tmp_path: Path) -> None:
+    graph = "g (float[4] x, float[4] h) => (float[4] hn) { hn = Add (h, x) }"
+    source = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString()
+    model = tilewright.compile(source, threads=1, cache=False, profile=True, states={"h": "hn"})
+    x = np.ones(4, np.float32)
+    model.run({"x": x})
+    tilewright.profile(model, {"x": x}, runs=2, scaling=True, counters=True, session=Session(tmp_path))
+    np.testing.assert_array_equal(model.state("h"), x)
+
+
+def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(machine, "measure", lambda facts: asked.append(1) or RATES)
+    session = Session(tmp_path)
+    assert machine_rates(session) == machine_rates(session) == RATES and len(asked) == 1
+    machine_rates(session, again=True)
+    session.note(machine._about(machine_facts()), b"{")  # damaged
+    assert machine_rates(session) == RATES and len(asked) == 3
+
+
+def test_the_command_profiles_models_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    source, compiled, trace = tmp_path / "net.onnx", tmp_path / "net.tw", tmp_path / "trace.json"
+    source.write_bytes(network())
+    run = CliRunner().invoke
+    assert run(commands, ["compile", str(source), "-o", str(compiled), "--profile"]).exit_code == 0
+    found = run(commands, ["profile", str(compiled), "--trace", str(trace), "--runs", "1"])
+    assert found.exit_code == 0 and "% of the roofline" in found.output and "/stem/Conv" in found.output
+    assert json.loads(trace.read_text())["traceEvents"]
+    printed = run(commands, ["profile", str(source), "--json", "--runs", "1", "--dim", "n=2"])
+    assert ModelProfile.from_json(printed.stdout).sizes == {"n": 2}
+    refused = run(commands, ["profile", str(compiled), "--trace", str(source)])
+    assert refused.exit_code == 1 and source.read_bytes() == network()
+
+
+def test_a_file_without_timers_says_how_to_get_them(tmp_path: Path) -> None:
+    path = tmp_path / "plain.tw"
+    tilewright.compile(models.mlp(), cache=False).save(path)
+    found = CliRunner().invoke(commands, ["profile", str(path)])
+    assert found.exit_code == 2 and "tilewright compile --profile" in found.output

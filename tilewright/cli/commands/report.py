@@ -1,0 +1,125 @@
+"""`tilewright report`: what became of a model, as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tilewright.cli.inputs.specs import dim_option, input_option, read_dims, read_specs
+from tilewright.cli.models import (
+    compile_fields,
+    compile_options,
+    force_option,
+    model_argument,
+    threads_option,
+)
+from tilewright.cli.output import say
+from tilewright.cli.progress import compiling, working
+from tilewright.comparison.diff import RANDOM, diff
+from tilewright.comparison.errors import Difference
+from tilewright.options import Options
+from tilewright.runtime.errors import TilewrightError
+from tilewright.session import Session
+from tilewright.viewer.collect import Asked
+from tilewright.viewer.records import ModelView
+from tilewright.viewer.write import RUNS, Subject, check_output, profile_of, write_page
+
+HELP = """Write one HTML file that shows what became of MODEL. It opens in a browser, and needs no network.
+
+\b
+It has the graph before and after fusion by modules, with repeated blocks put
+together; for each kernel its nodes, loop program, schedule, LLVM IR and
+assembler text, times and reasons; the time line, the memory of intermediate
+results, the roofline, and how long compiling took.
+
+With OTHER both are shown beside each other, in step: a model and a quantised one, or two versions. --error also
+measures how far the nodes of OTHER are from those of MODEL. Of a compiled model (.tw) there is what its file holds.
+
+Kernels are timed in calls with random inputs, or those of --input; --estimate takes the cost model's estimates.
+
+\b
+Examples:
+  tilewright report model.onnx -o report.html
+  tilewright report model.onnx --dim batch=8 --threads 1 -o report.html
+  tilewright report model.onnx small.onnx --error --data samples.npz -o both.html
+  tilewright report model.onnx --target neoverse-n1 -o arm.html
+"""
+
+
+@click.command("report", help=HELP, short_help="Show a model, its kernels and why they are so, in one HTML file.")
+@model_argument
+@click.argument("other", type=click.Path(path_type=Path), required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE.html", help="The file.")
+@click.option("--estimate", is_flag=True, help="Run nothing: times are the cost model's estimates.")
+@input_option
+@dim_option
+@click.option("--runs", type=click.IntRange(min=1), default=RUNS, show_default=True, help="Calls that are timed.")
+@click.option("--error", "errors", is_flag=True, help="Measure the errors of the nodes of OTHER, as `diff` does.")
+@click.option("--data", type=click.Path(path_type=Path), help="Samples for --error: a .npz file, or a folder of them.")
+@force_option
+@threads_option
+@compile_options
+def command(
+    model: Path,
+    other: Path | None,
+    output: Path,
+    estimate: bool,
+    specs: Sequence[str],
+    dims: Sequence[str],
+    runs: int,
+    errors: bool,
+    data: Path | None,
+    force: bool,
+    threads: int | None,
+    **options: Any,
+) -> None:
+    if errors and other is None:
+        raise click.UsageError("--error compares two models: give OTHER, too")
+    if data is not None and not errors:
+        raise click.UsageError("--data has samples for --error")
+    fields, sizes = compile_fields(**options), read_dims(dims)
+    shapes, constants = fields.pop("shapes"), fields.pop("constants")
+    chosen = Options.of(None, threads=threads, **fields)
+    subjects = [Subject(each, chosen, constants, shapes) for each in (model, other) if each is not None]
+    check_output(output, subjects, force)
+    session = Session()
+    found = _difference(model, other, data, threads) if errors and other is not None else None
+    views: list[ModelView] = []
+    for number, subject in enumerate(subjects):
+        asked = Asked(sizes) if estimate else _measured(subject, session, specs, sizes, runs)
+        if number and found is not None:
+            asked = replace(asked, errors={layer.layer: layer.error for layer in found.layers})
+        with compiling(subject.model.name) as progress:
+            views.append(subject.view(session, asked, progress))
+    write_page(output, views)
+    for view in views:
+        for note in view.notes:
+            say(f"{view.name}: {note}", err=True)
+    say(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
+
+
+def _difference(model: Path, other: Path, data: Path | None, threads: int | None) -> Difference:
+    with compiling(other.name, "comparing") as progress:
+        return diff(model, other, data, random=RANDOM, threads=threads, progress=progress)
+
+
+def _measured(subject: Subject, session: Session, specs: Sequence[str], sizes: dict[str, int], runs: int) -> Asked:
+    """The times of kernels in calls of the compiled model; a note says why there are none where that is so."""
+    if subject.options.target is not None:
+        return Asked(sizes, notes=("times are estimates of the cost model: --target names a machine to compile for",))
+    try:
+        with compiling(subject.model.name) as progress:
+            compiled = subject.compiled(session, progress)
+        given = read_specs(compiled.inputs, specs or ["random"], sizes)
+        feed, _, known = given.first_call(compiled.run, compiled.artifact.assumed)
+    except TilewrightError as error:
+        if specs:
+            raise
+        return Asked(sizes, notes=(f"times are estimates of the cost model: {error.what}",))
+    with working("timing kernels"):
+        profile, notes = profile_of(compiled, feed, session, runs)
+    return Asked({**sizes, **known}, profile, notes=notes)

@@ -1,0 +1,1 @@
+"""Commands that measure a model on this machine."""

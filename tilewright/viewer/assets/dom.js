@@ -1,0 +1,86 @@
+// Elements, and how numbers are written. What the data say becomes text nodes only, never markup.
+"use strict";
+
+function el(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "class") made.className = value;
+    else if (name === "style") made.style.cssText = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  return made;
+}
+
+const byId = (id) => document.getElementById(id);
+
+function scaled(value, units, base = 1000) {
+  let at = 0;
+  while (Math.abs(value) >= base && at < units.length - 1) { value /= base; at += 1; }
+  const digits = Math.abs(value) >= 100 || (at === 0 && Number.isInteger(value)) ? 0 : Math.abs(value) >= 10 ? 1 : 2;
+  return `${value.toFixed(digits)} ${units[at]}`;
+}
+
+const write = {
+  time: (seconds) => (seconds === null ? "" : scaled(seconds * 1e9, ["ns", "µs", "ms", "s"])),
+  cycles: (cycles) => (cycles === null ? "" : scaled(cycles, ["cycles", "k cycles", "M cycles", "G cycles"])),
+  bytes: (bytes) => (bytes === null ? "" : scaled(bytes, ["B", "KiB", "MiB", "GiB"], 1024)),
+  flops: (flops) => (flops === null ? "" : scaled(flops, ["flop", "kflop", "Mflop", "Gflop", "Tflop"])),
+  rate: (flops) => (flops === null ? "" : scaled(flops, ["flop/s", "kflop/s", "Mflop/s", "Gflop/s", "Tflop/s"])),
+  stream: (bytes) => (bytes === null ? "" : scaled(bytes, ["B/s", "kB/s", "MB/s", "GB/s"])),
+  share: (share) => (share === null ? "" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`),
+  number: (number) => (number === null ? "" : number.toLocaleString("en")),
+};
+
+// A row of buttons of which one is pressed.
+function choice(label, options, current, choose) {
+  const row = el("span", { class: "segmented", role: "group", "aria-label": label });
+  for (const [value, text, title] of options) {
+    row.append(el("button", {
+      type: "button", "aria-pressed": String(value === current), "data-value": value, title,
+      onclick: () => choose(value),
+    }, text));
+  }
+  return row;
+}
+
+function shortened(text, most) {
+  return text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
+}
+
+const tip = {
+  show(event, ...lines) {
+    const box = byId("tip");
+    box.replaceChildren(...lines.filter(Boolean).map((line, at) => el("span", { class: at ? "quiet" : "" }, line)));
+    box.hidden = false;
+    const { width, height } = box.getBoundingClientRect();
+    box.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 6))}px`;
+    box.style.top = `${Math.max(4, Math.min(event.clientY + 16, innerHeight - height - 6))}px`;
+  },
+  hide() { byId("tip").hidden = true; },
+};
+
+// Draws on a canvas that fills its parent, in CSS pixels, whenever that changes its size.
+function canvasIn(parent, draw, properties = {}) {
+  const canvas = el("canvas", { class: "own", ...properties });
+  parent.append(canvas);
+  const context = canvas.getContext("2d");
+  let asked = false;
+  const paint = () => {
+    asked = false;
+    const { clientWidth: width, clientHeight: height } = canvas;
+    const ratio = devicePixelRatio || 1;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+    }
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    if (width && height) draw(context, width, height);
+  };
+  const repaint = () => { if (!asked) { asked = true; requestAnimationFrame(paint); } };
+  new ResizeObserver(repaint).observe(canvas);
+  return { canvas, repaint, paint };
+}

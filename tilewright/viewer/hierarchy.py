@@ -1,0 +1,243 @@
+"""The hierarchy in which a graph is shown: modules by the names of nodes, blocks that repeat, and pieces of what has no
+names."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+
+from tilewright.viewer.records import GroupView
+
+MOST_CHILDREN = 120
+"""Nodes that a group shows beside each other; more are cut into pieces."""
+
+FEWEST_IN_PIECE, MOST_IN_PIECE = 30, 90
+
+NEAR = 48
+"""Nodes back up to which the distance to what a node reads is part of its structure: masks and tables that all blocks
+read are further away from some than from others."""
+
+LEAST_BLOCK = 3
+"""Nodes of a block that is looked for by its structure."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A node to be placed: the path of its module, what it is (equal for nodes that compute alike), and the nodes that
+    it reads."""
+
+    path: tuple[str, ...]
+    label: Hashable
+    reads: tuple[int, ...]
+
+
+@dataclass
+class _Group:
+    name: str
+    kind: str = "module"
+    children: list[_Group | int] = field(default_factory=list)
+
+    def nodes(self) -> Iterator[int]:
+        for child in self.children:
+            if isinstance(child, int):
+                yield child
+            else:
+                yield from child.nodes()
+
+    @property
+    def first(self) -> int:
+        return min(self.nodes())
+
+
+def path_of(name: str) -> tuple[str, ...]:
+    """The modules that the name of a node says it is in, outermost first, without the node itself: of names such as
+    "/encoder/layer.1/Add", "encoder.layer.1/add_2" (PyTorch) and "model/conv/BiasAdd;model/conv/Conv2D" (TFLite)."""
+    first = name.split(";", 1)[0].strip("/")
+    *modules, _ = first.split("/")
+    if len(modules) == 1 and not name.startswith("/"):
+        modules = _dotted(modules[0])
+    return tuple(modules)
+
+
+def _dotted(path: str) -> list[str]:
+    """The modules of a dotted path; a number stays with the list that it is an index of."""
+    found: list[str] = []
+    for part in path.split("."):
+        if part.isdecimal() and found:
+            found[-1] += f".{part}"
+        else:
+            found.append(part)
+    return found
+
+
+def hierarchy(nodes: Sequence[Placed]) -> tuple[tuple[GroupView, ...], list[int]]:
+    """The groups, a parent before those in it, and the group of each node (-1: it is in none)."""
+    root = _Group("")
+    folders: dict[tuple[str, ...], _Group] = {(): root}
+    for number, node in enumerate(nodes):
+        _folder(node.path, folders).children.append(number)
+    _simplify(root)
+    _cut(root, nodes)
+    _stack(root, nodes)
+    groups: list[GroupView] = []
+    placed = [-1] * len(nodes)
+    _number(root, -1, groups, placed)
+    return tuple(groups), placed
+
+
+def _folder(path: tuple[str, ...], folders: dict[tuple[str, ...], _Group]) -> _Group:
+    found = folders.get(path)
+    if found is None:
+        found = folders[path] = _Group(path[-1])
+        _folder(path[:-1], folders).children.append(found)
+    return found
+
+
+def _simplify(group: _Group) -> None:
+    """Groups of one group alone become one, and those of one node that node."""
+    for at, child in enumerate(group.children):
+        if isinstance(child, int):
+            continue
+        _simplify(child)
+        (only, *others) = child.children
+        if not others and isinstance(only, int):
+            group.children[at] = only
+        elif not others and isinstance(only, _Group):
+            group.children[at] = _Group(f"{child.name}/{only.name}", only.kind, only.children)
+
+
+def _cut(group: _Group, nodes: Sequence[Placed]) -> None:
+    """Cut groups of too many nodes: into blocks that repeat, and then where the fewest values are needed later."""
+    for child in group.children:
+        if isinstance(child, _Group):
+            _cut(child, nodes)
+    own = [child for child in group.children if isinstance(child, int)]
+    if len(own) <= MOST_CHILDREN:
+        return
+    others = [child for child in group.children if not isinstance(child, int)]
+    made: list[_Group | int] = []
+    begin = 0
+    for start, period, times in repeats(own, nodes):
+        made += _pieces(own[begin:start], nodes)
+        begins = range(start, start + period * times, period)
+        blocks = [_Group(f"block {k + 1}", "block", list(own[at : at + period])) for k, at in enumerate(begins)]
+        made.append(_Group(f"blocks of {period} nodes", "repeat", [*blocks]))
+        begin = start + period * times
+    made += _pieces(own[begin:], nodes)
+    group.children = sorted([*others, *made], key=lambda c: c if isinstance(c, int) else c.first)
+
+
+def _pieces(own: Sequence[int], nodes: Sequence[Placed]) -> list[_Group | int]:
+    if len(own) <= MOST_CHILDREN:
+        return list(own)
+    place = {number: at for at, number in enumerate(own)}
+    change = np.zeros(len(own) + 1, int)  # of how many values are needed later, behind each node
+    for at, number in enumerate(own):
+        for read in nodes[number].reads:
+            if (made := place.get(read)) is not None and made < at:
+                change[made] += 1
+                change[at] -= 1
+    crossing = np.cumsum(change)
+    found: list[_Group | int] = []
+    begin = 0
+    while begin < len(own):
+        end = len(own)
+        if end - begin > MOST_IN_PIECE:
+            window = crossing[begin + FEWEST_IN_PIECE - 1 : min(begin + MOST_IN_PIECE, len(own) - FEWEST_IN_PIECE)]
+            end = begin + FEWEST_IN_PIECE + int(np.argmin(window))
+        found.append(_Group(f"nodes {own[begin] + 1} to {own[end - 1] + 1}", "piece", list(own[begin:end])))
+        begin = end
+    return found
+
+
+def repeats(own: Sequence[int], nodes: Sequence[Placed]) -> list[tuple[int, int, int]]:
+    """Blocks of nodes of the same structure that follow each other in a list of nodes: where in it the first begins,
+    the nodes of each, and how many there are. They do not overlap."""
+    numbers: dict[Hashable, int] = {}
+    near = [(nodes[n].label, tuple(n - r if n - r <= NEAR else 0 for r in nodes[n].reads)) for n in own]
+    labels = np.array([numbers.setdefault(label, len(numbers)) for label in near])
+    found: list[tuple[int, int, int]] = []
+    _find_repeats(labels, 0, found)
+    return sorted(found)
+
+
+def _find_repeats(labels: np.ndarray, offset: int, found: list[tuple[int, int, int]]) -> None:
+    """The repetition that covers most, and those beside it."""
+    best = (0, 0, 0)  # nodes covered, start, period
+    for period in range(LEAST_BLOCK, len(labels) // 2 + 1):
+        start, run = _longest_run(labels[period:] == labels[:-period])
+        covered = (run // period + 1) * period
+        if run >= period and covered > best[0]:
+            best = covered, start, period
+    covered, start, period = best
+    if not covered:
+        return
+    found.append((offset + start, period, covered // period))
+    _find_repeats(labels[:start], offset, found)
+    _find_repeats(labels[start + covered :], offset + start + covered, found)
+
+
+def _longest_run(equal: np.ndarray) -> tuple[int, int]:
+    """Where the longest run of True begins, and its length."""
+    if not equal.any():
+        return 0, 0
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], equal.view(np.int8), [0]))))
+    lengths = edges[1::2] - edges[::2]
+    at = int(np.argmax(lengths))
+    return int(edges[2 * at]), int(lengths[at])
+
+
+def _stack(group: _Group, nodes: Sequence[Placed]) -> None:
+    """Groups of the same structure that follow each other are put into one, which says how many there are."""
+    for child in group.children:
+        if isinstance(child, _Group):
+            _stack(child, nodes)
+    if group.kind == "repeat":
+        return
+    made: list[_Group | int] = []
+    for _, run in groupby(group.children, lambda c: c if isinstance(c, int) else _structure(c, nodes)):
+        same = list(run)
+        blocks = [c for c in same if isinstance(c, _Group)]
+        if len(blocks) > 1:
+            made.append(_Group(f"{blocks[0].name} to {blocks[-1].name}", "repeat", list(same)))
+        else:
+            made += same
+    group.children = made
+
+
+def _structure(group: _Group, nodes: Sequence[Placed]) -> Hashable:
+    """Equal for groups whose nodes compute alike and read each other alike."""
+    own = sorted(group.nodes())
+    place = {number: at for at, number in enumerate(own)}
+    return tuple((nodes[n].label, tuple(place.get(r, -1) for r in nodes[n].reads)) for n in own)
+
+
+def _number(group: _Group, number: int, groups: list[GroupView], placed: list[int]) -> None:
+    for child in group.children:
+        if isinstance(child, int):
+            placed[child] = number
+        else:
+            count = len(child.children) if child.kind == "repeat" else 0
+            groups.append(GroupView(child.name, number, child.kind, count))
+            _number(child, len(groups) - 1, groups, placed)
+
+
+def group_of_kernel(nodes: Sequence[int], placed: Sequence[int], groups: Sequence[GroupView]) -> int:
+    """The innermost group that has most of the nodes of a kernel, the first of which is the one it is named after."""
+    if not nodes:
+        return -1
+    above: dict[int, int] = {}
+    for node in nodes:
+        for group in lineage(placed[node], groups):
+            above[group] = above.get(group, 0) + 1
+    return next((g for g in lineage(placed[nodes[0]], groups) if 2 * above[g] > len(nodes)), -1)
+
+
+def lineage(group: int, groups: Sequence[GroupView]) -> Iterator[int]:
+    """A group and those that it is in, innermost first."""
+    while group >= 0:
+        yield group
+        group = groups[group].parent
