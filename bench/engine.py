@@ -61,7 +61,7 @@ class Engine:
             stdout=subprocess.PIPE,
             stderr=self._log,
             cwd=checkout or ROOT,
-            env=_environment(peers.describe(peer).variables(threads), checkout),
+            env=process_environment(peers.describe(peer).variables(threads), checkout),
             text=True,
             start_new_session=True,
         )
@@ -120,7 +120,7 @@ class Engine:
             os.killpg(self._process.pid, number)
 
 
-def _environment(variables: Mapping[str, str], checkout: Path | None) -> dict[str, str]:
+def process_environment(variables: Mapping[str, str], checkout: Path | None) -> dict[str, str]:
     """This process's variables, without those that would lead another Python astray; modules of another checkout come
     before all others."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH")}

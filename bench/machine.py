@@ -62,12 +62,29 @@ def set_priority(priority: int) -> None:
             continue
 
 
-def memory() -> int:
-    """Bytes that this process holds in memory now; 0 where that is not told."""
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a process holds: all of it that is in memory now, the part of that which is no file's (what processes
+    cannot share, unless one was forked from the other), and the most that was in memory at any time."""
+
+    resident: int = 0
+    private: int = 0
+    peak: int = 0
+
+    def __sub__(self, before: Memory) -> Memory:
+        """What was added; the peak over what was resident before."""
+        return Memory(
+            self.resident - before.resident, self.private - before.private, self.peak - before.resident
+        )
+
+
+def memory() -> Memory:
+    """What this process holds; zeros where that is not told."""
     if not STATUS.exists():
-        return 0
+        return Memory()
     rows = (line.split() for line in STATUS.read_text().splitlines())
-    return next((1024 * int(row[1]) for row in rows if row[0] == "VmRSS:"), 0)
+    found = {row[0]: 1024 * int(row[1]) for row in rows if row and row[0] in ("VmRSS:", "RssAnon:", "VmHWM:")}
+    return Memory(found.get("VmRSS:", 0), found.get("RssAnon:", 0), found.get("VmHWM:", 0))
 
 
 def busy_seconds(text: str, cpus: Collection[int]) -> float:

@@ -97,9 +97,14 @@ def output_file(text: str) -> Path:
 def write(record: Record, path: Path) -> None:
     """Append a line. Results are published: a failure's message keeps the names of files, not their folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    published = replace(record, failure=_FOLDERS.sub("", record.failure))
+    published = replace(record, failure=without_folders(record.failure))
     with path.open("a") as file:
         file.write(json.dumps(asdict(published)) + "\n")
+
+
+def without_folders(message: str) -> str:
+    """A message with the names of files alone."""
+    return _FOLDERS.sub("", message)
 
 
 def read(paths: Iterable[Path]) -> list[Record]:

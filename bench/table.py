@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from bench import compile as compile_time
-from bench import peers, ratios, records
+from bench import footprint, peers, ratios, records
 from bench.compile import Times
+from bench.footprint import Footprint
 from bench.peers import OURS
 from bench.ratios import Row
 from bench.records import Record
 
 ROOT = Path(__file__).parent.parent
 RESULTS, README, PAGE = ROOT / "bench" / "results", ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
-ROOFLINE, COMPILE = "roofline.jsonl", "compile.json"
+ROOFLINE, COMPILE, DEPLOYED = "roofline.jsonl", "compile.json", "deployed.jsonl"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 TITLES = {
     "networks": "Networks",
@@ -33,12 +34,18 @@ SHOWN = 20
 
 def load() -> list[Record]:
     """All results there are."""
-    return records.read(path for path in sorted(RESULTS.glob("*.jsonl")) if path.name != ROOFLINE)
+    others = (ROOFLINE, DEPLOYED)
+    return records.read(path for path in sorted(RESULTS.glob("*.jsonl")) if path.name not in others)
 
 
 def load_compile() -> list[Times]:
     """The times of compilation, if they were measured."""
     return compile_time.read(RESULTS / COMPILE)
+
+
+def load_deployed() -> list[Footprint]:
+    """What deployed models take, if it was measured."""
+    return footprint.read(RESULTS / DEPLOYED)
 
 
 def load_roofline() -> list[dict[str, Any]]:
@@ -157,7 +164,12 @@ def _machine(facts: Mapping[str, Any]) -> str:
     return f"{_count(facts.get('cpus', 1), 'core')} of {facts.get('cpu', 'an unknown CPU')}, {facts.get('system', '')}"
 
 
-def page(found: Sequence[Record], compiled: Sequence[Times], roofs: Sequence[Mapping[str, Any]]) -> str:
+def page(
+    found: Sequence[Record],
+    compiled: Sequence[Times],
+    roofs: Sequence[Mapping[str, Any]],
+    deployed: Sequence[Footprint] = (),
+) -> str:
     """docs/benchmarks.md."""
     parts = ["# Benchmarks", INTRODUCTION]
     rows = ratios.rows(found)
@@ -167,6 +179,11 @@ def page(found: Sequence[Record], compiled: Sequence[Times], roofs: Sequence[Map
             parts += [f"## {title}", *_suite(of_kind, full=kind in ("networks", "operators"))]
     if compiled:
         parts += ["## Compile time", COMPILE_TEXT, compile_time.table(compiled)]
+    if deployed:
+        machines = "; ".join(dict.fromkeys(_machine(row.machine) for row in deployed if row.machine))
+        versions = {_title(row.engine): row.version for row in deployed if row.version}
+        listed = ", ".join(f"{title} {version}" for title, version in versions.items())
+        parts += ["## Deployed models", DEPLOYED_TEXT, footprint.table(deployed), f"{machines}; {listed}."]
     if roofs:
         parts += ["## Percent of the bound", ROOFLINE_TEXT, *map(_roof, roofs)]
     return "\n\n".join(parts) + "\n"
@@ -181,6 +198,13 @@ process."""
 COMPILE_TEXT = """Milliseconds by stage, with nothing cached, after the compiler's imports; `read` is the frontend with
 the file's weights, `llvm` what was waited for after all kernels had been handed to LLVM's threads. `cached` is the time
 to open the compiled model in a new process, with all imports."""
+DEPLOYED_TEXT = """`python -m bench memory MODEL.onnx --beside ENGINES`: each engine with the file that it is deployed
+with (ours a `.tw`, OpenVINO its cached blob beside the model, LiteRT and ExecuTorch what their converters make of the
+PyTorch program), one thread, medians of several processes that take turns. The artefact is what is deployed for the
+model, the runtime the packages that run it, without Python and NumPy. The first answer is counted from the start of the
+process, with Python's own start and the reading of the inputs; loading includes the import of the engine. Memory is
+what was added to the process by loading, and by loading and calls; "private" is the part that is no file's, which other
+processes cannot share."""
 ROOFLINE_TEXT = """What a kernel must do at least, operations at the peak of the fused multiply-adds or bytes at the
 bandwidth of the level of memory that holds them, both metered beside it on the same core, over the time it takes."""
 
@@ -262,4 +286,4 @@ def write() -> None:
     """Both pages, anew."""
     found = load()
     README.write_text(with_table(README.read_text(), found))
-    PAGE.write_text(page(found, load_compile(), load_roofline()))
+    PAGE.write_text(page(found, load_compile(), load_roofline(), load_deployed()))

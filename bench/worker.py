@@ -48,7 +48,7 @@ class Worker:
         first = time.perf_counter()
         for _ in range(SETTLING_CALLS - 1):
             self._engine.run()
-        resident = machine.memory() - before
+        resident = (machine.memory() - before).resident
         results = [np.asarray(array) for array in self._engine.outputs()]
         error = relative_error(results, references)
         return {

@@ -6,11 +6,13 @@ import gc
 import hashlib
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.compiled import graphs_are_compiled_once
 from tests.resumed import Progress
 from tests.sweeps import without_what_is_left_to_the_night
 from tests.zones.turned_on import findings_are_errors, guard_zones
@@ -20,6 +22,7 @@ from tilewright.cost.typical import TypicalSizes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
 from tilewright.ir.outside import REGISTRIES
+from tilewright.ir.process_settings import with_room_for_frames
 from tilewright.ir.text import parse_module, print_module
 from tilewright.schedule.sharing import kernels
 from tilewright.schedule.steps.pace import slow_kernel
@@ -33,6 +36,10 @@ ROOMS_OF_SIZES = ("bench", "cli", "docs", "memory")
 
 ROOMS_OF_PASSES = ("fuzz", "graph", "loops", "machines", "random_models", "schedule", "staging")
 """Rooms whose tests are about what passes and schedules make of programs, which is verified after each of them."""
+
+ROOMS_THAT_USE_MODELS = ("cli", "comparison", "quantization")
+"""Rooms whose tests compile the same few models, probes and taps again and again as a means, and change nothing of the
+compiler: half of their graphs were compiled before."""
 
 SEEDS_BY_NIGHT = 5
 """How many times as many fresh seeds are tried with `--sweeps`."""
@@ -123,6 +130,12 @@ def pytest_configure_node(node: Any) -> None:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """The process ends: pytest would collect all that it holds five times, and Python some times more."""
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Print the seed, also under `-q`, which drops pytest's own header."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
@@ -139,6 +152,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for marker in metafunc.definition.iter_markers("fresh_seeds"):
         first = metafunc.config.stash[SEED]
         metafunc.parametrize("fresh_seed", range(first, first + times * marker.args[0]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Tests that call what `compile` consists of pay as little for frames as `compile` does."""
+    if isinstance(item, pytest.Function):
+        item.obj = with_room_for_frames(item.obj)
 
 
 @pytest.hookimpl(trylast=True)
@@ -221,10 +241,17 @@ def programs_are_verified(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def each_graph_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Graphs are compiled once where tests only use what comes of them."""
+    with graphs_are_compiled_once() if _room(request) in ROOMS_THAT_USE_MODELS else nullcontext():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def drawn_programs_are_verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So are programs that are drawn afresh, anywhere."""
-    if request.node.get_closest_marker("fresh_seeds") is not None:
+    """So are programs that are drawn afresh, anywhere; tests of front ends draw the numbers that models are given."""
+    if request.node.get_closest_marker("fresh_seeds") is not None and _room(request) != "frontends":
         monkeypatch.setattr("tilewright.compiler.is_verified", lambda options: True)
 
 

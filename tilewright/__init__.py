@@ -122,8 +122,8 @@ def __getattr__(name: str) -> Any:
     if home is None:
         from difflib import get_close_matches
 
-        close = get_close_matches(name, _HOMES, 1)
-        said = f"; did you mean '{close[0]}'?" if close and not name.startswith("_") else ""
+        close = [] if name.startswith("_") else get_close_matches(name, _HOMES, 1)  # tools ask for many such names
+        said = f"; did you mean '{close[0]}'?" if close else ""
         raise AttributeError(f"module 'tilewright' has no attribute '{name}'{said}", name=name)
     value = getattr(import_module(home), name)
     globals()[name] = value

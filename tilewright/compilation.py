@@ -17,16 +17,17 @@ from typing import Self
 import numpy as np
 
 from tilewright import link
-from tilewright.accounts.account import Account
+from tilewright.accounts.account import Account, ProgramDecisions
 from tilewright.accounts.reports import program_report
 from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for
 from tilewright.codegen.program import KernelText, Program
-from tilewright.fitting import passes_that_fit, refuse_unknown_sizes
+from tilewright.fitting import Fit, fit, refuse_unknown_sizes
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
+from tilewright.interventions import Dump, KernelOverrides
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import ModelError, Remark, RemarkKind, UnsupportedError, VerifyError
+from tilewright.ir.diag import Loc, ModelError, Remark, RemarkKind, UnsupportedError, VerifyError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import Spec, verify_func
@@ -39,6 +40,7 @@ from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.caches import check_frequent
 from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.effort import EFFORTS
+from tilewright.program.memory.of_call import most_threads
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
 from tilewright.program.memory.places import annotate, arena_of, broken_plan, is_planned
@@ -52,7 +54,7 @@ from tilewright.program.steps import staged_program
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules
-from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.sharing.kernels import KnownKernels, schedule_regions
 from tilewright.schedule.strategy import Strategy
 from tilewright.session import Session
 from tilewright.target.machine import Machine
@@ -74,8 +76,12 @@ class Setting:
     progress: OnProgress | None = None
     edited: EditedSchedules | None = None
     observe: Observe | None = None
+    dump: Dump | None = None
+    overrides: KernelOverrides | None = None
     numbers: Iterator[int] = field(default_factory=count)
     """Of the kernels, which have no name twice."""
+    known: KnownKernels | None = None
+    """Kernels that are scheduled, where programs are compared to find one that takes little memory."""
 
     @classmethod
     def of(
@@ -92,7 +98,8 @@ class Setting:
         """For a machine, whose back end is asked whether it can be compiled for: TargetError, OptionError."""
         back_end = back_end_for(machine, plugins)
         back_end.check(machine, options)
-        return cls(options, machine, back_end, plugins, optional, progress, edited, observe)
+        known = None if options.max_memory is None else KnownKernels()
+        return cls(options, machine, back_end, plugins, optional, progress, edited, observe, known=known)
 
     @classmethod
     def chosen(cls, options: Options, session: Session) -> Self:
@@ -192,6 +199,7 @@ class Compilation:
         self.program: Program | None = None
         """What the code of the last stage is made of; None of parts without code between them."""
         self._texts: dict[str, KernelText] = {}
+        self._fit: Fit | None = None
         self._nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
         self.context.remarks += remarks_of_import(module)
         if is_of_parts(module.main):
@@ -250,6 +258,11 @@ class Compilation:
         return cls(module, setting, output)
 
     @property
+    def decisions(self) -> ProgramDecisions:
+        """What was decided of edges and, with `profile=True`, of loops; of a scheduled program in one piece."""
+        return self._account.decisions(self.module)
+
+    @property
     def remarks(self) -> list[Remark]:
         """What was done and what not, and why, so far."""
         return self.context.remarks
@@ -288,6 +301,8 @@ class Compilation:
     def _observed(self, name: str) -> None:
         if self.setting.observe is not None:
             self.setting.observe(name, self.module)
+        if self.setting.dump is not None:
+            self.setting.dump.stage(name, self.whole(), self.remarks, id(self))
 
     # Stages
 
@@ -332,6 +347,9 @@ class Compilation:
 
     def _lower(self) -> None:
         """All passes of the graph level before fusion. Kernels are told which dims are the same in all calls."""
+        if self.setting.options.max_memory is not None:
+            self._fit = fit(self.setting, partial(_fused, self.module.copy()), Compilation)
+            self.context.direct = self._fit.direct
         if same := same_dims(self.module.main, self.assumed):
             self.module.main.attrs["same_dims"] = same
         self._run_passes(self._passes_before_fusion, 0)
@@ -344,9 +362,11 @@ class Compilation:
         done = len(self._passes_before_fusion)
         fuse, *others = self._passes_of_fusion
         self._run_passes([fuse], done)
-        self.apply(passes_that_fit(self, Compilation))
+        if self._fit is None:
+            self._fit = fit(self.setting, partial(_fused, self.module), Compilation)
+        self.apply(self._fit.passes)
         self._run_passes(others, done + 1)
-        self._account.note_regions(self.module)
+        self._account.note_regions(self.module, self.context.edges)
         self._clock.lap("graph")
 
     def _schedule(self) -> None:
@@ -358,6 +378,7 @@ class Compilation:
             optional=setting.optional, edited=setting.edited, numbers=setting.numbers,
             strict=setting.options.numerics == "strict",
             rounded_rows=bits_of_rows(setting.options, self.module.main.attrs.get("activations")),
+            known=setting.known,
         )  # fmt: skip
         self.module.main.level = LEVEL
         introduce_states(self.module.main)
@@ -414,10 +435,14 @@ class Compilation:
         types = self._account.types(module, self._texts, self.context.outcomes)
         report = program_report(
             module, self._nodes, self._clock.laps, self.remarks, options.numerics, types,
-            counted=options.profile, flops=self._account.flops,
+            counted=options.profile, flops=self._account.flops, decisions=self.decisions,
         )  # fmt: skip
         target = self.setting.back_end.target(self.setting.machine)
-        self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)
+        made = link.make_artifact(module, constants, program, text, target, report)
+        plan = made.static_plan
+        if plan is not None and options.max_memory is not None:
+            plan = replace(plan, most_threads=most_threads(module, options.max_memory))
+        self.artifact = replace(made, states=states, static_plan=plan)
 
     def _link_parts(self, parts: Sequence[Compilation]) -> None:
         """The artefact of a program of parts, whose code for what needs no host is begun."""
@@ -468,9 +493,15 @@ class Compilation:
         """Begin to make the code of a kernel."""
         assert self.output is not None
         self._clock.lap("schedule")
+        if self.setting.overrides is not None:
+            self.setting.overrides.loops(kernel, self.setting.back_end.spec(self.setting.machine))
         if self.setting.target is None:  # nobody else knows what its strategies may do
             verify_func(kernel, self.setting.back_end.spec(self.setting.machine))
         text = self.output.code.kernel(kernel)
+        if self.setting.overrides is not None:
+            text = self.setting.overrides.llvm(kernel, text)
+        if self.setting.dump is not None:
+            self.setting.dump.kernel(kernel, text)
         self._clock.lap("emit")
         self._texts[kernel.name] = self.output.submitted(text)
         self._clock.lap("llvm")
@@ -485,6 +516,13 @@ _STEPS: dict[str, Callable[[Compilation], None]] = {
     "program": Compilation._link,
 }
 STAGES = ("import", *_STEPS)
+
+
+def _fused(module: Module, setting: Setting, direct: frozenset[Loc]) -> Compilation:
+    """A fused program of a module as it is before its passes, or fused; some convolutions are summed directly."""
+    made = Compilation(module.copy(), setting, is_part=True)
+    made.context.direct = direct
+    return made.run("fused")
 
 
 def _stage_of(module: Module, is_part: bool) -> str:

@@ -16,10 +16,11 @@ import numpy as np
 from tilewright import link
 from tilewright.back_end import OnObjects, faults_of_plugins
 from tilewright.compilation import Clock, Compilation, Output, Setting, left_out
+from tilewright.interventions import Dump, KernelOverrides
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, UnsupportedError
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
-from tilewright.ir.process_settings import rarely_collected, short_turns
+from tilewright.ir.process_settings import rarely_collected, short_turns, with_room_for_frames
 from tilewright.ir.types import TensorType
 from tilewright.options import OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
@@ -86,10 +87,11 @@ def check_levels(machines: Sequence[Machine], options: Options) -> None:
     names = [t.name for t in targets]
     if len({t.features for t in targets}) != len(targets) or len(set(names)) != len(names):
         raise OptionError(f"target={options.target!r:.200} is not allowed: two levels are the same")
-    if options.schedule is not None:
-        raise OptionError("schedules are those of one machine: give one target")
+    if options.schedule is not None or options.override or options.dump is not None:
+        raise OptionError("schedules, kernels and stages are those of one machine: give one target")
 
 
+@with_room_for_frames
 def compile_with_fallbacks(
     request: Request,
     session: Session,
@@ -159,7 +161,9 @@ def compile_graphs(
 ) -> Artifact:
     """All programs of an artefact, and their code: those for frequent sizes are variants of the general one."""
     edited = edited_schedules(options)
-    setting = Setting.of(options, machine, plugins, optional=optional, progress=progress, edited=edited)
+    setting = _intervened(
+        Setting.of(options, machine, plugins, optional=optional, progress=progress, edited=edited)
+    )
     with setting.back_end.code(machine, options) as code:
         # distances to what is lent are numbers in the order of this process
         lends = options.share_weights and machine.kind == Target.kind and not _is_swapped(machine)
@@ -169,7 +173,19 @@ def compile_graphs(
         artifact, ends = _compile_programs(graphs, setting, output)
         if edited is not None:
             edited.check_all_used()
+        if setting.overrides is not None:
+            setting.overrides.check_all_used()
         return _with_code(artifact, setting, output, ends)
+
+
+def _intervened(setting: Setting) -> Setting:
+    """With what users watch and replace."""
+    options = setting.options
+    return replace(
+        setting,
+        dump=None if options.dump is None else Dump(Path(options.dump)),
+        overrides=KernelOverrides(tuple(options.override)) if options.override else None,  # type: ignore[arg-type]
+    )
 
 
 def compile_levels(
@@ -277,7 +293,7 @@ def compile_text(
                 hint="give it when the text is made of the model",
             )
     setting = replace(
-        Setting.chosen(options, session), edited=edited_schedules(options), progress=progress,
+        _intervened(Setting.chosen(options, session)), edited=edited_schedules(options), progress=progress,
         optional=OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
     )  # fmt: skip
     with faults_of_plugins(session.loaded_plugins.back_ends), setting.back_end.code(setting.machine, options) as code:
@@ -298,6 +314,8 @@ def compile_text(
         assert artifact is not None
         if setting.edited is not None:
             setting.edited.check_all_used()
+        if setting.overrides is not None:
+            setting.overrides.check_all_used()
         return _with_code(artifact, setting, output, [(code.submitted, weights.total)])
 
 

@@ -68,6 +68,43 @@ class ScheduleFile:
             ) from error
 
 
+@dataclass(frozen=True)
+class KernelFile:
+    """A kernel that takes the place of the compiler's own: its name or number, a text of loops or of LLVM IR, and the
+    name of the file that it comes from."""
+
+    kernel: str
+    text: str
+    name: str
+
+    @property
+    def is_llvm(self) -> bool:
+        """Whether the text is LLVM IR, and not of loops."""
+        return self.name.endswith(".ll")
+
+    @classmethod
+    def all_of(cls, given: object) -> tuple[KernelFile, ...]:
+        """From paths by kernels; OptionError where one cannot be read."""
+        if isinstance(given, tuple) and all(isinstance(file, cls) for file in given):
+            return given
+        if not isinstance(given, Mapping) or not all(
+            isinstance(kernel, str) and isinstance(path, str | os.PathLike) for kernel, path in given.items()
+        ):
+            raise OptionError(f"override={given!r:.80} is not allowed: give paths of files by names of kernels")
+        return tuple(cls._read(kernel, os.fspath(path)) for kernel, path in given.items())
+
+    @classmethod
+    def _read(cls, kernel: str, path: str) -> KernelFile:
+        try:
+            return cls(kernel, Path(path).read_bytes().decode(), path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise OptionError(
+                f"cannot read the kernel '{kernel}' of {path}: {reason}",
+                hint="give loops, or LLVM IR (*.ll), as `tilewright compile --dump` writes them",
+            ) from error
+
+
 FrequentSizes = Mapping[str, int]
 """Sizes of symbolic dims, by name."""
 
@@ -148,8 +185,15 @@ class Options:
         machine.
     max_memory: the bytes that a call may take: inputs, outputs, intermediate results, states, and scratch memory of
         `threads` threads (one where they are not given), all but weights and code. Where the program takes more as it
-        is, chains of layers are computed some rows at a time, as cheaply as the limit allows; results are the same. All
-        sizes must be known. An OptionError tells the least that was found where that is more.
+        is, chains of layers are computed some rows at a time, as cheaply as the limit allows. All sizes must be known.
+        An OptionError tells the least that was found where that is more. A convolution that is computed by rows is the
+        direct sum, and not Winograd's algorithm, which rounds otherwise (numerics="strict" never takes it). The model
+        runs with as many threads as the limit allows at most, also when it is loaded.
+    dump: a folder, to which the program after each pass and stage is written, with the remarks of each, and each kernel
+        as loops and as LLVM IR. The cache is not used then.
+    override: files by names (or numbers) of kernels, which take the place of the compiler's own: loops, or LLVM IR
+        (*.ll), as `dump` writes them. They are checked by the verifier, and for the same arguments; what they compute
+        is up to who writes them.
     """
 
     threads: int | None = None
@@ -169,6 +213,8 @@ class Options:
     capacity: int | None = None
     memory_effort: str = "fast"
     max_memory: int | None = None
+    dump: str | os.PathLike[str] | None = None
+    override: tuple[KernelFile, ...] | Mapping[str, str | os.PathLike[str]] = ()
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -195,6 +241,11 @@ class Options:
                 f"target={self.target!r} is not allowed: give a name, such as 'zen3', or None for this machine"
             )
         object.__setattr__(self, "schedule", ScheduleFile.of(self.schedule))
+        object.__setattr__(self, "override", KernelFile.all_of(self.override))
+        if not isinstance(self.dump, str | os.PathLike | None):
+            raise OptionError(f"dump={self.dump!r:.80} is not allowed: give the path of a folder, or None")
+        if self.dump is not None:  # the cache has no stages
+            object.__setattr__(self, "cache", False)
         object.__setattr__(self, "frequent", _frequent(self.frequent))
         object.__setattr__(self, "states", _states(self.states))
         if self.states and self.integer_only:
@@ -236,6 +287,7 @@ class Options:
         """Text of everything that changes the artefact (threads do not: they are chosen when it is loaded)."""
         profile = ";profile" if self.profile else ""
         schedule = f";schedule={self.schedule.text}" if self.schedule else ""
+        schedule += f";override={self.override!r}" if self.override else ""
         frequent = f";frequent={[sorted(sizes.items()) for sizes in self.frequent]}" if self.frequent else ""
         integers = ";integer_only" if self.integer_only else ""
         states = f";states={self.states!r}" if self.states else ""

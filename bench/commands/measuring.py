@@ -24,7 +24,7 @@ HOME = Path("~/.cache/tilewright-bench").expanduser()
 def add_options(parser: argparse.ArgumentParser, default_peers: str) -> None:
     """Those of every command that measures."""
     parser.add_argument(
-        "--peers", default=default_peers, type=_names, metavar="NAMES",
+        "--peers", default=default_peers, type=engine_names, metavar="NAMES",
         help=f"engines beside ours, of {', '.join(peers.names()[1:])}, or `all` [{default_peers}]",
     )  # fmt: skip
     parser.add_argument(
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser, default_peers: str) -> None:
     )
     add_places(parser)
     parser.add_argument(
-        "--python", action="append", default=[], type=_assignment, metavar="ENGINE=PATH",
+        "--python", action="append", default=[], type=assignment, metavar="ENGINE=PATH",
         help="the Python that has this engine [that of `install`; for ours this one]",
     )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=7, help="turns of each engine [7]")
@@ -124,7 +124,7 @@ def measure_all(cases: Iterable[Case], options: argparse.Namespace) -> list[Reco
     return found
 
 
-def _names(text: str) -> list[str]:
+def engine_names(text: str) -> list[str]:
     names = peers.names() if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in peers.names()]
     if unknown:
@@ -145,7 +145,7 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-def _assignment(text: str) -> tuple[str, str]:
+def assignment(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if not equals or name not in peers.names():
         raise argparse.ArgumentTypeError(

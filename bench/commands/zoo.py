@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.commands import measuring
 from bench.engine import ROOT
-from bench.zoo import NETWORKS, OPERATORS, names_of
+from bench.zoo import NETWORKS, OPERATORS, OTHERS, names_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,11 +28,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     folder = options.home / ("zoo-symbolic" if options.symbolic else "zoo")
     names = names_of(options.models or ["networks", "operators"])
-    unknown = [name for name in names if name not in (*NETWORKS, *OPERATORS)]
-    if unknown:
-        raise ValueError(
-            f"no such model: {', '.join(unknown)}; there are {', '.join((*NETWORKS, *OPERATORS))}"
-        )
+    known = (*NETWORKS, *OPERATORS, *OTHERS)
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"no such model: {', '.join(unknown)}; there are {', '.join(known)}")
     missing = [name for name in names if options.again or not (folder / f"{name}.npz").exists()]
     python = options.python or measuring.environment(options.home, "torch") / "bin" / "python"
     if missing and not python.exists():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,13 +28,15 @@ class Peer:
     """What is to be known of an engine without importing it.
 
     `environment` names the virtual environment (engines may share one), `packages` is what pip installs there, and
-    `variables` are environment variables for a process with a number of threads.
+    `variables` are environment variables for a process with a number of threads. `runtime` are the folders of packages
+    that run a deployed model, without NumPy: `PACKAGE` or `PACKAGE/FOLDER`.
     """
 
     title: str
     environment: str
     packages: tuple[str, ...]
     variables: Callable[[int], Mapping[str, str]] = _no_variables
+    runtime: tuple[str, ...] = ()
 
 
 class Adapter(Protocol):
@@ -52,6 +54,14 @@ class Adapter(Protocol):
         """The outputs of the last inference, in the order of the model."""
 
     def version(self) -> str: ...
+
+
+@runtime_checkable
+class Deployer(Protocol):
+    """An adapter whose engine does not run the model's own file where it is deployed."""
+
+    def files(self, model: Path, inputs: Mapping[str, np.ndarray], threads: int) -> Sequence[Path]:
+        """What is deployed, made anew or found in the cache: first the file that `load` takes in the model's place."""
 
 
 def openmp_variables(threads: int) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.peers import Peer
 
-PEER = Peer("ONNX Runtime", "onnx", ("onnxruntime", "numpy"))
+PEER = Peer("ONNX Runtime", "onnx", ("onnxruntime", "numpy"), runtime=("onnxruntime",))
 
 
 class Adapter:

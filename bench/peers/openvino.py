@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,12 +10,18 @@ import numpy as np
 
 from bench.peers import Peer
 
-PEER = Peer("OpenVINO", "onnx", ("openvino", "numpy"))
+PEER = Peer("OpenVINO", "onnx", ("openvino", "numpy"), runtime=("openvino",))
 
 
 class Adapter:
     def __init__(self, cache: Path) -> None:
         self._cache = cache / "openvino"
+
+    def files(self, model: Path, inputs: Mapping[str, np.ndarray], threads: int) -> Sequence[Path]:
+        """The model, and the blob that loading it once leaves in the cache: later processes read that alone."""
+        shutil.rmtree(self._cache, ignore_errors=True)
+        self.load(model, inputs, threads)
+        return [model, *sorted(self._cache.glob("*.blob"))]
 
     def load(self, model: Path, inputs: Mapping[str, np.ndarray], threads: int) -> None:
         import openvino

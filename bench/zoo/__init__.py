@@ -15,6 +15,8 @@ OPERATORS = (
     "conv1x1_64_256_56", "conv1x1_256_64_56", "conv3x3_128_128_s2_56", "conv3x3_128_128_28", "conv1x1_512_128_28",
     "conv1x1_256_512_s2_56", "conv3x3_256_256_14", "conv1x1_1024_256_14", "conv3x3_512_512_7", "conv1x1_2048_512_7",
 )  # fmt: skip
+OTHERS = ("smollm2_decode",)
+"""Networks that `python -m bench memory --beside` is run on, beside some of the others."""
 GROUPS = {"networks": NETWORKS, "operators": OPERATORS}
 
 

@@ -198,10 +198,28 @@ class SmallLlama(nn.Module):
         return (self.head(self.norm(x)), *present)
 
 
-def llama_small_decode() -> Blueprint:
-    model = SmallLlama()
+class SmolLm2(SmallLlama):
+    """The sizes of SmolLM2-135M (Hugging Face, 2024), whose head is its table of tokens."""
+
+    layers, heads, kv_heads, width, inner, vocabulary = 30, 9, 3, 576, 1536, 49152
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head.weight = self.tokens.weight
+        nn.init.normal_(self.tokens.weight, std=0.02)
+
+
+def _llama_decoder(model: SmallLlama) -> Blueprint:
     each = model.width // model.heads
     return _decoder(model, model.layers, model.vocabulary, (1, model.kv_heads, PAST, each))
+
+
+def llama_small_decode() -> Blueprint:
+    return _llama_decoder(SmallLlama())
+
+
+def smollm2_decode() -> Blueprint:
+    return _llama_decoder(SmolLm2())
 
 
 class TwoLstms(nn.Module):
@@ -224,5 +242,6 @@ MODELS: dict[str, Callable[[], Blueprint]] = {
     "gpt2_prefill128": gpt2_prefill,
     "gpt2_decode_past128": gpt2_decode,
     "llama_small_decode": llama_small_decode,
+    "smollm2_decode": smollm2_decode,
     "lstm2_h512_s64": lstm2,
 }

@@ -24,6 +24,7 @@ KNOWING = {"target", "cost", "codegen", "asm"}
 READ_ELSEWHERE = {
     "back_end.py": {"arch": "what machines may be timed"},
     "cli/commands/info.py": dict.fromkeys(("caches", "vector_bits", "vector_registers"), "is printed"),
+    "cli/commands/explain.py": {"arch": "what machines may be timed"},
     "loops/storage/nontemporal.py": {"LINE_BYTES": "which stores may go past the caches"},
     "profiling/machine.py": dict.fromkeys(("arch", "caches"), "what is measured"),
     "profiling/meters.py": dict.fromkeys(("caches", "f32_lanes", "vector_bits"), "what is measured"),

@@ -32,14 +32,15 @@ ROOMS: dict[str, set[str]] = {
     "program": {"ir", "loops", "ops", "passes", "runtime"},
     "codegen": {"ir", "loops", "ops", "program", "runtime", "target"},
     "asm": {"ir", "target"},
-    "accounts": {"codegen", "graph", "ir", "loops", "ops", "program", "runtime", "target"},
+    "accounts": {"codegen", "cost", "graph", "ir", "loops", "ops", "program", "runtime", "target"},
     "runtime": set(),
     "options": {"frontends", "runtime"},
     "plugins": {"frontends", "ir"},
     "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {
-    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting", "link",
+    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting",
+    "interventions", "link",
     "quantization", "requested", "stages", "tilewright",
 }  # fmt: skip
 ROOMS |= {
@@ -47,12 +48,13 @@ ROOMS |= {
     "link": ALL,
     "requested": {"frontends", "ir", "ops", "options", "runtime", "session"},
     "compilation": ALL,
-    "fitting": {"compilation", "graph", "ir", "passes", "program", "runtime"},
+    "interventions": {"codegen", "ir", "loops", "options", "runtime"},
+    "fitting": {"compilation", "cost", "graph", "ir", "passes", "program", "runtime"},
     "compiler": ALL,
     "stages": ALL,
     "checks": {
-        "compilation", "compiler", "cost", "graph", "ir", "loops", "ops", "options", "program", "requested", "runtime",
-        "schedule", "session", "target",
+        "accounts", "compilation", "compiler", "cost", "graph", "ir", "loops", "ops", "options", "program", "requested",
+        "runtime", "schedule", "session", "target",
     },
     "api": {"compiler", "frontends", "options", "runtime", "session"},
     "onnxruntime": {"api", "ir", "runtime"},

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 from weakref import ref
 
 import pytest
@@ -19,8 +22,11 @@ from tilewright.ir.process_settings import (
     rare_collections,
     rarely_collected,
     short_turns,
+    with_room_for_frames,
 )
 from tilewright.options import Progress
+
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -175,3 +181,43 @@ def test_compilations_take_short_turns(interval: float) -> None:
     )
     assert seen == {TURN}
     assert sys.getswitchinterval() == interval
+
+
+def _nothing() -> None:
+    pass
+
+
+def _faults_at(depth: int, calls: int = 50) -> int:
+    """Pages that the system gave for some calls of a function, so many calls deep."""
+    if depth:
+        return _faults_at(depth - 1)
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    for _ in range(calls):
+        _nothing()
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+def _most_faults() -> int:
+    return max(map(_faults_at, range(200)))
+
+
+def test_frames_get_their_memory_once() -> None:
+    if _in_a_thread(_most_faults) < 50:
+        pytest.skip("this Python takes no memory for a call, wherever it is")
+    assert _in_a_thread(with_room_for_frames(_most_faults)) < 50
+
+
+def test_so_do_those_of_a_compilation() -> None:
+    found: list[int] = []
+
+    def look(progress: Progress) -> None:
+        found.append(_most_faults())
+
+    _in_a_thread(lambda: compile_model(mlp().SerializeToString(), cache=False, progress=look))
+    assert found and max(found) < 50
+
+
+def _in_a_thread(function: Callable[[], T]) -> T:
+    """The result of a function in a thread of its own, whose frames begin a chunk of memory."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()

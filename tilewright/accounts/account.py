@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
+from tilewright.accounts.anatomy import RepeatedBlock, places_of, repeated_blocks, title_of
 from tilewright.accounts.kernels import kernel_records, products_of_kernels, products_of_program
 from tilewright.accounts.layers import SourceLayer, layer_records, layers_of_regions, source_layers
+from tilewright.accounts.loops import first_steps, loop_records
 from tilewright.accounts.work import flops_of_region
 from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Module, Op
 from tilewright.ir.diag import Loc
-from tilewright.ir.notes import Outcome
+from tilewright.ir.notes import EdgeNote, Outcome
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym
-from tilewright.runtime.report.records import ProductCount, TypesOfKernel, TypesOfLayer
+from tilewright.runtime.report.records import (
+    BlockRecord,
+    EdgeRecord,
+    LoopRecord,
+    ProductCount,
+    ScheduleRecord,
+    TypesOfKernel,
+    TypesOfLayer,
+)
 from tilewright.target.machine import Machine
 
 
@@ -27,6 +38,36 @@ class TypesOfProgram:
     layers: tuple[TypesOfLayer, ...] = ()
 
 
+@dataclass(frozen=True)
+class ProgramDecisions:
+    """Which blocks repeat, why values go through memory or not, and why loops are run as they are."""
+
+    blocks: tuple[BlockRecord, ...] = ()
+    edges: tuple[EdgeRecord, ...] = ()
+    loops: tuple[LoopRecord, ...] = ()
+    schedules: tuple[ScheduleRecord, ...] = ()
+
+
+class _Copies:
+    """What is kept of a block that repeats: passes change the graph."""
+
+    def __init__(self, block: RepeatedBlock) -> None:
+        self._title, self._variants, self._operators = title_of(block), block.variants, len(block.copies[-1])
+        self._places = [places_of(copy) for copy in block.copies]
+
+    def record(self, module: Module) -> BlockRecord:
+        """With the kernels of each copy: those whose main nodes are in it."""
+        calls = enumerate(op.loc.sources[0] for op in module.main.body.ops if op.name == "call")
+        found: list[list[int]] = [[] for _ in self._places]
+        for number, place in calls:
+            for copy, places in zip(found, self._places, strict=True):
+                if place in places:
+                    copy.append(number)
+                    break
+        kernels = tuple(map(tuple, found))
+        return BlockRecord(self._title, len(self._places), self._variants, self._operators, kernels)
+
+
 class Account:
     """How a program is computed. Made of the graph as the model says it, and told of the later stages; a compilation
     never fails because of it."""
@@ -35,16 +76,26 @@ class Account:
         """With `counted` operations are counted, too."""
         self._machine = machine
         self._optional = optional
+        nothing: list[_Copies] = []
+        self._blocks = optional.attempt(
+            _NAME, lambda: [*map(_Copies, repeated_blocks(module.main.body))], lambda: nothing
+        )
         self._layers: dict[Loc, SourceLayer] = optional.attempt(_NAME, lambda: source_layers(module), dict)
         self._regions: list[tuple[Loc, ...]] = []
         self._kernels: list[str] = []
         self._counted = counted
+        self._edges: Sequence[EdgeNote] = ()
+        self._numbers: dict[Op, int] = {}
+        self._kernels_of: list[tuple[str, ...]] = []
         self._flops_of_regions: list[Sym | None] = []
         self.flops: dict[Op, Sym] = {}
         """Operations on floats of calls, where what they compute says it."""
 
-    def note_regions(self, module: Module) -> None:
-        """Of which layers each region is; to be called before these become kernels."""
+    def note_regions(self, module: Module, edges: Sequence[EdgeNote] = ()) -> None:
+        """Of which layers each region is, and what fusion said of `edges`; to be called before regions become
+        kernels."""
+        self._edges = edges
+        self._numbers = {op: n for n, op in enumerate(op for op in module.main.body.ops if op.name == "fused")}
         self._regions = self._optional.attempt(_NAME, lambda: layers_of_regions(module), list)
         if self._counted:
             fused = [op for op in module.main.body.ops if op.name == "fused"]
@@ -56,6 +107,8 @@ class Account:
         self._regions = [layers for layers, n in zip(self._regions, calls, strict=False) for _ in range(n)]
         made = [op for op in module.main.body.ops if op.name == "call"]
         self._kernels = [op.attrs["kernel"] for op in made]
+        names = iter(self._kernels)
+        self._kernels_of = [tuple(islice(names, n)) for n in calls]
         flops = (f if n == 1 else None for f, n in zip(self._flops_of_regions, calls, strict=False) for _ in range(n))
         self.flops = {call: f for call, f in zip(made, flops, strict=False) if f is not None}
 
@@ -72,6 +125,27 @@ class Account:
             kernel_records(module, products),
             layer_records(self._layers, self._regions, self._kernels, products, outcomes),
         )
+
+    def decisions(self, module: Module) -> ProgramDecisions:
+        """What was decided of edges, and with counting of the loops of each kernel."""
+        kernels = [f for f in module.funcs.values() if f.level == "loops"] if self._counted else []
+        return self._optional.attempt(
+            _NAME,
+            lambda: ProgramDecisions(
+                tuple(block.record(module) for block in self._blocks),
+                tuple(map(self._edge, self._edges)),
+                tuple(record for f in kernels for record in loop_records(f, self._machine)),
+                tuple(ScheduleRecord(f.name, first_steps(f)) for f in kernels),
+            ),
+            ProgramDecisions,
+        )
+
+    def _edge(self, note: EdgeNote) -> EdgeRecord:
+        source, target = (self._kernels_of[self._numbers[op]] if op in self._numbers else () for op in note.ends)
+        return EdgeRecord(
+            note.producer, note.consumer, note.value, note.type, note.is_fused, note.reason, note.suggestion,
+            note.others, note.cycles, source[-1] if source else "", target[0] if target else "",
+        )  # fmt: skip
 
 
 _NAME = "account"

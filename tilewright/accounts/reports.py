@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from tilewright.accounts.account import TypesOfProgram
+from tilewright.accounts.account import ProgramDecisions, TypesOfProgram
 from tilewright.ir.core import Module, Op, Value, substitute
 from tilewright.ir.diag import Loc, Remark
 from tilewright.ir.sym import Sym, sym
@@ -15,6 +15,7 @@ from tilewright.program.memory.places import UNSHARED, arena_of
 from tilewright.program.memory.views import bytes_of
 from tilewright.program.states import GROWING, states_of
 from tilewright.runtime.report.records import (
+    BlockRecord,
     CallRecord,
     IntegerMeaning,
     ProductCount,
@@ -42,6 +43,7 @@ def program_report(
     *,
     counted: bool,
     flops: Mapping[Op, Sym],
+    decisions: ProgramDecisions,
 ) -> ProgramReport:
     """What a compilation tells of a program: kernels, bytes, times by stages, types, and why things were not done; with
     `counted` also what each call counts, of which the `flops` of some are known."""
@@ -63,6 +65,10 @@ def program_report(
         types=types.kernels,
         layers=types.layers,
         integers=tuple(IntegerMeaning(*row) for row in module.main.attrs.get("integers", ())),
+        blocks=decisions.blocks,
+        edges=decisions.edges,
+        loops=decisions.loops,
+        schedules=decisions.schedules,
         remarks=tuple(remarks),
     )
 
@@ -143,8 +149,23 @@ def report_of_parts(reports: Sequence[ProgramReport], nodes: int, numerics: str)
         types=tuple(kernel for r in reports for kernel in r.types),
         layers=tuple(layer for r in reports for layer in r.layers),
         integers=tuple(meaning for r in reports for meaning in r.integers),
+        blocks=_blocks_of_parts(reports),
+        edges=tuple(edge for r in reports for edge in r.edges),
+        loops=tuple(loop for r in reports for loop in r.loops),
+        schedules=tuple(schedule for r in reports for schedule in r.schedules),
         remarks=tuple(remark for r in reports for remark in r.remarks),
     )
+
+
+def _blocks_of_parts(reports: Sequence[ProgramReport]) -> tuple[BlockRecord, ...]:
+    """With the positions of kernels among the calls of all parts."""
+    found, before = [], 0
+    for report in reports:
+        for block in report.blocks:
+            kernels = tuple(tuple(before + number for number in copy) for copy in block.kernels)
+            found.append(replace(block, kernels=kernels))
+        before += len(report.calls)
+    return tuple(found)
 
 
 def _sums(products: Iterable[ProductCount]) -> tuple[ProductCount, ...]:

@@ -52,6 +52,11 @@ def kernel_cycles(work: KernelWork, target: Target, threads: int) -> float:
     return cycles if cycles < fork_cycles(target) else cycles / threads
 
 
+def round_trip_cycles(size: float, target: Target) -> float:
+    """Cycles of a core that writes so many bytes and reads them again: what it costs that two kernels are not one."""
+    return 2 * read_cycles(size, source_of(size, target), target)
+
+
 SLOW = 0.1
 """Share of what the machine could do below which a kernel is named."""
 

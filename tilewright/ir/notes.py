@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from tilewright.ir.core import Op
 from tilewright.ir.diag import UNKNOWN, Loc, Remark
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 
@@ -40,6 +43,34 @@ class Outcome:
         return Remark(self.stage, self.subject, self.reason, "applied" if self.is_applied else "missed")
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeNote:
+    """Whether the value that one operator gives to another stays within a kernel (`is_fused`), and why.
+
+    `producer` and `consumer` are the operators in words. Of values that go through memory, `suggestion` says what would
+    change that, `others` are the other readers, and `cycles` what storing and reading takes one core, for usual sizes.
+    `made` has, at the end, the op for the `region` that computes the value, and for that of the `reader`.
+    """
+
+    producer: str
+    consumer: str
+    value: str
+    type: str
+    is_fused: bool
+    reason: str
+    suggestion: str = ""
+    others: tuple[str, ...] = ()
+    cycles: float | None = None
+    region: Any = None
+    reader: Any = None
+    made: Mapping[Any, Op] = field(default_factory=dict)
+
+    @property
+    def ends(self) -> tuple[Op | None, Op | None]:
+        """The op of the kernel-to-be that computes the value, and that of the one that reads it."""
+        return self.made.get(self.region), self.made.get(self.reader)
+
+
 @dataclass
 class RewriteNotes:
     """Remarks and outcomes so far, and which steps are optional."""
@@ -47,6 +78,7 @@ class RewriteNotes:
     remarks: list[Remark] = field(default_factory=list, kw_only=True)
     optional: OptionalSteps = field(default=CHECKED, kw_only=True)
     outcomes: list[Outcome] = field(default_factory=list, kw_only=True)
+    edges: list[EdgeNote] = field(default_factory=list, kw_only=True)
 
     def remark(self, stage: str, subject: str, message: str, applied: bool = False) -> None:
         """Note what was (`applied`) or was not done to `subject`, and why."""

@@ -1,20 +1,25 @@
-"""Settings of Python that are one for the process, and other ones while a program is compiled."""
+"""Settings of Python that are one for the process or a thread, and other ones while a program is compiled."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 YOUNG_OBJECTS = 2_000_000
 """Objects made and not freed between two collections of the youngest."""
 TURN = 0.0005
 """Seconds after which a thread that computes in Python lets another one that waits have a turn."""
+
+FRAME_SLOTS = 1 << 16
+"""Words that a frame says it may need, so that it and those of its callees get 1 MiB, of which it takes half."""
 
 
 class _Setting(Generic[T]):
@@ -109,3 +114,21 @@ def short_turns() -> AbstractContextManager[None]:
     time, as long as the thread that makes schedules computes: four kernels took a thread 20 ms of 45.
     """
     return _TURNS.changed()
+
+
+def with_room_for_frames(function: Callable[P, T]) -> Callable[P, T]:
+    """`function`, with memory in one piece for the frames of some 2,000 calls in each other.
+
+    CPython (3.11 to 3.14 at least) keeps the frames of a thread in chunks of 16 KiB, and gives a chunk back with the
+    last frame in it. So a loop that happens to call functions where a chunk ends takes memory from the system, and
+    gives it back, in each iteration: 7 us for a call in place of 0.03, a sixth of some compilations. A chunk is larger
+    for a frame that says it needs more; that memory is not touched.
+    """
+
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    if sys.implementation.name == "cpython":
+        call.__code__ = call.__code__.replace(co_stacksize=FRAME_SLOTS)
+    return functools.wraps(function)(call)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from tilewright.ir.core import Func, Op, Value
@@ -72,9 +73,14 @@ def find_op(reference: str, func: Func) -> Op:
 def _label(buffer: Value) -> str:
     """The name of a buffer, as far as text allows it."""
     name = buffer.name
-    if not (name.isidentifier() and name.isascii()):
-        name = _NOT_IN_LABELS.sub("_", name).strip("_")
-        name = f"n{name}" if name[:1].isdigit() else name
+    return name if name.isidentifier() and name.isascii() else _spelled(name)
+
+
+@lru_cache(maxsize=256)
+def _spelled(name: str) -> str:
+    """A name, which may be long and is asked for often, without what no label has."""
+    name = _NOT_IN_LABELS.sub("_", name).strip("_")
+    name = f"n{name}" if name[:1].isdigit() else name
     return name or "buffer"
 
 

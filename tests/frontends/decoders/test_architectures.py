@@ -21,7 +21,7 @@ from tilewright.options import Options
 from tilewright.target.named import parse_target
 
 CASES = cases()
-PIECES = (4, 1, 1, 3, 1, 1)
+PIECES = (4, 1, 1, 5)
 
 
 def stepped(module: Module, pieces: tuple[int, ...]) -> np.ndarray:

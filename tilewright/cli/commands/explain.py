@@ -11,14 +11,21 @@ import click
 from rich.markup import escape
 from rich.tree import Tree
 
+from tilewright.accounts.explanation import explain_calls, explanations
 from tilewright.cli.artifacts import open_artifact
+from tilewright.cli.explained import kernel_tree, missed_tree
 from tilewright.cli.layers import certificate_beside, layer_trees
-from tilewright.cli.models import compile_fields, compile_options, model_argument
+from tilewright.cli.models import compile_fields, compile_options, is_artefact, model_argument
 from tilewright.cli.output import console as output_console
 from tilewright.cli.output import json_option, print_json
+from tilewright.options import Options
 from tilewright.runtime.artifact import sizes_text
 from tilewright.runtime.errors import Remark
 from tilewright.runtime.report.records import IntegerMeaning
+from tilewright.runtime.storage.records import plain
+from tilewright.session import Session
+from tilewright.target.hardware import measured_hertz
+from tilewright.target.target import Target
 
 HELP = """Say in which types the layers of MODEL (of a known format, or compiled) are computed, what was not done to it,
 and why, grouped by stage and reason.
@@ -28,10 +35,17 @@ Types of layers are those of products, such as `u8 x i8 in i32 by vpdpbusd`: wha
 up in, and the instruction. A model that `tilewright quantize` made also says what each layer costs and gains, by its
 certificate. Single layers are listed where some are quantised, and with --all.
 
+With WHAT, the name of a node, of a module (a path such as encoder/layer.0), or of a kernel (k3), it answers why that is
+computed as it is: of every value between operators why it goes through memory or does not, what that costs and what
+would change it, of every loop why it is or is not shared by threads and in vectors, and which algorithm, types, tiles
+and layouts there are.
+
 \b
 Examples:
   tilewright explain model.onnx
   tilewright explain model.tw --all
+  tilewright explain model.onnx k3
+  tilewright explain model.onnx /layer1/layer1.0/conv2/Conv
 """
 
 SHOWN = ("failed", "warning", "missed")
@@ -40,16 +54,27 @@ _PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: 
 
 @click.command("explain", help=HELP, short_help="Say how layers are computed, what was not done, and why.")
 @model_argument
+@click.argument("what", required=False)
 @click.option("--all", "everything", is_flag=True, help="Also what was done, and every layer.")
 @json_option
 @compile_options
-def command(model: Path, everything: bool, as_json: bool, **options: Any) -> None:
-    artifact = open_artifact(model, **compile_fields(**options))
+def command(model: Path, what: str | None, everything: bool, as_json: bool, **options: Any) -> None:
+    fields = compile_fields(**options)
+    timed = not is_artefact(model) and what is not None and _can_be_timed(fields)
+    artifact = open_artifact(model, **({"profile": True} if timed else {}), **fields)
     report = artifact.summary()
-    if as_json:
-        print_json(report.as_dict())
-        return
     console = output_console()
+    if what is not None:
+        found = explain_calls(report, what)
+        if as_json:
+            print_json({"kernels": [plain(each) for each in found]})
+            return
+        for each in found:
+            console.print(kernel_tree(each, measured_hertz()))
+        return
+    if as_json:
+        print_json({**report.as_dict(), "explanations": [plain(each) for each in explanations(report)]})
+        return
     console.print(f"{report.nodes} operators in {report.kernels} kernels")
     for variant in report.variants:
         console.print(f"{variant.kernels} kernels of a variant for {sizes_text(variant.sizes)}", markup=False)
@@ -66,8 +91,16 @@ def command(model: Path, everything: bool, as_json: bool, **options: Any) -> Non
         console.print(line, markup=False)
     for tree in layer_trees(report, certificate_beside(model, artifact), everything):
         console.print(tree)
+    if (costly := missed_tree(report, measured_hertz())) is not None:
+        console.print(costly)
     for tree in trees(report.remarks, everything):
         console.print(tree)
+
+
+def _can_be_timed(fields: Mapping[str, Any]) -> bool:
+    """Whether the code can have timers, with which reports tell of loops."""
+    machine = Session().machine(Options.of(None, target=fields["target"]))
+    return isinstance(machine, Target) and machine.arch == "x86_64"
 
 
 def integers(tensors: Iterable[IntegerMeaning]) -> list[str]:

@@ -25,7 +25,14 @@ from tilewright.cli.models import (
 from tilewright.cli.output import console as output_console
 from tilewright.cli.output import json_option, print_json
 from tilewright.cli.progress import working
-from tilewright.profiling.records import KernelProfile, LayerProfile, MachineRates, ModelProfile, Scaling
+from tilewright.profiling.records import (
+    BlockProfile,
+    KernelProfile,
+    LayerProfile,
+    MachineRates,
+    ModelProfile,
+    Scaling,
+)
 from tilewright.profiling.run import layer_profiles, profile
 from tilewright.profiling.scaling import speedup
 from tilewright.profiling.trace import trace_events
@@ -106,6 +113,8 @@ def command(
     layers = found.layers if depth is None else grouped(found, depth)
     if len(layers) > 1:
         console.print(layer_table(layers, None if everything else MOST_SHOWN))
+    for block in found.blocks:
+        console.print(block_line(block), markup=False)
     if found.scaling is not None:
         for line in scaling_lines(found.scaling):
             console.print(line, markup=False)
@@ -179,6 +188,13 @@ def layer_table(layers: Sequence[LayerProfile], most: int | None) -> Table:
     for layer in shown:
         made.add_row(escape(short_name(layer.path) or "(the model itself)"), str(len(layer.kernels)), *_numbers(layer))
     return made
+
+
+def block_line(block: BlockProfile) -> str:
+    """Such as `12 x encoder/layer.*: 7.900 ms each, 94.8 % of the time`."""
+    times = sorted(block.median_ms)
+    each = f"{times[0]:.3f} to {times[-1]:.3f} ms each" if times[-1] > 1.1 * times[0] else f"{times[0]:.3f} ms each"
+    return f"{block.copies} x {short_name(block.block)}: {each}, {100 * block.share:.1f} % of the time"
 
 
 def grouped(found: ModelProfile, depth: int) -> tuple[LayerProfile, ...]:

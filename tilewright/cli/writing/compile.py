@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tilewright.cli.models import (
     compile_options,
     force_option,
     need_source,
+    unique,
 )
 from tilewright.cli.output import SafeConsole, json_option, print_json
 from tilewright.cli.writing.fleets import compile_to_folder, is_fleet
@@ -34,6 +36,8 @@ HELP = """Compile a MODEL into one file that loads in milliseconds, or several i
 
 \b
 Examples:
+  tilewright compile model.onnx --dump stages
+  tilewright compile model.onnx --override k3=stages/kernels/k3_matmul.loops
   tilewright compile model.onnx
   tilewright compile model.onnx -o server.tw --target neoverse-n1
   tilewright compile model.onnx --shape image=1,3,224,224
@@ -79,6 +83,10 @@ LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
     "--of", "source", type=click.Path(path_type=Path), metavar="MODEL",
     help="The model that a text of a stage was made of, for the elements of its constants.",
 )
+@click.option("--dump", type=click.Path(path_type=Path), metavar="DIR",
+              help="Write the program after each pass and stage, with remarks, and each kernel as loops and LLVM IR.")
+@click.option("--override", "overrides", multiple=True, metavar="KERNEL=FILE",
+              help="Take a kernel (k3, or its name) from FILE: loops, or LLVM IR (*.ll), as --dump writes them.")
 @click.option("--profile", "timed", is_flag=True, help="Add what `tilewright profile` needs to time kernels (x86-64).")
 @click.option("--report", "full", is_flag=True, help="Print all that was compiled, kernel by kernel.")
 @json_option
@@ -87,10 +95,9 @@ LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
 @caches_option
 @compile_options
 def command(
-    models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, timed: bool, as_json: bool,
-    force: bool,
-    weights: str | None, max_drop: float | None, text: Path | None, caches: str | None, jobs: int | None, prune: bool,
-    multi: str | None, **options: Any,
+    models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, timed: bool, dump: Path | None,
+    overrides: Sequence[str], as_json: bool, force: bool, weights: str | None, max_drop: float | None,
+    text: Path | None, caches: str | None, jobs: int | None, prune: bool, multi: str | None, **options: Any,
 ) -> None:  # fmt: skip
     for path in models:
         need_source(path, "compile")
@@ -101,8 +108,10 @@ def command(
             raise click.UsageError("--multi says for which targets code is made: leave --target out")
         options["target"] = multi
     fields = compile_fields(**options) | ({"profile": True} if timed else {})
+    fields |= {"dump": dump} if dump is not None else {}
+    fields |= {"override": unique("--override", map(_override, overrides))} if overrides else {}
     if is_fleet(models, given):
-        single = {**asked, "of": source, "report": full or None}
+        single = {**asked, "of": source, "report": full or None, "dump": dump, "override": overrides or None}
         if wrong := next((name for name, value in single.items() if value is not None), None):
             raise click.UsageError(f"--{wrong.replace('_', '-')} is for one model, which becomes one file")
         compile_to_folder(models, given, fields, jobs=jobs, prune=prune, force=force, as_json=as_json)
@@ -139,6 +148,14 @@ def command(
 
 _AS_JUDGED = ("cache", "numerics", "activations")
 """Options of the model that is judged, which runs on this machine."""
+
+
+def _override(text: str) -> tuple[str, Path]:
+    """Kernel and file of `k3=FILE`."""
+    kernel, equals, path = text.partition("=")
+    if not kernel or not equals or not path:
+        raise click.UsageError(f"--override {text}: write KERNEL=FILE, such as k3=kernels/k3_matmul.loops")
+    return kernel, Path(path)
 
 
 def _as_asked(model: Path, options: dict[str, Any], fields: dict[str, Any]) -> Artifact:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from tilewright.cost.typical import typical_sizes
 from tilewright.graph.fusion.classify import OpClass, is_needed_whole, is_operator
+from tilewright.graph.fusion.edges import edge_notes
 from tilewright.graph.fusion.positions import separate_conditions
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import is_widened_later
@@ -24,6 +25,7 @@ from tilewright.graph.match import type_of
 from tilewright.graph.quantised.weight_only import separate_weights
 from tilewright.ir.core import Block, Module, Op, Value, replace_in_block
 from tilewright.ir.diag import failure
+from tilewright.ir.notes import EdgeNote
 from tilewright.ir.optional_steps import Part
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import sym
@@ -49,12 +51,15 @@ class Fuse:
         fusion.merge_pairs()
         fusion.merge_groups()
         fusion.leave_apart()
+        fusion.tell_edges()
         fusion.rebuild()
 
     def run_plainly(self, module: Module, ctx: PassContext) -> None:
         """Each operator becomes a region of its own."""
         separate_weights(module)
-        _Fusion(module, ctx, self.strategies, 1).rebuild()
+        fusion = _Fusion(module, ctx, self.strategies, 1)
+        fusion.tell_edges()
+        fusion.rebuild()
 
 
 class _Fusion:
@@ -81,6 +86,8 @@ class _Fusion:
         )
         self.of = self.facts.regions
         self.unclaimed: set[Op] = set()  # by failing strategies alone
+        self.refused: dict[tuple[Value, Op], str] = {}  # why values are not read within a kernel
+        self.made: dict[Region, Op] = {}
         for op in self.body.ops:
             is_copied = op in conditions or (self.facts.info(op).is_source and not is_needed_whole(op))
             if is_operator(op) and not is_copied:
@@ -158,6 +165,7 @@ class _Fusion:
         found = self._answer(join)
         if isinstance(found, NoMatch):
             self.ctx.remark("fuse", f"{join.producer} into {join.consumer}", found.reason)
+            self.refused[join.value, join.op] = found.reason
         else:
             self._merge(join.producer, join.consumer, *found)
 
@@ -205,6 +213,13 @@ class _Fusion:
         consumer.ops = sorted((*producer.ops, *consumer.ops), key=lambda o: self.facts.order[o])
         producer.merged_into = consumer
         self.ctx.remark("fuse", str(consumer), "one kernel", applied=True)
+
+    def tell_edges(self) -> None:
+        """Note of each value between operators whether it stays within a kernel, and why."""
+        nothing: list[EdgeNote] = []
+        self.ctx.edges += self.ctx.optional.attempt(
+            "edges", lambda: edge_notes(self.body.ops, self.facts, self.refused, self.made), lambda: nothing
+        )
 
     # Rebuilding
 
@@ -305,6 +320,7 @@ class _Fusion:
         attrs = {"strategy": region.strategy.name, "name": region.strategy.label or _label(region, anchor)}
         loc = anchor.loc.joined(*(op.loc for op in region.ops))
         fused = Op("fused", list(reads), [v.type for v in outputs], attrs, [block], loc)
+        self.made[region] = fused
         for old, new in zip(outputs, fused.results, strict=True):
             new.name = old.name
             outside = [u for u in old.users if u not in inside]

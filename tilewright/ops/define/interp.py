@@ -18,6 +18,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, buffer, tensor
 from tilewright.ops.define import OPERATORS, Compute, Operator, Replacement
 from tilewright.ops.define.binding import bound_dims
@@ -83,7 +84,10 @@ class _Grid:
         self.widest = self._widest_value() * (len(computation.body.ops) if computation.tiles else 1)
 
     def _widest_value(self) -> int:
-        """Positions of the largest value of the body that gets computed, over the whole space."""
+        """Positions of the largest value of the body that gets computed, over the whole space; 1 where that is small
+        whatever gets computed."""
+        if prod((*self.shape, *self.reduced, len(self.computation.body.ops))) <= MAX_POSITIONS:
+            return 1
         extents = dict(zip(self.names, (*self.shape, *self.reduced), strict=True))
         skipped = self.computation.body.ops[-1].operands[0] if self.factors else None
         axes: dict[Any, frozenset[str]] = {}
@@ -195,13 +199,17 @@ class _Grid:
         """The values of the body's ops on the grid of a box, up to those of `until`."""
         ranges = (*outer, *inner)
         env = dict(self.env)
-        for k, (name, (lo, hi)) in enumerate(zip(self.names, ranges, strict=True)):
-            env[name] = np.arange(lo, hi).reshape([-1 if n == k else 1 for n in range(len(ranges))])
+        places = range(-len(ranges), 0)
+        axes = {name: (k, lo, hi) for name, k, (lo, hi) in zip(self.names, places, ranges, strict=True)}
+        for name, (k, lo, hi) in axes.items():
+            env[name] = np.arange(lo, hi).reshape([-1 if n == k else 1 for n in places])
         values: dict[Value, Any] = {}
         for op in self.computation.body.ops:
             match op.name:
                 case "load":
-                    values[op.result] = gather(op, self.arrays[op.operands[0]], env)
+                    array = self.arrays[op.operands[0]]
+                    window = None if op.attrs.get("guard") else _window(op.attrs["idx"], array, env, axes)
+                    values[op.result] = gather(op, array, env) if window is None else window
                 case "bind":
                     env[op.attrs["var"].name] = np.asarray(values[op.operands[0]]).astype(np.int64)
                 case "check":
@@ -253,6 +261,41 @@ def gather(op: Op, array: np.ndarray, env: Env, other: Any = None) -> np.ndarray
     return np.where(holds, array[tuple(safe)], other)
 
 
+def _window(
+    index: Sequence[Sym], array: np.ndarray, env: Env, axes: Mapping[str, tuple[int, int, int]]
+) -> np.ndarray | None:
+    """What the index picks, as a view, where each part of it is a number, or an axis of the grid and a number: nearly
+    all parts are. `axes` gives place, counted from the end, and range of each axis. None elsewhere, and beyond the
+    array."""
+    parts: list[int | slice] = []
+    places: list[int] = []
+    for expression, extent in zip(index, array.shape, strict=True):
+        start, length = 0, None
+        for factor, times in expression.terms:
+            known = axes.get(factor.name) if factor.kind == "var" else None
+            number = env.get(factor.name) if factor.kind == "var" else 1 if factor.kind == "const" else None
+            if known is not None and times == 1 and length is None and known[0] not in places:
+                place, low, high = known
+                places.append(place)
+                start, length = start + low, high - low
+            elif type(number) is int:
+                start += number * times
+            else:
+                return None
+        if start < 0 or start + (1 if length is None else length) > extent:
+            return None
+        parts.append(start if length is None else slice(start, start + length))
+    return _on_grid(array[tuple(parts)], places, len(axes))
+
+
+def _on_grid(view: np.ndarray, places: Sequence[int], rank: int) -> np.ndarray:
+    """A view whose axes are those of a grid at these places, counted from its end, with these in order and all others
+    of length 1."""
+    extents = dict(zip(places, np.shape(view), strict=True))
+    order = sorted(range(len(places)), key=places.__getitem__)
+    return np.asarray(view).transpose(order).reshape([extents.get(k, 1) for k in range(-rank, 0)])
+
+
 def _sliced(array: np.ndarray, index: Sequence[Any]) -> np.ndarray | None:
     """What the index picks, as a view, where each part of it is one number, or counts up along an axis of the grid that
     is no other's; None elsewhere."""
@@ -268,10 +311,7 @@ def _sliced(array: np.ndarray, index: Sequence[Any]) -> np.ndarray | None:
             axes += varying
         else:
             return None
-    view = np.asarray(array[tuple(parts)])
-    extents = dict(zip(axes, view.shape, strict=True))
-    order = sorted(range(len(axes)), key=axes.__getitem__)
-    return view.transpose(order).reshape([extents.get(k, 1) for k in range(-rank, 0)])
+    return _on_grid(array[tuple(parts)], axes, rank)
 
 
 def _counts_up(numbers: np.ndarray) -> bool:

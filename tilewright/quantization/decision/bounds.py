@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -33,6 +34,7 @@ def clopper_pearson(count: float, items: float, confidence: float) -> float:
     return beta_quantile(confidence, count + 1, items - count)
 
 
+@lru_cache(maxsize=1024)
 def beta_quantile(confidence: float, a: float, b: float) -> float:
     """What a number that is distributed as Beta(a, b) stays below with this confidence."""
     return _solved(lambda p: beta_cdf(p, a, b) - confidence, 0.0, 1.0)
@@ -72,14 +74,15 @@ def t_quantile(confidence: float, freedom: int) -> float:
 
 
 def _solved(f: Callable[[float], float], low: float, high: float) -> float:
-    """The zero of a function that rises."""
-    for _ in range(200):
-        middle = (low + high) / 2
+    """The zero of a function that rises, to the last bit."""
+    middle = (low + high) / 2
+    while low < middle < high:  # then no float lies between
         if f(middle) < 0:
             low = middle
         else:
             high = middle
-    return (low + high) / 2
+        middle = (low + high) / 2
+    return middle
 
 
 def beta_cdf(x: float, a: float, b: float) -> float:

@@ -102,6 +102,65 @@ class TypesOfLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class EdgeRecord:
+    """Whether the value that one operator gives to another stays within a kernel, and why.
+
+    Of values that go through memory, `suggestion` says what would change that, `others` are the other readers, `cycles`
+    what storing and reading the value takes one core, for usual sizes; `source` and `target` are the kernels.
+    """
+
+    producer: str
+    consumer: str
+    value: str
+    type: str
+    is_fused: bool
+    reason: str
+    suggestion: str = ""
+    others: tuple[str, ...] = ()
+    cycles: float | None = None
+    source: str = ""
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRecord:
+    """How a loop of a kernel is run, at which depth, and why: whether threads share its iterations, and whether these
+    are lanes of vectors. `count` loops of the kernel have this form."""
+
+    kernel: str
+    loop: str
+    extent: str
+    kind: str
+    depth: int
+    is_shared: bool
+    threads: str
+    is_vector: bool
+    lanes: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRecord:
+    """A part of the model that repeats, `copies` times, of which the first `variants` have other sizes or a few
+    operators more; `operators` are those of the last copy, `kernels` the positions among the calls of the kernels of
+    each."""
+
+    block: str
+    copies: int
+    variants: int
+    operators: int
+    kernels: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """The steps that made a kernel's loops of those that were lowered, for its largest sizes where it has versions."""
+
+    kernel: str
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class IntegerMeaning:
     """What the integers of an input or output of a program without floats stand for: (integer - zero_point) * scale.
     `tensor` is "input" or "output"."""
@@ -147,8 +206,10 @@ class ProgramReport:
     `arena` is the formula of the bytes of intermediate results, `arena_without_sharing` what these would take if none
     shared memory. `compile_ms` are milliseconds by stages, where it was compiled in this process: files have none, so
     that the same model, options and compiler give the same bytes. `products` are those of a call of the program,
-    `types` are of kernels, `layers` of the model, `integers` of a program without floats. A program beside another one
-    says how many bytes it added to the file. A program of several `parts` tells of all of them.
+    `types` are of kernels, `layers` of the model, `integers` of a program without floats, `blocks` of repeated parts,
+    `edges` of values between operators; `loops` and `schedules` are of kernels that were compiled with `profile=True`.
+    A program beside another one says how many bytes it added to the file. A program of several `parts` tells of all of
+    them.
     """
 
     version: int = VERSION
@@ -167,6 +228,10 @@ class ProgramReport:
     integers: tuple[IntegerMeaning, ...] = ()
     added_code_bytes: int | None = None
     added_constant_bytes: int | None = None
+    blocks: tuple[BlockRecord, ...] = ()
+    edges: tuple[EdgeRecord, ...] = field(default=(), repr=False)
+    loops: tuple[LoopRecord, ...] = field(default=(), repr=False)
+    schedules: tuple[ScheduleRecord, ...] = field(default=(), repr=False)
     remarks: tuple[Remark, ...] = field(default=(), repr=False)
 
     def as_dict(self) -> dict[str, Any]:

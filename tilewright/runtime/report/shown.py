@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from tilewright.runtime.errors import printable, short_name
-from tilewright.runtime.report.records import AddedProgram, ProgramReport, StateRecord, urgent
+from tilewright.runtime.report.records import AddedProgram, BlockRecord, ProgramReport, StateRecord, urgent
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,9 @@ class Report(ProgramReport):
         return "".join(_html(name, value) for name, value in _shown(self))
 
 
+_EXPLAINED = ("edges", "loops", "schedules")
+"""What `tilewright explain` shows."""
+
 LONGEST_CELL = 400
 """Characters of a value that are shown of it; names of a model may be of any length."""
 
@@ -89,7 +92,7 @@ def _shown(report: Report) -> list[tuple[str, Any]]:
     """What is shown, by names in words: what is of the whole model first, and what holds nothing left out."""
     of_program = {f.name for f in fields(ProgramReport)}
     names = sorted((f.name for f in fields(report)), key=of_program.__contains__)
-    values = ((name, getattr(report, name)) for name in names if name != "version")
+    values = ((name, getattr(report, name)) for name in names if name not in ("version", *_EXPLAINED))
     return [(_words(name), value) for name, value in values if not _is_nothing(value)]
 
 
@@ -118,7 +121,8 @@ def _is_table(value: Any) -> bool:
 
 def _rows(records: Sequence[Any]) -> tuple[list[str], list[list[Any]]]:
     """The names of the fields that some record has, and their values; all nodes of a kernel are too long for a line."""
-    known = [f.name for f in fields(records[0]) if f.name != "nodes"]
+    is_block = isinstance(records[0], BlockRecord)  # of which positions say nothing to people
+    known = [f.name for f in fields(records[0]) if f.name != ("kernels" if is_block else "nodes")]
     names = [name for name in known if any(getattr(r, name) is not None for r in records)]
     return [*map(_words, names)], [[getattr(r, name) for name in names] for r in records]
 

@@ -43,6 +43,8 @@ _EACH: Mapping[str, Callable[..., Any]] = {
     "cosh": math.cosh, "tanh": math.tanh, "asin": math.asin, "acos": math.acos, "atan": math.atan,
 }  # fmt: skip
 """Those in which NumPy is some units in the last place from Python."""
+_QUICKLY: Mapping[str, Callable[..., Any]] = {"**": math.pow}
+"""What gives the same where it gives no error, in a fifth of the time."""
 
 
 class Compared:
@@ -66,7 +68,7 @@ class Compared:
             if is_whole and name in _WHOLE:
                 return self._of_whole(name, *operands)
             if name in _EACH:
-                return self._each(_EACH[name], *operands)
+                return self._each(_EACH[name], *operands, quickly=_QUICKLY.get(name))
             if name not in _ARRAYS:
                 raise LongNumberError
             if name == "sqrt":
@@ -81,7 +83,9 @@ class Compared:
             raise LongNumberError
         return np.asarray(_WHOLE[name](*operands))
 
-    def _each(self, function: Callable[..., Any], *operands: np.ndarray) -> np.ndarray:
+    def _each(
+        self, function: Callable[..., Any], *operands: np.ndarray, quickly: Callable[..., Any] | None = None
+    ) -> np.ndarray:
         def one(*numbers: Any) -> float:
             try:
                 return float(function(*numbers))
@@ -92,6 +96,9 @@ class Compared:
         if not isinstance(lists[0], list):
             found = np.asarray(one(*lists))
         else:
-            found = np.fromiter(map(one, *lists), np.float64, len(lists[0]))
+            try:
+                found = np.fromiter(map(quickly or function, *lists), np.float64, len(lists[0]))
+            except (ArithmeticError, ValueError, TypeError):  # of some values
+                found = np.fromiter(map(one, *lists), np.float64, len(lists[0]))
         self._fails |= np.isnan(found)
         return found

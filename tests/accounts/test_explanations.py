@@ -1,0 +1,181 @@
+"""Why models are computed as they are: every edge and every loop has a reason, and answers have the model's names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from onnx import numpy_helper, parser
+
+from tests import models
+from tilewright.accounts.explanation import (
+    ExplainedDecision,
+    costliest,
+    explain_calls,
+    explanations,
+    find_calls,
+)
+from tilewright.cli.app import commands
+from tilewright.compilation import Compilation, Setting
+from tilewright.frontends.onnx.load import load_onnx
+from tilewright.graph.fusion.classify import classify, is_operator
+from tilewright.ir.core import Module
+from tilewright.loops.edit import loops_in
+from tilewright.options import Options
+from tilewright.runtime.errors import OptionError, Remark
+from tilewright.runtime.report.records import CallRecord, EdgeRecord, LoopRecord, ProgramReport
+from tilewright.target.named import parse_target
+
+RESIDUAL = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[1, 16, 20, 20] x) => (float[1, 8] y) {
+    c = Conv <pads = [1, 1, 1, 1]> (x, w3)
+    r = Relu (c)
+    d = Conv (r, w1)
+    s = Add (d, r)
+    e = Conv <strides = [2, 2]> (s, w1)
+    t = Relu (e)
+    m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (t)
+    p = GlobalAveragePool (m)
+    f = Flatten (p)
+    y = MatMul (f, v)
+}"""
+
+ATTENTION = """<ir_version: 9, opset_import: ["" : 20]>
+g (float[n, 24, 32] x) => (float[n, 24, 32] y) {
+    q = MatMul (x, wq)
+    k = MatMul (x, wk)
+    kt = Transpose <perm = [0, 2, 1]> (k)
+    a = MatMul (q, kt)
+    b = Softmax (a)
+    c = MatMul (b, x)
+    d = Add (c, x)
+    l = LayerNormalization (d, scale, bias)
+    h = MatMul (l, wk)
+    g1 = Gelu (h)
+    i = MatMul (g1, wq)
+    y = Add (i, l)
+}"""
+
+WEIGHTS = {
+    "w3": (16, 16, 3, 3), "w1": (16, 16, 1, 1), "v": (16, 8), "wq": (32, 32), "wk": (32, 32), "scale": (32,),
+    "bias": (32,),
+}  # fmt: skip
+
+
+def network(text: str) -> bytes:
+    proto = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    read = {name for node in proto.graph.node for name in node.input}
+    for name in read & WEIGHTS.keys():
+        proto.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(WEIGHTS[name], np.float32), name))
+    for node in proto.graph.node:
+        node.name = f"/net/{node.output[0]}/{node.op_type}"
+    return proto.SerializeToString()
+
+
+NETWORKS = {"cnn": network(RESIDUAL), "attention": network(ATTENTION), "mlp": models.mlp()}
+
+
+@pytest.mark.parametrize("source", NETWORKS.values(), ids=NETWORKS)
+def test_no_edge_and_no_loop_is_without_a_reason(source: bytes) -> None:
+    edges: list[tuple[str, str]] = []
+
+    def observe(stage: str, module: Module) -> None:
+        if stage == "graph":
+            ops = [op for op in module.main.body.ops if is_operator(op) and not classify(op).is_source]
+            pairs = ((v.op, op) for op in ops for v in dict.fromkeys(op.operands))
+            edges.extend((source.name, op.name) for source, op in pairs if source in ops)
+
+    setting = Setting.of(Options(profile=True), parse_target("zen4,cores=2"), observe=observe)
+    found = Compilation(load_onnx(source), setting).run("scheduled")
+    decisions = found.decisions
+    said = sorted((e.producer.partition(" of ")[0], e.consumer.partition(" of ")[0]) for e in decisions.edges)
+    assert said == sorted(edges) and len(edges) > 4
+    kernels = {f.name: f for f in found.module.funcs.values() if f.level == "loops"}
+    for edge in decisions.edges:
+        assert edge.reason and {edge.source, edge.target} <= {*kernels, ""}
+        if not edge.is_fused:
+            assert edge.suggestion and edge.cycles is not None and edge.source and edge.target
+        elif "by another shape" not in edge.reason:
+            assert edge.source == edge.target != ""
+    for name, func in kernels.items():
+        records = [r for r in decisions.loops if r.kernel == name]
+        assert sum(r.count for r in records) == len(loops_in(func.body)) > 0
+        assert all(r.threads and r.lanes for r in records)
+        assert any(step for s in decisions.schedules if s.kernel == name for step in s.steps) or not records
+
+
+CALLS = (
+    CallRecord("k0_conv", "/stem/Conv", ("f32[2]",), "8", nodes=("/stem/Conv", "/stem/Relu")),
+    CallRecord("k1_matmul", "/head/MatMul", ("f32[2]",), "8", nodes=("/head/MatMul",)),
+    CallRecord("k10_add", "odd ' name\n", ("f32[2]",), "8", nodes=("odd ' name\n",)),
+)
+EDGES = (
+    EdgeRecord("conv of '/stem/Conv'", "max of '/stem/Relu'", "c", "f32[2]", True, "both are one contraction kernel",
+               source="k0_conv", target="k0_conv"),
+    EdgeRecord("max of '/stem/Relu'", "matmul of '/head/MatMul'", "r", "f32[2]", False, "it is needed elsewhere",
+               "one reader alone", ("add of 'odd'",), 100.0, "k0_conv", "k1_matmul"),
+    EdgeRecord("max of '/stem/Relu'", "add of 'odd'", "r", "f32[2]", False, "of another form", "nothing", (), 300.0,
+               "k0_conv", "k10_add"),
+)  # fmt: skip
+LOOP = LoopRecord("k0_conv", "i0", "8", "parallel", 0, True, "threads take pieces", False, "the lanes are others", 2)
+REPORT = ProgramReport(
+    calls=CALLS, edges=EDGES, loops=(LOOP,),
+    remarks=(Remark("strategy", "k0_conv", "contraction", "applied"), Remark("tiling", "k0_conv", "too few tiles")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kernels"),
+    [
+        ("k0_conv", ["k0_conv"]), ("k1", ["k1_matmul"]), ("/stem/Relu", ["k0_conv"]), ("stem", ["k0_conv"]),
+        ("/head/", ["k1_matmul"]), ("odd ' name\n", ["k10_add"]),
+    ],
+)  # fmt: skip
+def test_calls_are_found_by_kernels_nodes_and_modules(wanted: str, kernels: list[str]) -> None:
+    assert [c.kernel for c in find_calls(REPORT, wanted)] == kernels
+
+
+@pytest.mark.parametrize(
+    ("wanted", "near"), [("/stem/Rel", "/stem/Relu"), ("k1_matmu", "k1_matmul"), ("", "k0_conv")]
+)
+def test_unknown_names_suggest_the_nearest(wanted: str, near: str) -> None:
+    with pytest.raises(OptionError, match="there is no node or kernel") as caught:
+        find_calls(REPORT, wanted)
+    assert caught.value.hint is not None and near in caught.value.hint
+
+
+def test_a_kernel_is_explained_by_its_edges_loops_and_remarks() -> None:
+    (found,) = explain_calls(REPORT, "k0")
+    assert (found.strategy, found.inside, found.outgoing, found.incoming) == ("contraction", EDGES[:1], EDGES[1:], ())
+    assert found.loops == (LOOP,) and [r.message for r in found.remarks] == ["too few tiles"]
+    (reader,) = explain_calls(REPORT, "/head/MatMul")
+    assert reader.incoming == EDGES[1:2] and reader.loops == ()
+    assert [e.cycles for e in costliest(REPORT)] == [300.0, 100.0] and len(costliest(REPORT, 1)) == 1
+
+
+def test_explanations_have_four_kinds_and_three_fields() -> None:
+    remarks = tuple(Remark("s", "k", kind, kind) for kind in ("applied", "missed", "failed", "warning", "analysis"))
+    found = explanations(replace(REPORT, remarks=remarks))
+    assert [e.kind for e in found[-5:]] == ["passed", "missed", "failure", "analysis", "analysis"]
+    subject = "r (f32[2]), from max of '/stem/Relu' to matmul of '/head/MatMul'"
+    reason = "it is needed elsewhere"
+    missed = ExplainedDecision("missed", "fusion", subject, reason, "one reader alone", 100.0)
+    assert missed in found and [e.stage for e in found if "loop 'i0'" in e.subject] == ["threads", "vectors"]
+
+
+def test_the_command_answers_in_the_words_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    path = models.written(models.mlp(), tmp_path, "mlp")
+    shape = ["--shape", f"x=3,{models.FEATURES}"]
+    found = CliRunner().invoke(commands, ["explain", str(path), "probabilities", *shape])
+    said = " ".join(found.output.split())
+    assert found.exit_code == 0, found.output
+    for words in ("computes 1 node of the model", "algorithm: row reduction", "from max of 'activation'", "ms",
+                  "cannot start before the whole contraction is done", "what would change it", "shared by threads"):
+        assert words in said  # fmt: skip
+    unknown = CliRunner().invoke(commands, ["explain", str(path), "probabilites", *shape])
+    assert unknown.exit_code == 2 and "did you mean 'probabilities'?" in unknown.output

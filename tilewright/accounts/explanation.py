@@ -1,0 +1,146 @@
+"""Why a model is computed as it is: what a report says of a node or a kernel, as remarks of one form."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewright.runtime.errors import OptionError, Remark, short_name
+from tilewright.runtime.report.records import CallRecord, EdgeRecord, LoopRecord, ProgramReport
+
+Kind = Literal["passed", "missed", "failure", "analysis"]
+"""As MLIR has kinds of remarks: what was done, what was not, what a defect prevented, and what was found out."""
+
+_KINDS: Mapping[str, Kind] = {
+    "applied": "passed", "missed": "missed", "failed": "failure", "warning": "analysis", "analysis": "analysis",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedDecision:
+    """What was decided about a `subject` of a model, at a stage, and why; `suggestion` is what would change it,
+    `metric` what it costs or saves, in cycles of one core (None where nobody estimated it)."""
+
+    kind: Kind
+    stage: str
+    subject: str
+    reason: str
+    suggestion: str = ""
+    metric: float | None = None
+
+
+def explanations(report: ProgramReport) -> tuple[ExplainedDecision, ...]:
+    """All that a report knows: edges, loops, and the remarks of passes and schedules."""
+    return (
+        *map(explained_edge, report.edges),
+        *(e for loop in report.loops for e in explained_loop(loop)),
+        *map(explained_remark, report.remarks),
+    )
+
+
+def explained_edge(edge: EdgeRecord) -> ExplainedDecision:
+    """That a value stays within a kernel, or does not."""
+    subject = f"{edge.value} ({edge.type}), from {edge.producer} to {edge.consumer}"
+    kind: Kind = "passed" if edge.is_fused else "missed"
+    return ExplainedDecision(kind, "fusion", subject, edge.reason, edge.suggestion, edge.cycles)
+
+
+def explained_loop(loop: LoopRecord) -> Iterator[ExplainedDecision]:
+    """That threads share a loop, or do not, and that its iterations are lanes of vectors, or not."""
+    often = f", {loop.count} times" if loop.count > 1 else ""
+    subject = f"{loop.kernel}: loop '{loop.loop}' of {loop.extent} iterations, {loop.kind}{often}"
+    yield ExplainedDecision("passed" if loop.is_shared else "missed", "threads", subject, loop.threads)
+    yield ExplainedDecision("passed" if loop.is_vector else "missed", "vectors", subject, loop.lanes)
+
+
+def explained_remark(remark: Remark) -> ExplainedDecision:
+    """What a pass or a schedule said."""
+    return ExplainedDecision(_KINDS[remark.kind], remark.stage, remark.subject, remark.message)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelExplanation:
+    """All about one call of a kernel: what it computes, how, and what was decided about its edges and loops."""
+
+    call: CallRecord
+    strategy: str
+    estimates: str
+    types: tuple[str, ...]
+    steps: tuple[str, ...]
+    incoming: tuple[EdgeRecord, ...]
+    inside: tuple[EdgeRecord, ...]
+    outgoing: tuple[EdgeRecord, ...]
+    loops: tuple[LoopRecord, ...]
+    remarks: tuple[Remark, ...]
+
+
+def explain_calls(report: ProgramReport, wanted: str) -> tuple[KernelExplanation, ...]:
+    """The calls of a kernel, or those that compute a node or nodes of a module, by name. OptionError with the nearest
+    names for one that is not there."""
+    return tuple(_explained(report, call) for call in find_calls(report, wanted))
+
+
+def find_calls(report: ProgramReport, wanted: str) -> list[CallRecord]:
+    """Calls of the kernel of this name or number (`k3`), else those that compute the node of this name, else those of
+    nodes in the module of this path."""
+    tests = (
+        lambda c: c.kernel == wanted or c.kernel.split("_")[0] == wanted,
+        lambda c: wanted in c.nodes or wanted == c.node,
+        lambda c: any(node.strip("/").startswith(f"{wanted.strip('/')}/") for node in c.nodes),
+    )
+    for test in tests:
+        if wanted and (found := [call for call in report.calls if test(call)]):
+            return found
+    raise unknown_name(report, wanted)
+
+
+def unknown_name(report: ProgramReport, wanted: str) -> OptionError:
+    """The error for a node or kernel that is not there, with names that are near."""
+    fused = {node for edge in report.edges for node in (edge.producer, edge.consumer)}
+    names = [*dict.fromkeys((*(c.kernel for c in report.calls), *(n for c in report.calls for n in c.nodes)))]
+    near = difflib.get_close_matches(wanted, names, 3, 0.5) or [n for n in names if wanted and wanted in n][:3]
+    hint = f"did you mean {' or '.join(repr(short_name(n)) for n in near)}?" if near else (
+        f"kernels are {', '.join(short_name(n) for n in names[:3])}, ...; `tilewright explain MODEL` lists all"
+    )
+    folded = any(f"'{wanted}'" in name for name in fused)
+    why = ": no kernel computes it; it is part of others, or was known when compiling" if folded else ""
+    return OptionError(f"there is no node or kernel '{short_name(wanted)}'{why}", hint=hint)
+
+
+def _explained(report: ProgramReport, call: CallRecord) -> KernelExplanation:
+    name = call.kernel
+    own = {*call.nodes}
+    ends = ((e, _node(e.producer), _node(e.consumer)) for e in report.edges if name in (e.source, e.target))
+    mine = [e for e, producer, consumer in ends if producer in own or consumer in own]
+    return KernelExplanation(
+        call,
+        _said(report.remarks, "strategy", name),
+        _said(report.remarks, "estimated cycles", name),
+        tuple(str(product.form) for t in report.types if t.kernel == name for product in t.products),
+        tuple(step for s in report.schedules if s.kernel == name for step in s.steps),
+        tuple(e for e in mine if not e.is_fused and e.target == name and _node(e.consumer) in own),
+        tuple(e for e in mine if e.is_fused),
+        tuple(e for e in mine if not e.is_fused and e.source == name and _node(e.producer) in own),
+        tuple(loop for loop in report.loops if loop.kernel == name),
+        tuple(r for r in report.remarks if r.subject.split(":")[0] == name and r.stage not in _SAID_APART),
+    )
+
+
+_SAID_APART = ("strategy", "estimated cycles")
+
+
+def _said(remarks: Iterable[Remark], stage: str, subject: str) -> str:
+    return next((r.message for r in remarks if (r.stage, r.subject) == (stage, subject)), "")
+
+
+def _node(operator: str) -> str:
+    """The node in `add of 'node'`."""
+    return operator.partition(" of '")[2].removesuffix("'")
+
+
+def costliest(report: ProgramReport, most: int = 10) -> Sequence[EdgeRecord]:
+    """The values whose way through memory costs most, of those with an estimate."""
+    missed = [e for e in report.edges if not e.is_fused and e.cycles is not None]
+    return sorted(missed, key=lambda e: -(e.cycles or 0.0))[:most]

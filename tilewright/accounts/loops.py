@@ -1,0 +1,119 @@
+"""Why each loop of a kernel is run as it is: shared by threads or not, in vectors or not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from tilewright.cost.parallel import is_worth_a_fork
+from tilewright.cost.roofline import is_worth_vectors
+from tilewright.ir.core import Func, Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.loops.edit import enclosing_loops, extent_of, is_loop, kind_of, loop_var, loops_in
+from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.order.parallel import check_independent
+from tilewright.loops.spec import why_not_shared
+from tilewright.runtime.report.records import LoopRecord
+from tilewright.target.machine import Machine
+from tilewright.target.target import Target
+
+
+def loop_records(func: Func, machine: Machine) -> tuple[LoopRecord, ...]:
+    """What is said of each loop, in the order of the program; loops of one form (iterations, depth and reasons) are
+    said once, with their number."""
+    counts: Counter[LoopRecord] = Counter()
+    names: dict[LoopRecord, str] = {}
+    for loop in loops_in(func.body):
+        found = _record(func, loop, machine)
+        form = replace(found, loop="")
+        names.setdefault(form, found.loop)
+        counts[form] += 1
+    return tuple(replace(form, loop=names[form], count=count) for form, count in counts.items())
+
+
+def first_steps(func: Func) -> tuple[str, ...]:
+    """The schedule of a kernel, without that for sizes that are smaller."""
+    return tuple(takewhile(lambda step: not step.startswith("otherwise"), kernel_info(func).schedule))
+
+
+def _record(func: Func, loop: Op, machine: Machine) -> LoopRecord:
+    around = enclosing_loops(loop)
+    inside = [o for o in loop.walk() if o is not loop and is_loop(o)]
+    kind = kind_of(loop)
+    shared = kind == "parallel"
+    vector = kind in ("vector", "dot")
+    threads = _threads(func, loop, around, inside, machine)
+    lanes = _lanes(loop, around, inside)
+    extent = str(extent_of(loop))
+    return LoopRecord(func.name, loop_var(loop).name, extent, kind, len(around), shared, threads, vector, lanes)
+
+
+def _threads(func: Func, loop: Op, around: Sequence[Op], inside: Sequence[Op], machine: Machine) -> str:
+    """Why threads share the iterations, or do not."""
+    kind, extent = kind_of(loop), extent_of(loop)
+    if kind == "parallel":
+        return "its iterations do not depend on each other: threads take pieces of them"
+    if kind in ("vector", "dot"):
+        return "its iterations are the lanes of vectors"
+    if kind == "unroll":
+        return "its iterations are written out one after the other, so that their values stay in registers"
+    if outer := _named(around, "parallel"):
+        return f"threads share loop '{outer}' around it already"
+    if inner := _named(inside, "parallel"):
+        return f"threads share loop '{inner}' in it, in each of its iterations"
+    if extent == 1:
+        return "it has one iteration"
+    work = kernel_info(func).work
+    if isinstance(machine, Target) and work is not None and work.is_const and not is_worth_a_fork(work.value, machine):
+        return f"the kernel computes {work} elements: waking threads takes longer"
+    if reason := _dependence("threads", loop):
+        return reason
+    if (alone := why_not_shared(loop, "")) is not None:
+        return alone
+    beside = len([op for op in func.body.ops if op.name != "return"]) > 1
+    if not around and beside:
+        return "it is one of several loops that follow each other, and is too short to wake threads for"
+    return "loops around it were not shared either, and to share it would wake threads in each of their iterations"
+
+
+def _lanes(loop: Op, around: Sequence[Op], inside: Sequence[Op]) -> str:
+    """Why the iterations are lanes of vectors, or not."""
+    kind, extent = kind_of(loop), extent_of(loop)
+    if kind == "vector":
+        return f"its {extent} iterations are the lanes of vectors: neighbours lie beside each other, or are shared"
+    if kind == "dot":
+        return "its iterations are the products that an instruction adds up in each lane"
+    if inner := _named(inside, "vector"):
+        return f"the lanes are those of loop '{inner}' in it"
+    if outer := _named(around, "vector"):
+        return f"it runs in each lane of loop '{outer}' around it"
+    if extent == 1:
+        return "it has one iteration"
+    if not is_worth_vectors(extent.value if extent.is_const else None):
+        return f"{extent} iterations fill too small a part of a vector"
+    if reason := _dependence("vectors", loop):
+        return reason
+    if inside:
+        return f"the innermost loop '{loop_var(inside[-1]).name}' would be the one for lanes, which has none"
+    if _stores(loop):
+        return "this form of kernel makes no vectors of it: its elements lie apart, or each takes steps of its own"
+    return "it computes no elements: positions, sizes and conditions alone"
+
+
+def _dependence(what: str, loop: Op) -> str:
+    """Why iterations cannot run at once; "" where they can."""
+    try:
+        check_independent(what, loop)
+    except ScheduleError as error:
+        return error.what.partition(": ")[2]
+    return ""
+
+
+def _named(loops: Sequence[Op], kind: str) -> str:
+    return next((loop_var(o).name for o in loops if kind_of(o) == kind), "")
+
+
+def _stores(loop: Op) -> bool:
+    return any(op.name == "store" for op in loop.walk())

@@ -1,0 +1,90 @@
+"""What `explain` answers about a node or a kernel: why it is computed as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.markup import escape
+from rich.tree import Tree
+
+from tilewright.accounts.explanation import KernelExplanation, costliest
+from tilewright.runtime.errors import short_name
+from tilewright.runtime.report.records import EdgeRecord, LoopRecord, ProgramReport
+
+
+def kernel_tree(found: KernelExplanation, hertz: float) -> Tree:
+    """All about one kernel. Cycles are told as times at so many a second."""
+    call = found.call
+    tree = Tree(f"[bold]{escape(call.kernel)}")
+    nodes = [short_name(node) for node in call.nodes or (call.node,) if node]
+    _list(tree, f"computes {len(nodes)} node{'s' if len(nodes) != 1 else ''} of the model", nodes)
+    tree.add(escape(f"gives {', '.join(call.results)}, and moves {call.bytes} bytes"))
+    if found.strategy:
+        estimates = f" (estimated cycles: {found.estimates})" if found.estimates else ""
+        tree.add(escape(f"algorithm: {found.strategy.replace('_', ' ')}{estimates}"))
+    if found.types:
+        tree.add(escape(f"products: {'; '.join(found.types)}"))
+    tiles, layouts = (_steps(found.steps, names) for names in (_TILES, _LAYOUTS))
+    if tiles:
+        tree.add(escape(f"tiles: {tiles}"))
+    if found.steps:
+        tree.add(escape(f"layout: {layouts or 'operands and results lie as the graph has them'}"))
+    _list(tree, "reads what other kernels have written", [line for e in found.incoming for line in _apart(e, hertz)])
+    _list(tree, "computes in one go", [f"{e.producer} and {e.consumer}: {e.reason}" for e in found.inside])
+    _list(tree, "writes what other kernels read", [line for e in found.outgoing for line in _apart(e, hertz)])
+    _list(tree, "loops", [line for loop in found.loops for line in _loop(loop)])
+    if not found.loops:
+        tree.add("loops are told of files that were made by `tilewright compile --profile`, and of models")
+    said = ((r.stage, "" if r.kind == "applied" else "not done: ", r.message) for r in found.remarks)
+    _list(tree, "remarks", [f"{stage}: {done}{message}" for stage, done, message in said])
+    return tree
+
+
+_TILES = ("split", "strided_split", "compute_at", "unroll_and_jam", "rfactor")
+_LAYOUTS = ("pack_argument", "pack", "cache", "set_space")
+
+
+def _steps(steps: Sequence[str], names: Sequence[str]) -> str:
+    return "; ".join(step for step in steps if step.partition("(")[0] in names)
+
+
+def _list(tree: Tree, title: str, lines: Iterable[str]) -> None:
+    every = [*lines]
+    if every:
+        branch = tree.add(escape(title))
+        for line in every:
+            branch.add(escape(line))
+
+
+def _apart(edge: EdgeRecord, hertz: float) -> list[str]:
+    """Why a value goes through memory, what that costs, and what would change it."""
+    saved = f"; one kernel would save up to {milliseconds(edge.cycles, hertz)}" if edge.cycles else ""
+    ends = f"{edge.value} ({edge.type}), from {edge.producer} to {edge.consumer}"
+    blocked = f"; blocked by: {edge.others[0]}" if edge.others and "needed" in edge.reason else ""
+    change = f"; what would change it: {edge.suggestion}" if edge.suggestion else ""
+    return [f"{ends}: {edge.reason}{saved}{blocked}{change}"]
+
+
+def _loop(loop: LoopRecord) -> list[str]:
+    often = f" ({loop.count} such loops)" if loop.count > 1 else ""
+    head = f"{'  ' * loop.depth}{loop.loop} of {loop.extent}, {loop.kind}{often}"
+    shared = "shared by threads" if loop.is_shared else "not shared by threads"
+    if loop.kind in ("vector", "unroll", "dot"):
+        return [f"{head}: {loop.lanes if loop.is_vector else loop.threads}"]
+    return [f"{head}: {shared}: {loop.threads}; {'vectors' if loop.is_vector else 'no vectors'}: {loop.lanes}"]
+
+
+def milliseconds(cycles: float, hertz: float) -> str:
+    """Cycles of one core as a time."""
+    return f"{1000 * cycles / hertz:.3g} ms"
+
+
+def missed_tree(report: ProgramReport, hertz: float) -> Tree | None:
+    """The values whose way through memory costs most."""
+    found = costliest(report)
+    if not found:
+        return None
+    tree = Tree("[bold]what costs most between kernels, for one thread")
+    for edge in found:
+        tree.add(escape("".join(_apart(edge, hertz))))
+    return tree

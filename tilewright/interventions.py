@@ -1,0 +1,123 @@
+"""What users watch of a compilation, and what they replace in it: files of its stages, and kernels from files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tilewright.codegen.cpu.given import check_given
+from tilewright.codegen.program import KernelText
+from tilewright.ir.core import Func, Module
+from tilewright.ir.diag import Remark, TextError, VerifyError
+from tilewright.ir.text import print_func, print_module
+from tilewright.ir.verify import Spec, verify_func
+from tilewright.loops.kernel_info import kernel_info, parse_kernel
+from tilewright.loops.storage.inplace import overwritable
+from tilewright.options import KernelFile
+from tilewright.runtime.errors import OptionError
+
+LOOPS, LLVM = ".loops", ".ll"
+"""Suffixes of kernels as loops, and as LLVM IR."""
+
+
+class Dump:
+    """The files of a compilation, in a folder: the program after each pass and stage (`012-fuse.txt`), with the remarks
+    that came since the one before (`012-fuse.remarks.txt`), and each kernel as loops and as LLVM IR (`kernels/`)."""
+
+    def __init__(self, folder: Path) -> None:
+        """OptionError where the folder cannot be made."""
+        self._folder = folder
+        self._count = 0
+        self._told: dict[int, int] = {}
+        try:
+            (folder / "kernels").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def stage(self, name: str, module: Module, remarks: Sequence[Remark], program: int) -> None:
+        """Write what a program, one of several of a model, is after a pass or a stage."""
+        stem = f"{self._count:03}-{name.replace('/', '_')}"
+        self._count += 1
+        self._write(f"{stem}.txt", print_module(module))
+        told = self._told.get(program, 0)
+        self._told[program] = len(remarks)
+        if len(remarks) > told:
+            self._write(f"{stem}.remarks.txt", "".join(f"{remark}\n" for remark in remarks[told:]))
+
+    def kernel(self, func: Func, text: KernelText) -> None:
+        """Write a kernel."""
+        self._write(f"kernels/{func.name}{LOOPS}", print_func(func))
+        self._write(f"kernels/{func.name}{LLVM}", text.text)
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            (self._folder / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> OptionError:
+        reason = error.strerror or str(error)
+        return OptionError(f"cannot write to the folder {os.fspath(self._folder)}: {reason}", hint="--dump names it")
+
+
+class KernelOverrides:
+    """Kernels that take the place of the compiler's own: loops, or LLVM IR."""
+
+    def __init__(self, files: Sequence[KernelFile]) -> None:
+        self._files = files
+        self._used: dict[str, None] = {}
+        self._kernels: list[str] = []
+
+    def loops(self, kernel: Func, spec: Spec) -> None:
+        """Give a kernel the loops of its file, if it has one; to be called for each kernel. TextError, with the
+        place, for what cannot be read, for loops that are illegal, and for those of a kernel with other arguments."""
+        self._kernels.append(kernel.name)
+        given = self._for(kernel.name, LOOPS)
+        if given is None:
+            return
+        found = parse_kernel(given.text, file=given.name)
+        own = kernel_info(kernel)
+        for what, theirs, ours in (
+            ("arguments", [str(a.type) for a in found.args], [str(a.type) for a in kernel.args]),
+            ("dims", [str(d) for d in found.dims], [str(d) for d in kernel.dims]),
+            ("results", kernel_info(found).outputs, own.outputs),
+            ("packed operands", dict(kernel_info(found).packed), dict(own.packed)),
+        ):
+            if theirs != ours:
+                raise TextError(
+                    f"the {what} of @{kernel.name} are {theirs} in the text, and {ours} in the program",
+                    where=given.name,
+                    hint="begin with the file that --dump writes, made with the same model, options and version",
+                )
+        found.name = kernel.name
+        try:
+            verify_func(found, spec)
+        except VerifyError as error:
+            raise TextError(error.what, where=f"{given.name}, {error.where}", hint=error.hint) from error
+        kernel.body = found.body
+        kernel.info = replace(own, schedule=kernel_info(found).schedule, inplace=overwritable(kernel))
+
+    def llvm(self, func: Func, text: KernelText) -> KernelText:
+        """The text of a kernel, or that of its file. TextError as `check_given` has it."""
+        given = self._for(func.name, LLVM)
+        if given is None:
+            return text
+        check_given(given.text, text.text, given.name)
+        return replace(text, text=given.text)
+
+    def check_all_used(self) -> None:
+        """OptionError for a file of a kernel that there is not."""
+        for given in self._files:
+            if given.kernel not in self._used:
+                names = ", ".join(self._kernels[:20]) or "none"
+                raise OptionError(f"there is no kernel '{given.kernel}' to override", hint=f"the kernels are: {names}")
+
+    def _for(self, kernel: str, suffix: str) -> KernelFile | None:
+        """By its whole name, or by its number (`k3`)."""
+        wanted = (kernel, kernel.partition("_")[0])
+        found = next((f for f in self._files if f.kernel in wanted and f.is_llvm == (suffix == LLVM)), None)
+        if found is not None:
+            self._used[found.kernel] = None
+        return found
