@@ -104,6 +104,7 @@ FOREIGN: dict[str, set[str]] = {
     "onnxruntime": {"cli"},
     "openvino": {"cli"},
     "cryptography": {"runtime"},
+    "matplotlib": {"viewer"},
 }
 
 # Imports inside of functions, each with a reason: heavy or optional packages, and the lazy names of the package.
@@ -158,6 +159,7 @@ LATE = {
     ("runtime/staged/functions/images.py", "PIL.Image"),  # an extra
     ("runtime/values/recorded.py", "PIL.Image"),  # an extra
     ("cli/models.py", "tilewright.frontends.weights.safetensors"),  # artefacts need no compiler
+    ("viewer/plots.py", "matplotlib.figure"),  # an extra
     ("cli/__init__.py", "tilewright.cli.app"),
     ("cli/peers.py", "onnxruntime"),
     ("cli/peers.py", "openvino"),

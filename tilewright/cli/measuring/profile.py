@@ -38,6 +38,7 @@ from tilewright.profiling.scaling import speedup
 from tilewright.profiling.trace import trace_events
 from tilewright.runtime.errors import short_name
 from tilewright.runtime.storage.files import check_replaced, replacing
+from tilewright.viewer.plots import check_plot, plot_profile
 
 HELP = """Time the kernels of MODEL (of a known format, or compiled with `tilewright compile --profile`), one by one.
 
@@ -73,6 +74,8 @@ MOST_SHOWN = 30
 @click.option("--counters", is_flag=True, help="Also count events of the hardware, where that is allowed (Linux).")
 @click.option("--trace", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json",
               help="Write a trace for ui.perfetto.dev and chrome://tracing.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="Plot the roofline, and with --scaling the speed-ups, as .png or .svg.")
 @click.option("--all", "everything", is_flag=True, help=f"All kernels, and not the {MOST_SHOWN} that take longest.")
 @json_option
 @force_option
@@ -80,14 +83,16 @@ MOST_SHOWN = 30
 @compile_options
 def command(
     model: Path, specs: Sequence[str], dims: Sequence[str], runs: int, depth: int | None, scaling: bool,
-    batch: str | None, counters: bool, trace: Path | None, everything: bool, as_json: bool, force: bool,
-    threads: int | None, **options: Any,
+    batch: str | None, counters: bool, trace: Path | None, plot: Path | None, everything: bool, as_json: bool,
+    force: bool, threads: int | None, **options: Any,
 ) -> None:  # fmt: skip
     if batch is not None and not scaling:
         raise click.UsageError("--batch is for --scaling")
     sizes = read_dims(dims)
     if trace is not None and model.exists():
         check_replaced(trace, "a trace", _may_be_trace, sources=[model], force=force)
+    if plot is not None:
+        check_plot(plot, sources=[model], force=force)
     fields = compile_fields(**options)
     opened = open_model(model, threads, **({} if is_artefact(model) else {"profile": True}), **fields)
     feed = read_specs(opened.inputs, specs or ["random"], sizes).first_call(opened.run, opened.artifact.assumed)[0]
@@ -96,6 +101,8 @@ def command(
     if trace is not None:
         with replacing(trace) as file:
             file.write(json.dumps(trace_events(found)).encode())
+    if plot is not None:
+        plot_profile(plot, found)
     if as_json:
         print_json(found.as_dict())
         return
