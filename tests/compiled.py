@@ -33,7 +33,8 @@ def graphs_are_compiled_once() -> Iterator[None]:
     def once(graphs: RequestedGraphs, options: Options, machine: Machine, *how: Any) -> Artifact:
         arrays = graphs.general.constants.held.values()
         are_deferred = any(isinstance(array, Deferred) for array in arrays)
-        if graphs.frequent or graphs.broadcasting or options.schedule is not None or are_deferred:
+        has_files = options.schedule is not None or options.override or options.dump is not None
+        if graphs.frequent or graphs.broadcasting or are_deferred or has_files:
             return compile_graphs(graphs, options, machine, *how)
         here = zones()
         key = _digest(graphs.general), options, machine, here is not None and here.has_room

@@ -6,11 +6,13 @@ import gc
 import hashlib
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.compiled import graphs_are_compiled_once
 from tests.resumed import Progress
 from tests.sweeps import without_what_is_left_to_the_night
 from tests.zones.turned_on import findings_are_errors, guard_zones
@@ -34,6 +36,10 @@ ROOMS_OF_SIZES = ("bench", "cli", "docs", "memory")
 
 ROOMS_OF_PASSES = ("fuzz", "graph", "loops", "machines", "random_models", "schedule", "staging")
 """Rooms whose tests are about what passes and schedules make of programs, which is verified after each of them."""
+
+ROOMS_THAT_USE_MODELS = ("cli", "comparison", "quantization")
+"""Rooms whose tests compile the same few models, probes and taps again and again as a means, and change nothing of the
+compiler: half of their graphs were compiled before."""
 
 SEEDS_BY_NIGHT = 5
 """How many times as many fresh seeds are tried with `--sweeps`."""
@@ -235,10 +241,17 @@ def programs_are_verified(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def each_graph_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Graphs are compiled once where tests only use what comes of them."""
+    with graphs_are_compiled_once() if _room(request) in ROOMS_THAT_USE_MODELS else nullcontext():
+        yield
+
+
 @pytest.fixture(autouse=True)
 def drawn_programs_are_verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So are programs that are drawn afresh, anywhere."""
-    if request.node.get_closest_marker("fresh_seeds") is not None:
+    """So are programs that are drawn afresh, anywhere; tests of front ends draw the numbers that models are given."""
+    if request.node.get_closest_marker("fresh_seeds") is not None and _room(request) != "frontends":
         monkeypatch.setattr("tilewright.compiler.is_verified", lambda options: True)
 
 

@@ -185,8 +185,10 @@ class Options:
         machine.
     max_memory: the bytes that a call may take: inputs, outputs, intermediate results, states, and scratch memory of
         `threads` threads (one where they are not given), all but weights and code. Where the program takes more as it
-        is, chains of layers are computed some rows at a time, as cheaply as the limit allows; results are the same. All
-        sizes must be known. An OptionError tells the least that was found where that is more.
+        is, chains of layers are computed some rows at a time, as cheaply as the limit allows. All sizes must be known.
+        An OptionError tells the least that was found where that is more. A convolution that is computed by rows is the
+        direct sum, and not Winograd's algorithm, which rounds otherwise (numerics="strict" never takes it). The model
+        runs with as many threads as the limit allows at most, also when it is loaded.
     dump: a folder, to which the program after each pass and stage is written, with the remarks of each, and each kernel
         as loops and as LLVM IR. The cache is not used then.
     override: files by names (or numbers) of kernels, which take the place of the compiler's own: loops, or LLVM IR

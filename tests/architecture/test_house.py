@@ -49,7 +49,7 @@ ROOMS |= {
     "requested": {"frontends", "ir", "ops", "options", "runtime", "session"},
     "compilation": ALL,
     "interventions": {"codegen", "ir", "loops", "options", "runtime"},
-    "fitting": {"compilation", "graph", "ir", "passes", "program", "runtime"},
+    "fitting": {"compilation", "cost", "graph", "ir", "passes", "program", "runtime"},
     "compiler": ALL,
     "stages": ALL,
     "checks": {

@@ -60,7 +60,8 @@ def many_kernels(folder: Path) -> Path:
 
 def interrupted(seen: str, *arguments: object, cores: int = 2, **environment: str) -> tuple[int, str, float]:
     """Exit code, error stream and seconds to the end of a command on so many cores that is interrupted some time
-    after it has written a line with `seen` to the error stream."""
+    after it has written a line with `seen` to the error stream. `WAITS` in its environment names what of a
+    quantisation it keeps last."""
 
     def prepare() -> None:
         # a shell lets commands in the background ignore the signal, and children inherit that
@@ -112,6 +113,8 @@ def talkative() -> None:
     def keeping(self, name, value):
         put(self, name, value)
         print("kept", name, file=sys.stderr, flush=True)
+        if name == os.environ.get("WAITS"):
+            time.sleep(PATIENCE_S)
 
     State.put = keeping
     tilewright.compilation.schedule_regions = scheduling
@@ -150,13 +153,13 @@ def test_running_native_code(tmp_path: Path) -> None:
 
 def test_quantizing_goes_on(tmp_path: Path) -> None:
     """What was found stays beside the output, and the same command ends the work and removes it."""
-    onnx.save(classifier(), tmp_path / "model.onnx")
+    onnx.save(classifier(hidden=64), tmp_path / "model.onnx")
     np.savez(tmp_path / "data.npz", x=samples(64)[0])
     output = tmp_path / "small.onnx"
     command = ["quantize", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--max-drop", "90%",
                "--batch", 2, "--kinds", "int8", "--metric", "cosine", "-o", output, "--threads", 1]  # fmt: skip
-    code, said, _ = interrupted("kept times", *command)
-    assert code == 130 and said.endswith("interrupted\n")
+    code, said, seconds = interrupted("kept times", *command, WAITS="times")
+    assert code == 130 and said.endswith("interrupted\n") and seconds < PATIENCE_S
     assert not output.exists() and len(os.listdir(tmp_path / "small.onnx.work")) >= 3
     program = "import tests.cli.test_interrupt as t; t.talkative()"
     done = subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.compiled import graphs_are_compiled_once
 from tests.quantization.networks import classifier, samples
 from tilewright.quantization import run as room
 from tilewright.quantization.decision import timing
-
-
-@pytest.fixture(scope="module", autouse=True)
-def each_graph_once() -> Iterator[None]:
-    """Half of what runs of this room compile are graphs that other tests have compiled: probes, taps, and forms of the
-    same classifier."""
-    with graphs_are_compiled_once():
-        yield
 
 
 @pytest.fixture

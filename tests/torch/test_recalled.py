@@ -197,21 +197,24 @@ class Layer(torch.nn.Module):
 
 _SECOND = """
 import sys, torch
-sys.path.insert(0, {folder!r})
-from layers import Layer
 torch.manual_seed(0)
-module, x = Layer().eval(), torch.randn(3, 8)
+module, x = torch.nn.Linear(200, 200).eval(), torch.randn(3, 200)
 with torch.no_grad():
-    torch.testing.assert_close(torch.compile(module, backend="tilewright")(x), module(x))
-print(*(name for name in sys.modules if name.startswith("tilewright")))
+    function = torch.compile(module, backend="tilewright", options={"threads": 1})
+    torch.testing.assert_close(function(x), module(x))
+    print(*(name for name in sys.modules if name.startswith("tilewright")))
+    from tests.torch.writes import WRITES
+    for write in ("two signs", "NumPy", "another tensor", "one element"):
+        WRITES[write](module)
+        torch.testing.assert_close(function(x), module(x))
 """
 
 
-def test_a_graph_that_the_cache_has_needs_no_translation(tmp_path: Path) -> None:
-    (tmp_path / "layers.py").write_text(_LAYERS)
+def test_a_graph_that_the_cache_has_needs_no_translation_and_sees_writes(tmp_path: Path) -> None:
     process = tmp_path / "process.py"
-    process.write_text(_SECOND.format(folder=str(tmp_path)))
-    first, second = (set(names.split()) for names in outputs(process, [[], []], PYTORCH))
+    process.write_text(_SECOND)
+    place = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    first, second = (set(names.split()) for names in outputs(process, [[], []], PYTORCH, place))
     translation = {"tilewright.compiler", "tilewright.ops", "tilewright.torch.traced"}
     translation |= {"tilewright.frontends.torch.adapters", "tilewright.frontends.torch.registry"}
     assert translation <= first

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 import torch._dynamo as dynamo  # noqa: E402
 
-from tests.processes import COMPILER, PYTORCH, outputs  # noqa: E402
 from tests.torch.writes import WRITES  # noqa: E402
 from tilewright.runtime.errors import OptionError  # noqa: E402
 from tilewright.torch import backend, frozen, refresh  # noqa: E402
@@ -166,28 +164,6 @@ def test_another_value_of_the_option_is_refused() -> None:
     with pytest.raises(Exception, match="weights='thawed' is not allowed") as found:
         compiled(torch.nn.Linear(2, 2).eval(), weights="thawed")(torch.ones(1, 2))
     assert OptionError.__name__ in str(found.value) and "tilewright.torch.refresh()" in str(found.value)
-
-
-_PROCESS = """
-import sys, torch
-torch.manual_seed(0)
-from tests.torch.writes import WRITES
-module, x = torch.nn.Linear(200, 200).eval(), torch.randn(3, 200)
-with torch.no_grad():
-    function = torch.compile(module, backend="tilewright", options={"threads": 1})
-    for write in ("two signs", "NumPy", "another tensor", "one element"):
-        torch.testing.assert_close(function(x), module(x))
-        WRITES[write](module)
-        torch.testing.assert_close(function(x), module(x))
-print("right")
-"""
-
-
-def test_graphs_from_the_cache_see_writes_too(tmp_path: Path) -> None:
-    process = tmp_path / "process.py"
-    process.write_text(_PROCESS)
-    environment = {"TILEWRIGHT_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(Path(__file__).parents[2])}
-    assert outputs(process, [[], []], (*PYTORCH, *COMPILER), environment) == ["right\n"] * 2
 
 
 def test_a_forked_child_sees_its_own_writes() -> None:

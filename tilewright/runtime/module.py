@@ -41,7 +41,7 @@ from tilewright.runtime.states import KeepsStates, States
 from tilewright.runtime.storage.levels import at_level
 from tilewright.runtime.storage.loader import NativeCode, StepsCode
 from tilewright.runtime.tensors import TensorModel
-from tilewright.runtime.threads import check_threads
+from tilewright.runtime.threads import threads_within
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.values.outputs import no_memory, shapes_of, views_of
@@ -145,7 +145,7 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
         self._signature = artifact.signature
-        self.threads = check_threads(threads)
+        self.threads = threads_within(artifact.static_plan, threads)
         self._wanted_threads = threads
         self._input_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.inputs)
         self._output_dtypes = tuple(numpy_dtype(info.dtype) for info in artifact.outputs)
