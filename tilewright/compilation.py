@@ -27,28 +27,28 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.interventions import Dump, KernelOverrides
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import Loc, ModelError, Remark, RemarkKind, UnsupportedError, VerifyError
+from tilewright.ir.diag import Loc, ModelError, Remark, RemarkKind, UnsupportedError
 from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.text import parse_module, print_module
-from tilewright.ir.verify import Spec, verify_func
+from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import KernelInfo, kernel_info
 from tilewright.loops.storage.packing import Packing
-from tilewright.ops.define.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress, bits_of_rows
 from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.caches import check_frequent
+from tilewright.program.legal import verify_all, verify_graph, verify_program
 from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.effort import EFFORTS
 from tilewright.program.memory.of_call import most_threads
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
-from tilewright.program.memory.places import annotate, arena_of, broken_plan, is_planned
+from tilewright.program.memory.places import annotate, arena_of, is_planned
 from tilewright.program.memory.plan import plan_in_order
 from tilewright.program.memory.storage import Place, assign_storage
 from tilewright.program.native import GroupNative
-from tilewright.program.spec import LEVEL, program_spec
+from tilewright.program.spec import LEVEL
 from tilewright.program.split import SplitGraph, is_of_parts, joined, parts_of
 from tilewright.program.states import introduce_states, pair_states
 from tilewright.program.steps import staged_program
@@ -571,32 +571,6 @@ def left_out(module: Module) -> list[str]:
         for name, array in module.constants.items()
         if array.size > 0 and not array.flags.writeable and not any(array.strides)
     ]
-
-
-def verify_graph(module: Module) -> None:
-    """VerifyError where the main function is no legal graph."""
-    verify_func(module.main, graph_spec(module))
-
-
-def verify_all(module: Module, kernels: Spec | None = None) -> None:
-    """VerifyError where the main function or a part is illegal; with the Spec of `kernels` also where a kernel is."""
-    if module.main.level != LEVEL:
-        verify_graph(module)
-        return
-    verify_program(module, kernels)
-    for part in parts_of(module) if is_of_parts(module.main) else ():
-        verify_all(part, kernels)
-
-
-def verify_program(module: Module, kernels: Spec | None = None) -> None:
-    """VerifyError where the main function is no legal program, or is planned so that it overwrites what it needs; with
-    the Spec of `kernels` also where a kernel is illegal."""
-    verify_func(module.main, program_spec(module))
-    for func in module.funcs.values():
-        if func.level == "loops" and kernels is not None:
-            verify_func(func, kernels)
-    if is_planned(module.main) and (wrong := broken_plan(module)) is not None:
-        raise VerifyError(wrong[0], where=f"@main, {wrong[1].loc}")
 
 
 def remarks_of_import(module: Module) -> list[Remark]:

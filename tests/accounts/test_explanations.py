@@ -111,6 +111,7 @@ def test_no_edge_and_no_loop_is_without_a_reason(source: bytes) -> None:
 CALLS = (
     CallRecord("k0_conv", "/stem/Conv", ("f32[2]",), "8", nodes=("/stem/Conv", "/stem/Relu")),
     CallRecord("k1_matmul", "/head/MatMul", ("f32[2]",), "8", nodes=("/head/MatMul",)),
+    CallRecord("k11_conv", "/list/list.1/conv/Conv", (), "8", nodes=("/list/list.1/conv/Conv",)),
     CallRecord("k10_add", "odd ' name\n", ("f32[2]",), "8", nodes=("odd ' name\n",)),
 )
 EDGES = (
@@ -132,7 +133,8 @@ REPORT = ProgramReport(
     ("wanted", "kernels"),
     [
         ("k0_conv", ["k0_conv"]), ("k1", ["k1_matmul"]), ("/stem/Relu", ["k0_conv"]), ("stem", ["k0_conv"]),
-        ("/head/", ["k1_matmul"]), ("odd ' name\n", ["k10_add"]),
+        ("/head/", ["k1_matmul"]), ("list.1/conv", ["k11_conv"]), ("list/list.1", ["k11_conv"]),
+        ("odd ' name\n", ["k10_add"]),
     ],
 )  # fmt: skip
 def test_calls_are_found_by_kernels_nodes_and_modules(wanted: str, kernels: list[str]) -> None:

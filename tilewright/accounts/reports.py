@@ -109,17 +109,27 @@ def _names(loc: Loc) -> tuple[str, ...]:
 def _with_counts(
     records: Sequence[CallRecord], calls: Sequence[Op], module: Module, known: Mapping[Op, Sym]
 ) -> Iterable[CallRecord]:
-    """Of each call the operations on floats, where they are not `known` those of its loops, and the bytes of its
-    arguments that these touch, those of constants apart."""
+    """Of each call the operations on floats, as its operators say it (`known`) or as its loops do, whichever are fewer:
+    loops pad and compute again, operators such as the transforms of Winograd's algorithm are written with terms that
+    are zero. And the bytes of its arguments that loops touch, those of constants apart."""
     costs = {name: cost(module.funcs[name]) for name in {op.attrs["kernel"] for op in calls}}
     for op, entry in zip(calls, records, strict=True):
         kernel = module.funcs[op.attrs["kernel"]]
         dims = dict(zip(kernel.dims, op.attrs["dims"], strict=True))
         found = costs[kernel.name]
         fixed = sum((found.traffic[a].distinct for a in constants_of(kernel) if a in found.traffic), sym(0))
-        flops = known[op] if op in known else substitute(found.flops, dims)
+        flops = substitute(found.flops, dims)
+        flops = min(flops, known.get(op, flops), key=_for_some_size)
         touched, constant = (str(substitute(amount, dims)) for amount in (found.argument_bytes, fixed))
         yield replace(entry, flops=str(flops), touched_bytes=touched, constant_bytes=constant)
+
+
+def _for_some_size(amount: Sym) -> int:
+    return amount.evaluate(dict.fromkeys((v.name for v in amount.vars), SOME_SIZE))
+
+
+SOME_SIZE = 8
+"""Of dims that are not known, where two amounts are compared."""
 
 
 def with_more_time(report: ProgramReport, seconds: Mapping[str, float]) -> ProgramReport:

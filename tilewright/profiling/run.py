@@ -14,7 +14,6 @@ import numpy as np
 from tilewright.api import compile as compile_model
 from tilewright.profiling.counters import count_events
 from tilewright.profiling.machine import machine_rates
-from tilewright.profiling.paths import module_path
 from tilewright.profiling.records import (
     BlockProfile,
     KernelProfile,
@@ -29,6 +28,7 @@ from tilewright.profiling.work import CallWork, bound, works
 from tilewright.runtime import Artifact, Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.runtime.profile import KernelTime
+from tilewright.runtime.report.paths import module_path
 from tilewright.runtime.report.records import BlockRecord
 from tilewright.session import Session
 
