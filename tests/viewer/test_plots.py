@@ -20,7 +20,7 @@ from tilewright.profiling.records import (
     ScalingPoint,
 )
 from tilewright.runtime.errors import ArtifactError, OptionError
-from tilewright.viewer.plots import Alternative, check_plot, plot_latencies, plot_profile, plot_trade_off
+from tilewright.viewer.plots import PlottedType, check_plot, plot_latencies, plot_profile, plot_trade_off
 
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
 
@@ -41,7 +41,7 @@ def profiled() -> ModelProfile:
 def test_files_of_both_kinds(tmp_path: Path) -> None:
     plot_latencies(tmp_path / "calls.png", "net $1$ \x1b[31m", {"tilewright": [0.001, 0.002], "$other": [0.003]})
     plot_profile(tmp_path / "profile.svg", profiled())
-    some = [Alternative("a", "int8", 0.2, 0.001, True), Alternative("b", "int8", -0.1, 0.0, False)]
+    some = [PlottedType("a", "int8", 0.2, 0.001, True), PlottedType("b", "int8", -0.1, 0.0, False)]
     plot_trade_off(tmp_path / "kinds.svg", "top1", some, 0.01)
     assert (tmp_path / "calls.png").read_bytes().startswith(b"\x89PNG")
     profile, kinds = ((tmp_path / name).read_text() for name in ("profile.svg", "kinds.svg"))

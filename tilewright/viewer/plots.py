@@ -21,7 +21,7 @@ _LONGEST_NAME = 40
 
 
 @dataclass(frozen=True)
-class Alternative:
+class PlottedType:
     """A smaller type for a layer: milliseconds that it saves, the loss that it is predicted to cost, and whether it was
     chosen."""
 
@@ -79,7 +79,7 @@ def plot_profile(path: Path, profile: ModelProfile) -> None:
     _write(path, draw, (13 if profile.scaling is not None else 7.5, 5))
 
 
-def plot_trade_off(path: Path, title: str, alternatives: Sequence[Alternative], most: float) -> None:
+def plot_trade_off(path: Path, title: str, alternatives: Sequence[PlottedType], most: float) -> None:
     """What each smaller type of a layer saves, and what it costs; those that were chosen are filled."""
 
     def draw(figure: Any) -> None:

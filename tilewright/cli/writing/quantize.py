@@ -16,7 +16,7 @@ from tilewright.quantization.forms import KINDS
 from tilewright.quantization.methods.ranges import METHODS
 from tilewright.quantization.quantize import quantize
 from tilewright.runtime.storage.files import check_file
-from tilewright.viewer.plots import Alternative, check_plot, plot_trade_off
+from tilewright.viewer.plots import PlottedType, check_plot, plot_trade_off
 
 HELP = """Make layers of MODEL (of any format) smaller where that is faster on this machine, and the loss stays within a
 budget. The result is ONNX, or compiled.
@@ -89,10 +89,10 @@ def command(
     show_certificate(result.certificate, console)
 
 
-def alternatives(certificate: Certificate) -> list[Alternative]:
+def alternatives(certificate: Certificate) -> list[PlottedType]:
     """The smaller types whose gain and loss were measured, of each layer."""
     return [
-        Alternative(layer.node, kind, 1000 * seconds, layer.sensitivity[kind], kind == layer.kind)
+        PlottedType(layer.node, kind, 1000 * seconds, layer.sensitivity[kind], kind == layer.kind)
         for layer in certificate.layers
         for kind, seconds in layer.gains.items()
         if kind in layer.sensitivity
