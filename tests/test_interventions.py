@@ -19,6 +19,7 @@ from tilewright.loops.storage.packing import Packing
 from tilewright.program.memory.storage import Place
 from tilewright.runtime.errors import OptionError
 
+SHAPES = {"x": [3, models.FEATURES]}
 X = np.linspace(-1, 1, 3 * models.FEATURES, dtype=np.float32).reshape(3, -1)
 
 
@@ -26,7 +27,7 @@ X = np.linspace(-1, 1, 3 * models.FEATURES, dtype=np.float32).reshape(3, -1)
 def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a model of two kernels."""
     folder = tmp_path_factory.mktemp("dump") / "of" / "mlp"
-    tilewright.compile(models.mlp(), threads=1, dump=folder)
+    tilewright.compile(models.mlp(), threads=1, dump=folder, shapes=SHAPES)
     return folder
 
 
@@ -36,7 +37,7 @@ def kernel(folder: Path, number: str, suffix: str) -> Path:
 
 
 def overridden(**files: Path) -> np.ndarray:
-    (y,) = tilewright.compile(models.mlp(), threads=1, cache=False, override=files)(X)
+    (y,) = tilewright.compile(models.mlp(), threads=1, cache=False, override=files, shapes=SHAPES)(X)
     return y
 
 
@@ -79,7 +80,7 @@ def test_files_that_do_not_fit_are_told_with_the_place(dumped: Path, tmp_path: P
         "syntax.loops": (loops.replace(" in ", " of ", 1), f"syntax.loops:{first + 1}:"),
         "unknown.loops": (loops.replace("_lanes[", "_lane[", 1), "unknown.loops:"),
         "other.loops": (kernel(dumped, "k0", ".loops").read_text(), "the arguments of @k1_"),
-        "bytes.loops": (loops.replace("f32[n0, 32]", "f64[n0, 32]"), "bytes.loops"),
+        "bytes.loops": (loops.replace("f32[3, 32]", "f64[3, 32]"), "bytes.loops"),
         "syntax.ll": (code.replace("define ", "defin ", 1), "syntax.ll:"),
         "none.ll": ("", "defines no function"),
         "other.ll": (code.replace("ptr %state", "i64 %state", 1), "other.ll"),
@@ -106,9 +107,10 @@ def test_kernels_and_folders_that_there_are_not(dumped: Path, tmp_path: Path) ->
 def test_the_command_dumps_and_overrides(tmp_path: Path) -> None:
     path, out, folder = models.written(models.mlp(), tmp_path, "mlp"), tmp_path / "mlp.tw", tmp_path / "stages"
     run = CliRunner().invoke
-    assert run(commands, ["compile", str(path), "-o", str(out), "--dump", str(folder)]).exit_code == 0
+    shape = ["--shape", f"x=3,{models.FEATURES}"]
+    assert run(commands, ["compile", str(path), "-o", str(out), "--dump", str(folder), *shape]).exit_code == 0
     loops = kernel(folder, "k1", ".loops")
-    found = run(commands, ["compile", str(path), "-o", str(out), "--no-cache", "--override", f"k1={loops}"])
+    found = run(commands, ["compile", str(path), "-o", str(out), "--no-cache", "--override", f"k1={loops}", *shape])
     assert found.exit_code == 0, found.output
     np.testing.assert_allclose(tilewright.load(out)(X)[0], models.mlp_expected(X), rtol=1e-5)
     assert run(commands, ["compile", str(path), "--override", "k1"]).exit_code == 2

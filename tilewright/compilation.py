@@ -21,43 +21,48 @@ from tilewright.accounts.account import Account, ProgramDecisions
 from tilewright.accounts.reports import program_report
 from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for
 from tilewright.codegen.program import KernelText, Program
-from tilewright.fitting import passes_that_fit, refuse_unknown_sizes
+from tilewright.fitting import Fit, fit, refuse_unknown_sizes
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.interventions import Dump, KernelOverrides
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import ModelError, Remark, RemarkKind, UnsupportedError, VerifyError
+from tilewright.ir.diag import Loc, ModelError, Remark, RemarkKind, UnsupportedError
+from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.text import parse_module, print_module
-from tilewright.ir.verify import Spec, verify_func
+from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import KernelInfo, kernel_info
 from tilewright.loops.storage.packing import Packing
-from tilewright.ops.define.spec import graph_spec
 from tilewright.options import OnProgress, Options, Progress, bits_of_rows
 from tilewright.passes import Pass, PassContext, run_passes
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.caches import check_frequent
+from tilewright.program.legal import verify_all, verify_graph, verify_program
 from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.effort import EFFORTS
+from tilewright.program.memory.of_call import most_threads
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
-from tilewright.program.memory.places import annotate, arena_of, broken_plan, is_planned
+from tilewright.program.memory.places import annotate, arena_of, is_planned
 from tilewright.program.memory.plan import plan_in_order
 from tilewright.program.memory.storage import Place, assign_storage
 from tilewright.program.native import GroupNative
-from tilewright.program.spec import LEVEL, program_spec
+from tilewright.program.spec import LEVEL
 from tilewright.program.split import SplitGraph, is_of_parts, joined, parts_of
 from tilewright.program.states import introduce_states, pair_states
 from tilewright.program.steps import staged_program
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import OptionError
 from tilewright.schedule.edited import EditedSchedules
-from tilewright.schedule.sharing.kernels import schedule_regions
+from tilewright.schedule.sharing.kernels import KnownKernels, schedule_regions
 from tilewright.schedule.strategy import Strategy
 from tilewright.session import Session
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
+
+MakeWatch = Callable[["Compilation"], ProgramWatch | None]
+"""Of each program that has kernels of its own, before its passes run: who looks at what these do."""
 
 Observe = Callable[[str, Module], None]
 """Is told the name of a pass or a stage that is done, and the module as it is then."""
@@ -77,8 +82,11 @@ class Setting:
     observe: Observe | None = None
     dump: Dump | None = None
     overrides: KernelOverrides | None = None
+    watch: MakeWatch | None = None
     numbers: Iterator[int] = field(default_factory=count)
     """Of the kernels, which have no name twice."""
+    known: KnownKernels | None = None
+    """Kernels that are scheduled, where programs are compared to find one that takes little memory."""
 
     @classmethod
     def of(
@@ -95,7 +103,8 @@ class Setting:
         """For a machine, whose back end is asked whether it can be compiled for: TargetError, OptionError."""
         back_end = back_end_for(machine, plugins)
         back_end.check(machine, options)
-        return cls(options, machine, back_end, plugins, optional, progress, edited, observe)
+        known = None if options.max_memory is None else KnownKernels()
+        return cls(options, machine, back_end, plugins, optional, progress, edited, observe, known=known)
 
     @classmethod
     def chosen(cls, options: Options, session: Session) -> Self:
@@ -195,6 +204,7 @@ class Compilation:
         self.program: Program | None = None
         """What the code of the last stage is made of; None of parts without code between them."""
         self._texts: dict[str, KernelText] = {}
+        self._fit: Fit | None = None
         self._nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
         self.context.remarks += remarks_of_import(module)
         if is_of_parts(module.main):
@@ -294,6 +304,8 @@ class Compilation:
         return self.apply((*passes, *self._passes_of_fusion[1:]))
 
     def _observed(self, name: str) -> None:
+        if self.context.watch is not None:
+            self.context.watch.passed(name, self.module)
         if self.setting.observe is not None:
             self.setting.observe(name, self.module)
         if self.setting.dump is not None:
@@ -342,8 +354,13 @@ class Compilation:
 
     def _lower(self) -> None:
         """All passes of the graph level before fusion. Kernels are told which dims are the same in all calls."""
+        if self.setting.options.max_memory is not None:
+            self._fit = fit(self.setting, partial(_fused, self.module.copy()), Compilation)
+            self.context.direct = self._fit.direct
         if same := same_dims(self.module.main, self.assumed):
             self.module.main.attrs["same_dims"] = same
+        if self.setting.watch is not None:
+            self.context.watch = self.setting.watch(self)
         self._run_passes(self._passes_before_fusion, 0)
         link.copy_aliased_outputs(self.module)
         if self.assumed:  # said by ops that are gone now
@@ -354,7 +371,9 @@ class Compilation:
         done = len(self._passes_before_fusion)
         fuse, *others = self._passes_of_fusion
         self._run_passes([fuse], done)
-        self.apply(passes_that_fit(self, Compilation))
+        if self._fit is None:
+            self._fit = fit(self.setting, partial(_fused, self.module), Compilation)
+        self.apply(self._fit.passes)
         self._run_passes(others, done + 1)
         self._account.note_regions(self.module, self.context.edges)
         self._clock.lap("graph")
@@ -368,6 +387,7 @@ class Compilation:
             optional=setting.optional, edited=setting.edited, numbers=setting.numbers,
             strict=setting.options.numerics == "strict",
             rounded_rows=bits_of_rows(setting.options, self.module.main.attrs.get("activations")),
+            known=setting.known,
         )  # fmt: skip
         self.module.main.level = LEVEL
         introduce_states(self.module.main)
@@ -427,7 +447,11 @@ class Compilation:
             counted=options.profile, flops=self._account.flops, decisions=self.decisions,
         )  # fmt: skip
         target = self.setting.back_end.target(self.setting.machine)
-        self.artifact = replace(link.make_artifact(module, constants, program, text, target, report), states=states)
+        made = link.make_artifact(module, constants, program, text, target, report)
+        plan = made.static_plan
+        if plan is not None and options.max_memory is not None:
+            plan = replace(plan, most_threads=most_threads(module, options.max_memory))
+        self.artifact = replace(made, states=states, static_plan=plan)
 
     def _link_parts(self, parts: Sequence[Compilation]) -> None:
         """The artefact of a program of parts, whose code for what needs no host is begun."""
@@ -503,6 +527,13 @@ _STEPS: dict[str, Callable[[Compilation], None]] = {
 STAGES = ("import", *_STEPS)
 
 
+def _fused(module: Module, setting: Setting, direct: frozenset[Loc]) -> Compilation:
+    """A fused program of a module as it is before its passes, or fused; some convolutions are summed directly."""
+    made = Compilation(module.copy(), setting, is_part=True)
+    made.context.direct = direct
+    return made.run("fused")
+
+
 def _stage_of(module: Module, is_part: bool) -> str:
     """The first stage of which this could be the text."""
     if module.main.level == LEVEL:
@@ -540,32 +571,6 @@ def left_out(module: Module) -> list[str]:
         for name, array in module.constants.items()
         if array.size > 0 and not array.flags.writeable and not any(array.strides)
     ]
-
-
-def verify_graph(module: Module) -> None:
-    """VerifyError where the main function is no legal graph."""
-    verify_func(module.main, graph_spec(module))
-
-
-def verify_all(module: Module, kernels: Spec | None = None) -> None:
-    """VerifyError where the main function or a part is illegal; with the Spec of `kernels` also where a kernel is."""
-    if module.main.level != LEVEL:
-        verify_graph(module)
-        return
-    verify_program(module, kernels)
-    for part in parts_of(module) if is_of_parts(module.main) else ():
-        verify_all(part, kernels)
-
-
-def verify_program(module: Module, kernels: Spec | None = None) -> None:
-    """VerifyError where the main function is no legal program, or is planned so that it overwrites what it needs; with
-    the Spec of `kernels` also where a kernel is illegal."""
-    verify_func(module.main, program_spec(module))
-    for func in module.funcs.values():
-        if func.level == "loops" and kernels is not None:
-            verify_func(func, kernels)
-    if is_planned(module.main) and (wrong := broken_plan(module)) is not None:
-        raise VerifyError(wrong[0], where=f"@main, {wrong[1].loc}")
 
 
 def remarks_of_import(module: Module) -> list[Remark]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 from tilewright.ir.core import Module
-from tilewright.ir.diag import VerifyError
+from tilewright.ir.diag import Loc, VerifyError
 from tilewright.ir.notes import RewriteNotes
 from tilewright.ir.text.attributes import print_attr
 from tilewright.ir.text.scope import ScopedCursor
@@ -29,10 +29,16 @@ class PassOptions(Protocol):
 @dataclass
 class PassContext(RewriteNotes):
     """What passes share: the CPU that is compiled for (None for another kind of machine), compile options, and what
-    they note."""
+    they note.
+
+    `direct` are the convolutions that are summed directly although another algorithm is quicker, by their places in
+    the model; `saved` are the cycles that other algorithms save, which are noted whether they are taken or not.
+    """
 
     target: Target | None = None
     options: PassOptions | None = None
+    direct: frozenset[Loc] = frozenset()
+    saved: dict[Loc, float] = field(default_factory=dict)
 
     @property
     def strict(self) -> bool:

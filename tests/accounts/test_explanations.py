@@ -111,6 +111,7 @@ def test_no_edge_and_no_loop_is_without_a_reason(source: bytes) -> None:
 CALLS = (
     CallRecord("k0_conv", "/stem/Conv", ("f32[2]",), "8", nodes=("/stem/Conv", "/stem/Relu")),
     CallRecord("k1_matmul", "/head/MatMul", ("f32[2]",), "8", nodes=("/head/MatMul",)),
+    CallRecord("k11_conv", "/list/list.1/conv/Conv", (), "8", nodes=("/list/list.1/conv/Conv",)),
     CallRecord("k10_add", "odd ' name\n", ("f32[2]",), "8", nodes=("odd ' name\n",)),
 )
 EDGES = (
@@ -132,7 +133,8 @@ REPORT = ProgramReport(
     ("wanted", "kernels"),
     [
         ("k0_conv", ["k0_conv"]), ("k1", ["k1_matmul"]), ("/stem/Relu", ["k0_conv"]), ("stem", ["k0_conv"]),
-        ("/head/", ["k1_matmul"]), ("odd ' name\n", ["k10_add"]),
+        ("/head/", ["k1_matmul"]), ("list.1/conv", ["k11_conv"]), ("list/list.1", ["k11_conv"]),
+        ("odd ' name\n", ["k10_add"]),
     ],
 )  # fmt: skip
 def test_calls_are_found_by_kernels_nodes_and_modules(wanted: str, kernels: list[str]) -> None:
@@ -170,11 +172,12 @@ def test_explanations_have_four_kinds_and_three_fields() -> None:
 def test_the_command_answers_in_the_words_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     path = models.written(models.mlp(), tmp_path, "mlp")
-    found = CliRunner().invoke(commands, ["explain", str(path), "probabilities"])
+    shape = ["--shape", f"x=3,{models.FEATURES}"]
+    found = CliRunner().invoke(commands, ["explain", str(path), "probabilities", *shape])
     said = " ".join(found.output.split())
     assert found.exit_code == 0, found.output
     for words in ("computes 1 node of the model", "algorithm: row reduction", "from max of 'activation'", "ms",
                   "cannot start before the whole contraction is done", "what would change it", "shared by threads"):
         assert words in said  # fmt: skip
-    unknown = CliRunner().invoke(commands, ["explain", str(path), "probabilites"])
+    unknown = CliRunner().invoke(commands, ["explain", str(path), "probabilites", *shape])
     assert unknown.exit_code == 2 and "did you mean 'probabilities'?" in unknown.output

@@ -48,7 +48,9 @@ def test_the_json_data_have_the_form_that_is_documented(mlp: Path) -> None:
     told = {"name": "x", "dtype": "float32", "shape": [3, 64], "kind": "tensor", "element": None}
     assert data["inputs"] == [told]
     costs = data["costs"]
-    assert set(costs) == {"sizes", "kernels", "operators", "parameters", "flops", "moved_bytes", "memory", "time"}
+    assert set(costs) == {
+        "sizes", "kernels", "operators", "parameters", "flops", "moved_bytes", "memory", "time", "blocks",
+    }  # fmt: skip
     assert set(costs["flops"]) == set(costs["moved_bytes"]) == AMOUNT
     assert costs["flops"]["formula"] == str(costs["flops"]["value"])
     assert set(costs["operators"][0]) == {"operator", "nodes", "dtypes", "flops", "bytes", "cycles"}

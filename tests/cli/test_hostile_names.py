@@ -20,6 +20,8 @@ from tests.frontends.helpers import info, model_of
 from tilewright.cli.app import COMMANDS, commands
 from tilewright.cli.output import SafeConsole, log_to_stderr
 from tilewright.cli.progress import counting, working
+from tilewright.profiling import machine
+from tilewright.profiling.records import MachineRates, PeakRate, ReadRate
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import PerformanceWarning, Remark, short_name
 from tilewright.runtime.report.records import AddedProgram, CallRecord
@@ -51,6 +53,9 @@ def model() -> onnx.ModelProto:
     return made
 
 
+_PEAKS, _READS = (PeakRate("f32", "", 1, 1),), (ReadRate("DRAM", None, 1, 1),)
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("hostile") / "\x1b[31m\u202em.onnx"
@@ -65,6 +70,8 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "-v", "compile", path, "-o", compiled, "--force", "--report"
     for model_path in (path, compiled):
         yield "explain", model_path, "--all"
+        yield "explain", model_path, f"{BAD}{WORDS}"
+        yield "explain", model_path, "\x1b\u202enothing"
         yield "run", model_path, "--input", "random"
     yield "run", path, "--input", "random", "--output", str(source.parent / "\x07results"), "--force"
     yield "run", path, "--input", "\x1b=3"
@@ -73,6 +80,8 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "sign", compiled, "--key", "\x1b.pem"
     yield "bench", path, "--rounds", "1", "--turn", "0.001"
     yield "bench", path, "--rounds", "1", "--kernels"
+    yield "profile", path, "--runs", "1", "--trace", str(source.parent / "\x1btrace.json"), "--force"
+    yield "compile", path, "-o", compiled, "--force", "--override", "\x1b=\x1b.ll"
     for level in ("import", "graph", "schedule", "loops", "llvm", "asm"):
         yield "show", path, "--level", level
     yield "opt", str(source.with_suffix(".ir"))
@@ -94,7 +103,8 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield ("\x1b\u202ecommand",)
 
 
-def test_no_command_prints_them(source: Path) -> None:
+def test_no_command_prints_them(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "measure", lambda facts: MachineRates(facts, 1, _PEAKS, _READS, ""))
     seen: set[str] = set()
     for arguments in lines(source):
         if arguments[0] == "opt":

@@ -13,7 +13,7 @@ from tests.runtime.test_needed import network
 from tilewright.cli.app import commands
 from tilewright.ir.sym import var
 from tilewright.program.memory.packing.boxes import PackedBoxes, TimedBox, overlapping
-from tilewright.program.memory.picture import DrawnTensor, _alive, drawn_tensors, picture
+from tilewright.program.memory.picture import DrawnTensor, alive_bytes, drawn_tensors, picture
 from tilewright.runtime.errors import ArtifactError, InputError
 from tilewright.stages import planned_programs
 
@@ -55,7 +55,7 @@ def test_names_are_no_markup(model: Path) -> None:
 
 def test_what_lies_in_a_place_together_counts_once() -> None:
     tensors = [DrawnTensor("", 0, 64, 0, 1), DrawnTensor("", 0, 64, 1, 2), DrawnTensor("", 64, 10, 1, 1)]
-    assert _alive(tensors, 4) == [64, 74, 64, 0]
+    assert alive_bytes(tensors, 4) == [64, 74, 64, 0]
 
 
 def test_the_command_writes_it_and_keeps_other_files(model: Path, tmp_path: Path) -> None:

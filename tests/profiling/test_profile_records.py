@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tilewright.profiling.counters import count_events
-from tilewright.profiling.paths import module_path
 from tilewright.profiling.records import (
     KernelProfile,
     LayerProfile,
@@ -25,6 +24,7 @@ from tilewright.profiling.trace import trace_events
 from tilewright.profiling.work import CallWork, amount, bound
 from tilewright.runtime import TensorInfo
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.report.paths import module_path
 from tilewright.runtime.report.records import ProductForm
 
 MACHINE = MachineRates(

@@ -85,6 +85,16 @@ def test_calls_are_timed_on_each_number_of_threads(model: tilewright.Model, tmp_
     assert 0 <= scaling.serial <= 1 and len(scaling.scaled) == 2
 
 
+def test_states_stay_as_they_are(tmp_path: Path) -> None:
+    graph = "g (float[4] x, float[4] h) => (float[4] hn) { hn = Add (h, x) }"
+    source = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString()
+    model = tilewright.compile(source, threads=1, cache=False, profile=True, states={"h": "hn"})
+    x = np.ones(4, np.float32)
+    model.run({"x": x})
+    tilewright.profile(model, {"x": x}, runs=2, scaling=True, counters=True, session=Session(tmp_path))
+    np.testing.assert_array_equal(model.state("h"), x)
+
+
 def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(machine, "measure", lambda facts: asked.append(1) or RATES)

@@ -20,6 +20,7 @@ from tilewright.runtime.errors import ArtifactError, Remark, RemarkKind
 from tilewright.runtime.report.records import (
     VERSION,
     AddedProgram,
+    BlockRecord,
     CallRecord,
     ChannelCount,
     EdgeRecord,
@@ -55,6 +56,7 @@ def full() -> Report:
                              ("k0",)),),
         integers=(IntegerMeaning("input", "x", "uint8", 0.25, 128),), added_code_bytes=7, added_constant_bytes=8,
         edges=(EdgeRecord("matmul", "add", "v", "f32[2]", False, "apart", "less", ("max",), 2.5, "k0", "k1"),),
+        blocks=(BlockRecord("layer.*", 2, 1, 7, ((0,), (1, 2))),),
         loops=(LoopRecord("k0", "i", "n", "parallel", 0, True, "shared", False, "no lanes", 2),),
         schedules=(ScheduleRecord("k0", ("split(i, factor=2)",)),),
         remarks=(remark("missed"), remark("failed")), model="m.onnx", threads=2, inputs=("x: uint8[n, 8]",),
@@ -140,7 +142,8 @@ def test_the_model_is_told_of_without_reading_the_report() -> None:
 
 
 def test_it_prints_values_records_and_tables() -> None:
-    report = replace(full(), types=(), layers=(), integers=(), states=(), variants=(), attached={}, broadcasting=None)
+    report = replace(full(), types=(), layers=(), integers=(), states=(), variants=(), attached={}, broadcasting=None,
+                     blocks=())  # fmt: skip
     assert str(report).splitlines() == [
         "model: m.onnx",
         "threads: 2",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from tilewright.accounts.anatomy import RepeatedBlock, places_of, repeated_blocks, title_of
 from tilewright.accounts.kernels import kernel_records, products_of_kernels, products_of_program
 from tilewright.accounts.layers import SourceLayer, layer_records, layers_of_regions, source_layers
 from tilewright.accounts.loops import first_steps, loop_records
@@ -17,6 +18,7 @@ from tilewright.ir.notes import EdgeNote, Outcome
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym
 from tilewright.runtime.report.records import (
+    BlockRecord,
     EdgeRecord,
     LoopRecord,
     ProductCount,
@@ -38,11 +40,32 @@ class TypesOfProgram:
 
 @dataclass(frozen=True)
 class ProgramDecisions:
-    """Why values go through memory or not, and why loops are run as they are."""
+    """Which blocks repeat, why values go through memory or not, and why loops are run as they are."""
 
+    blocks: tuple[BlockRecord, ...] = ()
     edges: tuple[EdgeRecord, ...] = ()
     loops: tuple[LoopRecord, ...] = ()
     schedules: tuple[ScheduleRecord, ...] = ()
+
+
+class _Copies:
+    """What is kept of a block that repeats: passes change the graph."""
+
+    def __init__(self, block: RepeatedBlock) -> None:
+        self._title, self._variants, self._operators = title_of(block), block.variants, len(block.copies[-1])
+        self._places = [places_of(copy) for copy in block.copies]
+
+    def record(self, module: Module) -> BlockRecord:
+        """With the kernels of each copy: those whose main nodes are in it."""
+        calls = enumerate(op.loc.sources[0] for op in module.main.body.ops if op.name == "call")
+        found: list[list[int]] = [[] for _ in self._places]
+        for number, place in calls:
+            for copy, places in zip(found, self._places, strict=True):
+                if place in places:
+                    copy.append(number)
+                    break
+        kernels = tuple(map(tuple, found))
+        return BlockRecord(self._title, len(self._places), self._variants, self._operators, kernels)
 
 
 class Account:
@@ -53,6 +76,10 @@ class Account:
         """With `counted` operations are counted, too."""
         self._machine = machine
         self._optional = optional
+        nothing: list[_Copies] = []
+        self._blocks = optional.attempt(
+            _NAME, lambda: [*map(_Copies, repeated_blocks(module.main.body))], lambda: nothing
+        )
         self._layers: dict[Loc, SourceLayer] = optional.attempt(_NAME, lambda: source_layers(module), dict)
         self._regions: list[tuple[Loc, ...]] = []
         self._kernels: list[str] = []
@@ -105,6 +132,7 @@ class Account:
         return self._optional.attempt(
             _NAME,
             lambda: ProgramDecisions(
+                tuple(block.record(module) for block in self._blocks),
                 tuple(map(self._edge, self._edges)),
                 tuple(record for f in kernels for record in loop_records(f, self._machine)),
                 tuple(ScheduleRecord(f.name, first_steps(f)) for f in kernels),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.runtime.errors import OptionError, Remark, short_name
+from tilewright.runtime.report.paths import module_path
 from tilewright.runtime.report.records import CallRecord, EdgeRecord, LoopRecord, ProgramReport
 
 Kind = Literal["passed", "missed", "failure", "analysis"]
@@ -85,15 +86,21 @@ def explain_calls(report: ProgramReport, wanted: str) -> tuple[KernelExplanation
 def find_calls(report: ProgramReport, wanted: str) -> list[CallRecord]:
     """Calls of the kernel of this name or number (`k3`), else those that compute the node of this name, else those of
     nodes in the module of this path."""
+    inner = wanted.strip("/")
     tests = (
         lambda c: c.kernel == wanted or c.kernel.split("_")[0] == wanted,
         lambda c: wanted in c.nodes or wanted == c.node,
-        lambda c: any(node.strip("/").startswith(f"{wanted.strip('/')}/") for node in c.nodes),
+        lambda c: any(f"{path}/".startswith(f"{inner}/") for node in c.nodes for path in _paths(node)),
     )
     for test in tests:
         if wanted and (found := [call for call in report.calls if test(call)]):
             return found
     raise unknown_name(report, wanted)
+
+
+def _paths(node: str) -> tuple[str, str]:
+    """A node's module, as the model writes it and as profiles do."""
+    return node.strip("/").rpartition("/")[0], module_path(node)
 
 
 def unknown_name(report: ProgramReport, wanted: str) -> OptionError:

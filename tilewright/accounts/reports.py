@@ -15,6 +15,7 @@ from tilewright.program.memory.places import UNSHARED, arena_of
 from tilewright.program.memory.views import bytes_of
 from tilewright.program.states import GROWING, states_of
 from tilewright.runtime.report.records import (
+    BlockRecord,
     CallRecord,
     IntegerMeaning,
     ProductCount,
@@ -64,6 +65,7 @@ def program_report(
         types=types.kernels,
         layers=types.layers,
         integers=tuple(IntegerMeaning(*row) for row in module.main.attrs.get("integers", ())),
+        blocks=decisions.blocks,
         edges=decisions.edges,
         loops=decisions.loops,
         schedules=decisions.schedules,
@@ -107,17 +109,27 @@ def _names(loc: Loc) -> tuple[str, ...]:
 def _with_counts(
     records: Sequence[CallRecord], calls: Sequence[Op], module: Module, known: Mapping[Op, Sym]
 ) -> Iterable[CallRecord]:
-    """Of each call the operations on floats, where they are not `known` those of its loops, and the bytes of its
-    arguments that these touch, those of constants apart."""
+    """Of each call the operations on floats, as its operators say it (`known`) or as its loops do, whichever are fewer:
+    loops pad and compute again, operators such as the transforms of Winograd's algorithm are written with terms that
+    are zero. And the bytes of its arguments that loops touch, those of constants apart."""
     costs = {name: cost(module.funcs[name]) for name in {op.attrs["kernel"] for op in calls}}
     for op, entry in zip(calls, records, strict=True):
         kernel = module.funcs[op.attrs["kernel"]]
         dims = dict(zip(kernel.dims, op.attrs["dims"], strict=True))
         found = costs[kernel.name]
         fixed = sum((found.traffic[a].distinct for a in constants_of(kernel) if a in found.traffic), sym(0))
-        flops = known[op] if op in known else substitute(found.flops, dims)
+        flops = substitute(found.flops, dims)
+        flops = min(flops, known.get(op, flops), key=_for_some_size)
         touched, constant = (str(substitute(amount, dims)) for amount in (found.argument_bytes, fixed))
         yield replace(entry, flops=str(flops), touched_bytes=touched, constant_bytes=constant)
+
+
+def _for_some_size(amount: Sym) -> int:
+    return amount.evaluate(dict.fromkeys((v.name for v in amount.vars), SOME_SIZE))
+
+
+SOME_SIZE = 8
+"""Of dims that are not known, where two amounts are compared."""
 
 
 def with_more_time(report: ProgramReport, seconds: Mapping[str, float]) -> ProgramReport:
@@ -147,11 +159,23 @@ def report_of_parts(reports: Sequence[ProgramReport], nodes: int, numerics: str)
         types=tuple(kernel for r in reports for kernel in r.types),
         layers=tuple(layer for r in reports for layer in r.layers),
         integers=tuple(meaning for r in reports for meaning in r.integers),
+        blocks=_blocks_of_parts(reports),
         edges=tuple(edge for r in reports for edge in r.edges),
         loops=tuple(loop for r in reports for loop in r.loops),
         schedules=tuple(schedule for r in reports for schedule in r.schedules),
         remarks=tuple(remark for r in reports for remark in r.remarks),
     )
+
+
+def _blocks_of_parts(reports: Sequence[ProgramReport]) -> tuple[BlockRecord, ...]:
+    """With the positions of kernels among the calls of all parts."""
+    found, before = [], 0
+    for report in reports:
+        for block in report.blocks:
+            kernels = tuple(tuple(before + number for number in copy) for copy in block.kernels)
+            found.append(replace(block, kernels=kernels))
+        before += len(report.calls)
+    return tuple(found)
 
 
 def _sums(products: Iterable[ProductCount]) -> tuple[ProductCount, ...]:

@@ -4,12 +4,14 @@ of the passes of the graph level and of schedules: no code is made."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tilewright.accounts.anatomy import places_of, repeated_blocks, title_of
 from tilewright.checks.regions import FusedGraph, fused_graph, sum_of_cycles
 from tilewright.checks.result import (
+    BlockUse,
     Costs,
     MemoryNeeds,
     ModelCheck,
@@ -24,7 +26,7 @@ from tilewright.compiler import compile_with_fallbacks
 from tilewright.graph.assumptions import Assumption
 from tilewright.graph.rewrites.dead import DropDead
 from tilewright.ir.core import Func, Module, Op, Value
-from tilewright.ir.diag import Problem, Remark, UnsupportedError
+from tilewright.ir.diag import Loc, Problem, Remark, UnsupportedError
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym, eq
 from tilewright.ir.types import TensorType
@@ -105,6 +107,11 @@ class _Check:
         for each in compilations:
             notes += [_assumed(a, both, each.module.main.attrs.get(PLACE, "")) for a in each.assumed]
             notes += _own_loops(each.module)
+        blocks = [
+            (title_of(b), b.copies, b.variants, frozenset[Loc]().union(*map(places_of, b.copies)))
+            for part in parts
+            for b in repeated_blocks(part.main.body)
+        ]
         uses = [_Use(op, counts) for part in parts for op in computed_operators(part)]
         parameters = _parameters(parts)
         remarks: list[Remark] = list(self.optional.remarks)
@@ -114,6 +121,16 @@ class _Check:
         notes += [Note("remark", r.stage, r.subject, r.message) for r in remarks if r.kind in ("failed", "warning")]
         between = [v for part in parts for v in part.main.returns if part is not module]
         costs = self.costs(main, between, uses, parameters, graphs, known)
+        regions = [r for g in graphs for r in g.regions]
+        found = tuple(
+            BlockUse(
+                title, len(copies), variants,
+                quantity(total(u.work.flops for u in uses if u.loc in places), known),
+                sum_of_cycles(r for r in regions if r.place in places),
+            )
+            for title, copies, variants, places in blocks
+        )  # fmt: skip
+        costs = replace(costs, blocks=found)
         ins, outs = main.attrs.get("inputs", ()), main.attrs.get("outputs", ())
         return ModelCheck(
             self.name, (), tuple(dict.fromkeys(notes)), nodes,
@@ -151,7 +168,7 @@ class _Check:
         known: Mapping[str, int],
     ) -> Costs:
         def amount(formula: Sym) -> Quantity:
-            return Quantity(str(formula), _value(formula, known))
+            return quantity(formula, known)
 
         regions = [r for g in graphs for r in g.regions]
         inputs, outputs = total(map(bytes_of, main.args)), total(map(bytes_of, main.returns))
@@ -188,6 +205,11 @@ def _sizes(main: Func, given: Mapping[str, int]) -> dict[str, int]:
             raise OptionError(f"sizes={{{name!r}: {size!r:.80}}} is not allowed: a size is a whole number from 0 on")
         known[name] = size
     return known
+
+
+def quantity(formula: Sym, known: Mapping[str, int]) -> Quantity:
+    """A formula, with its value for these dims."""
+    return Quantity(str(formula), _value(formula, known))
 
 
 def _value(formula: Sym, known: Mapping[str, int]) -> int | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilewright.cost.core import Source, source_of
 from tilewright.cost.roofline import kernel_cycles
 from tilewright.ir.core import Module, Op
+from tilewright.ir.diag import UNKNOWN, Loc
 from tilewright.ir.sym import Sym
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.storage import assign_storage
@@ -18,12 +19,13 @@ from tilewright.target.target import Target
 
 @dataclass(frozen=True)
 class RegionCost:
-    """A kernel to be: the operator that is the heaviest part of it, the bytes that it reads and writes, and its cycles
-    on all threads (None where a dim is not known)."""
+    """A kernel to be: the operator that is the heaviest part of it, the bytes that it reads and writes, its cycles on
+    all threads (None where a dim is not known), and the node that names it."""
 
     operator: str
     moved: Sym
     cycles: float | None
+    place: Loc = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def region_costs(
         found = CountedRegion(op, counts)
         work = None if target is None else found.work(target, weights_from, evaluate)
         cycles = None if work is None or target is None else kernel_cycles(work, target, threads)
-        return RegionCost(found.operator(evaluate), found.moved, cycles)
+        return RegionCost(found.operator(evaluate), found.moved, cycles, op.loc.sources[0])
 
     return tuple(region(op) for op in module.main.body.ops if op.name == "fused")
 

@@ -57,6 +57,19 @@ class OperatorUse:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockUse:
+    """A part of the model that repeats, `copies` times, of which the first `variants` have other sizes or a few
+    operators more; what all of them compute, and the estimated cycles of their kernels (None where a dim is not
+    known)."""
+
+    block: str
+    copies: int
+    variants: int
+    flops: Quantity
+    cycles: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Parameters:
     """The constants of one dtype: how many elements, and their bytes."""
 
@@ -102,6 +115,7 @@ class Costs:
     moved_bytes: Quantity
     memory: MemoryNeeds
     time: Time
+    blocks: tuple[BlockUse, ...] = ()
 
     def __repr__(self) -> str:
         seconds = self.time.seconds

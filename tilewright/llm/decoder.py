@@ -168,6 +168,8 @@ class CompiledDecoder:
         ids = check_tokens(self, tokens)
         before = self._length
         sums = {name: self.model.state(name) for name in self._sums} if len(ids) > 1 else {}
+        if len(ids) > 1:
+            self.model.expect_rows(self._counter, len(ids))
         try:
             for begin, end in pieces_of(before, len(ids), self.piece):
                 part = ids[begin:end]

@@ -95,6 +95,18 @@ class LayerProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockProfile:
+    """A part of the model that repeats: its copies, of which the first `variants` are somewhat different, the median
+    times of their kernels, and what share of the sum all of them have."""
+
+    block: str
+    copies: int
+    variants: int
+    median_ms: tuple[float, ...]
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingPoint:
     """A median call on so many threads; `size` is that of the batch, where it grows with them."""
 
@@ -138,6 +150,7 @@ class ModelProfile:
     scaling: Scaling | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    blocks: tuple[BlockProfile, ...] = ()
     version: int = VERSION
 
     def as_dict(self) -> dict[str, Any]:

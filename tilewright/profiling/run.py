@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,8 @@ import numpy as np
 from tilewright.api import compile as compile_model
 from tilewright.profiling.counters import count_events
 from tilewright.profiling.machine import machine_rates
-from tilewright.profiling.paths import module_path
 from tilewright.profiling.records import (
+    BlockProfile,
     KernelProfile,
     LayerProfile,
     MachineRates,
@@ -27,6 +28,8 @@ from tilewright.profiling.work import CallWork, bound, works
 from tilewright.runtime import Artifact, Model, TensorInfo
 from tilewright.runtime.errors import InputError, OptionError
 from tilewright.runtime.profile import KernelTime
+from tilewright.runtime.report.paths import module_path
+from tilewright.runtime.report.records import BlockRecord
 from tilewright.session import Session
 
 ROUNDS = 5
@@ -61,6 +64,8 @@ def profile(
         raise OptionError(f"runs={runs!r:.80} is not allowed", hint="give a whole number from 1 on")
     session = Session.of(session)
     opened = _opened(model, session, threads, fields)
+    if opened.states:  # those of the caller's model stay as they are
+        opened = copy.copy(opened)
     times, calls_ms = _timed(opened, inputs, runs)
     rates = machine_rates(session)
     artifact = _program(opened.artifact, times)
@@ -69,7 +74,8 @@ def profile(
     notes = []
     events: dict[str, float] = {}
     if counters:
-        events, note = count_events(lambda: opened.run(inputs), runs)
+        first = _first_states(opened)
+        events, note = count_events(lambda: _call(opened, inputs, first), runs)
         notes += [note] if note else []
     return ModelProfile(
         opened.report().model,
@@ -86,6 +92,18 @@ def profile(
         measure_scaling(opened, inputs, runs, batch) if scaling else None,
         events,
         tuple(notes),
+        tuple(_block(block, kernels) for block in artifact.report.blocks),
+    )
+
+
+def _block(block: BlockRecord, kernels: Sequence[KernelProfile]) -> BlockProfile:
+    times = [[kernels[n] for n in copy] for copy in block.kernels]
+    return BlockProfile(
+        block.block,
+        block.copies,
+        block.variants,
+        tuple(round(sum(k.median_ms for k in copy), 6) for copy in times),
+        round(sum(k.share for copy in times for k in copy), 6),
     )
 
 
@@ -103,19 +121,38 @@ def _timed(model: Model, inputs: Feed, runs: int) -> tuple[list[KernelTime], lis
     calls_ms: list[float] = []
     rounds: list[Sequence[KernelTime]] = []
     for _ in range(ROUNDS):
-        model.run(inputs)  # wakes the threads
         calls_ms += _calls_ms(model, inputs, each)
         rounds.append(model.profile(inputs, each))
     return [_joined(times) for times in zip(*rounds, strict=True)], calls_ms
 
 
 def _calls_ms(model: Model, inputs: Feed, calls: int) -> list[float]:
+    """Milliseconds of each of some calls, behind one that wakes the threads."""
+    first = _first_states(model)
+    _call(model, inputs, first)
     found = []
     for _ in range(calls):
+        _begin(model, first)
         start = time.perf_counter()
         model.run(inputs)
         found.append(1000 * (time.perf_counter() - start))
+    _begin(model, first)
     return found
+
+
+def _first_states(model: Model) -> dict[str, np.ndarray]:
+    return {state.info.name: model.state(state.info.name) for state in model.states}
+
+
+def _begin(model: Model, states: Mapping[str, np.ndarray]) -> None:
+    """Let a call find these states."""
+    for name, value in states.items():
+        model.set_state(name, value)
+
+
+def _call(model: Model, inputs: Feed, states: Mapping[str, np.ndarray]) -> None:
+    _begin(model, states)
+    model.run(inputs)
 
 
 def _joined(times: Sequence[KernelTime]) -> KernelTime:
@@ -255,7 +292,6 @@ def _medians(models: Mapping[int, Model], feeds: Mapping[int, Feed], runs: int) 
     found: dict[int, list[float]] = {n: [] for n in models}
     for _ in range(ROUNDS):
         for n, model in models.items():
-            model.run(feeds[n])
             found[n] += _calls_ms(model, feeds[n], max(1, -(-runs // ROUNDS)))
     return {n: round(statistics.median(calls), 6) for n, calls in found.items()}
 

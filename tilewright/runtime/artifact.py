@@ -126,11 +126,13 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class StaticPlan:
-    """What `tw_plan` would say for a model all of whose shapes are fixed; sizes in bytes."""
+    """What `tw_plan` would say for a model all of whose shapes are fixed; sizes in bytes. Calls have `most_threads` at
+    most, where the memory that they take is bounded; 0: any number."""
 
     arena: int
     scratch: int
     dims: tuple[int, ...] = ()
+    most_threads: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class ConstantInfo:
-    """Where a constant lies in the weights (bytes from their start), or where its distance from their start stands if
-    it `is_lent`; for people and tools only."""
+    """Byte of the weights where a constant begins, or if it `is_lent` where its distance stands; for tools only."""
 
     name: str
     dtype: str
@@ -229,8 +230,7 @@ class Artifact:
     `plan_reads_data`: output shapes or sizes depend on the values of inputs, so that `tw_plan` runs at every
     call and not only when the shapes change. `report` is the record of what was compiled, `model` the name of the file
     that it was compiled from, and `attached` JSON data that tools keep with it, by names of their own. A staged model
-    has a `program`, whose steps call its `parts`. `variants` run in its place for some sizes, those first that fix the
-    most.
+    has a `program`, whose steps call its `parts`. `variants` run in its place for some sizes, the most special first.
     Parts and variants have the same code (`image`, `objects`) and `constants` as the whole, and names of their own for
     their functions.
     `assumed` says which conditions on the dims the program takes for granted: other calls are those of `broadcasting`,

@@ -14,6 +14,7 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.process.forks import free_in_children
 
 if TYPE_CHECKING:
+    from tilewright.runtime.artifact import StaticPlan
     from tilewright.runtime.executor import Executor
 
 MAX_THREADS = 1024
@@ -34,6 +35,17 @@ def check_threads(threads: int | None, option: str = "threads") -> int:
             hint=f"give a whole number from 1 to {MAX_THREADS}, or None for all CPUs the process may use",
         )
     return threads
+
+
+def threads_within(plan: StaticPlan | None, threads: int | None) -> int:
+    """The thread count of a model, within the most that its plan allows; OptionError where more are asked for."""
+    found, most = check_threads(threads), 0 if plan is None else plan.most_threads
+    if most and threads is not None and threads > most:
+        raise OptionError(
+            f"threads={threads}: with more than {most} a call takes more memory than the model was compiled for",
+            hint=f"give at most {most} threads, or compile with another max_memory= for threads={threads}",
+        )
+    return min(found, most) if most else found
 
 
 def available_cpus(affinity: Callable[[], int] | None = None, root: Path = Path("/")) -> int:

@@ -25,7 +25,7 @@ from tilewright.target.host import host_target
 from tilewright.viewer.codes import code_view
 from tilewright.viewer.hierarchy import hierarchy
 from tilewright.viewer.nodes import SourceNodes
-from tilewright.viewer.programs import Graph, Program
+from tilewright.viewer.programs import SourceGraph, ViewedProgram
 from tilewright.viewer.records import (
     CallView,
     CodeView,
@@ -43,7 +43,7 @@ STAGES = {"parts": "graph", "fused": "graph", "graph": "graph", "scheduled": "sc
 
 
 @dataclass(frozen=True)
-class Asked:
+class ViewRequest:
     """What is looked at, beside the model: sizes of symbolic dims (1 for others), the profile of the compiled model,
     relative errors of nodes by name, and what is to be said of these."""
 
@@ -54,7 +54,7 @@ class Asked:
 
 
 def model_view(
-    request: Request, options: Options, session: Session, asked: Asked, progress: OnProgress | None = None
+    request: Request, options: Options, session: Session, asked: ViewRequest, progress: OnProgress | None = None
 ) -> ModelView:
     """All that is shown of a model. Raises as `compile` does."""
     begin = time.perf_counter()
@@ -92,7 +92,7 @@ class _Collector:
         request: Request,
         options: Options,
         session: Session,
-        asked: Asked,
+        asked: ViewRequest,
         optional: OptionalSteps,
         progress: OnProgress | None,
     ) -> None:
@@ -110,7 +110,7 @@ class _Collector:
         notes = [*self.asked.notes, *self._notes(module)]
         nodes = SourceNodes(module)
         groups, placed = hierarchy(nodes.placed())
-        graph = Graph(nodes, groups, placed)
+        graph = SourceGraph(nodes, groups, placed)
         self.times.begin()
         whole = Compilation(module, self.setting).run("parts")
         if whole.parts is not None:
@@ -167,14 +167,14 @@ class _Collector:
         except (ArithmeticError, ValueError):
             return None
 
-    def _program(self, piece: Compilation, graph: Graph) -> Program:
+    def _program(self, piece: Compilation, graph: SourceGraph) -> ViewedProgram:
         piece.run("graph")
-        program = Program(piece, graph, self.threads, self._value)
+        program = ViewedProgram(piece, graph, self.threads, self._value)
         program.run()
         return program
 
     def _calls(
-        self, programs: Sequence[Program], whole: bool
+        self, programs: Sequence[ViewedProgram], whole: bool
     ) -> tuple[list[CallView], list[CodeView], list[MemoryView], list[Remark]]:
         """The calls of all programs, their kernels and memory, and what failed."""
         kernels: dict[str, Func] = {f.name: f for p in programs for f in p.module.funcs.values() if f.level == "loops"}

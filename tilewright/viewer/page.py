@@ -12,12 +12,12 @@ from typing import Any
 from tilewright.runtime.storage.records import plain
 from tilewright.viewer.records import Page
 
-LIBRARIES = ("dagre.min.js", "uPlot.iife.min.js")
+LIBRARIES = ("uPlot.iife.min.js",)
 """What others wrote, in `assets/vendor` (its README.md says from where)."""
 
 SCRIPTS = (
-    "dom.js", "data.js", "colours.js", "layout.js", "graph.js", "inspector.js", "search.js", "table.js", "timeline.js",
-    "memory.js", "roofline.js", "compiling.js", "reasons.js", "main.js",
+    "dom.js", "data.js", "colours.js", "layered.js", "layout.js", "graph.js", "inspector.js", "search.js", "table.js",
+    "timeline.js", "memory.js", "roofline.js", "compiling.js", "reasons.js", "main.js",
 )  # fmt: skip
 """What is ours, in the order in which it is read: each file uses those before it."""
 

@@ -21,7 +21,7 @@ from tilewright.viewer.records import CallView, GroupView, MemoryView, TensorVie
 
 
 @dataclass(frozen=True)
-class Region:
+class ViewedRegion:
     """What is known of a region before it becomes calls of kernels: where its ops came from, which strategy took it,
     and its estimated cycles."""
 
@@ -31,7 +31,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Graph:
+class SourceGraph:
     """The model that programs are made of: its nodes, and their groups."""
 
     nodes: SourceNodes
@@ -39,16 +39,16 @@ class Graph:
     placed: Sequence[int]
 
 
-class Program:
+class ViewedProgram:
     """One program of a compilation, or one of its parts, on its way from the fused graph to the plan of memory."""
 
-    def __init__(self, piece: Compilation, graph: Graph, threads: int, evaluate: Evaluate) -> None:
+    def __init__(self, piece: Compilation, graph: SourceGraph, threads: int, evaluate: Evaluate) -> None:
         self.piece, self.graph, self.evaluate = piece, graph, evaluate
         piece.run("fused")
         fused = [op for op in piece.module.main.body.ops if op.name == "fused"]
         costs = region_costs(piece.module, OperatorCounts(), piece.setting.target, threads, evaluate)
         self.regions = [
-            Region((op.loc, *(o.loc for o in op.blocks[0].ops)), str(op.attrs.get("strategy", "")), found.cycles)
+            ViewedRegion(_places(op), str(op.attrs.get("strategy", "")), found.cycles)
             for op, found in zip(fused, costs, strict=True)
         ]
 
@@ -132,6 +132,11 @@ class Program:
         steps = 1 + max((t.last for t in tensors), default=-1)
         views = tuple(TensorView(t.name, t.offset, t.size, t.first, t.last) for t in tensors)
         return MemoryView(first, total, unshared, views, tuple(alive_bytes(tensors, steps)))
+
+
+def _places(region: Op) -> tuple[Loc, ...]:
+    """Where the ops of a region came from. Numbers that are written out are those of any node that has them."""
+    return (region.loc, *(op.loc for op in region.blocks[0].ops if op.operands))
 
 
 def _joined(found: Mapping[Value, tuple[int, ...]], values: Iterable[Value]) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from tilewright.runtime.storage.container import is_container_file
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
 from tilewright.viewer.artefact import artefact_view
-from tilewright.viewer.collect import Asked, model_view
+from tilewright.viewer.collect import ViewRequest, model_view
 from tilewright.viewer.page import page_html
 from tilewright.viewer.records import ModelView, Page
 
@@ -59,7 +59,7 @@ class Subject:
             progress=progress,
         )  # fmt: skip
 
-    def view(self, session: Session, asked: Asked, progress: OnProgress | None = None) -> ModelView:
+    def view(self, session: Session, asked: ViewRequest, progress: OnProgress | None = None) -> ModelView:
         """What a page shows of it. Raises as `compile`; ArtifactError for a damaged artefact."""
         if self.is_artefact:
             path = Path(self.model)
@@ -108,7 +108,7 @@ def write_report(
         notes: tuple[str, ...] = ()
         if inputs is not None:
             profile, notes = profile_of(subject.compiled(known, progress), inputs, known)
-        views.append(subject.view(known, Asked(sizes or {}, profile, notes=notes), progress))
+        views.append(subject.view(known, ViewRequest(sizes or {}, profile, notes=notes), progress))
     write_page(target, views)
 
 

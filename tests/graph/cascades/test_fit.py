@@ -126,3 +126,48 @@ def test_limits_are_numbers_of_bytes(wrong: object) -> None:
     with pytest.raises(OptionError, match=r"max_memory=.* is not allowed"):
         Options.of(None, max_memory=wrong)
     assert Options(max_memory=1000).fingerprint() != Options().fingerprint()
+
+
+def winograd_network() -> bytes:
+    """Convolutions of large images, and one of a small image, all of which Winograd's algorithm computes quicker."""
+    rng = np.random.default_rng(3)
+    filters = [rng.standard_normal((32, 32, 3, 3)).astype(np.float32) / 17 for _ in range(4)]
+    nodes = [helper.make_node("Conv", [a, f"w{k}"], [b], name=b, pads=[1, 1, 1, 1])
+             for k, (a, b) in enumerate((("x", "a"), ("a", "b"), ("b", "c"), ("pool", "y")))]  # fmt: skip
+    pool = helper.make_node("MaxPool", ["c"], ["pool"], name="pool", kernel_shape=[4, 4], strides=[4, 4])
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 32, s, s]) for n, s in (("x", 32), ("y", 8))]
+    held = [numpy_helper.from_array(w, f"w{k}") for k, w in enumerate(filters)]
+    graph = helper.make_graph([*nodes[:3], pool, nodes[3]], "g", infos[:1], infos[1:], held)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    ).SerializeToString()
+
+
+def test_convolutions_by_rows_are_direct_sums_and_others_keep_their_algorithm() -> None:
+    def compiled(most: int | None) -> Compilation:
+        setting = Setting.of(Options(threads=1, max_memory=most), parse_target("zen4"))
+        return Compilation(load_onnx(onnx.load_from_string(winograd_network())), setting).run("fused")
+
+    def layers(module: Module, name: str) -> set[str]:
+        return {op.loc.node for op in module.main.body.walk() if op.name == name}
+
+    whole = compiled(None).module
+    assert layers(whole, "winograd_product") == {"a", "b", "c", "y"}
+    small = compiled(400_000).module
+    assert layers(small, "conv_blocked") == {"a", "b", "c"}
+    assert layers(small, "winograd_product") == {"y"}
+    x = np.random.default_rng(4).standard_normal((1, 32, 32, 32)).astype(np.float32)
+    (wanted,), (found,) = (evaluate_func(m.main, m, [x]) for m in (whole, small))
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * float(np.abs(wanted).max()))
+
+
+def test_loaded_models_have_as_many_threads_as_the_limit_allows() -> None:
+    model = winograd_network()
+    whole = tilewright.compile(model, threads=1, cache=False)
+    assert whole.artifact.static_plan is not None and whole.artifact.static_plan.scratch > 0
+    allowed = whole.peak_bytes() + 4 * 32 * 32 * 32
+    small = tilewright.compile(model, cache=False, max_memory=allowed)
+    saved = small.artifact.to_bytes()
+    assert small.threads == tilewright.load(saved).threads == 1
+    with pytest.raises(OptionError, match="with more than 1 a call takes more memory"):
+        tilewright.load(saved, threads=2)

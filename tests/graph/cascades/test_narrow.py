@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tilewright.compilation import Compilation, Setting
+from tilewright.fitting import Fit
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.graph.cascades.choose import FusedProgram
 from tilewright.graph.cascades.narrow import NarrowStores
@@ -66,7 +67,7 @@ def test_products_are_rounded_as_they_were_where_they_were_stored(monkeypatch: p
     model = network().SerializeToString()
     xs = np.random.default_rng(1).standard_normal((8, *SHAPE)).astype(np.float32)
     whole = tilewright.compile(model, threads=1, cache=False)
-    monkeypatch.setattr("tilewright.compilation.passes_that_fit", lambda *_: [NarrowStores()])
+    monkeypatch.setattr("tilewright.compilation.fit", lambda *_: Fit(passes=(NarrowStores(),)))
     small = tilewright.compile(model, threads=1, cache=False)
     for x in xs:
         for a, b in zip(whole(x), small(x), strict=True):

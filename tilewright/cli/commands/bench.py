@@ -31,6 +31,7 @@ from tilewright.quantization.data import open_data
 from tilewright.runtime import Model
 from tilewright.runtime.errors import short_name
 from tilewright.runtime.profile import KernelTime
+from tilewright.viewer.plots import check_plot, plot_latencies
 
 HELP = """Measure the latency of MODEL (of a known format, or compiled), beside other engines.
 
@@ -93,12 +94,13 @@ class Contender:
     "--data", type=click.Path(path_type=Path),
     help="Recorded inputs, one call after the other: samples as for `tilewright quantize`.",
 )
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Also plot all calls, as .png or .svg.")
 @json_option
 @threads_option
 @compile_options
 def command(
     model: Path, vs: str, rounds: int, turn: float, kernels: bool, specs: Sequence[str], dims: Sequence[str],
-    data: Path | None, as_json: bool, threads: int | None, **options: Any,
+    data: Path | None, plot: Path | None, as_json: bool, threads: int | None, **options: Any,
 ) -> None:  # fmt: skip
     names = _engines(vs)
     if names:
@@ -109,6 +111,10 @@ def command(
             raise click.UsageError("--kernels times the kernels of ours alone: leave out --vs")
     if data is not None and (specs or dims):
         raise click.UsageError("--data has all inputs: leave out --input and --dim")
+    if plot is not None:
+        if kernels:
+            raise click.UsageError("--plot shows calls: `tilewright profile --plot` has kernels")
+        check_plot(plot, sources=[model])
     sizes = read_dims(dims)
     fields = compile_fields(**options)
     start = time.perf_counter()
@@ -133,6 +139,8 @@ def command(
     for name in names:
         contenders.append(_load(name, partial(load_peer, name, model, all_feeds, compiled.threads), len(feeds)))
     measure(contenders, rounds, turn)
+    if plot is not None:
+        plot_latencies(plot, f"{model.name}, {compiled.threads} threads", {c.name: c.seconds for c in contenders})
     shapes = ", ".join(f"{short_name(name)} {list(np.shape(array))}" for name, array in feeds[0].items())
     if as_json:
         print_json({"model": str(model), "threads": compiled.threads, "rounds": rounds, "calls": len(feeds),

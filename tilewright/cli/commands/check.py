@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from tilewright.checks.model import check
-from tilewright.checks.result import Costs, ModelCheck, Quantity
+from tilewright.checks.result import BlockUse, Costs, ModelCheck, Quantity
 from tilewright.cli.amounts import bytes_text, count_text
 from tilewright.cli.inputs.specs import read_dims
 from tilewright.cli.models import compile_fields, model_argument, model_options, need_source, threads_option
@@ -124,6 +124,8 @@ def _show_costs(costs: Costs, console: Console) -> None:
     for name in ("inputs", "outputs", "weights", "arena", "peak"):
         _row(table, f"memory: {name}", getattr(memory, name), bytes_text)
     console.print(table)
+    for block in costs.blocks:
+        console.print(_block(block, costs.time.cycles), markup=False)
     time = costs.time
     if time.seconds is not None:
         said = f"{1000 * time.seconds:.3g} ms"
@@ -143,6 +145,13 @@ def _operator_table(costs: Costs) -> Table:
         moved = "?" if use.bytes.value is None else bytes_text(use.bytes.value)
         table.add_row(escape(use.operator), str(use.nodes), " ".join(use.dtypes), flops, moved, share)
     return table
+
+
+def _block(block: BlockUse, every: float | None) -> str:
+    share = "" if block.cycles is None or not every else f", {block.cycles / every:.1%} of the estimated time"
+    flops = "" if block.flops.value is None else f": {count_text(block.flops.value)} operations"
+    variants = f" ({block.variants} of them somewhat different)" if block.variants else ""
+    return f"{block.copies} x {short_name(block.block)}{variants}{flops}{share}"
 
 
 def _row(table: Table, name: str, amount: Quantity, worded: Callable[[int], str]) -> None:

@@ -12,11 +12,12 @@ from rich.table import Table
 from tilewright.back_end import faults_of_plugins
 from tilewright.cli.models import read_text
 from tilewright.cli.output import SafeConsole, say, say_program
-from tilewright.compilation import Compilation, Setting, verify_graph
+from tilewright.compilation import Compilation, Setting
 from tilewright.graph.pipeline import passes_by_name
 from tilewright.ir.text import parse_module
 from tilewright.options import Options
 from tilewright.passes import options_of, parse_passes
+from tilewright.program.legal import verify_graph
 from tilewright.runtime.errors import InputError
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.session import Session

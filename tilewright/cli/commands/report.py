@@ -22,9 +22,10 @@ from tilewright.cli.progress import compiling, working
 from tilewright.comparison.diff import RANDOM, diff
 from tilewright.comparison.errors import Difference
 from tilewright.options import Options
-from tilewright.runtime.errors import TilewrightError
+from tilewright.runtime import Model
+from tilewright.runtime.errors import ExecutionError, TilewrightError
 from tilewright.session import Session
-from tilewright.viewer.collect import Asked
+from tilewright.viewer.collect import ViewRequest
 from tilewright.viewer.records import ModelView
 from tilewright.viewer.write import RUNS, Subject, check_output, profile_of, write_page
 
@@ -90,7 +91,7 @@ def command(
     found = _difference(model, other, data, threads) if errors and other is not None else None
     views: list[ModelView] = []
     for number, subject in enumerate(subjects):
-        asked = Asked(sizes) if estimate else _measured(subject, session, specs, sizes, runs)
+        asked = ViewRequest(sizes) if estimate else _measured(subject, session, specs, sizes, runs)
         if number and found is not None:
             asked = replace(asked, errors={layer.layer: layer.error for layer in found.layers})
         with compiling(subject.model.name) as progress:
@@ -107,19 +108,34 @@ def _difference(model: Path, other: Path, data: Path | None, threads: int | None
         return diff(model, other, data, random=RANDOM, threads=threads, progress=progress)
 
 
-def _measured(subject: Subject, session: Session, specs: Sequence[str], sizes: dict[str, int], runs: int) -> Asked:
+def _measured(
+    subject: Subject, session: Session, specs: Sequence[str], sizes: dict[str, int], runs: int
+) -> ViewRequest:
     """The times of kernels in calls of the compiled model; a note says why there are none where that is so."""
     if subject.options.target is not None:
-        return Asked(sizes, notes=("times are estimates of the cost model: --target names a machine to compile for",))
+        return ViewRequest(sizes, notes=("times are estimates of the cost model: --target names a machine",))
     try:
         with compiling(subject.model.name) as progress:
             compiled = subject.compiled(session, progress)
-        given = read_specs(compiled.inputs, specs or ["random"], sizes)
-        feed, _, known = given.first_call(compiled.run, compiled.artifact.assumed)
+        feed, known = _feed(compiled, specs, sizes)
     except TilewrightError as error:
         if specs:
             raise
-        return Asked(sizes, notes=(f"times are estimates of the cost model: {error.what}",))
+        return ViewRequest(sizes, notes=(f"times are estimates of the cost model: {error.what}",))
     with working("timing kernels"):
         profile, notes = profile_of(compiled, feed, session, runs)
-    return Asked({**sizes, **known}, profile, notes=notes)
+    return ViewRequest({**sizes, **known}, profile, notes=notes)
+
+
+def _feed(model: Model, specs: Sequence[str], sizes: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
+    """Inputs of a call, and the sizes that were chosen for symbolic dims. Where random numbers are beyond what the
+    model takes, as ids into small tables are, they are zeros."""
+    for given in ([*specs],) if specs else (["random"], ["zeros"]):
+        read = read_specs(model.inputs, given, sizes)
+        try:
+            feed, _, known = read.first_call(model.run, model.artifact.assumed)
+            return dict(feed), dict(known)
+        except ExecutionError:
+            if given != ["random"] or specs:
+                raise
+    raise AssertionError("one of them was tried last")

@@ -119,6 +119,21 @@ def share_of_fastest(
     return min((share for share in shares if share <= GAIN), default=1.0)
 
 
+def cycles_saved(
+    shapes: Sequence[ConvShape], m: Sequence[int], target: Target, all_weights: int
+) -> float:
+    """Cycles that tiles of `m` results save beside the direct convolution."""
+    return fmean(
+        (1 - _share_of_direct(shape, m, target, all_weights))
+        * direct_cycles(shape, source_of(max(_bytes_of_filters(shape), all_weights), target), target)
+        for shape in shapes
+    )
+
+
+def _bytes_of_filters(shape: ConvShape) -> int:
+    return prod(shape.taps) * shape.inputs * shape.outputs * ELEMENT
+
+
 def _share_of_direct(shape: ConvShape, m: Sequence[int], target: Target, all_weights: int) -> float:
     """The time of tiles of `m` results, in that of the direct convolution."""
     pairs = shape.inputs * shape.outputs * ELEMENT

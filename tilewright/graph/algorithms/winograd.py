@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.cost.conv.winograd import Algorithm, ConvShape, choose_for_images
+from tilewright.cost.conv.winograd import Algorithm, ConvShape, choose_for_images, cycles_saved
 from tilewright.cost.typical import TypicalSizes, typical_sizes
 from tilewright.graph.match import dtype_of, shape_of, type_of
 from tilewright.graph.rewrites.dead import drop_dead
@@ -56,7 +56,12 @@ class Winograd:
                 choice = Algorithm((), conv.cannot_be_cut)
             elif not ctx.strict:
                 tiles = tile_lengths(conv.taps, MOST_GROWTH)
-                choice = choose_for_images(conv.shapes(typical), tiles, ctx.target, all_weights)
+                shapes = conv.shapes(typical)
+                choice = choose_for_images(shapes, tiles, ctx.target, all_weights)
+                if choice.m:
+                    ctx.saved[op.loc] = cycles_saved(shapes, choice.m, ctx.target, all_weights)
+                if choice.m and op.loc in ctx.direct:
+                    choice = Algorithm((), "the direct sum is computed by rows, which takes less memory")
             direct = f"; tiles with numbers beyond {LARGEST:.0f} are summed directly" if choice.m else ""
             ctx.remark(self.name, f"conv {op.loc}", choice.reason + direct, applied=bool(choice.m))
             if choice.m:

@@ -1,25 +1,30 @@
 """Which kernels of a program are computed by rows so that it fits into some memory, at the least cost.
 
 The ops of a fused program are taken in their order. Each is computed as a whole, or is part of a cascade of consecutive
-ops; the cheapest sequence of both in which no step needs more than the limit is found by dynamic programming.
+ops; the cheapest sequence of both in which no step needs more than the limit is found by dynamic programming. A kernel
+on whole tensors may have a quicker form that is not computed by rows (Winograd's algorithm): a cascade costs what that
+saves, too. Memory of the threads is that of the kernel with the most, and is there at all steps, so plans are looked
+for with several bounds on it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from tilewright.cost.conv.cascades import (
     ALIGNMENT,
     CLOSE,
     CYCLES_OF_A_PIECE,
+    LEVELS_OF_SCRATCH,
     MOST_KERNELS,
     MOST_OPS,
     PIECES,
     TOO_MUCH,
     cycles_of_copy,
+    cycles_of_weights,
 )
 from tilewright.graph.cascades.links import FUSED, Link
 from tilewright.graph.cascades.rows import NoRows
@@ -34,6 +39,7 @@ from tilewright.graph.cascades.steps import (
     peak_of,
 )
 from tilewright.ir.core import Func, Op, Value
+from tilewright.target.target import Target
 
 ChosenCascade = tuple[int, int, int]
 """A cascade of the ops from the first number to the second (inclusive), in so many pieces."""
@@ -41,7 +47,7 @@ ChosenCascade = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Need:
-    """The most bytes of a plan at once, for these tensors at this op."""
+    """The most bytes of a plan at once, for these tensors at this op and as memory of the threads."""
 
     bytes: int
     values: tuple[Value, ...]
@@ -50,26 +56,51 @@ class Need:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The cascades of a plan, from the first op on; extra cycles; and where it needs most."""
+    """The cascades of a plan, from the first op on; extra cycles; where it needs most; and the ops that have not their
+    other form."""
 
     cascades: tuple[ChosenCascade, ...]
     cycles: float
     need: Need
+    plain: frozenset[Op] = frozenset()
+
+
+@dataclass(frozen=True)
+class OtherForm:
+    """How an op is computed as a whole where that is quicker: the cycles that it saves, bytes of further tensors, and
+    scratch memory of the threads."""
+
+    cycles: float
+    bytes: int
+    scratch: int
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What is known of the kernels of ops on whole tensors: bytes of scratch memory of the threads, other forms, bytes
+    of weights, and the machine whose caches these are read from."""
+
+    scratch: Mapping[Op, int] = field(default_factory=dict)
+    others: Mapping[Op, OtherForm] = field(default_factory=dict)
+    weights: Mapping[Op, int] = field(default_factory=dict)
+    target: Target | None = None
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """A cascade in so many pieces: its own bytes at most."""
+    """A cascade in so many pieces: its own bytes at most, extra cycles, and scratch memory."""
 
     bytes: int
     cycles: float
     values: tuple[Value, ...]
+    scratch: int = 0
 
 
 class FusedProgram:
-    """The ops of a fused function, and which tensors of the arena are alive at each."""
+    """The ops of a fused function, which tensors of the arena are alive at each, and what is known of its kernels."""
 
-    def __init__(self, func: Func) -> None:
+    def __init__(self, func: Func, kernels: Kernels | None = None) -> None:
+        self.kernels = Kernels() if kernels is None else kernels
         self.ops = [op for op in func.body.ops if op.name not in ("constant", "return")]
         self.roots = _roots(self.ops)
         given = {self._root(v) for v in func.returns}
@@ -105,7 +136,30 @@ class FusedProgram:
         if not self.ops:
             return Need(0, (), Op("return", [], []))
         n = max(range(len(self.ops)), key=lambda n: self.bytes(self.alone[n]))
-        return Need(self.bytes(self.alone[n]), self.alone[n], self.ops[n])
+        scratch = max(self.kernels.scratch.values(), default=0)
+        return Need(self.bytes(self.alone[n]) + scratch, self.alone[n], self.ops[n])
+
+    @property
+    def bounds_on_scratch(self) -> list[int]:
+        """Bytes of scratch memory with which plans are looked for, the most first: those of kernels, of which ones that
+        are nearly the same count once, and 0 where none is needed."""
+        others = (form.scratch for form in self.kernels.others.values())
+        found = [0]
+        for size in sorted({*self.kernels.scratch.values(), *others} - {0}, reverse=True):
+            if found[-1] == 0 or size * LEVELS_OF_SCRATCH < found[-1]:
+                found.append(size)
+        return [*found[1:], 0]
+
+    def form_alone(self, n: int, limit: int, scratch: int) -> tuple[float, bool] | None:
+        """The extra cycles of an op as a whole within a limit and so much scratch memory, and whether it has its other
+        form; None where neither fits."""
+        op, alive = self.ops[n], self.bytes(self.alone[n])
+        other = self.kernels.others.get(op)
+        if other is not None and alive + other.bytes <= limit and other.scratch <= scratch:
+            return 0.0, True
+        if alive > limit or self.kernels.scratch.get(op, 0) > scratch:
+            return None
+        return (0.0 if other is None else other.cycles), False
 
     # Cascades
 
@@ -152,7 +206,38 @@ class FusedProgram:
             return _Tried(TOO_MUCH, inf, ())
         peak = peak_of(cascade, steps, self.returned)
         values = tuple(dict.fromkeys(b.value for b in peak.buffers))
-        return _Tried(peak.bytes, _cycles(steps, len(cascade.ops)), values)
+        return _Tried(peak.bytes, self._cycles(cascade, steps), values, self._scratch(cascade, pieces))
+
+    def _scratch(self, cascade: Cascade, pieces: int) -> int:
+        """Bytes of scratch memory of a cascade, if that is used by rows."""
+        return max(
+            (
+                -(-self.kernels.scratch.get(link.op, 0) * cascade.rows(v, pieces) // link.extent)
+                for v, link in cascade.links.items()
+            ),
+            default=0,
+        )
+
+    def _cycles(self, cascade: Cascade, steps: Sequence[Step]) -> float:
+        """Cycles that the steps take more than the kernels on whole tensors."""
+        others, weights = self.kernels.others, self.kernels.weights
+        total = sum(others[op].cycles for op in cascade.ops if op in others)
+        read = sum(weights.get(op, 0) for op in cascade.ops)  # before any of them is read again
+        of_call = {
+            op: CYCLES_OF_A_PIECE + cycles_of_weights(weights.get(op, 0), read, self.kernels.target)
+            for op in cascade.ops
+            if op.name == FUSED
+        }
+        total -= sum(of_call.values())
+        for step in steps:
+            match step:
+                case MakeRows():
+                    total += of_call.get(step.link.op, 0)
+                case JoinRows():
+                    total += cycles_of_copy(step.result.size)
+                case PlaceRows():
+                    total += cycles_of_copy(step.new.size)
+        return total
 
 
 def _roots(ops: Sequence[Op]) -> Mapping[Value, Value]:
@@ -166,49 +251,45 @@ def _roots(ops: Sequence[Op]) -> Mapping[Value, Value]:
     return found
 
 
-def _cycles(steps: Sequence[Step], kernels: int) -> float:
-    """Cycles that the steps take more than the kernels on whole tensors."""
-    total = -CYCLES_OF_A_PIECE * float(kernels)
-    for step in steps:
-        match step:
-            case MakeRows():
-                total += CYCLES_OF_A_PIECE if step.link.op.name == FUSED else 0
-            case JoinRows():
-                total += cycles_of_copy(step.result.size)
-            case PlaceRows():
-                total += cycles_of_copy(step.new.size)
-    return total
-
-
 # The choice
 
 
 def fitted(program: FusedProgram, limit: int) -> Fitted | None:
-    """The cheapest plan in which no more than `limit` bytes are alive at once; None where none is found."""
+    """The cheapest plan that takes no more than `limit` bytes at once; None where none is found."""
+    plans = (_fitted(program, limit - scratch, scratch) for scratch in program.bounds_on_scratch if scratch <= limit)
+    return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
+
+
+def _fitted(program: FusedProgram, limit: int, scratch: int) -> Fitted | None:
+    """The cheapest plan in which no more than `limit` bytes of tensors are alive at once, and no kernel has more than
+    `scratch` bytes of scratch memory."""
     count = len(program.ops)
-    over = [program.bytes(alive) > limit for alive in program.alone]
-    before = [0]  # how many of the ops before one are over the limit
-    for is_over in over:
-        before.append(before[-1] + is_over)
+    alone = [program.form_alone(n, limit, scratch) for n in range(count)]
+    before = [0]  # how many of the ops before one are dearer than they were, or do not fit
+    for form in alone:
+        before.append(before[-1] + (form is None or form[0] > 0))
     cost: list[float] = [0.0] + [inf] * count
     way: list[tuple[int, int]] = [(0, 0)] * (count + 1)
     for i in range(count):
         if cost[i] == inf:
             continue
-        if not over[i] and cost[i] < cost[i + 1]:
-            cost[i + 1], way[i + 1] = cost[i], (i, 0)
+        form = alone[i]
+        if form is not None and cost[i] + form[0] < cost[i + 1]:
+            cost[i + 1], way[i + 1] = cost[i] + form[0], (i, 0)
         for j in range(i + 1, min(count, i + MOST_OPS)):
             if before[j + 1] == before[i] or cost[i] >= cost[j + 1] or program.least(i, j) > limit:
                 continue
-            pieces, cycles = _cheapest(program, i, j, limit, cost[j + 1] - cost[i])
+            pieces, cycles = _cheapest(program, i, j, limit, scratch, cost[j + 1] - cost[i])
             if pieces and cost[i] + cycles < cost[j + 1]:
                 cost[j + 1], way[j + 1] = cost[i] + cycles, (i, pieces)
     if cost[count] == inf:
         return None
-    return _plan(program, way, cost[count])
+    return _plan(program, way, cost[count], [form is not None and form[1] for form in alone], scratch)
 
 
-def _cheapest(program: FusedProgram, i: int, j: int, limit: int, most: float) -> tuple[int, float]:
+def _cheapest(
+    program: FusedProgram, i: int, j: int, limit: int, scratch: int, most: float
+) -> tuple[int, float]:
     """The fewest pieces in which a cascade fits, as more take less memory, and its extra cycles, of which there are
     fewer than `most`; 0 where there are none."""
     outside = program.bytes(program.outside(i, j))
@@ -216,7 +297,8 @@ def _cheapest(program: FusedProgram, i: int, j: int, limit: int, most: float) ->
     choices = [] if cascade is None else _choices(cascade, most)
 
     def fits(pieces: int) -> bool:
-        return outside + program.trial(i, j, pieces).bytes <= limit
+        trial = program.trial(i, j, pieces)
+        return outside + trial.bytes <= limit and trial.scratch <= scratch
 
     if not choices or not fits(choices[-1]):
         return 0, inf
@@ -235,8 +317,11 @@ def _choices(cascade: Cascade, most: float) -> list[int]:
     return found
 
 
-def _plan(program: FusedProgram, way: Sequence[tuple[int, int]], cycles: float) -> Fitted:
+def _plan(
+    program: FusedProgram, way: Sequence[tuple[int, int]], cycles: float, others: Sequence[bool], scratch: int
+) -> Fitted:
     found: list[ChosenCascade] = []
+    plain: set[Op] = set()
     need = Need(0, (), program.ops[0])
     k = len(program.ops)
     while k > 0:
@@ -248,9 +333,12 @@ def _plan(program: FusedProgram, way: Sequence[tuple[int, int]], cycles: float) 
             own = Need(program.bytes(outside) + trial.bytes, (*outside, *trial.values), program.ops[k - 1])
         else:
             own = Need(program.bytes(program.alone[i]), program.alone[i], program.ops[i])
+        if pieces or not others[i]:
+            plain.update(op for op in program.ops[i:k] if op in program.kernels.others)
         need = max(need, own, key=lambda n: n.bytes)
         k = i
-    return Fitted(tuple(reversed(found)), cycles, need)
+    need = replace(need, bytes=need.bytes + scratch)
+    return Fitted(tuple(reversed(found)), cycles, need, frozenset(plain))
 
 
 def least(program: FusedProgram, above: int) -> Fitted:

@@ -17,10 +17,19 @@ SCRATCH_ALIGNMENT = 64
 def bytes_of_call(module: Module, threads: int) -> Sym:
     """Bytes of the inputs, the outputs, the arena, the scratch memory of so many threads, and the states (twice, where
     the next one is written beside it)."""
-    main = module.main
+    return given_bytes(module.main) + arena_of(module.main) + _scratch(module) * threads
+
+
+def most_threads(module: Module, most: int) -> int:
+    """How many threads, whose scratch memory counts, a call may have that takes `most` bytes; 0 for any number."""
+    scratch = _scratch(module).value
+    return (most - bytes_of_call(module, 0).value) // scratch if scratch else 0
+
+
+def _scratch(module: Module) -> Sym:
+    """Bytes of scratch memory of each thread."""
     kernels = (f for f in module.funcs.values() if f.level == "loops")
-    scratch = max((scratch_of(kernel) for kernel in kernels), key=_known, default=sym(0))
-    return given_bytes(main) + arena_of(main) + scratch * threads
+    return max((scratch_of(kernel) for kernel in kernels), key=_known, default=sym(0))
 
 
 def given_bytes(main: Func) -> Sym:

@@ -140,6 +140,19 @@ class LoopRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockRecord:
+    """A part of the model that repeats, `copies` times, of which the first `variants` have other sizes or a few
+    operators more; `operators` are those of the last copy, `kernels` the positions among the calls of the kernels of
+    each."""
+
+    block: str
+    copies: int
+    variants: int
+    operators: int
+    kernels: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleRecord:
     """The steps that made a kernel's loops of those that were lowered, for its largest sizes where it has versions."""
 
@@ -193,9 +206,10 @@ class ProgramReport:
     `arena` is the formula of the bytes of intermediate results, `arena_without_sharing` what these would take if none
     shared memory. `compile_ms` are milliseconds by stages, where it was compiled in this process: files have none, so
     that the same model, options and compiler give the same bytes. `products` are those of a call of the program,
-    `types` are of kernels, `layers` of the model, `integers` of a program without floats, `edges` of values between
-    operators; `loops` and `schedules` are of kernels that were compiled with `profile=True`. A program beside another
-    one says how many bytes it added to the file. A program of several `parts` tells of all of them.
+    `types` are of kernels, `layers` of the model, `integers` of a program without floats, `blocks` of repeated parts,
+    `edges` of values between operators; `loops` and `schedules` are of kernels that were compiled with `profile=True`.
+    A program beside another one says how many bytes it added to the file. A program of several `parts` tells of all of
+    them.
     """
 
     version: int = VERSION
@@ -214,6 +228,7 @@ class ProgramReport:
     integers: tuple[IntegerMeaning, ...] = ()
     added_code_bytes: int | None = None
     added_constant_bytes: int | None = None
+    blocks: tuple[BlockRecord, ...] = ()
     edges: tuple[EdgeRecord, ...] = field(default=(), repr=False)
     loops: tuple[LoopRecord, ...] = field(default=(), repr=False)
     schedules: tuple[ScheduleRecord, ...] = field(default=(), repr=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from tilewright.runtime.errors import printable, short_name
-from tilewright.runtime.report.records import AddedProgram, ProgramReport, StateRecord, urgent
+from tilewright.runtime.report.records import AddedProgram, BlockRecord, ProgramReport, StateRecord, urgent
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,8 @@ def _is_table(value: Any) -> bool:
 
 def _rows(records: Sequence[Any]) -> tuple[list[str], list[list[Any]]]:
     """The names of the fields that some record has, and their values; all nodes of a kernel are too long for a line."""
-    known = [f.name for f in fields(records[0]) if f.name != "nodes"]
+    is_block = isinstance(records[0], BlockRecord)  # of which positions say nothing to people
+    known = [f.name for f in fields(records[0]) if f.name != ("kernels" if is_block else "nodes")]
     names = [name for name in known if any(getattr(r, name) is not None for r in records)]
     return [*map(_words, names)], [[getattr(r, name) for name in names] for r in records]
 

@@ -54,6 +54,9 @@ from tilewright.target.target import Target
 Scheduler = Callable[[Lowered, Sequence[MatchingStrategy]], Lowered]
 """Makes a kernel of loops as they were lowered, and the strategies for it."""
 
+KnownKernels = dict[Any, tuple[Func, tuple[Remark, ...]]]
+"""Kernels by what they are made of, with what was told of them: of several programs that one compilation compares."""
+
 _LAST = "bare"
 """The kernel of an operator that nothing takes the place of."""
 
@@ -71,6 +74,7 @@ def schedule_regions(
     numbers: Iterator[int] | None = None,
     strict: bool = False,
     rounded_rows: int = 0,
+    known: KnownKernels | None = None,
 ) -> list[int]:
     """Replace the fused regions of `module.main` by calls of kernels that `strategies` schedule, in place; gives how
     many calls each became.
@@ -81,10 +85,13 @@ def schedule_regions(
     and such a kernel has a simpler schedule; a remark tells of it.
     Kernels of which `edited` has a trace are made by that; ScheduleError where it cannot be. The names of kernels begin
     with one of the `numbers`, by default from 0 on. With `strict` each product is rounded as the model says;
-    rows of products by integers may be rounded to so many bits as `rounded_rows` says, 0 for none.
+    rows of products by integers may be rounded to so many bits as `rounded_rows` says, 0 for none. Kernels are taken
+    from those that are `known`, which gain the others.
     """
     numbers = count() if numbers is None else numbers
-    kernels = _Kernels(module, target, strategies, remarks, ready, optional, edited, numbers, strict, rounded_rows)
+    kernels = _Kernels(
+        module, target, strategies, remarks, ready, optional, edited, numbers, strict, rounded_rows, known
+    )
     return kernels.run(step)
 
 
@@ -107,6 +114,7 @@ class _Kernels:
         numbers: Iterator[int],
         strict: bool,
         rounded_rows: int,
+        known: KnownKernels | None,
     ) -> None:
         self.module = module
         self.target = target
@@ -118,6 +126,7 @@ class _Kernels:
         self.numbers = numbers
         self.strict = strict
         self.rounded_rows = rounded_rows
+        self.known = known
         self.by_key: dict[Any, Func] = {}
         self.slow: set[Any] = set()
         self.little: set[Any] = set()
@@ -299,7 +308,8 @@ class _Kernels:
         kernel = self.by_key.get(key)
         if kernel is None:
             is_little = canonical.key in self.little
-            kernel = self._kernel(canonical.detached(), constant, part, schedule, is_little, layouts)
+            make = partial(self._kernel, canonical.detached(), constant, part, schedule, is_little, layouts)
+            kernel = make() if self.known is None else self._known(self.known, (key, is_little), part, make)
             self.by_key[key] = kernel
         operands, before = self._pack_operands(region.operands, kernel, part)
         actual = canonical.actual()
@@ -309,6 +319,27 @@ class _Kernels:
             old.replace_by(new)
         region.drop()
         return [*before, call]
+
+    def _known(self, known: KnownKernels, key: Any, part: Part, make: Callable[[], Func]) -> Func:
+        """A kernel that another program of this compilation has, under a name of its own; a new one where none has."""
+        found = known.get(key)
+        if found is None:
+            told = len(self.remarks)
+            kernel = make()
+            known[key] = kernel.clone(), tuple(self.remarks[told:])
+            return kernel
+        func, remarks = found
+        name = f"k{next(self.numbers)}_{func.name.partition('_')[2]}"
+        self.optional.made(name, part)
+        self.remarks += remarks
+        kernel = self.module.add(replace(func.clone(), name=name))
+        try:
+            if self.ready is not None:
+                self.ready(kernel)
+        except Exception:
+            self.module.funcs.pop(name)
+            raise
+        return kernel
 
     def _layouts(self, region: Op) -> Mapping[int, Packing]:
         """How constants lie that a region picks from, by operand, where all other kernels read them packed."""

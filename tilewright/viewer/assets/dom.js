@@ -10,7 +10,7 @@ function el(tag, properties = {}, ...children) {
     else if (name === "style") made.style.cssText = value;
     else made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
   return made;
 }
 

@@ -192,6 +192,7 @@ class Pane {
   drawEdges(group, left, top) {
     const { context, near, window } = this;
     const marked = [];
+    const faint = [];
     context.strokeStyle = theme.edge;
     context.lineWidth = Math.max(1, 0.7 / this.view.scale);
     context.beginPath();
@@ -199,8 +200,13 @@ class Pane {
       const ys = edge.points.map((p) => p[1]);
       if (top + Math.max(...ys) < window.top || top + Math.min(...ys) > window.bottom) continue;
       if (near && near.has(edge.from) && near.has(edge.to) && (near.chosen === edge.from || near.chosen === edge.to)) { marked.push(edge); continue; }
+      if (edge.far) { faint.push(edge); continue; }
       this.curve(edge.points, left, top);
     }
+    context.stroke();
+    context.strokeStyle = theme.line;
+    context.beginPath();
+    for (const edge of faint) this.curve(edge.points, left, top);
     context.stroke();
     context.strokeStyle = theme.accent;
     context.lineWidth = 2;
@@ -251,10 +257,10 @@ class Pane {
     this.knob(box, x, y, "−");
   }
 
-  knob(box, x, y, sign) {
+  knob(box, x, y, sign, ink = theme.accent) {
     const { context } = this;
     context.font = `600 13px ${theme.sans}`;
-    context.fillStyle = theme.accent;
+    context.fillStyle = ink;
     context.textAlign = "center";
     context.fillText(sign, x + box.width - 12, y + 12);
     context.textAlign = "left";
@@ -299,7 +305,7 @@ class Pane {
     const room = shown ? context.measureText(shown).width + 8 : 0;
     this.text(sub, x + 8, y + box.height - 10, box.width - 16 - room);
     if (shown) context.fillText(shown, x + box.width - 8 - context.measureText(shown).width, y + box.height - 10);
-    if (isGroup) this.knob(box, x, y, "+");
+    if (isGroup) this.knob(box, x, y, "+", warm !== null && warm > 0.45 ? inkOn(warm) : theme.accent);
   }
 
   text(text, x, y, room) {

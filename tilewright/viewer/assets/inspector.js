@@ -194,7 +194,7 @@ const inspector = {
 
 // All levels of a kernel beside each other, over the whole window.
 const codeView = {
-  shown: new Set(["loops", "llvm", "asm"]),
+  shown: new Set(innerWidth > 1100 ? ["loops", "schedule", "llvm", "asm"] : ["loops", "asm"]),
 
   open(model, code) {
     const parent = byId("code");

@@ -1,8 +1,8 @@
-// Where boxes and edges are: each open group is laid out by itself (by dagre), and is a box of the group around it.
+// Where boxes and edges are: each open group is laid out by itself, and is a box of the group around it.
 "use strict";
 
 const SIZES = { item: [148, 34], group: [164, 38], end: [132, 26], title: 22, margin: 10 };
-const MANY = 60; // boxes from which on the quick ranking is taken
+const MOST_PASSED = 500; // ranks that the edges of a group pass in all: the longest beyond that have no part in the layout
 
 class Layout {
   constructor(graph) {
@@ -87,27 +87,72 @@ class Layout {
       if (group >= 0 && this.graph.readers[id].some((reader) => !boxOf.has(reader))) { hasBottom = true; edge(box, bottom); }
     }
     const all = [...(hasTop ? [top] : []), ...boxes, ...(hasBottom ? [bottom] : [])];
-    const made = new dagre.graphlib.Graph({ multigraph: false });
-    made.setGraph({ rankdir: "TB", nodesep: 16, ranksep: 24, edgesep: 8, ranker: all.length > MANY ? "longest-path" : "network-simplex" });
-    made.setDefaultEdgeLabel(() => ({}));
-    for (const box of all) made.setNode(box.key, { width: box.width, height: box.height });
-    for (const [from, to] of edges.values()) made.setEdge(from.key, to.key);
-    dagre.layout(made);
+    const pairs = [...edges.values()];
+    const ranks = ranksOf(all, pairs);
+    const far = farEdges(all, pairs, ranks);
+    const made = layered(all, pairs.filter((pair) => !far.has(pair)), ranks);
     const { margin, title } = SIZES;
-    const down = group < 0 ? margin : title + margin / 2;
-    for (const box of all) {
-      const { x, y } = made.node(box.key);
-      box.x = x - box.width / 2 + margin;
-      box.y = y - box.height / 2 + down;
-    }
-    const { width, height } = made.graph();
+    const down = group < 0 ? margin : hasTop ? title - 14 : title + margin / 2; // a port has a rank above the first one
+    for (const box of all) { box.x += margin; box.y += down; }
+    const { width, height } = made;
     const full = { width: Math.max(width, group < 0 ? 0 : 110) + 2 * margin, height: height + down + margin };
-    const lines = [...edges.values()].map(([from, to]) => {
-      const points = made.edge(from.key, to.key).points.map(({ x, y }) => [x + margin, y + down]);
+    const lines = pairs.map((pair) => {
+      const [from, to] = pair;
+      if (far.has(pair)) return { from: from.key, to: to.key, points: besides(from, to, full), far: true };
+      const points = made.points.get(pair).map(([x, y]) => [x + margin, y + down]);
       if (from.port) points[0] = [from.x, 0];
       if (to.port) points[points.length - 1] = [to.x, full.height];
       return { from: from.key, to: to.key, points };
     });
     return { children: boxes, edges: lines, ...full };
   }
+}
+
+// The rank of each box: the most edges from a box that nothing leads to. What is in a circle keeps rank 0.
+function ranksOf(boxes, edges) {
+  const into = new Map(boxes.map((box) => [box, []]));
+  const out = new Map(boxes.map((box) => [box, []]));
+  for (const [from, to] of edges) { out.get(from).push(to); into.get(to).push(from); }
+  const ranks = new Map();
+  const waits = new Map(boxes.map((box) => [box, into.get(box).length]));
+  const ready = boxes.filter((box) => waits.get(box) === 0);
+  for (const box of ready) {
+    ranks.set(box, Math.max(0, ...into.get(box).map((from) => (ranks.get(from) ?? 0) + 1)));
+    for (const to of out.get(box)) { waits.set(to, waits.get(to) - 1); if (waits.get(to) === 0) ready.push(to); }
+  }
+  // what only later boxes need stands near these
+  for (const box of [...ready].reverse()) {
+    if (into.get(box).length || !out.get(box).length || box.port) continue;
+    ranks.set(box, Math.max(0, Math.min(...out.get(box).map((to) => ranks.get(to) ?? 0)) - 1));
+  }
+  return ranks;
+}
+
+// The edges that pass the most ranks, as many as pass more than is laid out; never the only one to or from a box. Those of
+// circles, which go up, are among them.
+function farEdges(boxes, edges, ranks) {
+  const into = new Map(boxes.map((box) => [box, 0]));
+  const out = new Map(boxes.map((box) => [box, 0]));
+  for (const [from, to] of edges) { out.set(from, out.get(from) + 1); into.set(to, into.get(to) + 1); }
+  const span = ([from, to]) => (ranks.get(to) ?? 0) - (ranks.get(from) ?? 0);
+  const far = new Set(edges.filter((edge) => span(edge) < 1));
+  let passed = edges.reduce((sum, edge) => sum + Math.max(0, span(edge) - 1), 0);
+  for (const edge of [...edges].sort((a, b) => span(b) - span(a))) {
+    if (passed <= MOST_PASSED) break;
+    const [from, to] = edge;
+    if (far.has(edge) || (!from.port && !to.port && (out.get(from) < 2 || into.get(to) < 2))) continue;
+    far.add(edge);
+    out.set(from, out.get(from) - 1);
+    into.set(to, into.get(to) - 1);
+    passed -= span(edge) - 1;
+  }
+  return far;
+}
+
+// A way from one box to another at the right of what lies in between.
+function besides(from, to, group) {
+  const [x0, y0] = from.port ? [from.x, 0] : [from.x + from.width / 2, from.y + from.height];
+  const [x1, y1] = to.port ? [to.x, group.height] : [to.x + to.width / 2, to.y];
+  const right = Math.min(group.width - 4, Math.max(x0, x1) + 90 + Math.min(160, Math.abs(y1 - y0) / 12));
+  return [[x0, y0], [x0, y0 + 12], [right, y0 + 30], [right, y1 - 30], [x1, y1 - 12], [x1, y1]];
 }

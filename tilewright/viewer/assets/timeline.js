@@ -57,12 +57,38 @@ class Timeline {
     const kernels = top + this.depth * ROW + 6;
     this.kernelsAt = kernels;
     const most = Math.max(...model.calls.map((call) => call.time ?? 0), 1e-30);
+    this.shares(context, width, kernels + 46 + 14, Math.min(220, height - kernels - 46 - 30));
     model.calls.forEach((call, number) => {
       const end = this.starts[number] + (call.time ?? 0);
       const chosen = this.isChosen(number);
       const share = Math.sqrt((call.time ?? 0) / most);
       this.bar(context, width, kernels, this.starts[number], end, heat(share), call.node.split("/").slice(-2).join("/"), chosen ? theme.accent : theme.line, 46, inkOn(share), chosen ? 2.5 : 1);
     });
+  }
+
+  // Below the kernels, what share of the machine's best speed each reaches: what is empty is lost.
+  shares(context, width, top, height) {
+    if (height < 40 || !this.model.calls.some((call) => call.percent !== null)) return;
+    const up = (share) => top + 16 + (height - 16) * (1 - Math.min(1, share));
+    context.fillStyle = theme.quiet;
+    context.fillText("share of the machine's best speed", 4, top + 4);
+    context.fillStyle = theme.group;
+    context.fillRect(0, up(1), width, height - 16);
+    this.model.calls.forEach((call, number) => {
+      const [left, right] = [this.x(this.starts[number], width), this.x(this.starts[number] + (call.time ?? 0), width)];
+      if (right < 0 || left > width || call.percent === null) return;
+      context.fillStyle = this.isChosen(number) ? theme.accent : theme.edge;
+      context.fillRect(left, up(call.percent / 100), Math.max(0.5, right - left - (right - left > 4 ? 1 : 0)), up(0) - up(call.percent / 100));
+    });
+    context.strokeStyle = theme.line;
+    context.fillStyle = theme.quiet;
+    for (const share of [0.5, 1]) {
+      context.beginPath();
+      context.moveTo(0, up(share));
+      context.lineTo(width, up(share));
+      context.stroke();
+      context.fillText(write.share(share), 4, up(share) + 8);
+    }
   }
 
   isChosen(number) {
