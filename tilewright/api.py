@@ -82,10 +82,8 @@ def compile_artifact(
     if artifact is not None:
         LOG.info("%s: found in the cache %s", _name(model), session.folder)
     else:
-        from tilewright.compiler import compile_request
-
         start = time.perf_counter()
-        artifact = compile_request(request, options, progress, session=session)
+        artifact = _compiled(request, options, progress, session)
         LOG.info("%s: compiled in %.2f s", _name(model), time.perf_counter() - start)
         refusal = session.refusal() if options.cache else None
         if key and not refusal:
@@ -95,6 +93,17 @@ def compile_artifact(
             artifact = artifact.reporting(remarks=(*artifact.report.remarks, remark))
     tell_of_failures(artifact, options)
     return artifact
+
+
+def _compiled(request: Request, options: Options, progress: OnProgress | None, session: Session) -> Artifact:
+    """Without the cache; with what looks at each step where that is asked for."""
+    if options.validate:
+        from tilewright.validation.request import compile_validated
+
+        return compile_validated(request, options, progress, session)
+    from tilewright.compiler import compile_request
+
+    return compile_request(request, options, progress, session=session)
 
 
 def tell_of_failures(artifact: Artifact, options: Options) -> None:

@@ -28,6 +28,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.interventions import Dump, KernelOverrides
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Loc, ModelError, Remark, RemarkKind, UnsupportedError
+from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import verify_func
@@ -60,6 +61,9 @@ from tilewright.session import Session
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
+MakeWatch = Callable[["Compilation"], ProgramWatch | None]
+"""Of each program that has kernels of its own, before its passes run: who looks at what these do."""
+
 Observe = Callable[[str, Module], None]
 """Is told the name of a pass or a stage that is done, and the module as it is then."""
 
@@ -78,6 +82,7 @@ class Setting:
     observe: Observe | None = None
     dump: Dump | None = None
     overrides: KernelOverrides | None = None
+    watch: MakeWatch | None = None
     numbers: Iterator[int] = field(default_factory=count)
     """Of the kernels, which have no name twice."""
     known: KnownKernels | None = None
@@ -299,6 +304,8 @@ class Compilation:
         return self.apply((*passes, *self._passes_of_fusion[1:]))
 
     def _observed(self, name: str) -> None:
+        if self.context.watch is not None:
+            self.context.watch.passed(name, self.module)
         if self.setting.observe is not None:
             self.setting.observe(name, self.module)
         if self.setting.dump is not None:
@@ -352,6 +359,8 @@ class Compilation:
             self.context.direct = self._fit.direct
         if same := same_dims(self.module.main, self.assumed):
             self.module.main.attrs["same_dims"] = same
+        if self.setting.watch is not None:
+            self.context.watch = self.setting.watch(self)
         self._run_passes(self._passes_before_fusion, 0)
         link.copy_aliased_outputs(self.module)
         if self.assumed:  # said by ops that are gone now

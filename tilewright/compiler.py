@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from tilewright.compilation import Clock, Compilation, Output, Setting, left_out
 from tilewright.interventions import Dump, KernelOverrides
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, UnsupportedError
+from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
 from tilewright.ir.process_settings import rarely_collected, short_turns, with_room_for_frames
 from tilewright.ir.types import TensorType
@@ -37,9 +38,21 @@ from tilewright.target.target import Target, system_of
 T = TypeVar("T")
 
 
+class Checks(Protocol):
+    """Looks at what a compilation does, in each attempt anew (`validation`)."""
+
+    def begin_attempt(self) -> None: ...
+
+    def watch(self, compilation: Compilation) -> ProgramWatch | None:
+        """Who looks at the passes of a program."""
+
+    def finish(self, artifact: Artifact, setting: Setting) -> Artifact:
+        """Look at the code; the artefact with what there is to tell."""
+
+
 def compile_request(
     request: Request, options: Options, progress: OnProgress | None = None, *, session: Session,
-    on_objects: OnObjects | None = None, own_objects: bool = False,
+    on_objects: OnObjects | None = None, own_objects: bool = False, checks: Checks | None = None,
 ) -> Artifact:
     """From the model's file on, without the session's cache. The objects of which its code is linked are given to
     `on_objects`; with `own_objects` they are of the format of the machine's system, and no image is linked where that
@@ -53,7 +66,7 @@ def compile_request(
     def compiled(module: Module, optional: OptionalSteps, report_step: OnProgress | None) -> Artifact:
         graphs = RequestedGraphs.of(module, request, options.frequent, session, report_step)
         if len(machines) == 1:
-            return compile_graphs(graphs, options, machines[0], report_step, plugins, optional, on_objects)
+            return compile_graphs(graphs, options, machines[0], report_step, plugins, optional, on_objects, checks)
         loads = [lambda: graphs]
         loads += [
             lambda: RequestedGraphs.of(
@@ -158,12 +171,16 @@ def compile_graphs(
     plugins: Plugins = NO_PLUGINS,
     optional: OptionalSteps = CHECKED,
     on_objects: OnObjects | None = None,
+    checks: Checks | None = None,
 ) -> Artifact:
     """All programs of an artefact, and their code: those for frequent sizes are variants of the general one."""
     edited = edited_schedules(options)
     setting = _intervened(
         Setting.of(options, machine, plugins, optional=optional, progress=progress, edited=edited)
     )
+    if checks is not None:
+        checks.begin_attempt()
+        setting = replace(setting, watch=checks.watch)
     with setting.back_end.code(machine, options) as code:
         # distances to what is lent are numbers in the order of this process
         lends = options.share_weights and machine.kind == Target.kind and not _is_swapped(machine)
@@ -175,7 +192,19 @@ def compile_graphs(
             edited.check_all_used()
         if setting.overrides is not None:
             setting.overrides.check_all_used()
-        return _with_code(artifact, setting, output, ends)
+        artifact = _with_code(artifact, setting, output, ends)
+    return artifact if checks is None else checks.finish(artifact, setting)
+
+
+def compile_rest(compilation: Compilation) -> Artifact:
+    """The artefact of one program that is at some stage, in an output of its own."""
+    setting = compilation.setting
+    with setting.back_end.code(setting.machine, setting.options) as code:
+        weights = _weights(setting.machine, setting.options, setting.optional)
+        output = compilation.output = Output(code, weights)
+        artifact = compilation.run("program").artifact
+        assert artifact is not None
+        return _with_code(artifact, setting, output, [(code.submitted, weights.total)])
 
 
 def _intervened(setting: Setting) -> Setting:

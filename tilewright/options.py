@@ -194,6 +194,11 @@ class Options:
     override: files by names (or numbers) of kernels, which take the place of the compiler's own: loops, or LLVM IR
         (*.ll), as `dump` writes them. They are checked by the verifier, and for the same arguments; what they compute
         is up to who writes them.
+    validate: replay what each pass, each rule and each kernel makes of the program beside what it is made of, on noise,
+        on values at the edges of types and, with the path of a folder that `Model.record` filled (or of a .npz file, as
+        for `tilewright.diff`) in place of True, on real inputs. What changes the meaning is switched off for this
+        model; a `tilewright.PerformanceWarning` and `Model.report` name it, and where a program was saved that shows
+        the fault. What cannot be replayed is told there, too. Takes some times as long as compiling does.
     """
 
     threads: int | None = None
@@ -215,6 +220,7 @@ class Options:
     max_memory: int | None = None
     dump: str | os.PathLike[str] | None = None
     override: tuple[KernelFile, ...] | Mapping[str, str | os.PathLike[str]] = ()
+    validate: bool | str = False
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -239,6 +245,12 @@ class Options:
         if self.target is not None and not isinstance(self.target, str):
             raise OptionError(
                 f"target={self.target!r} is not allowed: give a name, such as 'zen3', or None for this machine"
+            )
+        if isinstance(self.validate, os.PathLike):
+            object.__setattr__(self, "validate", os.fspath(self.validate))
+        if not isinstance(self.validate, bool | str) or self.validate == "":
+            raise OptionError(
+                f"validate={self.validate!r:.80} is not allowed: give True, or the path of recorded inputs"
             )
         object.__setattr__(self, "schedule", ScheduleFile.of(self.schedule))
         object.__setattr__(self, "override", KernelFile.all_of(self.override))
@@ -294,6 +306,7 @@ class Options:
         states += f";activations={self.activations}" if self.activations else ""
         states += f";capacity={self.capacity}" if self.capacity else ""
         states += f";memory_effort={self.memory_effort}" if self.memory_effort != "fast" else ""
+        states += f";validate={self.validate}" if self.validate else ""
         states += f";max_memory={self.max_memory};threads={self.threads or 1}" if self.max_memory else ""
         return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}{states}"
 

@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
 ALL = {
     *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting",
     "interventions", "link",
-    "quantization", "requested", "stages", "tilewright",
+    "quantization", "requested", "stages", "tilewright", "validation",
 }  # fmt: skip
 ROOMS |= {
     "back_end": ALL,
@@ -56,7 +56,10 @@ ROOMS |= {
         "accounts", "compilation", "compiler", "cost", "graph", "ir", "loops", "ops", "options", "program", "requested",
         "runtime", "schedule", "session", "target",
     },
-    "api": {"compiler", "frontends", "options", "runtime", "session"},
+    "api": {"compiler", "frontends", "options", "runtime", "session", "validation"},
+    "validation": {
+        "compilation", "compiler", "graph", "ir", "ops", "options", "plugins", "runtime", "session", "target",
+    },
     "onnxruntime": {"api", "ir", "runtime"},
     "exporters": {
         "api", "codegen", "compiler", "frontends", "ir", "ops", "options", "requested", "runtime", "session", "target",
@@ -108,6 +111,7 @@ LATE = {
     ("__init__.py", "importlib"),
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
+    ("api.py", "tilewright.validation.request"),  # nor does one that nobody validates need what validates
     ("fleet/build.py", "tilewright.compiler"),
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("frontends/onnx/__init__.py", "tilewright.frontends.exported.one_sequence"),
@@ -142,6 +146,7 @@ LATE = {
     ("session.py", "tilewright.target.named"),  # nor machines
     ("runtime/report/shown.py", "html"),  # takes 2 ms, as do the next two
     ("runtime/states.py", "zipfile"),
+    ("runtime/kept/recorder.py", "zipfile"),
     ("frontends/weights/foreign.py", "zipfile"),
     ("options.py", "difflib"),  # for an error
     ("torch/watch/native.py", "llvmlite"),

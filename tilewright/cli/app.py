@@ -32,9 +32,9 @@ _JSON = "tilewright.json"
 """Whether errors are told as JSON data, too."""
 
 COMMANDS = (
-    "check", "compile", "export", "run", "bench", "profile", "show", "memory", "report", "explain", "opt", "convert",
-    "quantize", "inspect", "sign", "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost", "score",
-    "embed",
+    "check", "compile", "export", "run", "record", "bench", "profile", "show", "memory", "report", "explain", "opt",
+    "convert", "quantize", "inspect", "sign", "verify", "diff", "info", "cache", "generate", "chat", "serve", "cost",
+    "score", "embed",
 )  # fmt: skip
 _HOMES = {
     "language_models": ("generate", "chat", "serve", "cost", "score", "embed"),
@@ -51,6 +51,7 @@ Examples:
   tilewright compile model.onnx -o model.tw
   tilewright export model.onnx -o libmodel.so
   tilewright run model.tw --input x=image.npy --output results
+  tilewright record model.onnx photos/*.png -o calls
   tilewright bench model.onnx --vs onnxruntime --threads 1
   tilewright profile model.onnx --scaling
   tilewright show model.onnx --level loops --kernel k0

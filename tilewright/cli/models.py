@@ -60,6 +60,18 @@ def compile_options(command: F) -> F:
     return command
 
 
+def validate_options(command: F) -> F:
+    """Whether each step of the compiler is replayed, and on which real inputs."""
+    for decorate in (
+        click.option("--recorded", type=click.Path(path_type=Path), metavar="FOLDER",
+                     help="Inputs of real calls for --validate, as `tilewright record` keeps them."),
+        click.option("--validate", is_flag=True,
+                     help="Replay what each pass and each kernel computes, and leave out what changes the meaning."),
+    ):  # fmt: skip
+        command = decorate(command)
+    return command
+
+
 activations_option = click.option(
     "--activations", type=click.Choice(["float32", "int16", "int8"]),
     help="What rows are rounded to, in groups, for products of many of them by weights of integers  "
@@ -117,9 +129,15 @@ def compile_fields(
     activations: str | None = None,
     memory_effort: str = "fast",
     max_memory: int | None = None,
+    validate: bool = False,
+    recorded: Path | None = None,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
+    if recorded is not None and not validate:
+        raise click.UsageError("--recorded is for --validate")
+    validated = {"validate": validate if recorded is None else str(recorded)} if validate else {}
     return {
+        **validated,
         "target": target,
         "numerics": numerics,
         "integer_only": integer_only,

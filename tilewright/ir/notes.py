@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from tilewright.ir.core import Op
+from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import UNKNOWN, Loc, Remark
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 
@@ -71,14 +71,25 @@ class EdgeNote:
         return self.made.get(self.region), self.made.get(self.reader)
 
 
+class ProgramWatch(Protocol):
+    """Looks at what passes do to a program while it is compiled (`validation`)."""
+
+    def replaced(self, stage: str, rule: str, op: Op, values: Sequence[Value], emitted: Sequence[Op]) -> None:
+        """A rule of a pass is about to put `values` in the place of the results of `op`; it has `emitted` ops."""
+
+    def passed(self, name: str, module: Module) -> None:
+        """A pass or a stage is done."""
+
+
 @dataclass
 class RewriteNotes:
-    """Remarks and outcomes so far, and which steps are optional."""
+    """Remarks and outcomes so far, which steps are optional, and who looks at what passes do."""
 
     remarks: list[Remark] = field(default_factory=list, kw_only=True)
     optional: OptionalSteps = field(default=CHECKED, kw_only=True)
     outcomes: list[Outcome] = field(default_factory=list, kw_only=True)
     edges: list[EdgeNote] = field(default_factory=list, kw_only=True)
+    watch: ProgramWatch | None = field(default=None, kw_only=True)
 
     def remark(self, stage: str, subject: str, message: str, applied: bool = False) -> None:
         """Note what was (`applied`) or was not done to `subject`, and why."""

@@ -85,12 +85,16 @@ class OptionalSteps:
             return instead()
         try:
             return action()
-        except EXPECTED:
+        except (StepFailed, *EXPECTED):
             raise
         except Exception as error:
-            if self.raises:
-                raise
-            raise StepFailed([Part(step)]) from error
+            self.fail([Part(step)], error)
+
+    def fail(self, parts: Iterable[Part], error: Exception) -> NoReturn:
+        """Raise what an error means with which these parts failed."""
+        if self.raises:
+            raise error
+        raise StepFailed(parts) from error
 
     def run(self, step: str, action: Callable[[], None]) -> None:
         """Take the optional step `step`, unless it is switched off."""

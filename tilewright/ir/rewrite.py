@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
 from tilewright.ir.diag import InternalError, Remark, failure
 from tilewright.ir.notes import Outcome, RewriteNotes
-from tilewright.ir.optional_steps import EXPECTED
+from tilewright.ir.optional_steps import EXPECTED, Part
 
 
 class NoMatch(Exception):
@@ -103,7 +103,8 @@ class _Driver:
         self.context = RewriteContext(module, func)
         self.scratch = Block()
         self.builder = Builder(self.scratch, module)
-        self.rules = rules
+        off = self.within.optional.off
+        self.rules = [r for r in rules if Part(stage, r.name) not in off] if off else rules
         self.by_name: dict[str, tuple[Rule, ...]] = {}  # of the ops that were met
         self.applied: Counter[str] = Counter()
         self.total = 0
@@ -181,6 +182,8 @@ class _Driver:
 
     def accept(self, op: Op, candidate: Rule, values: tuple[Value, ...], emitted: list[Op]) -> list[Op]:
         """Put `values` in the place of the op's results; those of the `emitted` ops that are needed."""
+        if self.within.watch is not None:
+            self.within.watch.replaced(self.stage, candidate.name, op, values, emitted)
         if candidate.told:
             self.told.append(Outcome(self.stage, candidate.name, candidate.told, op.name, op.loc, is_applied=True))
         for old, new in zip(op.results, values, strict=True):

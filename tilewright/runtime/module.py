@@ -29,13 +29,14 @@ from tilewright.runtime.errors import (
 )
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.guard import ShapeGuard
+from tilewright.runtime.kept.recorder import RecordsCalls
 from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.needed import TellsBytes, needs_of
 from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.process.interrupts import end_interruptible
 from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, measured_spans
 from tilewright.runtime.report.shown import Report, model_html
-from tilewright.runtime.sizes_seen import SizeCounter, SizesSeen
+from tilewright.runtime.sizes_seen import CountsSizes
 from tilewright.runtime.staged.frame import CANCELLED
 from tilewright.runtime.states import KeepsStates, States
 from tilewright.runtime.storage.levels import at_level
@@ -94,7 +95,7 @@ class _Staged:
         yield from (run.native for run in self.runs if isinstance(run, staged.run.StagedRun) and run.native is not None)
 
 
-class Model(CalledByName, KeepsStates, TellsBytes):
+class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
     """A compiled model that can be called with NumPy arrays, made by `tilewright.compile` and `tilewright.load`.
 
     `inputs` and `outputs` describe its tensors in order, `threads` is the number of threads a call uses.
@@ -158,7 +159,6 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         self._has_broadcasting = artifact.broadcasting is not None
         self._broadcast: set[tuple[Shape, ...]] = set()
         self._stops = ctypes.c_int32() if _stops is None else _stops
-        self._counter: SizeCounter | None = None
         self._loaded: _Native | _Staged | None
         programs = artifact.programs
         if any(program.program is not None for program in programs):
@@ -250,21 +250,6 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         counts = KernelCounts(len(program.linked.artifact.report.calls), profiled, self.threads)
         program.run = context.run = counts.run
         return lambda args: self._call(context, args, None), counts
-
-    def count_sizes(self) -> None:
-        """Begin to count the sizes that calls have, from 0; this takes less than half a microsecond of each call."""
-        self._counter = SizeCounter(self.inputs)
-        self._contexts = deque[Context]()  # those that there are do not count
-
-    def sizes_seen(self, top: int | None = None) -> list[SizesSeen]:
-        """The sizes of symbolic dims in calls since `count_sizes`, the most frequent first, at most `top` of them. Up
-        to 64 different ones are counted; if there are more, rare ones are left out. `tilewright.compile(...,
-        frequent=model.sizes_seen(3))` makes a model that is faster for these. OptionError where nothing is counted."""
-        if self._counter is None:
-            raise OptionError("the sizes of calls are not counted", hint="call count_sizes() first")
-        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
-            raise OptionError(f"top={top!r:.80} is not allowed", hint="give a whole number from 1 on, or None for all")
-        return self._counter.seen()[:top]
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the model to a file that `load` reads; whole or not at all, also over the compiled file it came from.
@@ -388,23 +373,36 @@ class Model(CalledByName, KeepsStates, TellsBytes):
         return Context(loaded.programs, self.threads, pool, self._states, self._counter, self._stops)
 
     def _call_otherwise(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
-        """A call of a model in parts, or that keeps states."""
+        """A call of a model in parts, or that keeps states, or whose inputs are recorded."""
+        results = self._call_of_any(args, out)
+        if self._recorder is not None:
+            self._note_call(args)
+        return results
+
+    def _call_of_any(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         loaded = self._open()
-        if not self._states.infos:
-            assert isinstance(loaded, _Staged)
+        if not self._states.infos and isinstance(loaded, _Staged):
             return self._call_staged(loaded, args, out)
+        if not self._states.infos:
+            return self._call_in_context(args, out)
         self._states.begin()
         try:
             if isinstance(loaded, _Staged):
                 return self._call_staged(loaded, args, out)
-            context = self._contexts.pop() if self._contexts else self._new_context()
-            try:
-                self._states.give(context.in_data, len(self.inputs))
-                return self._call(context, args, out)
-            finally:
-                self._contexts.append(context)
+            return self._call_in_context(args, out)
         finally:
             self._states.end()
+
+    def _call_in_context(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
+        try:
+            context = self._contexts.pop()
+        except IndexError:
+            context = self._new_context()
+        try:
+            self._states.give(context.in_data, len(self.inputs))
+            return self._call(context, args, out)
+        finally:
+            self._contexts.append(context)
 
     def _call_staged(self, loaded: _Staged, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         values, shapes, number = self._staged_values(args)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.runtime.artifact import TensorInfo
+from tilewright.runtime.errors import OptionError
 from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.values.inputs import Shape
 
@@ -56,3 +59,26 @@ class SizeCounter:
         dims = zip(self._inputs, shapes, strict=True)
         pairs = (pair for info, shape in dims for pair in zip(info.shape, shape, strict=True))
         return {dim: size for dim, size in pairs if isinstance(dim, str)}
+
+
+class CountsSizes:
+    """What models tell of the sizes of their calls."""
+
+    inputs: tuple[TensorInfo, ...]
+    _contexts: deque[Any]
+    _counter: SizeCounter | None = None
+
+    def count_sizes(self) -> None:
+        """Begin to count the sizes that calls have, from 0; this takes less than half a microsecond of each call."""
+        self._counter = SizeCounter(self.inputs)
+        self._contexts = deque()  # those that there are do not count
+
+    def sizes_seen(self, top: int | None = None) -> list[SizesSeen]:
+        """The sizes of symbolic dims in calls since `count_sizes`, the most frequent first, at most `top` of them. Up
+        to 64 different ones are counted; if there are more, rare ones are left out. `tilewright.compile(...,
+        frequent=model.sizes_seen(3))` makes a model that is faster for these. OptionError where nothing is counted."""
+        if self._counter is None:
+            raise OptionError("the sizes of calls are not counted", hint="call count_sizes() first")
+        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
+            raise OptionError(f"top={top!r:.80} is not allowed", hint="give a whole number from 1 on, or None for all")
+        return self._counter.seen()[:top]

@@ -29,6 +29,7 @@ from tilewright.cli.models import (
     model_argument,
     open_model,
     threads_option,
+    validate_options,
 )
 from tilewright.cli.output import console, json_option, print_json, say
 from tilewright.runtime import Model, TensorInfo
@@ -83,6 +84,7 @@ Examples:
 @json_option
 @force_option
 @threads_option
+@validate_options
 @compile_options
 def command(
     model: Path,

@@ -20,6 +20,7 @@ from tilewright.cli.models import (
     force_option,
     need_source,
     unique,
+    validate_options,
 )
 from tilewright.cli.output import SafeConsole, json_option, print_json
 from tilewright.cli.writing.fleets import compile_to_folder, is_fleet
@@ -93,6 +94,7 @@ LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
 @force_option
 @weights_options
 @caches_option
+@validate_options
 @compile_options
 def command(
     models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, timed: bool, dump: Path | None,

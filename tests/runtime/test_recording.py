@@ -1,0 +1,87 @@
+"""Inputs of calls are kept in files, in bounded room, and read back; without that calls are as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tilewright
+from tests.models import mlp, written
+from tilewright.cli.app import commands
+from tilewright.quantization.data import open_data
+from tilewright.runtime import Model
+from tilewright.validation.recorded import feeds_of
+
+RNG = np.random.default_rng(3)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return tilewright.compile(mlp(), cache=False, threads=1)
+
+
+def rows(count: int) -> np.ndarray:
+    return RNG.standard_normal((count, 64)).astype(np.float32)
+
+
+def test_calls_are_kept_and_read_back(model: Model, tmp_path: Path) -> None:
+    plain = model._is_plain
+    model.record(tmp_path / "calls")
+    xs = [rows(n) for n in (1, 5, 3)]
+    results = [model(x)[0] for x in xs]
+    with pytest.raises(tilewright.TilewrightError):
+        model(np.zeros((2, 63), np.float32))  # is not kept
+    model.stop_recording()
+    (after,) = model(xs[1])
+    assert np.array_equal(after, results[1]) and model._is_plain is plain
+    data = open_data(tmp_path / "calls", model.inputs)
+    for feeds in (feeds_of(tmp_path / "calls"), [sample.feed for sample in data.samples("all")]):
+        assert np.array_equal(np.concatenate([f["x"] for f in feeds]), np.concatenate(xs))
+
+
+def test_room_is_bounded(model: Model, tmp_path: Path) -> None:
+    model.record(tmp_path, calls=4)
+    for _ in range(40):
+        model(rows(1))
+    assert len(list(tmp_path.iterdir())) == 4
+    model.record(tmp_path, max_bytes=10_000)
+    for _ in range(40):
+        model(rows(8))
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 10_000
+    model.stop_recording()
+
+
+def test_what_cannot_be_written_costs_the_recording_alone(model: Model, tmp_path: Path) -> None:
+    model.record(tmp_path / "calls")
+    (tmp_path / "calls").rmdir()
+    with pytest.warns(tilewright.TilewrightWarning, match="not recorded any more"):
+        (y,) = model(rows(2))
+    assert y.shape == (2, 32)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(tilewright.TilewrightError, match="cannot write"):
+        model.record(tmp_path / "file" / "calls")
+    for wrong in ({"calls": 0}, {"max_bytes": True}):
+        with pytest.raises(tilewright.OptionError, match="is not allowed"):
+            model.record(tmp_path, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(tilewright.OptionError, match="path of a folder"):
+        model.record("")
+
+
+def test_files_become_recorded_calls(tmp_path: Path) -> None:
+    path = written(mlp(), tmp_path, "mlp")
+    for name in ("a", "b"):
+        np.save(tmp_path / f"{name}.npy", rows(2))
+    files = [str(tmp_path / f"{name}.npy") for name in "ab"]
+    made = CliRunner().invoke(commands, ["record", str(path), *files, "-o", str(tmp_path / "calls")])
+    assert made.exit_code == 0, made.output
+    assert "2 of 2 calls" in made.output
+    output = tmp_path / "mlp.tw"
+    fields = ["--validate", "--recorded", str(tmp_path / "calls"), "--no-cache", "--json"]
+    made = CliRunner().invoke(commands, ["compile", str(path), "-o", str(output), *fields])
+    assert made.exit_code == 0, made.output
+    assert "compute what they are made of" in made.output
+    made = CliRunner().invoke(commands, ["compile", str(path), "-o", str(output), "--recorded", str(tmp_path)])
+    assert made.exit_code == 2 and "--recorded is for --validate" in made.output

@@ -1,0 +1,115 @@
+"""Inputs on which a program is replayed: noise, values at the edges of what types hold, and those of real calls; with
+sizes for the dims that a call chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.ir.core import Func, Value
+from tilewright.ir.diag import TilewrightError
+from tilewright.ir.types import TensorType
+from tilewright.ops.define.binding import bound_dims, input_variables
+
+Feed = Mapping[str, np.ndarray]
+
+EDGES = (0.0, 1.0, -1.0, 0.5, -2.0, 3.0, -0.25, 100.0, -100.0, 1e-3)
+"""Floats of the boundary case, one after the other over the elements."""
+
+MOST_ID = 8
+"""Random integers are below this: most are ids into tables, or sizes."""
+
+SIZES = (3, 1, 2, 4, 8, 17, 16, 32, 64)
+"""Of dims that a call chooses, in the order in which they are tried."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: what kind it is, its arrays in the order of the inputs, and the dims that these say."""
+
+    kind: str
+    arrays: tuple[np.ndarray, ...]
+    env: Mapping[str, int]
+
+    @property
+    def sizes(self) -> str:
+        return ", ".join(f"{name}={size}" for name, size in self.env.items() if not name.startswith("val_"))
+
+    def __str__(self) -> str:
+        return f"{self.kind} inputs{f' with {self.sizes}' if self.sizes else ''}"
+
+
+def why_no_cases(main: Func) -> str:
+    """Why there are no inputs for a program; "" where there are."""
+    if any(not isinstance(a.type, TensorType) for a in main.args):
+        return "it takes inputs that are no tensors"
+    if any(a.tensor.dtype.storage.hasobject for a in main.args):
+        return "it takes strings"
+    return ""
+
+
+def dims_of_inputs(main: Func) -> tuple[str, ...]:
+    """Names of the dims that a call chooses."""
+    dims = (d for a in main.args if isinstance(a.type, TensorType) for d in a.tensor.shape)
+    return tuple(dict.fromkeys(v.name for d in dims for v in sorted(d.vars, key=lambda v: v.name)))
+
+
+def cases_of(main: Func, sizes: Mapping[str, int], kinds: Sequence[str] = ("random", "boundary")) -> Iterator[Case]:
+    """Calls with these sizes of dims; none where shapes would have no elements to speak of."""
+    for kind in kinds:
+        arrays = []
+        for number, value in enumerate(main.args):
+            shape = [int(d.evaluate(sizes)) for d in value.tensor.shape]
+            arrays.append(_array(kind, value, shape, np.random.default_rng(1000 + number)))
+        case = _case(main, kind, arrays)
+        if case is not None:
+            yield case
+
+
+def recorded_cases(main: Func, feeds: Sequence[Feed]) -> list[Case]:
+    """Calls that were recorded and that the program takes; others, of another program of the model, are left out."""
+    names = main.attrs.get("inputs", tuple(a.name for a in main.args))
+    found = []
+    for feed in feeds:
+        if set(names) <= set(feed):
+            case = _case(main, "recorded", [np.asarray(feed[name]) for name in names])
+            if case is not None:
+                found.append(case)
+    return found
+
+
+def _case(main: Func, kind: str, arrays: Sequence[np.ndarray]) -> Case | None:
+    try:
+        return Case(kind, tuple(arrays), bound_dims(main.args, arrays))
+    except (TilewrightError, KeyError):
+        return None
+
+
+def _says_sizes(value: Value) -> bool:
+    """Whether the elements of an input are sizes of tensors."""
+    symbols, func = input_variables(value), getattr(value.owner, "parent", None)
+    if symbols is None or not isinstance(func, Func):
+        return False
+    names = {v.name for v in symbols.flat}
+    shapes = (v.type.shape for op in func.body.ops for v in op.results if isinstance(v.type, TensorType))
+    return any(v.name in names for shape in shapes for d in shape for v in d.vars)
+
+
+def _array(kind: str, value: Value, shape: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    dtype = value.tensor.dtype.storage
+    if value.tensor.dtype.kind == "bool":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if value.tensor.dtype.kind in ("int", "uint"):
+        if _says_sizes(value):
+            return np.ones(shape, dtype)
+        low = 0 if value.tensor.dtype.kind == "uint" or dtype.itemsize > 1 else -MOST_ID
+        if kind == "boundary":
+            return np.resize(np.array([0, 1], dtype), shape)
+        limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+        high = MOST_ID if dtype.itemsize > 1 else int(limits.max) if limits is not None else MOST_ID
+        return rng.integers(low, max(high, 1), shape).astype(dtype)
+    if kind == "boundary":
+        return np.resize(np.array(EDGES), shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)

@@ -1,0 +1,135 @@
+"""Whether two arrays are one result: up to the rounding that passes may change, and to how much the result itself moves
+where its operands do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+ROUNDINGS = {"float64": 1e-10, "float32": 3e-4, "float16": 1e-2, "bfloat16": 8e-2}
+"""Differences, in parts of the element and of the root mean square of its tensor, that come of sums in another order,
+of Winograd's algorithm and of factors that are folded."""
+
+COARSE = 0.5
+"""The same for floats of 8 bits and fewer."""
+
+LAST_BITS = {"float64": 2.0**-50, "float32": 2.0**-21, "float16": 2.0**-9, "bfloat16": 2.0**-7}
+"""By so much of themselves operands are moved, to see by how much results are."""
+
+MOVED = 32
+"""So many times the distance by which results move where operands do by the last bits is no difference."""
+
+FLIPS = 0.02
+"""The share of integers and truth values that floats decide, and that rounding may decide otherwise."""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Where two arrays differ most, and in how many of their elements."""
+
+    index: tuple[int, ...]
+    wanted: Any
+    found: Any
+    count: int
+    size: int
+
+    def __str__(self) -> str:
+        at = f"[{', '.join(map(str, self.index))}]"
+        return f"{self.found} instead of {self.wanted} at {at}, {self.count} of {self.size} elements differ"
+
+
+def deviation(
+    wanted: np.ndarray,
+    found: np.ndarray,
+    *,
+    moved: Callable[[], np.ndarray | None] = lambda: None,
+    of_floats: bool = False,
+) -> Deviation | None:
+    """How `found` differs from `wanted`; None where rounding explains it. `moved` gives by how much results move where
+    operands do by their last bits (`steps`); integers and truth values `of_floats` may flip where these do.
+
+    Elements that are not finite in `wanted` say nothing.
+    """
+    if wanted.shape != found.shape:
+        return Deviation((), list(wanted.shape), list(found.shape), found.size, wanted.size)
+    if not wanted.size or wanted.dtype == object:
+        return None
+    bad = _beyond(wanted, found, None)
+    if not bad.any():
+        return None
+    if not _is_float(wanted.dtype):
+        if not of_floats:
+            return _where(wanted, found, bad)
+        if _by_one(wanted, found, bad) and bad.sum() <= max(1, FLIPS * bad.size):
+            return None
+        step = moved()
+        allowed = 0 if step is None else MOVED * int((step != 0).sum())
+        return None if bad.sum() <= allowed else _where(wanted, found, bad)
+    step = moved()
+    if step is not None:
+        bad &= _beyond(wanted, found, step)
+    return _where(wanted, found, bad) if bad.any() else None
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype.kind in "fc" or "float" in dtype.name
+
+
+def tolerance(dtype: np.dtype) -> float:
+    """The part of an element, and of the root mean square of its tensor, by which it may differ."""
+    return ROUNDINGS.get(dtype.name, COARSE)
+
+
+@np.errstate(all="ignore")
+def _beyond(wanted: np.ndarray, found: np.ndarray, step: np.ndarray | None) -> np.ndarray:
+    """The elements that differ by more than is allowed, with `step` by how much they move."""
+    if not _is_float(wanted.dtype):
+        return np.asarray(wanted != found)
+    wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+    a, b = wanted.astype(wide), found.astype(wide)
+    finite = np.isfinite(a)
+    size = np.abs(np.where(finite, a, 0))
+    scale = float(np.sqrt((size**2).mean())) if np.isfinite(size).all() else 0.0
+    allowed = tolerance(wanted.dtype) * (size + scale)
+    if step is not None:
+        allowed = allowed + MOVED * (step + float(np.sqrt((step**2).mean())))
+    return np.asarray(finite & ~(np.abs(b - a) <= allowed))
+
+
+def _by_one(wanted: np.ndarray, found: np.ndarray, bad: np.ndarray) -> bool:
+    if wanted.dtype == np.bool_:
+        return True
+    return bool((np.abs(wanted[bad].astype(np.float64) - found[bad].astype(np.float64)) <= 1).all())
+
+
+@np.errstate(all="ignore")
+def _where(wanted: np.ndarray, found: np.ndarray, bad: np.ndarray) -> Deviation:
+    wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+    distance = np.where(bad, np.abs(found.astype(wide) - wanted.astype(wide)), -1.0)
+    distance = np.where(np.isnan(distance), np.inf, distance)
+    index = np.unravel_index(int(np.argmax(distance)), wanted.shape)
+    at = tuple(map(int, index))
+    return Deviation(at, wanted[at], found[at], int(bad.sum()), wanted.size)
+
+
+@np.errstate(all="ignore")
+def steps(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """By how much each element of a result has moved."""
+    wide = np.complex128 if before.dtype.kind == "c" else np.float64
+    step = np.abs(after.astype(wide) - before.astype(wide))
+    return np.where(np.isfinite(before.astype(wide)) & ~np.isfinite(step), np.inf, np.nan_to_num(step))
+
+
+def nudged(array: np.ndarray, seed: int = 0) -> np.ndarray:
+    """The array with floats moved by about their last bits; integers as they are."""
+    if not _is_float(array.dtype) or not array.size:
+        return array
+    rng = np.random.default_rng(seed)
+    step = LAST_BITS.get(array.dtype.name, 0.0)
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        moved: np.ndarray = (array.astype(wide) * (1 + step * rng.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
+    return moved

@@ -1,0 +1,339 @@
+"""Native code of kernels beside what their regions mean: a program of the same regions that gives the result of each is
+run on the calls that passes were replayed on, and on more sizes, each result between bytes that nobody may write to."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.compilation import Compilation, Setting
+from tilewright.compiler import compile_rest
+from tilewright.graph.editing import set_outputs
+from tilewright.ir.core import Module, Op, Value
+from tilewright.ir.diag import TilewrightError
+from tilewright.ir.optional_steps import Part
+from tilewright.ir.sym import Sym
+from tilewright.ir.text import print_func
+from tilewright.runtime import Artifact, Model
+from tilewright.validation.cases import Case, cases_of, dims_of_inputs
+from tilewright.validation.closeness import Deviation, deviation, nudged, steps, tolerance
+from tilewright.validation.extract import input_names, program_of
+from tilewright.validation.findings import Fault
+from tilewright.validation.passes import EVALUATION, FusedReplay, regions_of
+from tilewright.validation.races import race_of
+from tilewright.validation.values import ReplayedValues, TooLong, reads_floats
+
+if TYPE_CHECKING:
+    from tilewright.validation.validate import Validation
+
+MOST_BYTES = 1 << 30
+"""Of all results of regions, which are held at once."""
+
+RACE_SECONDS = 8.0
+"""For the parallel loops of all kernels."""
+
+MARGIN = 256
+"""Bytes before and behind each result that stay as they are."""
+
+UNWRITTEN = 0x7F
+"""Each byte of memory that nothing was written to: huge as a float, and no small integer."""
+
+THREADS = 2
+
+MOST_SIZES = 10
+"""Further sizes of dims that a call chooses, near the numbers at which kernels take other loops."""
+
+LARGEST = 80
+"""Of these sizes."""
+
+SHARE_OFF = 0.2
+"""Of the elements of a short float: so many differ only where it is rounded another way."""
+
+PLANNING = ("inplace", "share-memory", "order", "concurrent-kernels")
+"""Steps behind schedules that can be left out: what kernels may overwrite, where values lie, the order of calls."""
+
+
+@dataclass
+class KernelCheck:
+    """The regions of one program, and the native code of each."""
+
+    validation: Validation
+    fused: FusedReplay
+    setting: Setting
+    regions: list[Op] = field(default_factory=list)
+
+    def run(self, artifact: Artifact | None) -> None:
+        """Compare kernel by kernel, and then the artefact itself with the program of its kernels."""
+        module = self.fused.module
+        self.regions = list(regions_of(module))
+        values = [v for op in self.regions for v in op.results]
+        if any(_bytes(v, self.fused.values[0].case.env) is None for v in values):
+            return self._skip("a region gives something else than tensors")
+        if sum(_bytes(v, self.fused.values[0].case.env) or 0 for v in values) > MOST_BYTES:
+            return self._skip("its intermediate results need too much memory")
+        copies: dict[Value, Value] = {}
+        tapped = module.copy(copies)
+        set_outputs(tapped, {f"tap{k}": copies[v] for k, v in enumerate(values)})
+        setting = replace(self.setting, numbers=count(), watch=None, progress=None, observe=None)
+        compilation = Compilation(tapped, setting)
+        made = compile_rest(compilation)
+        model = Model(made, THREADS)
+        makers = _kernels_of(self.regions, compilation.module.main.returns)
+        self._look_for_races(makers, compilation)
+        for known in self._calls(compilation.module):
+            self._compare(known, model, values, makers, compilation)
+            if artifact is not None:
+                self._compare_whole(known, artifact, setting)
+            self.validation.calls += 1
+        self.validation.kernels += len({*makers.values()})
+        return None
+
+    def _look_for_races(self, makers: Mapping[Op, str], compilation: Compilation) -> None:
+        """In the kernels, before they run."""
+        module, known = compilation.module, self.fused.values[0]
+        deadline, seen = time.monotonic() + RACE_SECONDS, set[str]()
+        regions = {kernel: op for op, kernel in makers.items()}
+        for call in module.main.body.ops:
+            name = call.attrs.get("kernel", "") if call.name == "call" else ""
+            if not name or name in seen or time.monotonic() > deadline:
+                continue
+            seen.add(name)
+            kernel = module.funcs[name]
+            pairs = zip(kernel.dims, call.attrs["dims"], strict=True)
+            dims = {d.name: int(n.evaluate(known.case.env)) for d, n in pairs}
+            if (wrong := race_of(kernel, dims)) and name in regions:
+                self._blame(regions[name], name, wrong, known, compilation)
+
+    def _skip(self, why: str) -> None:
+        self.validation.skip(self.fused.compilation, f"its kernels are not compared: {why}")
+
+    def _calls(self, module: Module) -> Iterator[ReplayedValues]:
+        """Those on which passes were replayed, and then others of sizes that matter to the kernels."""
+        yield from self.fused.values
+        main, names = self.fused.module.main, dims_of_inputs(self.fused.module.main)
+        deadline = time.monotonic() + self.validation.seconds / 8
+        done = {tuple(known.case.env.values()) for known in self.fused.values}
+        for size in _turning_sizes(module)[:MOST_SIZES] if names else ():
+            for case in cases_of(main, dict.fromkeys(names, size), ("random",)):
+                if tuple(case.env.values()) in done or time.monotonic() > deadline:
+                    continue
+                known = ReplayedValues(self.fused.module, case, deadline)
+                try:
+                    if all(known.compute(op) for op in main.body.ops[:-1]):
+                        yield known
+                except (TooLong, *EVALUATION):
+                    continue
+
+    def _compare(
+        self, known: ReplayedValues, model: Model, values: Sequence[Value], makers: Mapping[Op, str],
+        compilation: Compilation,
+    ) -> None:  # fmt: skip
+        results = [_Guarded.of(known.known[v]) for v in values]
+        try:
+            model(*known.case.arrays, out=[r.array for r in results])
+        except TilewrightError as error:
+            self.validation.note_refused(known.case, error)
+            return
+        native = ReplayedValues(known.module, known.case, known.deadline)
+        found = {v: r for v, r in zip(values, results, strict=True)}
+        for op in self.fused.module.main.body.ops[:-1]:
+            if op.name != "fused":
+                native.compute(op)
+                continue
+            for number, value in enumerate(op.results):
+                result = found[value]
+                wrong = result.why_overrun() or self._wrong(op, number, known.known[value], result.array, native)
+                if wrong:
+                    self._blame(op, makers.get(op, ""), wrong, native, compilation)
+                native.known[value] = result.array
+
+    def _wrong(self, op: Op, number: int, expected: np.ndarray, found: np.ndarray, native: ReplayedValues) -> str:
+        """How a kernel's result differs from what its region gives of the same operands."""
+        if not _is_suspicious(expected, found):
+            return ""
+        try:
+            results = native.results(op)
+        except (TooLong, *EVALUATION):
+            return ""
+        if results is None:
+            return ""
+        wanted, short = results[number], found.dtype.itemsize == 2 and "float" in found.dtype.name
+        moved = partial(self._moved, op, number, native)
+        wrong: Deviation | None = deviation(wanted, found, moved=moved, of_floats=reads_floats(op))
+        if wrong is None and short and wanted.size > 32:
+            off = wanted != found
+            if off.mean() > SHARE_OFF:
+                at = tuple(int(i) for i in np.argwhere(off)[0])
+                wrong = Deviation(at, wanted[at], found[at], int(off.sum()), wanted.size)
+        return str(wrong) if wrong is not None else ""
+
+    def _moved(self, op: Op, number: int, native: ReplayedValues) -> np.ndarray:
+        arrays = [native.known[v] for v in op.operands]
+        after = native.of(op, [nudged(a, k) for k, a in enumerate(arrays)])[number]
+        return steps(native.of(op, arrays)[number], after)
+
+    def _blame(self, op: Op, kernel: str, wrong: str, native: ReplayedValues, compilation: Compilation) -> None:
+        """Switch off how the kernel was made."""
+        optional, module = self.setting.optional, self.fused.module
+        parts = tuple(p for p in optional.taken.makers.get(kernel, ()) if p not in optional.off)
+        constants = [v.op for v in op.operands if v.op is not None and v.op.name == "constant"]
+        inputs = [v for v in dict.fromkeys(op.operands) if v.op not in constants]
+        names = input_names(inputs)
+        body = op.blocks[0]
+        inner = dict(zip(body.args, op.operands, strict=True))
+        before = _unfused(op, constants, inputs, names, inner, module)
+        func = compilation.module.funcs.get(kernel)
+        finding = Fault(
+            "schedule", "", f"the kernel {kernel} of {op.loc}", wrong, str(native.case),
+            parts or (Part("schedule", label=kernel),), before, "" if func is None else print_func(func),
+            {names[v]: native.known[v] for v in inputs},
+        )  # fmt: skip
+        self.validation.fail(self.fused.compilation, finding)
+
+    def _compare_whole(self, known: ReplayedValues, artifact: Artifact, setting: Setting) -> None:
+        """The artefact beside the program of its kernels: only the plan of memory and the order of calls differ."""
+        wanted = [known.known[v] for v in self.fused.module.main.returns]
+        wrong = self._wrong_whole(known, artifact, wanted)
+        if not wrong:
+            return
+        for step in PLANNING:
+            optional = replace(setting.optional, off=setting.optional.off | {Part(step)})
+            copy = self.fused.module.copy()
+            again = compile_rest(Compilation(copy, replace(setting, optional=optional, numbers=count())))
+            if not self._wrong_whole(known, again, wanted):
+                break
+        else:
+            step = "share-memory"
+        names = self.fused.module.main.attrs["inputs"]
+        part = Part(step, label=f"the step '{step}'")
+        finding = Fault(
+            step, "", "the program", wrong, str(known.case), (part,), self.fused.module, "",
+            dict(zip(names, known.case.arrays, strict=True)),
+        )  # fmt: skip
+        self.validation.fail(self.fused.compilation, finding)
+
+    def _wrong_whole(self, known: ReplayedValues, artifact: Artifact, wanted: Sequence[np.ndarray]) -> str:
+        results = [_Guarded.of(a) for a in wanted]
+        Model(artifact, THREADS)(*known.case.arrays, out=[r.array for r in results])
+        for number, (expected, result) in enumerate(zip(wanted, results, strict=True)):
+            if why := result.why_overrun():
+                return why
+            moved = partial(self._moved_result, known, number)
+            wrong = deviation(expected, result.array, moved=moved, of_floats=True)
+            if wrong is not None:
+                return f"result {number}: {wrong}"
+        return ""
+
+    def _moved_result(self, known: ReplayedValues, number: int) -> np.ndarray | None:
+        arrays = tuple(nudged(a, k) for k, a in enumerate(known.case.arrays))
+        moved = ReplayedValues(known.module, Case(known.case.kind, arrays, known.case.env), known.deadline)
+        try:
+            if not all(moved.compute(op) for op in known.module.main.body.ops[:-1]):
+                return None
+        except (TooLong, *EVALUATION):
+            return None
+        result = known.module.main.returns[number]
+        return steps(known.known[result], moved.known[result])
+
+
+@dataclass
+class _Guarded:
+    """Memory for a result, between bytes that nobody may write to."""
+
+    whole: np.ndarray
+    array: np.ndarray
+
+    @classmethod
+    def of(cls, like: np.ndarray) -> _Guarded:
+        whole = np.full(like.nbytes + 2 * MARGIN + 64, UNWRITTEN, np.uint8)
+        first = MARGIN + (-(whole.ctypes.data + MARGIN)) % 64
+        return cls(whole, whole[first : first + like.nbytes].view(like.dtype).reshape(like.shape))
+
+    def why_overrun(self) -> str:
+        first = self.array.ctypes.data - self.whole.ctypes.data
+        around = {"before": self.whole[:first], "behind": self.whole[first + self.array.nbytes :]}
+        for where, margin in around.items():
+            written = np.flatnonzero(margin != UNWRITTEN)
+            if written.size:
+                return f"{written.size} bytes were written {where} its result of {self.array.nbytes} bytes"
+        return ""
+
+
+def _bytes(value: Value, env: Mapping[str, int]) -> int | None:
+    type = value.type
+    shape = getattr(type, "shape", None)
+    if shape is None:
+        return None
+    return prod(int(d.evaluate(env)) for d in shape) * value.tensor.dtype.storage.itemsize
+
+
+def _is_suspicious(expected: np.ndarray, found: np.ndarray) -> bool:
+    if expected.dtype.kind != "f" or expected.dtype.itemsize < 4:
+        return not np.array_equal(expected, found)
+    with np.errstate(all="ignore"):
+        size = np.abs(np.where(np.isfinite(expected), expected, 0))
+        scale = float(np.sqrt((size.astype(np.float64) ** 2).mean())) if size.size else 0.0
+        near = np.abs(found - expected) <= tolerance(expected.dtype) / 4 * (size + scale)
+    return not bool((near | ~np.isfinite(expected)).all())
+
+
+def _kernels_of(regions: Sequence[Op], returned: Sequence[Value]) -> dict[Op, str]:
+    """The kernel that gives the results of each region, the last of several."""
+    found: dict[Op, str] = {}
+    values = iter(returned)
+    for op in regions:
+        for _ in op.results:
+            value: Value | None = next(values)
+            while value is not None and value.op is not None and value.op.name != "call":
+                value = value.op.operands[0] if value.op.operands else None
+            if value is not None and value.op is not None:
+                found.setdefault(op, value.op.attrs["kernel"])
+    return found
+
+
+def _turning_sizes(module: Module) -> list[int]:
+    """Sizes on both sides of the numbers that stand in the conditions and the ends of loops of kernels over dims."""
+    numbers: dict[int, None] = {}
+    for func in module.funcs.values():
+        dims = {d.name for d in func.dims}
+        for op in func.body.walk() if func.level == "loops" and dims else ():
+            held = [*op.attrs.get("guard", ()), *([op.attrs["extent"]] if op.name == "for" else [])]
+            for e in held:
+                if any(v.name in dims for v in e.vars):
+                    numbers.update(dict.fromkeys(_constants(e)))
+    sizes = dict.fromkeys(n + k for n in sorted(numbers) for k in (-1, 0, 1) if 0 < n + k <= LARGEST)
+    return list(sizes)
+
+
+def _constants(e: Sym) -> list[int]:
+    return [int(n) for n in re.findall(r"(?<!\w)\d+(?!\w)", str(e)) if int(n) > 1]
+
+
+def _unfused(
+    op: Op, constants: Sequence[Op | None], inputs: Sequence[Value], names: Mapping[Value, str],
+    inner: Mapping[Value, Value], module: Module,
+) -> Module:  # fmt: skip
+    """The operators of a region as a graph of its own."""
+    ops = [o for o in dict.fromkeys(constants) if o is not None]
+    made = program_of(ops, inputs, [], module, names)
+    body = made.main.body
+    outside = dict(zip(inputs, body.args, strict=True))
+    outside |= {old.result: new.result for old, new in zip(ops, body.ops, strict=False)}
+    values = {argument: outside[operand] for argument, operand in inner.items()}
+    final = body.ops.pop()
+    final.drop()
+    region = op.blocks[0]
+    for o in region.ops[:-1]:
+        body.append(o.clone(values))
+    results = [values[v] for v in region.ops[-1].operands]
+    body.append(Op("return", results))
+    made.main.attrs["outputs"] = tuple(f"y{k}" for k in range(len(results)))
+    return made

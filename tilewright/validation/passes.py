@@ -1,0 +1,265 @@
+"""Passes of the graph level are looked at while they run: each rule where it is applied, each pass when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.compilation import STAGES, Compilation
+from tilewright.ir.core import Module, Op, Value
+from tilewright.ir.diag import TilewrightError
+from tilewright.ir.optional_steps import Part
+from tilewright.ir.text import print_module
+from tilewright.ops.define.interp import evaluate_func
+from tilewright.validation.closeness import Deviation, deviation, nudged, steps
+from tilewright.validation.extract import cut_out, input_names, program_of
+from tilewright.validation.findings import Fault
+from tilewright.validation.values import ReplayedValues, TooLong
+
+if TYPE_CHECKING:
+    from tilewright.validation.validate import Validation
+
+EVALUATION = (TilewrightError, MemoryError, ArithmeticError, ValueError, IndexError, TypeError)
+"""What the interpreter raises for a call that a program refuses, or that it cannot compute."""
+
+
+@dataclass
+class FusedReplay:
+    """The regions of a program, with what each value is in each call."""
+
+    compilation: Compilation
+    module: Module
+    values: list[ReplayedValues]
+
+
+@dataclass
+class _Snapshot:
+    """An op as it was when it was looked at."""
+
+    operands: tuple[Value, ...]
+    attrs: Mapping[str, object]
+
+
+@dataclass
+class PassWatch:
+    """Looks at what the passes of one program do. `values` are those of each call that it is replayed on."""
+
+    compilation: Compilation
+    validation: Validation
+    values: list[ReplayedValues]
+    fused: FusedReplay | None = None
+    applied: int = 0
+    _wanted: list[list[np.ndarray]] = field(default_factory=list)
+    _seen: dict[Op, _Snapshot] = field(default_factory=dict)
+    _wrote: dict[Op, str] = field(default_factory=dict)
+    _copied: dict[Value, Value] = field(default_factory=dict)
+
+    def begin(self) -> bool:
+        """Compute the program as it is; whether there is a call for which that can be done."""
+        module = self.compilation.module
+        kept = []
+        for values in self.values:
+            try:
+                if all(values.compute(op) for op in module.main.body.ops[:-1]):
+                    kept.append(values)
+            except TooLong:
+                self.validation.skip(self.compilation, "the interpreter takes too long for it")
+                break
+            except EVALUATION as error:
+                self.validation.note_refused(values.case, error)
+        self.values = kept
+        self._wanted = [[v.known[r] for r in module.main.returns] for v in kept]
+        self._original = module.copy()
+        self._note(module)
+        return bool(kept)
+
+    def _note(self, module: Module) -> None:
+        """Remember the program as it is before the next pass."""
+        self._seen = {op: _Snapshot(op.operands, dict(op.attrs)) for op in module.main.body.ops}
+        self._copied = {}
+        self._before = module.copy(self._copied)
+
+    # Rules
+
+    def replaced(self, stage: str, rule: str, op: Op, values: Sequence[Value], emitted: Sequence[Op]) -> None:
+        """Compute what takes the place of the op's results, and compare."""
+        self.applied += 1
+        wrote = f"'{rule}'"
+        for known in self.values:
+            if any(v not in known.known for v in op.results):
+                return  # it is inside of a region or a branch
+            for fresh in emitted:
+                if fresh not in self._wrote:
+                    self._wrote[fresh] = wrote
+                if not known.compute(fresh):
+                    return
+            for number, (old, new) in enumerate(zip(op.results, values, strict=True)):
+                if new not in known.known:
+                    return
+                wanted, found = known.known[old], known.known[new]
+                if (wrong := known.deviation(op, number, wanted, found)) is not None:
+                    self._blame_rule(stage, rule, op, values, emitted, known, wrong)
+                known.known[new] = wanted  # what follows is looked at by itself
+        for fresh in emitted:
+            self._seen[fresh] = _Snapshot(fresh.operands, dict(fresh.attrs))
+
+    def _blame_rule(
+        self, stage: str, rule: str, op: Op, values: Sequence[Value], emitted: Sequence[Op], known: ReplayedValues,
+        wrong: Deviation,
+    ) -> None:  # fmt: skip
+        own = set(emitted)
+        reads = {v for fresh in emitted for v in fresh.operands if v.op not in own} | {
+            v for v in values if v.op not in own
+        }
+        reads -= {v for v in reads if v.op is not None and v.op.name in ("constant", "full")}
+        ops, inputs = cut_out(op.results, self.compilation.module, reads)
+        others = sorted({self._wrote[o] for o in ops if o in self._wrote} - {f"'{rule}'"})
+        before, after, given = self._programs(op.results, values, ops, inputs, emitted, known)
+        instead = f"the rule '{rule}' is not applied"
+        part = Part(stage, rule, f"the rule '{rule}'", instead)
+        self.validation.fail(
+            self.compilation,
+            Fault(stage, rule, f"{op.name} of {op.loc}", str(wrong), str(known.case), (part,), before, after, given,
+                    " and ".join(others)),
+        )  # fmt: skip
+
+    def _programs(
+        self, old: Sequence[Value], new: Sequence[Value], ops: Sequence[Op], inputs: Sequence[Value],
+        emitted: Sequence[Op], known: ReplayedValues,
+    ) -> tuple[Module | None, str, Mapping[str, np.ndarray]]:  # fmt: skip
+        """What a rule saw and what it wrote, each as a program of its own."""
+        module = self.compilation.module
+        try:
+            names = input_names(inputs)
+            before = program_of(ops, inputs, old, module, names)
+            after_ops, reads = cut_out(new, module, set(inputs), emitted)
+            after = program_of(after_ops, list(dict.fromkeys([*inputs, *reads])), new, module)
+            return before, print_module(after), {names[v]: known.known[v] for v in inputs}
+        except (TilewrightError, KeyError, AssertionError):
+            return None, "", {}
+
+    # Passes
+
+    def passed(self, name: str, module: Module) -> None:
+        """Compute what is new, and compare the results of the program."""
+        if not self.values or name in STAGES:
+            if name == "fused" and self.values:
+                copies: dict[Value, Value] = {}
+                copy = module.copy(copies)
+                self.fused = FusedReplay(self.compilation, copy, [v.fork(copy, copies) for v in self.values])
+                self.values = []
+            return
+        try:
+            for known, wanted in zip(self.values, self._wanted, strict=True):
+                self._look(name, module, known, wanted)
+                known.keep(module)
+        except TooLong:
+            self.validation.skip(self.compilation, f"the interpreter takes too long from '{name}' on")
+            self.values = []
+            return
+        self._note(module)
+        self.validation.passes += 1
+
+    def _look(self, name: str, module: Module, known: ReplayedValues, wanted: Sequence[np.ndarray]) -> None:
+        suspects: list[tuple[Value, Deviation]] = []
+        others: set[Value] = set()  # what is not what it was
+        by_name = _by_name(known)
+        for op in module.main.body.ops[:-1]:
+            if self._is_the_same(op, known) and others.isdisjoint(op.operands):
+                continue
+            old = [known.known.get(v) for v in op.results]
+            if not known.compute(op):
+                continue
+            for number, (value, before) in enumerate(zip(op.results, old, strict=True)):
+                found = known.known[value]
+                before = by_name.get(value.name) if before is None else before
+                if before is None or (before.shape, before.dtype) != (found.shape, found.dtype):
+                    continue
+                wrong = None if before is found else known.deviation(op, number, before, found)
+                if wrong is None:
+                    known.known[value] = before
+                else:
+                    others.add(value)
+                    suspects.append((value, wrong))
+        for number, (value, expected) in enumerate(zip(module.main.returns, wanted, strict=True)):
+            result = known.known.get(value)
+            if result is None or result is expected:
+                continue
+            if result.dtype != expected.dtype or result.shape != expected.shape:
+                continue  # they are of other types on purpose, which the report tells
+            wrong = deviation(expected, result, moved=partial(self._moved, known, number), of_floats=True)
+            if wrong is not None:
+                self._blame_pass(name, suspects, known, wrong, number)
+
+    def _moved(self, known: ReplayedValues, number: int) -> np.ndarray | None:
+        """By how much a result of the program moves where its inputs do by their last bits."""
+        arrays = [nudged(a, k) for k, a in enumerate(known.case.arrays)]
+        try:
+            before = self._wanted[self.values.index(known)][number]
+            return steps(before, interpreted(self._original, arrays)[number])
+        except EVALUATION:
+            return None
+
+    def _is_the_same(self, op: Op, known: ReplayedValues) -> bool:
+        """Whether an op computes what it computed before the pass, for all that its own words say."""
+        before = self._seen.get(op)
+        if before is None or before.attrs != op.attrs or any(not _fits(v, known) for v in op.results):
+            return False
+        if before.operands == op.operands:
+            return True
+        pairs = zip(before.operands, op.operands, strict=False)
+        return len(before.operands) == len(op.operands) and all(
+            a is b or (a in known.known and known.known[a] is known.known.get(b)) for a, b in pairs
+        )
+
+    def _blame_pass(
+        self, name: str, suspects: Sequence[tuple[Value, Deviation]], known: ReplayedValues, wrong: Deviation,
+        number: int,
+    ) -> None:  # fmt: skip
+        value, own = suspects[0] if suspects else (None, wrong)
+        op = None if value is None else value.op
+        subject = f"result {number} of the program" if op is None else f"{op.name} of {op.loc}"
+        before, given = self._as_it_was(value, known)
+        part = Part(name, label=f"the pass '{name}'")
+        after = print_module(self.compilation.module)
+        finding = Fault(name, "", subject, str(own), str(known.case), (part,), before, after, given)
+        self.validation.fail(self.compilation, finding)
+
+    def _as_it_was(self, value: Value | None, known: ReplayedValues) -> tuple[Module | None, Mapping[str, np.ndarray]]:
+        """The program before the pass, or what gives the one value in it."""
+        module = self._before
+        if value is None or value not in self._copied:
+            names = module.main.attrs.get("inputs", tuple(v.name for v in module.main.args))
+            return module, dict(zip(names, known.case.arrays, strict=True))
+        original = {copy: old for old, copy in self._copied.items()}
+        ops, inputs = cut_out([self._copied[value]], module, ())
+        names = input_names(inputs)
+        if any(original.get(v) not in known.known for v in inputs):
+            return None, {}
+        program = program_of(ops, inputs, [self._copied[value]], module, names)
+        return program, {names[v]: known.known[original[v]] for v in inputs}
+
+
+def _by_name(known: ReplayedValues) -> dict[str, np.ndarray]:
+    """What values are by their names, of which passes keep those that mean the same; only for telling where it is."""
+    return {value.name: array for value, array in known.known.items() if value.name}
+
+
+def _fits(value: Value, known: ReplayedValues) -> bool:
+    """Whether what is known of a value is what its type says."""
+    array = known.known.get(value)
+    return array is not None and array.dtype == value.tensor.dtype.storage and array.ndim == value.tensor.rank
+
+
+def interpreted(module: Module, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What a graph gives by the interpreter."""
+    return evaluate_func(module.main, module, arrays)
+
+
+def regions_of(module: Module) -> Iterator[Op]:
+    """The regions of a fused program, in order."""
+    yield from (op for op in module.main.body.ops if op.name == "fused")

@@ -1,0 +1,162 @@
+"""One validation: what is replayed of a compilation, what is found, and what that switches off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from tilewright.compilation import Compilation, Setting
+from tilewright.ir.diag import Remark
+from tilewright.ir.notes import ProgramWatch
+from tilewright.runtime import Artifact
+from tilewright.target.host import host_target
+from tilewright.target.target import Target
+from tilewright.validation.cases import (
+    SIZES,
+    Case,
+    Feed,
+    cases_of,
+    dims_of_inputs,
+    recorded_cases,
+    why_no_cases,
+)
+from tilewright.validation.findings import Fault, MeaningChanged
+from tilewright.validation.kernels import KernelCheck
+from tilewright.validation.passes import PassWatch
+from tilewright.validation.reproducers import save
+from tilewright.validation.values import ReplayedValues
+
+STAGE = "validate"
+
+SECONDS = 240.0
+"""That the interpreter may take for one program, passes and kernels together."""
+
+LONG = 1.5
+"""Seconds of a call from which on one call of each kind is enough."""
+
+MOST_SIZES = 2
+"""Sizes of the dims that a call chooses for which passes are replayed; kernels are at more."""
+
+MOST_RECORDED = 3
+
+
+@dataclass
+class Validation:
+    """Of one request, over all attempts to compile it. `folder` takes reproducers; None keeps none."""
+
+    feeds: Sequence[Feed] = ()
+    folder: Path | None = None
+    seconds: float = SECONDS
+    findings: list[Fault] = field(default_factory=list)
+    watches: list[PassWatch] = field(default_factory=list)
+    passes: int = 0
+    kernels: int = 0
+    calls: int = 0
+    skipped: dict[str, None] = field(default_factory=dict)
+    _refused: dict[str, None] = field(default_factory=dict)
+
+    def begin_attempt(self) -> None:
+        """What was looked at before was of a program that is thrown away."""
+        self.watches, self.skipped = [], {}
+        self.passes = self.kernels = self.calls = 0
+
+    def watch(self, compilation: Compilation) -> ProgramWatch | None:
+        """Who looks at the passes of a program; None, with a remark, where it cannot be replayed."""
+        why = self._why_not(compilation)
+        if why:
+            self.skip(compilation, why)
+            return None
+        watch = PassWatch(compilation, self, [])
+        for sizes in self._sizes(compilation):
+            if self._begin(watch, sizes):
+                self.watches.append(watch)
+                return watch
+        self.skip(compilation, f"no inputs were found that it takes{self._said()}")
+        return None
+
+    def _said(self) -> str:
+        return f" ({next(iter(self._refused))})" if self._refused else ""
+
+    def _why_not(self, compilation: Compilation) -> str:
+        if compilation.setting.options.integer_only:
+            return "with integer_only its inputs and outputs become other numbers"
+        return why_no_cases(compilation.module.main)
+
+    def _sizes(self, compilation: Compilation) -> Sequence[dict[str, int]]:
+        names = dims_of_inputs(compilation.module.main)
+        if not names:
+            return [{}]
+        apart = [dict(zip(names, (n + k for k in range(len(names))), strict=True)) for n in SIZES[:1]]
+        return [*apart, *(dict.fromkeys(names, n) for n in SIZES)]
+
+    def _begin(self, watch: PassWatch, sizes: dict[str, int]) -> bool:
+        """Whether the program takes calls with these sizes: recorded ones first, as many as time allows."""
+        main, deadline = watch.compilation.module.main, time.monotonic() + self.seconds
+        recorded = recorded_cases(main, self.feeds)[:MOST_RECORDED]
+        kinds: list[Case] = [*recorded, *cases_of(main, sizes)]
+        for size in SIZES[1:]:
+            if len(kinds) > len(recorded) + 2 or not sizes:
+                break
+            kinds += islice(cases_of(main, dict.fromkeys(sizes, size), ("random",)), 1)
+        kept: list[ReplayedValues] = []
+        for case in kinds:
+            began = time.monotonic()
+            watch.values = [ReplayedValues(watch.compilation.module, case, deadline)]
+            if watch.begin():
+                kept += watch.values
+                if time.monotonic() - began > LONG:
+                    break
+        watch.values = kept
+        return bool(kept) and watch.begin()
+
+    def finish(self, artifact: Artifact, setting: Setting) -> Artifact:
+        """Compare native code with what it is made of; the artefact with what was looked at."""
+        for watch in self.watches:
+            if watch.fused is None:
+                continue
+            why = self._why_not_native(watch.compilation, artifact)
+            if why:
+                self.skip(watch.compilation, why)
+            else:
+                whole = artifact if watch.compilation.parts is None and artifact.program is None else None
+                KernelCheck(self, watch.fused, setting).run(whole)
+        return artifact.reporting(remarks=(*artifact.report.remarks, *self.remarks()))
+
+    def _why_not_native(self, compilation: Compilation, artifact: Artifact) -> str:
+        machine = compilation.setting.machine
+        if not isinstance(machine, Target) or machine.triple != host_target().triple:
+            return f"its kernels are not compared: code for {machine.name} does not run here"
+        if missing := set(machine.features) - set(host_target().features):
+            return f"its kernels are not compared: this machine has no {', '.join(sorted(missing)[:3])}"
+        if artifact.states:
+            return "its kernels are not compared: it keeps states"
+        return ""
+
+    # What is told
+
+    def skip(self, compilation: Compilation, why: str) -> None:
+        self.skipped[f"{compilation.module.main.attrs.get('place') or 'the model'}: {why}"] = None
+
+    def note_refused(self, case: Case, error: Exception) -> None:
+        self._refused[f"{case}: {getattr(error, 'what', error)}".splitlines()[0][:200]] = None
+
+    def fail(self, compilation: Compilation, finding: Fault) -> None:
+        """Switch off what changed the meaning: the compilation begins anew without it."""
+        self.findings.append(finding)
+        error = MeaningChanged(finding, save(finding, self.folder))
+        compilation.setting.optional.fail(finding.parts, error)
+
+    def remarks(self) -> list[Remark]:
+        """What was looked at and what not, for the report."""
+        told = [Remark(STAGE, subject, why) for subject, _, why in (text.partition(": ") for text in self.skipped)]
+        if self.watches:
+            applied = sum(w.applied for w in self.watches)
+            said = (
+                f"{self.passes} passes with {applied} replacements and {self.kernels} kernels compute what they are "
+                f"made of, in {self.calls} calls"
+            )
+            told.append(Remark(STAGE, "the model", said, "applied"))
+        return told

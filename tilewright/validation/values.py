@@ -1,0 +1,124 @@
+"""The values of a program while passes change it: each op is computed once by the interpreter, on one call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.core import Module, Op, Value
+from tilewright.ir.diag import TilewrightError
+from tilewright.ops.define.interp import evaluate_op
+from tilewright.validation.cases import Case
+from tilewright.validation.closeness import Deviation, deviation, nudged, steps
+
+Arrays = tuple[np.ndarray, ...]
+
+
+class TooLong(Exception):
+    """The interpreter takes longer than it may."""
+
+
+class ReplayedValues:
+    """What the values of a main function are in one call.
+
+    Ops that compute the same of the same arrays, as those do that a pass wrote anew, are computed once.
+    """
+
+    def __init__(self, module: Module, case: Case, deadline: float) -> None:
+        self.module = module
+        self.case = case
+        self.deadline = deadline
+        self.known: dict[Value, np.ndarray] = dict(zip(module.main.args, case.arrays, strict=True))
+        self._memo: dict[Hashable, tuple[Arrays, Arrays]] = {}
+
+    def results(self, op: Op) -> Arrays | None:
+        """What an op gives; None where an operand is not known."""
+        operands = [self.known.get(v) for v in op.operands]
+        if any(a is None for a in operands):
+            return None
+        return self.of(op, [a for a in operands if a is not None])
+
+    def of(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
+        """What an op gives for these operands."""
+        if time.monotonic() > self.deadline:
+            raise TooLong
+        if op.name == "fused":
+            return self._region(op, arrays)
+        if op.name == "constant":
+            return (self.module.constants[op.attrs["name"]],)
+        key = _key(op, arrays)
+        if key is not None and (found := self._memo.get(key)) is not None:
+            return found[1]
+        results = evaluate_op(op, arrays, self.case.env, self.module)
+        if key is not None:
+            self._memo[key] = (tuple(arrays), results)  # the operands live as long, so that no other has their number
+        return results
+
+    def _region(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
+        body = op.blocks[0]
+        inside: dict[Value, np.ndarray] = dict(zip(body.args, arrays, strict=True))
+        for inner in body.ops[:-1]:
+            found = self.of(inner, [inside[v] for v in inner.operands])
+            inside.update(zip(inner.results, found, strict=True))
+        return tuple(inside[v] for v in body.ops[-1].operands)
+
+    def compute(self, op: Op) -> bool:
+        """Compute an op of the main function; whether it could be."""
+        results = self.results(op)
+        if results is None:
+            return False
+        self.known.update(zip(op.results, results, strict=True))
+        return True
+
+    def keep(self, module: Module) -> None:
+        """Forget values that are not in the module any more, and what was computed for them."""
+        here = {*module.main.args, *(v for op in module.main.body.ops for v in op.results)}
+        self.known = {value: array for value, array in self.known.items() if value in here}
+        held = {id(a) for a in self.known.values()}
+        self._memo = {k: entry for k, entry in self._memo.items() if any(id(a) in held for a in entry[1])}
+
+    def fork(self, module: Module, values: Mapping[Value, Value]) -> ReplayedValues:
+        """The same of a copy of the module, whose `values` are given by those of the original."""
+        made = ReplayedValues(module, self.case, self.deadline)
+        made.known.update((values[v], array) for v, array in self.known.items() if v in values)
+        return made
+
+    def deviation(self, op: Op, number: int, wanted: np.ndarray, found: np.ndarray) -> Deviation | None:
+        """How what takes the place of a result of `op` differs from it; None where rounding explains that."""
+        return deviation(wanted, found, moved=lambda: self._moved(op, number), of_floats=reads_floats(op))
+
+    def _moved(self, op: Op, number: int) -> np.ndarray | None:
+        """By how much a result moves where operands do by their last bits."""
+        operands = [a for v in op.operands if (a := self.known.get(v)) is not None]
+        if len(operands) != len(op.operands):
+            return None
+        try:
+            after = self.of(op, [nudged(a, k) for k, a in enumerate(operands)])[number]
+            return steps(self.of(op, operands)[number], after)
+        except TilewrightError:
+            return None
+
+
+def reads_floats(op: Op) -> bool:
+    """Whether what an op gives depends on floats."""
+    return any(getattr(getattr(v.type, "dtype", None), "is_float", False) for v in op.operands)
+
+
+def _key(op: Op, arrays: Sequence[np.ndarray]) -> Hashable:
+    """What tells an op from others, its operands included; None where that cannot be said."""
+    if op.blocks:
+        return None
+    types = tuple(v.type for v in op.results)
+    key = (op.name, types, tuple(sorted(op.attrs.items(), key=_first)), tuple(map(id, arrays)))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _first(item: tuple[str, Any]) -> str:
+    return item[0]
