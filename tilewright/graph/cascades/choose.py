@@ -256,22 +256,25 @@ def _roots(ops: Sequence[Op]) -> Mapping[Value, Value]:
 
 def fitted(program: FusedProgram, limit: int) -> Fitted | None:
     """The cheapest plan that takes no more than `limit` bytes at once; None where none is found."""
-    plans = (_fitted(program, limit - scratch, scratch) for scratch in program.bounds_on_scratch if scratch <= limit)
-    return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
+    best: Fitted | None = None
+    for scratch in program.bounds_on_scratch:
+        if scratch <= limit:
+            best = _fitted(program, limit - scratch, scratch, inf if best is None else best.cycles) or best
+    return best
 
 
-def _fitted(program: FusedProgram, limit: int, scratch: int) -> Fitted | None:
+def _fitted(program: FusedProgram, limit: int, scratch: int, most: float) -> Fitted | None:
     """The cheapest plan in which no more than `limit` bytes of tensors are alive at once, and no kernel has more than
-    `scratch` bytes of scratch memory."""
+    `scratch` bytes of scratch memory; None where none takes fewer than `most` extra cycles."""
     count = len(program.ops)
     alone = [program.form_alone(n, limit, scratch) for n in range(count)]
     before = [0]  # how many of the ops before one are dearer than they were, or do not fit
     for form in alone:
         before.append(before[-1] + (form is None or form[0] > 0))
-    cost: list[float] = [0.0] + [inf] * count
+    cost: list[float] = [0.0] + [most] * count
     way: list[tuple[int, int]] = [(0, 0)] * (count + 1)
     for i in range(count):
-        if cost[i] == inf:
+        if cost[i] >= most:
             continue
         form = alone[i]
         if form is not None and cost[i] + form[0] < cost[i + 1]:
@@ -282,7 +285,7 @@ def _fitted(program: FusedProgram, limit: int, scratch: int) -> Fitted | None:
             pieces, cycles = _cheapest(program, i, j, limit, scratch, cost[j + 1] - cost[i])
             if pieces and cost[i] + cycles < cost[j + 1]:
                 cost[j + 1], way[j + 1] = cost[i] + cycles, (i, pieces)
-    if cost[count] == inf:
+    if cost[count] >= most:
         return None
     return _plan(program, way, cost[count], [form is not None and form[1] for form in alone], scratch)
 
@@ -294,7 +297,7 @@ def _cheapest(
     fewer than `most`; 0 where there are none."""
     outside = program.bytes(program.outside(i, j))
     cascade = program.cascade(i, j)
-    choices = [] if cascade is None else _choices(cascade, most)
+    choices = [] if cascade is None else _choices(cascade, most, limit - outside)
 
     def fits(pieces: int) -> bool:
         trial = program.trial(i, j, pieces)
@@ -306,15 +309,16 @@ def _cheapest(
     return pieces, program.trial(i, j, pieces).cycles
 
 
-def _choices(cascade: Cascade, most: float) -> list[int]:
-    """In how many pieces a cascade may be computed for fewer than `most` extra cycles."""
+def _choices(cascade: Cascade, most: float, limit: int) -> list[int]:
+    """In how many pieces a cascade may be computed for fewer than `most` extra cycles, where no step needs more than
+    `limit` bytes by itself."""
     found: list[int] = []
     for pieces in PIECES:
         kernels = cascade.kernels(pieces)
         if CYCLES_OF_A_PIECE * float(kernels - len(cascade.ops)) >= most or (found and kernels > MOST_KERNELS):
             break
         found.append(pieces)
-    return found
+    return [pieces for pieces in found if cascade.least_bytes(pieces) <= limit]
 
 
 def _plan(

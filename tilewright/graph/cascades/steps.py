@@ -91,6 +91,7 @@ class Cascade:
             for k, w in operands:
                 self.readers[w].append((v, k))
         self.row_bytes = {v: bytes_of_rows(v, link.axis) for v, link in self.links.items()}
+        self.least_of: dict[int, int] = {}
 
     def _linked(self) -> dict[Value, Link]:
         last = self.ops[-1].result if len(self.ops[-1].results) == 1 else None
@@ -154,6 +155,27 @@ class Cascade:
         """Rows of each of about so many pieces of a tensor."""
         unit = self.units[value]
         return max(1, -(-self.links[value].extent // unit // pieces)) * unit
+
+    def least_bytes(self, pieces: int) -> int:
+        """Bytes that some step takes in any case: rows of a result, and those that they are computed of. It is quick to
+        tell, and less than `peak_of` the steps."""
+        if pieces not in self.least_of:
+            self.least_of[pieces] = max(
+                (self._bytes_of_step(v, pieces) for v, link in self.links.items() if link.op.name == FUSED), default=0
+            )
+        return self.least_of[pieces]
+
+    def _bytes_of_step(self, value: Value, pieces: int) -> int:
+        """Of rows in the middle; tensors that are needed as a whole may lie elsewhere."""
+        link, rows = self.links[value], self.rows(value, pieces)
+        start = link.extent // rows // 2 * rows
+        try:
+            needs = link.needs(start, min(start + rows, link.extent))
+        except NoRows:  # `steps` says so, too
+            return 0
+        read = {v: needs[k] for k, v in self.inside[value] if v not in self.needed}
+        own = 0 if value in self.needed else (min(start + rows, link.extent) - start) * self.row_bytes[value]
+        return own + sum(r.count * self.row_bytes[v] for v, r in read.items() if r is not None)
 
     def steps(self, pieces: int) -> list[Step]:
         """The steps where tensors are computed in about so many pieces each."""
