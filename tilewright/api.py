@@ -77,7 +77,8 @@ def compile_artifact(
     """As `compile`, but only what a file holds: it may be for another machine than this one."""
     request = Request.of(model, constants, shapes)
     session = Session.of(session)
-    key = session.key(request, options) if options.cache else None
+    is_recorded = isinstance(options.validate, str)  # other inputs may lie there the next time
+    key = session.key(request, options) if options.cache and not is_recorded else None
     artifact = session.find(key) if key else None
     if artifact is not None:
         LOG.info("%s: found in the cache %s", _name(model), session.folder)
@@ -98,7 +99,7 @@ def compile_artifact(
 def _compiled(request: Request, options: Options, progress: OnProgress | None, session: Session) -> Artifact:
     """Without the cache; with what looks at each step where that is asked for."""
     if options.validate:
-        from tilewright.validation.request import compile_validated
+        from tilewright.validation.validate import compile_validated
 
         return compile_validated(request, options, progress, session)
     from tilewright.compiler import compile_request

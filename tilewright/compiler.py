@@ -61,6 +61,12 @@ def compile_request(
     if own_objects:
         machines = tuple(map(_with_own_objects, machines))
     check_levels(machines, options)
+    if options.validate and (checks is None or len(machines) > 1):
+        raise OptionError(
+            f"validate={options.validate!r:.80} is not allowed here: "
+            + ("several targets are given" if len(machines) > 1 else "only tilewright.compile replays what it makes"),
+            hint="compile the model for one target with validate= first, and see whether its report names anything",
+        )
     request = request.with_states_of(options)
 
     def compiled(module: Module, optional: OptionalSteps, report_step: OnProgress | None) -> Artifact:
@@ -315,6 +321,8 @@ def compile_text(
     TextError with line and column, VerifyError for an illegal program, ModelError for constants that are missing or
     others, OptionError for options that say what the text says.
     """  # fmt: skip
+    if options.validate:
+        raise OptionError("validate= is not allowed for a text of a stage: what it was made of is not known")
     for name in ("frequent", "states"):
         if getattr(options, name):
             raise OptionError(

@@ -123,8 +123,13 @@ def find_plugins() -> tuple[Candidate, ...]:
 _OF_FILES: list[Candidate] = []
 """Plugins of files that this process was told to use."""
 
-_USED_FILES: set[str] = set()
+_USED_FILES: dict[str, None] = {}
 """The files, whether they bring a plugin or not."""
+
+
+def used_files() -> tuple[Path, ...]:
+    """The files that are used, in order."""
+    return tuple(map(Path, _USED_FILES))
 
 
 def use_file(path: Path) -> None:
@@ -150,7 +155,7 @@ def use_file(path: Path) -> None:
             f"{path} failed when it was imported: {type(error).__name__}: {error}",
             hint="run it with python to see where",
         ) from error
-    _USED_FILES.add(place)
+    _USED_FILES[place] = None
     plugin = getattr(module, "PLUGIN", None)
     if plugin is not None:
         known = str(getattr(plugin, "name", name))

@@ -69,7 +69,10 @@ ROOMS |= {
         "api", "compilation", "exporters", "frontends", "graph", "ir", "ops", "options", "passes", "requested",
         "runtime",
     },
-    "comparison": {"api", "compilation", "graph", "ir", "ops", "options", "quantization", "requested", "runtime"},
+    "comparison": {
+        "api", "compilation", "compiler", "graph", "ir", "ops", "options", "quantization", "requested", "runtime",
+        "session", "validation",
+    },
     "torch": {"api", "cost", "frontends", "ir", "options", "runtime", "session"},
     "llm": {"api", "frontends", "ir", "options", "quantization", "runtime", "session"},
     "fleet": {"compiler", "options", "runtime", "session", "target"},
@@ -112,7 +115,7 @@ LATE = {
     ("__init__.py", "importlib"),
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
-    ("api.py", "tilewright.validation.request"),  # nor does one that nobody validates need what validates
+    ("api.py", "tilewright.validation.validate"),  # nor does one that nobody validates need what validates
     ("fleet/build.py", "tilewright.compiler"),
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("frontends/onnx/__init__.py", "tilewright.frontends.exported.one_sequence"),

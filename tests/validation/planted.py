@@ -7,7 +7,7 @@ the graph level, so that nothing but the compiler is between them and the interp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -234,24 +234,6 @@ def truncating_cast(patch: Patch) -> None:
     patch.setattr(convert, "_to_bf16", lambda x: (convert._pattern(x) >> 16).convert("trunc", dt.bf16))
 
 
-def racing(patch: Patch) -> None:
-    """What each thread has for itself is one buffer of all: what was inside of a parallel loop stands before it."""
-    schedule = kernels.schedule_kernel
-
-    def shared(lowered: Lowered, *rest: Any) -> Lowered:
-        found = schedule(lowered, *rest)
-        body = found.func.body
-        for loop in [op for op in body.ops if op.name == "for" and op.attrs["kind"] == "parallel"]:
-            for op in [o for o in loop.blocks[0].ops if o.name == "alloc"]:
-                op.result.type = replace(op.result.buffer, space="scratch")
-                loop.blocks[0].ops.remove(op)
-                op.parent = body
-                body.ops.insert(0, op)
-        return found
-
-    patch.setattr(kernels, "schedule_kernel", shared)
-
-
 def specialised_too_early(patch: Patch) -> None:
     """The kernel for large dims also runs for the size below the least one it is for."""
     ge0 = specialize.ge0
@@ -337,12 +319,6 @@ PLANTED: dict[str, Planted] = {
         truncating_cast,
         program("  y = cast(x) {dtype=bf16} : bf16[200]", "x: f32[200]", "bf16[200]"),
         "kernel",
-    ),
-    "a race in a parallel loop": Planted(
-        racing,
-        program("  y = matmul(x, w) {transpose_a=false, transpose_b=false} : f32[300, 64]",
-                "x: f32[300, 64];w: f32[64, 64]", "f32[300, 64]"),
-        "meet in",
     ),
     "a wrong constant fold": Planted(
         wrong_fold,

@@ -9,18 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tilewright
+from tests.models import mlp
 from tests.validation.planted import PLANTED, Planted
 from tilewright import compiler
 from tilewright.compiler import compile_request
-from tilewright.ir.diag import InternalError
+from tilewright.ir.diag import InputError, InternalError
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options, Request
 from tilewright.runtime import Artifact, Model
+from tilewright.runtime.errors import OptionError
 from tilewright.session import Session
 from tilewright.validation.findings import MeaningChanged
 from tilewright.validation.validate import Validation
 
-pytestmark = pytest.mark.with_scalar_kernels
+pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones]  # it looks around results by itself
 
 SHOWN_BY = ("dropped epilogue", "a wrong constant fold", "a bound that only real inputs reach")
 """Those of every run: a pass, a pass with constants, and a rule. Two rules together have a test of their own."""
@@ -99,3 +102,14 @@ def test_strict_compilations_end_with_what_is_found(tmp_path: Path, monkeypatch:
     planted.plant(monkeypatch)
     with pytest.raises(MeaningChanged, match=r"'zero_minus' of 'canonicalize' .of what 'neg_as_difference' wrote"):
         validated(planted, tmp_path)
+
+
+def test_where_nothing_is_replayed_it_is_refused(tmp_path: Path) -> None:
+    options = Options(cache=False, validate=True)
+    with pytest.raises(OptionError, match=r"only tilewright\.compile"):
+        compile_request(Request.of(PLANTED["dropped epilogue"].module(), None, None), options, session=Session())
+    for wrong in (1, "", None):
+        with pytest.raises(OptionError, match="give True, or the path"):
+            Options(validate=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="cannot read"):
+        tilewright.compile(mlp(), validate=tmp_path / "nowhere.npz")

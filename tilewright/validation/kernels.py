@@ -142,18 +142,26 @@ class KernelCheck:
         except TilewrightError as error:
             self.validation.note_refused(known.case, error)
             return
+        for value, result in zip(values, results, strict=True):
+            if (wrong := result.why_overrun()) and value.op is not None:
+                self._blame(value.op, makers.get(value.op, ""), wrong, known, compilation)
+        found = {value: result.array for value, result in zip(values, results, strict=True)}
+        self._compare_results(known, found, makers, compilation)
+
+    def _compare_results(
+        self, known: ReplayedValues, found: Mapping[Value, np.ndarray], makers: Mapping[Op, str],
+        compilation: Compilation,
+    ) -> None:  # fmt: skip
+        """The results of all regions beside what these give of the same operands."""
         native = ReplayedValues(known.module, known.case, known.deadline)
-        found = {v: r for v, r in zip(values, results, strict=True)}
         for op in self.fused.module.main.body.ops[:-1]:
             if op.name != "fused":
                 native.compute(op)
                 continue
             for number, value in enumerate(op.results):
-                result = found[value]
-                wrong = result.why_overrun() or self._wrong(op, number, known.known[value], result.array, native)
-                if wrong:
+                if wrong := self._wrong(op, number, known.known[value], found[value], native):
                     self._blame(op, makers.get(op, ""), wrong, native, compilation)
-                native.known[value] = result.array
+                native.known[value] = found[value]
 
     def _wrong(self, op: Op, number: int, expected: np.ndarray, found: np.ndarray, native: ReplayedValues) -> str:
         """How a kernel's result differs from what its region gives of the same operands."""

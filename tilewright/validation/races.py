@@ -20,7 +20,7 @@ FIRST = 3
 """Iterations from the first one on that are looked at, and as many up to the last one."""
 
 SECONDS = 1.0
-"""For one kernel."""
+"""Of processor time, for one kernel."""
 
 
 class _Race(Exception):
@@ -36,7 +36,7 @@ class _Watched(Run):
         self.touched: list[tuple[Elements, np.ndarray, bool]] | None = None
 
     def op(self, op: Op) -> None:
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             raise TooLong
         is_shared = op.name == "for" and op.attrs["kind"] == "parallel" and not op.attrs.get("overlap")
         if is_shared and self.touched is None:
@@ -74,7 +74,7 @@ class _Watched(Run):
 def race_of(kernel: Func, dims: Mapping[str, int]) -> str:
     """How two iterations of a parallel loop of a kernel meet for these dims, or leave a buffer; "" where none of those
     do that were looked at."""
-    run = _Watched(dict(dims), time.monotonic() + SECONDS)
+    run = _Watched(dict(dims), time.thread_time() + SECONDS)
     arrays = []
     for argument in kernel.args:
         type = argument.buffer

@@ -9,9 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 from tilewright.compilation import Compilation, Setting
+from tilewright.compiler import compile_request
 from tilewright.ir.diag import Remark
 from tilewright.ir.notes import ProgramWatch
+from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact
+from tilewright.session import Session
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
 from tilewright.validation.cases import (
@@ -26,6 +29,7 @@ from tilewright.validation.cases import (
 from tilewright.validation.findings import Fault, MeaningChanged
 from tilewright.validation.kernels import KernelCheck
 from tilewright.validation.passes import PassWatch
+from tilewright.validation.recorded import feeds_of
 from tilewright.validation.reproducers import save
 from tilewright.validation.values import ReplayedValues
 
@@ -41,6 +45,20 @@ MOST_SIZES = 2
 """Sizes of the dims that a call chooses for which passes are replayed; kernels are at more."""
 
 MOST_RECORDED = 3
+
+
+REPRODUCERS = "reproducers"
+"""The folder in that of the session's cache where programs are kept that show a fault."""
+
+
+def compile_validated(
+    request: Request, options: Options, progress: OnProgress | None, session: Session
+) -> Artifact:
+    """The artefact of a request, without what changes its meaning. InputError for recorded inputs that cannot be
+    read; else as `compile_request`, and InternalError where the meaning changes whatever is left out."""
+    feeds = feeds_of(options.validate) if isinstance(options.validate, str) else ()
+    validation = Validation(feeds, session.folder / REPRODUCERS)
+    return compile_request(request, options, progress, session=session, checks=validation)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`tilewright diff`: two forms of one model, layer by layer."""
+"""`tilewright diff`: two forms of one model, layer by layer, or the steps of the compilation of one."""
 
 from __future__ import annotations
 
@@ -13,20 +13,40 @@ from rich.markup import escape
 from rich.table import Table
 
 from tilewright.cli.models import threads_option
-from tilewright.cli.output import SafeConsole
+from tilewright.cli.output import SafeConsole, print_json, say
 from tilewright.cli.progress import compiling
+from tilewright.comparison.compiled import diff_compiled
 from tilewright.comparison.diff import RANDOM, diff
 from tilewright.comparison.errors import Difference, LayerDifference
+from tilewright.options import Options, Request
 from tilewright.runtime.errors import short_name
+from tilewright.runtime.storage.files import check_folder
+from tilewright.session import Session
+from tilewright.validation.bisect import bisect
+from tilewright.validation.recorded import feeds_of
 
 SHOWN = 12
 """Layers in the table without --all."""
 
+PATH = 6
+"""Layers before the first one beyond its bound that are shown."""
+
 WIDTH = 200
 """Of lines that no terminal limits."""
 
+BISECTED = "bisected"
+"""The folder for what `--bisect` finds, if no other is given."""
+
 HELP = """Compare MODEL (a quantised one, say) with REFERENCE, what it was made of, on the same inputs. Both are
 files of any format that `compile` takes.
+
+Of one MODEL the compiled program is compared with the interpreter of its graph, kernel by kernel: the first one whose
+own error is beyond the bound of its type is named, how the error grew up to it, and what probably makes it.
+
+With --bisect one model is compared with itself: each rule, pass and kernel of its compilation with what it was made of.
+The first that changes the meaning is named, and a program of a few operators that shows it is written to a folder, run
+again in a process of its own, with a test that is ready to paste. Inputs are noise, values at the edges of types, and
+those of --data.
 
 Prints the error of each layer's result, relative to the result (root mean square) and in decibels; of what the layer
 reads; the growth in between; and the error that the layer makes by itself, of exact inputs. The layer in which the
@@ -37,12 +57,17 @@ Examples:
   tilewright diff model.onnx small.onnx --data samples.npz
   tilewright diff model.pt2 model.onnx --random 2 --all
   tilewright diff model.onnx small.onnx --data calls/ --json
+  tilewright diff model.onnx --data calls/
+  tilewright diff model.onnx --bisect --data calls/
 """
 
 
 @click.command("diff", help=HELP, short_help="Compare two forms of a model, layer by layer.")
 @click.argument("reference", type=click.Path(path_type=Path))
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=click.Path(path_type=Path), required=False)
+@click.option("--bisect", "is_bisected", is_flag=True, help="Find the step of the compiler that makes answers wrong.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER",
+              help=f"Where --bisect writes what it finds  [default: {BISECTED}]")  # fmt: skip
 @click.option(
     "--data", type=click.Path(path_type=Path), help="Samples: a .npz file, or a folder of them."
 )
@@ -59,9 +84,21 @@ Examples:
 )
 @threads_option
 def command(
-    reference: Path, model: Path, data: Path | None, random: int | None, samples: int, everything: bool,
-    as_json: bool, batch: int | None, threads: int | None,
+    reference: Path, model: Path | None, data: Path | None, random: int | None, samples: int, everything: bool,
+    as_json: bool, batch: int | None, threads: int | None, is_bisected: bool, output: Path | None,
 ) -> None:  # fmt: skip
+    if is_bisected:
+        if model is not None or random is not None or batch is not None:
+            raise click.UsageError("--bisect looks at one model: give no second one, no --random and no --batch")
+        bisected(reference, data, output or Path(BISECTED), threads, as_json)
+        return
+    if output is not None:
+        raise click.UsageError("--output is for --bisect")
+    if model is None:
+        if random is not None or batch is not None:
+            raise click.UsageError("--random and --batch are for two models")
+        beside_interpreter(reference, data, samples, threads, everything, as_json)
+        return
     if data is not None and random is not None:
         raise click.UsageError("--data and --random: give one of them")
     with compiling(model.name, "comparing") as progress:
@@ -76,6 +113,60 @@ def command(
         if not console.is_terminal:
             console.width = WIDTH
         show(found, everything, console)
+
+
+def beside_interpreter(
+    model: Path, data: Path | None, samples: int, threads: int | None, everything: bool, as_json: bool
+) -> None:
+    """The compiled model beside the interpreter of its graph."""
+    feeds = () if data is None else feeds_of(data)[:samples]
+    with compiling(model.name, "comparing") as progress:
+        options = Options(threads=threads, cache=False, validate=True)
+        found = diff_compiled(Request.of(model, None, None), options, Session(), feeds, progress)
+    if as_json:
+        first = found.first and found.first.record()
+        print_json({**found.difference.record(), "first": first, "cause": found.cause})
+        return
+    console = SafeConsole(soft_wrap=True)
+    if not console.is_terminal:
+        console.width = WIDTH
+    show(found.difference, everything, console)
+    if found.first is None:
+        say("no kernel makes an error beyond the bound of its type")
+        return
+    own = "" if found.first.own is None else f": {_share(found.first.own)} by itself"
+    say(f"the first kernel beyond its bound is that of {found.first.layer}{own}; likely: {found.cause}")
+    path = [f"{layer.layer} {_share(layer.error)}" for layer in (*found.path[-PATH:], found.first)]
+    say(f"how the error grew: {' -> '.join(path)}")
+
+
+def bisected(model: Path, data: Path | None, folder: Path, threads: int | None, as_json: bool) -> None:
+    """Look for the step that changes the meaning, and tell; exit code 1 where there is one."""
+    check_folder(folder)
+    feeds = () if data is None else feeds_of(data)
+    with compiling(model.name, "looking at each step") as progress:
+        found = bisect(
+            Request.of(model, None, None), Options(threads=threads, cache=False), Session(), feeds=feeds, folder=folder,
+            progress=progress,
+        )  # fmt: skip
+    fault = found.fault
+    if as_json:
+        names = ("culprit", "subject", "deviation", "case")
+        told = {name: getattr(fault, name, None) for name in names}
+        again = {"folder": found.folder, "confirmed": found.is_confirmed, "said": found.said}
+        print_json({**told, **again, "calls": found.calls, "seconds": found.seconds})
+    elif fault is None:
+        say(f"no step of the compiler changes what {model.name} means, in {found.calls} calls ({found.seconds:.1f} s)")
+    else:
+        say(str(fault))
+        if found.folder:
+            ops = fault.before.main.body.ops if fault.before else ()
+            count = sum(op.name not in ("return", "constant") for op in ops)
+            again_said = "a fresh process gives it, too" if found.is_confirmed else "a fresh process does not give it"
+            say(f"{found.folder}: {count} operators that show it, and a test; {again_said}: {found.said}")
+        say(f"to go on without it: tilewright compile {model.name} --validate")
+    if fault is not None:
+        raise click.exceptions.Exit(1)
 
 
 def show(found: Difference, everything: bool, console: Console) -> None:

@@ -1,0 +1,109 @@
+"""`tilewright diff --bisect` names the rule that makes answers wrong, and writes a program that shows it anywhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper
+
+from tests.models import mlp, written
+from tilewright import plugins
+from tilewright.cli.app import commands
+from tilewright.graph.rewrites import canonicalize
+from tilewright.loops.stages import Lowered
+from tilewright.schedule.sharing import kernels
+from tilewright.validation.reproducers import module_of, unpacked
+
+PLUGIN = """
+from tilewright.graph.rewrites import canonicalize
+from tilewright.ir.rewrite import rule
+from tilewright.ops import elementwise as ew
+
+
+@rule("sub")
+def differences_are_symmetric(op, b, ctx):
+    left, right = op.operands
+    return ew.sub(right, left) if not op.result.name.startswith("again") and left.name != "y" else None
+
+
+canonicalize.ARITHMETIC_RULES = (differences_are_symmetric, *canonicalize.ARITHMETIC_RULES)
+"""
+
+
+def network() -> onnx.ModelProto:
+    """exp(tanh(a * b) - y) of 6 rows of 40."""
+    nodes = [
+        helper.make_node("Mul", ["a", "y"], ["p"]),
+        helper.make_node("Tanh", ["p"], ["q"]),
+        helper.make_node("Sub", ["q", "y"], ["d"], name="difference"),
+        helper.make_node("Exp", ["d"], ["e"]),
+    ]
+    ins = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [6, 40]) for name in "ay"]
+    graph = helper.make_graph(nodes, "g", ins, [helper.make_tensor_value_info("e", TensorProto.FLOAT, [6, 40])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A plugin with a wrong rule, which processes of their own import, too."""
+    monkeypatch.setattr(plugins, "_USED_FILES", {})
+    monkeypatch.setattr(canonicalize, "ARITHMETIC_RULES", canonicalize.ARITHMETIC_RULES)
+    path = tmp_path / "wrong_rules_of_a_test.py"
+    path.write_text(PLUGIN)
+    yield path
+    sys.modules.pop(path.stem, None)
+
+
+def test_the_rule_is_named_and_shown_by_one_operator(planted: Path, tmp_path: Path) -> None:
+    model, folder = written(network(), tmp_path, "net"), tmp_path / "found"
+    arguments = ["--plugin", str(planted), "diff", str(model), "--bisect", "-o", str(folder), "--json"]
+    told = CliRunner().invoke(commands, arguments)
+    assert told.exit_code == 1, told.output
+    found = json.loads(told.output)
+    assert found["culprit"].startswith("rule 'differences_are_symmetric' of 'canonicalize'")
+    assert "difference" in found["subject"] and found["confirmed"], found
+    place = Path(found["folder"])
+    arrays = unpacked(place / "inputs.npz")
+    module = module_of((place / "before.txt").read_text(), arrays)
+    assert [op.name for op in module.main.body.ops] == ["sub", "return"]
+    assert all(np.prod(a.shape) == 1 for name, a in arrays.items() if name.startswith("input:"))
+    assert len(list(place.glob("test_*.py"))) == 1
+
+
+def test_a_sound_model_has_nothing_to_find(tmp_path: Path) -> None:
+    model = written(network(), tmp_path, "net")
+    told = CliRunner().invoke(commands, ["diff", str(model), "--bisect", "-o", str(tmp_path / "found")])
+    assert told.exit_code == 0, told.output
+    assert "no step of the compiler changes what net.onnx means" in told.output
+    assert CliRunner().invoke(commands, ["diff", str(model), "--bisect", str(model)]).exit_code == 2
+
+
+def test_a_compiled_model_is_compared_with_its_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = written(mlp(), tmp_path, "net")
+    told = CliRunner().invoke(commands, ["diff", str(model)])
+    assert told.exit_code == 0, told.output
+    assert "no kernel makes an error beyond the bound of its type" in told.output
+    schedule = kernels.schedule_kernel
+
+    def with_wrong_bounds(lowered: Lowered, *rest: Any) -> Lowered:
+        found = schedule(lowered, *rest)
+        for op in found.func.body.walk():
+            if op.name == "max":
+                op.name = "min"
+        return found
+
+    monkeypatch.setattr(kernels, "schedule_kernel", with_wrong_bounds)
+    told = CliRunner().invoke(commands, ["diff", str(model), "--json"])
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.output)
+    assert found["first"]["layer"] == "dense" and found["cause"].startswith("fusion")
