@@ -59,7 +59,7 @@ def lines_run(model: onnx.ModelProto) -> Counter[CodeType]:
     return found
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_function_runs_more_than_linearly_often(family: str) -> None:
     small, large = (FAMILIES[family](n) for n in (NODES, 2 * NODES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from tests.llm.checkpoints import model_folder
 from tests.llm.encoder_checkpoints import BEGIN, END, START, reading_folder
 from tilewright import llm
 from tilewright.cli.app import commands
-from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.ir.diag import ModelError
 from tilewright.llm.loading import load_decoder
 from tilewright.llm.reading.decoder import CompiledReader, ReadingDecoder
@@ -37,16 +37,16 @@ def model(folder: Path) -> llm.LanguageModel:
 
 
 @pytest.fixture(scope="module")
-def decoder(folder: Path) -> CompiledReader:
-    found = load_decoder(folder, threads=1, cache=False)
+def decoder(model: llm.LanguageModel) -> CompiledReader:
+    found = model._root.fork()
     assert isinstance(found, CompiledReader) and isinstance(found, ReadingDecoder)
     return found
 
 
-def test_answers_follow_from_the_logits_of_all_that_is_before(folder: Path, model: llm.LanguageModel) -> None:
+def test_answers_follow_from_the_logits_of_all_that_is_before(model: llm.LanguageModel) -> None:
     read = model.tokens(TEXT)
     assert read[0] == BEGIN and read[-1] == END and read[1:-1] == model.tokenizer.encode(TEXT, begin=False)
-    whole = tilewright.compile(DecoderSource(folder), threads=1, cache=False)
+    whole = copy.copy(model._root.model)
     answer = model.answer(TEXT, max_tokens=10, ends=False)
     past = [START]
     for token in answer.tokens:

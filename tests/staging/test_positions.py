@@ -30,7 +30,7 @@ def agree(graph: str, calls: list[dict[str, np.ndarray]]) -> tilewright.Model:
     return ours
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("in_order", [0, 1])
 def test_kinds(name: str, in_order: int) -> None:
