@@ -199,9 +199,9 @@ COMPILE_TEXT = """Milliseconds by stage, with nothing cached, after the compiler
 the file's weights, `llvm` what was waited for after all kernels had been handed to LLVM's threads. `cached` is the time
 to open the compiled model in a new process, with all imports."""
 DEPLOYED_TEXT = """`python -m bench memory MODEL.onnx --beside ENGINES`: each engine with the file that it is deployed
-with (ours a `.tw`, OpenVINO its cached blob beside the model, LiteRT and ExecuTorch what their converters make of the
-PyTorch program), one thread, medians of several processes that take turns. The artefact is what is deployed for the
-model, the runtime the packages that run it, without Python and NumPy. The first answer is counted from the start of the
+with (ours a `.tw`, OpenVINO its cached blob beside the model, LiteRT what its converter makes of the PyTorch
+program), one thread, medians of several processes that take turns. The artefact is what is deployed for the model, the
+runtime the packages that run it, without Python and NumPy. The first answer is counted from the start of the
 process, with Python's own start and the reading of the inputs; loading includes the import of the engine. Memory is
 what was added to the process by loading, and by loading and calls; "private" is the part that is no file's, which other
 processes cannot share."""

@@ -33,8 +33,9 @@ class Adapter:
         path = model if model.suffix == ".tflite" else self.files(model, inputs, threads)[0]
         self._interpreter = Interpreter(str(path), num_threads=threads)
         self._runner = self._interpreter.get_signature_runner()
-        names = sorted(self._runner.get_input_details(), key=_number)
-        self._inputs = dict(zip(names, inputs.values(), strict=True))
+        details = self._runner.get_input_details()
+        pairs = zip(sorted(details, key=_number), inputs.values(), strict=True)
+        self._inputs = {name: array.astype(details[name]["dtype"], copy=False) for name, array in pairs}
 
     def run(self) -> None:
         self._results = self._runner(**self._inputs)
