@@ -92,6 +92,8 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
     yield "export", path, "-o", str(source.with_name("\x1bl.so")), "--name", "net"
     yield "export", path, "-o", str(source.with_name("libm.so")), "--name", "\x1b"
     yield "memory", path
+    yield "report", path, "--estimate", "-o", str(source.with_name("\x1bp.html")), "--force"
+    yield "profile", path, "--plot", "\x1b.pdf"
     yield "embed", path, "\x1b"
     yield "generate", path, "--prompt", "\x1b"
     yield "chat", path
