@@ -36,12 +36,12 @@ def graphs_are_compiled_once() -> Iterator[None]:
 
     def once(
         graphs: RequestedGraphs, options: Options, machine: Machine, progress: Any = None,
-        plugins: Plugins = NO_PLUGINS, optional: OptionalSteps = CHECKED, on_objects: Any = None,
+        plugins: Plugins = NO_PLUGINS, optional: OptionalSteps = CHECKED, on_objects: Any = None, checks: Any = None,
     ) -> Artifact:  # fmt: skip
-        how = progress, plugins, optional, on_objects
+        how = progress, plugins, optional, on_objects, checks
         is_deferred = any(isinstance(array, Deferred) for array in graphs.general.constants.held.values())
         has_files = options.schedule is not None or options.override or options.dump is not None
-        others = graphs.frequent or graphs.broadcasting or is_deferred or has_files
+        others = graphs.frequent or graphs.broadcasting or is_deferred or has_files or checks is not None
         if others or optional is CHECKED or plugins != NO_PLUGINS or on_objects is not None:
             return compile_graphs(graphs, options, machine, *how)
         here = zones()

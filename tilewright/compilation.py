@@ -339,9 +339,7 @@ class Compilation:
 
     def _take_parts(self) -> None:
         """Each part is a compilation from now on."""
-        self.parts = tuple(
-            Compilation(part, self.setting, self.output, is_part=True) for part in parts_of(self.module)
-        )
+        self.parts = tuple(Compilation(p, self.setting, self.output, is_part=True) for p in parts_of(self.module))
 
     def _run_parts(self, until: str) -> None:
         """Take each part to a stage, one after the other."""
@@ -354,6 +352,14 @@ class Compilation:
 
     def _lower(self) -> None:
         """All passes of the graph level before fusion. Kernels are told which dims are the same in all calls."""
+        self._tell_passes()
+        self._run_passes(self._passes_before_fusion, 0)
+        link.copy_aliased_outputs(self.module)
+        if self.assumed:  # said by ops that are gone now
+            said = ((a.holds, a.message, a.loc.node, a.loc.op) for a in self.assumed)
+            self.module.main.attrs["assumed"] = tuple(said)
+
+    def _tell_passes(self) -> None:
         if self.setting.options.max_memory is not None:
             self._fit = fit(self.setting, partial(_fused, self.module.copy()), Compilation)
             self.context.direct = self._fit.direct
@@ -361,11 +367,6 @@ class Compilation:
             self.module.main.attrs["same_dims"] = same
         if self.setting.watch is not None:
             self.context.watch = self.setting.watch(self)
-        self._run_passes(self._passes_before_fusion, 0)
-        link.copy_aliased_outputs(self.module)
-        if self.assumed:  # said by ops that are gone now
-            said = ((a.holds, a.message, a.loc.node, a.loc.op) for a in self.assumed)
-            self.module.main.attrs["assumed"] = tuple(said)
 
     def _fuse(self) -> None:
         done = len(self._passes_before_fusion)

@@ -75,6 +75,7 @@ def lines(source: Path) -> Iterator[tuple[str, ...]]:
         yield "run", model_path, "--input", "random"
     yield "run", path, "--input", "random", "--output", str(source.parent / "\x07results"), "--force"
     yield "run", path, "--input", "\x1b=3"
+    yield "record", path, "\x1b.npy", "-o", str(source.with_name("\x1brecorded"))
     yield "run", str(source.with_name("\x1bmissing.onnx"))
     yield "inspect", compiled
     yield "sign", compiled, "--key", "\x1b.pem"
