@@ -19,6 +19,7 @@ from tilewright.graph.cascades.choose import Fitted, FusedProgram, Kernels, Need
 from tilewright.graph.cascades.fit import Cascades, is_static
 from tilewright.graph.cascades.links import FUSED
 from tilewright.graph.cascades.narrow import NarrowStores
+from tilewright.graph.fusion.classify import OpClass, classify
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.passes import Pass
@@ -233,17 +234,18 @@ def _types(module: Module) -> list[object]:
 
 def _convolutions(op: Op, among: frozenset[Loc]) -> list[Loc]:
     """The convolutions that a region computes, of some."""
-    inside = op.blocks[0].ops if op.name == FUSED else []
-    return [loc for loc in dict.fromkeys(inner.loc for inner in inside if inner.name == "conv_blocked") if loc in among]
+    inside = op.blocks[0].ops[:-1] if op.name == FUSED else []
+    products = (inner.loc for inner in inside if classify(inner).kind is OpClass.CONTRACTION)
+    return [loc for loc in dict.fromkeys(products) if loc in among]
 
 
 def _stored_tiles(main: Func) -> Mapping[Loc, int]:
     """Bytes of the transformed data of convolutions that lie between two kernels."""
     found: dict[Loc, int] = {}
     for op in main.body.ops:
-        last = op.blocks[0].ops[-1].operands[0].op if op.name == FUSED else None
-        if last is not None and last.name == "winograd_input":
-            found[last.loc] = bytes_of(op.results[0]).value
+        inside = op.blocks[0].ops[:-1] if op.name == FUSED else []
+        if inside and all(classify(inner).is_tiled for inner in inside):
+            found[op.loc] = bytes_of(op.results[0]).value
     return found
 
 
