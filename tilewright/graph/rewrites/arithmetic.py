@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.graph.match import dtype_of, is_constant, shape_of, type_of, uniform_number
 from tilewright.ir.core import Builder, Op, Value
-from tilewright.ir.rewrite import Replacement, RewriteContext, defining, has_one_use, rule
+from tilewright.ir.rewrite import NoMatch, Replacement, RewriteContext, defining, has_one_use, rule
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
@@ -153,6 +153,8 @@ def needless_cast(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     source = inner.operands[0]
     if (dtype_of(source).name, dtype_of(x).name) not in _EXACT_WIDENING:
         return None
+    if dtype_of(x).is_float and dtype_of(source).is_int and target.is_int and not target.holds(dtype_of(source)):
+        return NoMatch("floats beyond an integer type become its ends, and integers wrap")
     return source if dtype_of(source) == target else ew.cast(source, dtype=target)
 
 
