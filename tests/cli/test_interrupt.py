@@ -154,7 +154,7 @@ def test_running_native_code(tmp_path: Path) -> None:
 def test_quantizing_goes_on(tmp_path: Path) -> None:
     """What was found stays beside the output, and the same command ends the work and removes it."""
     onnx.save(classifier(hidden=64), tmp_path / "model.onnx")
-    np.savez(tmp_path / "data.npz", x=samples(64)[0])
+    np.savez(tmp_path / "data.npz", x=samples(16)[0])
     output = tmp_path / "small.onnx"
     command = ["quantize", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "--max-drop", "90%",
                "--batch", 2, "--kinds", "int8", "--metric", "cosine", "-o", output, "--threads", 1]  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.registry import run_seed
 
-FRESH = 8
+FRESH = 5
 
 
 @pytest.mark.fresh_seeds(1)

@@ -80,8 +80,8 @@ class Cyclic:
 
 
 @pytest.fixture
-def collections() -> Iterator[list[int]]:
-    """The generations that are collected meanwhile."""
+def collections(own_garbage: None) -> Iterator[list[int]]:
+    """The generations that are collected meanwhile. What is older is kept apart until a test says otherwise."""
     gc.collect()
     seen: list[int] = []
 
@@ -95,6 +95,7 @@ def collections() -> Iterator[list[int]]:
 
 
 def test_what_a_compilation_leaves_is_old_afterwards(collections: list[int]) -> None:
+    gc.unfreeze()
     with rarely_collected():
         kept = ref(Cyclic())
         others = [[] for _ in range(10_000)]
@@ -109,6 +110,7 @@ def test_what_a_compilation_leaves_is_old_afterwards(collections: list[int]) -> 
 def test_much_that_was_left_is_collected(collections: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_settings, "YOUNG_OBJECTS", 25_000)
     monkeypatch.setattr(process_settings, "_AGED", process_settings._Aged())
+    gc.unfreeze()
     kept = []
     for _ in range(3):
         with rarely_collected():

@@ -9,7 +9,7 @@ from tests.fuzz.registry import run_seed
 FIXED, FRESH = 30, 12
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(FIXED))
 def test_fixed_models(seed: int) -> None:
     run_seed("onnx", seed)

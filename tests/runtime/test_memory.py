@@ -214,6 +214,7 @@ def test_a_closed_model() -> None:
     assert "closed" in repr(model) and model.get_inputs()[0].name == "x"
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_close_lets_go_of_code_and_weights() -> None:
     model = load(static_artifact().to_bytes())
     image, constants = model.artifact.image, model.artifact.constants

@@ -118,7 +118,7 @@ MORE_PLANES = [(0, 2, 16), (-2, 2, 16), (-4, 3, 32), (-16, 5, 32), (0, 6, 16)]
 
 @pytest.mark.parametrize(
     ("low", "bits", "group"),
-    [(0, 5, 32), (-32, 6, 16), *(pytest.param(*p, marks=pytest.mark.sweep) for p in MORE_PLANES)],
+    [(0, 5, 32), (-32, 6, 16), *(pytest.param(*p, marks=pytest.mark.sweep(2)) for p in MORE_PLANES)],
 )
 def test_planes_are_joined_in_registers(low: int, bits: int, group: int) -> None:
     """Codes whose planes share bytes with others in different ways; one row has the bits that it has among many."""
