@@ -21,7 +21,7 @@ from tilewright.accounts.account import Account, ProgramDecisions
 from tilewright.accounts.reports import program_report
 from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for
 from tilewright.codegen.program import KernelText, Program
-from tilewright.fitting import Fit, fit, refuse_unknown_sizes
+from tilewright.fitting import Fit, fit, refuse_parts, threads_within
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
@@ -41,7 +41,6 @@ from tilewright.program.caches import check_frequent
 from tilewright.program.legal import verify_all, verify_graph, verify_program
 from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.effort import EFFORTS
-from tilewright.program.memory.of_call import most_threads
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
 from tilewright.program.memory.places import annotate, arena_of, is_planned
@@ -331,7 +330,7 @@ class Compilation:
                 "the model cannot be computed by integers only: sizes of its tensors depend on data",
                 hint="give the inputs that they depend on as constants",
             )
-        refuse_unknown_sizes(module.main, setting.options.max_memory)
+        refuse_parts(module.main, setting.options.max_memory)
         introduce_states(module.main)
         if setting.optional.verified:
             verify_all(module)
@@ -450,8 +449,8 @@ class Compilation:
         target = self.setting.back_end.target(self.setting.machine)
         made = link.make_artifact(module, constants, program, text, target, report)
         plan = made.static_plan
-        if plan is not None and options.max_memory is not None:
-            plan = replace(plan, most_threads=most_threads(module, options.max_memory))
+        if plan is not None and (most := options.max_memory) is not None:
+            plan = replace(plan, most_threads=threads_within(module, most, options.threads or 1))
         self.artifact = replace(made, states=states, static_plan=plan)
 
     def _link_parts(self, parts: Sequence[Compilation]) -> None:

@@ -23,7 +23,7 @@ from tilewright.graph.fusion.classify import OpClass, classify
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.passes import Pass
-from tilewright.program.memory.of_call import bytes_of_call, scratch_of
+from tilewright.program.memory.of_call import bytes_of_call, most_threads, scratch_of
 from tilewright.program.memory.picture import dims_of
 from tilewright.program.memory.views import bytes_of
 from tilewright.runtime.errors import OptionError
@@ -58,6 +58,33 @@ def refuse_unknown_sizes(main: Func, max_memory: int | None) -> None:
             f"max_memory= is for programs of known sizes, and the dims {names} are not known",
             hint="fix the shapes of the inputs: shapes=, or --shape NAME=DIMS",
         )
+
+
+def refuse_parts(main: Func, max_memory: int | None) -> None:
+    """UnsupportedError for a program that calls parts, where a limit must be held: each part has memory of its own, and
+    what is handed on between them is known when it runs."""
+    refuse_unknown_sizes(main, max_memory)
+    if max_memory is not None:
+        raise UnsupportedError(
+            "max_memory= is for models that one piece of native code computes, and this one runs in parts: it has "
+            "branches or loops that values decide, or tensors that are not numbers",
+            hint="give the inputs that branches and loops depend on as constants, or compile without max_memory=",
+        )
+
+
+def threads_within(module: Module, most: int, threads: int) -> int:
+    """How many threads a call of a planned program may have at most, within a limit; 0 for any number.
+
+    UnsupportedError, OptionError where it takes more with `threads`: texts of late stages say what is computed by rows,
+    and schedules of a user may take other scratch memory than was counted."""
+    refuse_unknown_sizes(module.main, most)
+    taken = bytes_of_call(module, threads).value
+    if taken > most:
+        raise OptionError(
+            f"max_memory={most:,}: the program takes {taken:,} bytes",
+            hint="give a limit from that on; a text of a stage is made with the limit that the model is compiled with",
+        )
+    return most_threads(module, most)
 
 
 def fit(setting: Setting, lowered: Lowered, remade: Remade) -> Fit:
@@ -179,13 +206,13 @@ class _Search:
         saved = self.whole.context.saved
         if not direct:
             return {}
-        scratch = self._trial(Fit()).scratch
-        stored = _stored_tiles(self.whole.module.main)
+        main = self.whole.module.main
+        stored, scratch = _stored_tiles(main), _of_convolutions(main, self._trial(Fit()).scratch, direct)
         found: dict[Op, OtherForm] = {}
         for op in ops:
             if locs := _convolutions(op, direct):
                 cycles, size = (sum(of.get(loc, 0) for loc in locs) for of in (saved, stored))
-                found[op] = OtherForm(cycles, int(size), max(scratch.get(loc, 0) for loc in locs))
+                found[op] = OtherForm(cycles, int(size), max(scratch[loc] for loc in locs))
         return found
 
     # Trials
@@ -237,6 +264,16 @@ def _convolutions(op: Op, among: frozenset[Loc]) -> list[Loc]:
     inside = op.blocks[0].ops[:-1] if op.name == FUSED else []
     products = (inner.loc for inner in inside if classify(inner).kind is OpClass.CONTRACTION)
     return [loc for loc in dict.fromkeys(products) if loc in among]
+
+
+def _of_convolutions(main: Func, scratch: Mapping[Loc, int], among: frozenset[Loc]) -> Mapping[Loc, int]:
+    """Bytes of scratch memory of the kernels that compute some convolutions, by the place of each of these: a kernel
+    has that of the last layer in it."""
+    found = dict.fromkeys(among, 0)
+    for op in main.body.ops:
+        for loc in _convolutions(op, among):
+            found[loc] = max(found[loc], scratch.get(op.loc, 0))
+    return found
 
 
 def _stored_tiles(main: Func) -> Mapping[Loc, int]:

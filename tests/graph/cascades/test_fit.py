@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
-from tilewright.compilation import Compilation, Setting
+from tilewright.compilation import Compilation, Setting, _fused
+from tilewright.compiler import compile_text
+from tilewright.fitting import _Search
 from tilewright.frontends.onnx.load import load_onnx
 from tilewright.graph.cascades.choose import FusedProgram, fitted
 from tilewright.graph.cascades.fit import Cascades
@@ -21,6 +24,7 @@ from tilewright.ir.diag import UnsupportedError
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
 from tilewright.runtime.errors import OptionError
+from tilewright.session import Session
 from tilewright.target.named import parse_target
 
 SHAPE = (1, 3, 24, 12)
@@ -116,6 +120,22 @@ def test_errors_tell_the_least_that_is_needed() -> None:
     compiled(int(found[1].replace(",", "")))
 
 
+def test_texts_of_a_late_stage_are_held_to_the_limit() -> None:
+    planned = Compilation(fused().copy(), Setting.of(Options(), parse_target("zen4"))).run("planned")
+    constants = {name: np.asarray(array) for name, array in planned.module.constants.items()}
+    with pytest.raises(OptionError, match=r"max_memory=30,000: the program takes \d+,\d+ bytes"):
+        compile_text(planned.text(), Options(threads=1, max_memory=30_000), Session(), constants=constants)
+
+
+def test_programs_of_parts_are_refused() -> None:
+    """Each part would be held to the limit by itself."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.STRING, [4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    with pytest.raises(UnsupportedError, match="this one runs in parts"):
+        tilewright.compile(model, cache=False, max_memory=1 << 20)
+
+
 def test_unknown_sizes_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match="the dims 'batch' are not known"):
         tilewright.compile(network("batch"), cache=False, max_memory=1 << 20)
@@ -171,3 +191,15 @@ def test_loaded_models_have_as_many_threads_as_the_limit_allows() -> None:
     assert small.threads == tilewright.load(saved).threads == 1
     with pytest.raises(OptionError, match="with more than 1 a call takes more memory"):
         tilewright.load(saved, threads=2)
+
+
+def test_scratch_memory_of_an_algorithm_is_known_where_another_layer_ends_its_kernel() -> None:
+    """The place of a kernel is that of the activation behind the convolution."""
+    made = onnx.load_from_string(winograd_network())
+    made.graph.node[-1].output[0] = "c1"
+    made.graph.node.append(helper.make_node("Relu", ["c1"], ["y"], name="relu"))
+    setting = Setting.of(Options(threads=1, max_memory=1), parse_target("zen4"))
+    graph = Compilation(load_onnx(made), setting, is_part=True).module
+    search = _Search(1, replace(setting, options=Options(threads=1)), partial(_fused, graph), Compilation)
+    forms = {op.loc.node: form for op, form in search.program.kernels.others.items()}
+    assert forms["y"].scratch > 0

@@ -11,7 +11,7 @@ from tilewright.ir.diag import UnsupportedError
 from tilewright.runtime import staged
 from tilewright.runtime.artifact import Artifact, Failure, TensorInfo
 from tilewright.runtime.guard import fixed_places
-from tilewright.runtime.threads import SPIN_NS
+from tilewright.runtime.threads import MAX_THREADS, SPIN_NS
 from tilewright.runtime.values.dtypes import numpy_dtype
 
 MOST_AXES = 16
@@ -305,6 +305,7 @@ def _weights(weights: LibraryWeights) -> str:
 def _numbers(artifact: Artifact) -> str:
     programs = artifact.programs
     of_kernels = [p for p in programs if p.program is None]
+    bounded = [p.static_plan.most_threads for p in of_kernels if p.static_plan and p.static_plan.most_threads]
     numbers = {
         "INPUTS": len(artifact.inputs),
         "OUTPUTS": len(artifact.outputs),
@@ -316,6 +317,7 @@ def _numbers(artifact: Artifact) -> str:
         "MOST_WORDS": max((p.program.frame_words for p in programs if p.program is not None), default=0),
         "HAS_STEPS": int(any(p.program is not None for p in programs)),
         "HAS_BROADCASTING": int(artifact.broadcasting is not None),
+        "MOST_THREADS": min((MAX_THREADS, *bounded)),
         "PLAN_READS_DATA": int(any(p.plan_reads_data for p in programs)),
         "TW_SPIN_NS": SPIN_NS,
     }  # fmt: skip

@@ -96,7 +96,7 @@ tw_status model_create(const tw_options *given, model_model **made) {
   if (options.threads > 1) return failed(error, TW_BAD_ARGUMENT, "this library has one thread");
   options.threads = 1;
 #else
-  if (!options.threads) options.threads = usable_cpus();
+  if (!options.threads) options.threads = usable_cpus() < MOST_THREADS ? usable_cpus() : MOST_THREADS;
 #endif
 #ifdef TW_FREESTANDING
   if (!options.memory) return failed(error, TW_BAD_ARGUMENT, "this library needs memory of the caller");

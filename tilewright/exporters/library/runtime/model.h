@@ -74,7 +74,7 @@ typedef struct tw_needs {
 
 typedef struct tw_options {
   size_t size;          /* sizeof(tw_options) */
-  int32_t threads;      /* 0: as many as the process may use */
+  int32_t threads;      /* 0: as many as the process may use, and a bound on the model's memory allows */
   int32_t check_weights; /* not 0: compare the sum of a file of weights, which reads all of it */
   const char *weights;  /* the file of weights; null: beside the library, under the name it was exported with */
   void *memory;         /* memory of the caller that all of the model is in; null: the library allocates */
