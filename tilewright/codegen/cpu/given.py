@@ -15,6 +15,9 @@ from tilewright.codegen.program import KernelText
 from tilewright.ir.diag import InternalError, TextError
 from tilewright.target.target import Target
 
+_CONVENTION = re.compile(r"^define [^@]*?\b(\w*cc\d*) [^@]*@", re.MULTILINE)
+"""How a function is called, where that is not as in C."""
+
 _PLACE = re.compile(r"<string>:(\d+):(\d+): error: (.*)")
 
 
@@ -64,4 +67,4 @@ def _functions(text: str, file: str) -> dict[str, str]:
     except RuntimeError as error:
         raise TextError(f"LLVM's verifier refuses the text: {str(error).strip()}", where=file) from error
     defined = (f for f in module.functions if not f.is_declaration and f.linkage.name == "external")
-    return {f.name: str(f.global_value_type) for f in defined}
+    return {f.name: " ".join([*_CONVENTION.findall(str(f)), str(f.global_value_type)]) for f in defined}
