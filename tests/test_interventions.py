@@ -11,11 +11,13 @@ from click.testing import CliRunner
 
 import tilewright
 from tests import models
+from tilewright.api import compile_artifact
 from tilewright.cli.app import commands
 from tilewright.ir.diag import TextError
 from tilewright.ir.text import parse_module
 from tilewright.loops.kernel_info import KernelInfo, parse_kernel
 from tilewright.loops.storage.packing import Packing
+from tilewright.options import Options
 from tilewright.program.memory.storage import Place
 from tilewright.runtime.errors import OptionError
 
@@ -34,6 +36,12 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kernel(folder: Path, number: str, suffix: str) -> Path:
     (path,) = (folder / "kernels").glob(f"{number}_*{suffix}")
     return path
+
+
+def at_start(code: str, *lines: str) -> str:
+    """LLVM IR with lines at the start of its first function."""
+    head, entry, rest = code.partition("entry:\n")
+    return "".join([head, entry, *(f"  {line}\n" for line in lines), rest])
 
 
 def overridden(**files: Path) -> np.ndarray:
@@ -83,6 +91,10 @@ def test_files_that_do_not_fit_are_told_with_the_place(dumped: Path, tmp_path: P
         "bytes.loops": (loops.replace("f32[3, 32]", "f64[3, 32]"), "bytes.loops"),
         "syntax.ll": (code.replace("define ", "defin ", 1), "syntax.ll:"),
         "none.ll": ("", "defines no function"),
+        "cycle.ll": (at_start(code, "%a = add i64 %b, 1", "%b = add i64 %a, 1"), "LLVM's verifier refuses the text"),
+        "convention.ll": (code.replace("define ", "define cc 9999 ", 1), "convention.ll"),
+        "fast.ll": (code.replace("define void @k1", "define fastcc void @k1"), "is fastcc void ("),
+        "asm.ll": (at_start(code, 'call void asm sideeffect "no instruction", ""()'), "LLVM makes no code"),
         "other.ll": (code.replace("ptr %state", "i64 %state", 1), "other.ll"),
     }
     for name, (text, said) in cases.items():
@@ -90,6 +102,15 @@ def test_files_that_do_not_fit_are_told_with_the_place(dumped: Path, tmp_path: P
         with pytest.raises(TextError) as caught:
             overridden(k1=tmp_path / name)
         assert said in str(caught.value), name
+
+
+def test_kernels_for_c_are_c(tmp_path: Path) -> None:
+    compile_artifact(models.mlp(), options=Options(target="c", dump=tmp_path), shapes=SHAPES)
+    assert {path.suffix for path in (tmp_path / "kernels").iterdir()} == {".loops", ".c"}
+    code = tmp_path / "k0.ll"
+    code.write_text("")
+    with pytest.raises(OptionError, match="kernels for c are not made of LLVM IR"):
+        compile_artifact(models.mlp(), options=Options(target="c", override={"k0": code}), shapes=SHAPES)
 
 
 def test_kernels_and_folders_that_there_are_not(dumped: Path, tmp_path: Path) -> None:

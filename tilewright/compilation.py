@@ -203,6 +203,7 @@ class Compilation:
         self.program: Program | None = None
         """What the code of the last stage is made of; None of parts without code between them."""
         self._texts: dict[str, KernelText] = {}
+        self._dumped = 0
         self._fit: Fit | None = None
         self._nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
         self.context.remarks += remarks_of_import(module)
@@ -308,7 +309,7 @@ class Compilation:
         if self.setting.observe is not None:
             self.setting.observe(name, self.module)
         if self.setting.dump is not None:
-            self.setting.dump.stage(name, self.whole(), self.remarks, id(self))
+            self._dumped = self.setting.dump.stage(name, self.whole(), self.remarks, self._dumped)
 
     # Stages
 
@@ -508,9 +509,9 @@ class Compilation:
             verify_func(kernel, self.setting.back_end.spec(self.setting.machine))
         text = self.output.code.kernel(kernel)
         if self.setting.overrides is not None:
-            text = self.setting.overrides.llvm(kernel, text)
+            text = self.setting.overrides.llvm(kernel, text, self.setting.machine)
         if self.setting.dump is not None:
-            self.setting.dump.kernel(kernel, text)
+            self.setting.dump.kernel(kernel, text, self.setting.machine)
         self._clock.lap("emit")
         self._texts[kernel.name] = self.output.submitted(text)
         self._clock.lap("llvm")

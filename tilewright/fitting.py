@@ -98,6 +98,7 @@ def fit(setting: Setting, lowered: Lowered, remade: Remade) -> Fit:
         options=replace(setting.options, max_memory=None),
         progress=None,
         observe=None,
+        dump=None,
         numbers=count(),
     )
     search = _Search(most, quiet, lowered, remade)

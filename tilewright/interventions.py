@@ -17,9 +17,15 @@ from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.options import KernelFile
 from tilewright.runtime.errors import OptionError
+from tilewright.target.machine import Machine
+from tilewright.target.named import CTarget
+from tilewright.target.target import Target
 
 LOOPS, LLVM = ".loops", ".ll"
 """Suffixes of kernels as loops, and as LLVM IR."""
+
+_CODE = {Target.kind: LLVM, CTarget.kind: ".c"}
+"""Suffixes of the code of kernels, by kinds of machines."""
 
 
 class Dump:
@@ -30,26 +36,25 @@ class Dump:
         """OptionError where the folder cannot be made."""
         self._folder = folder
         self._count = 0
-        self._told: dict[int, int] = {}
         try:
             (folder / "kernels").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._refused(error) from error
 
-    def stage(self, name: str, module: Module, remarks: Sequence[Remark], program: int) -> None:
-        """Write what a program, one of several of a model, is after a pass or a stage."""
+    def stage(self, name: str, module: Module, remarks: Sequence[Remark], told: int) -> int:
+        """Write what a program, one of several of a model, is after a pass or a stage, and its `remarks` but for those
+        that were `told` before; gives how many are told now."""
         stem = f"{self._count:03}-{name.replace('/', '_')}"
         self._count += 1
         self._write(f"{stem}.txt", print_module(module))
-        told = self._told.get(program, 0)
-        self._told[program] = len(remarks)
         if len(remarks) > told:
             self._write(f"{stem}.remarks.txt", "".join(f"{remark}\n" for remark in remarks[told:]))
+        return len(remarks)
 
-    def kernel(self, func: Func, text: KernelText) -> None:
-        """Write a kernel."""
+    def kernel(self, func: Func, text: KernelText, machine: Machine) -> None:
+        """Write a kernel for a machine."""
         self._write(f"kernels/{func.name}{LOOPS}", print_func(func))
-        self._write(f"kernels/{func.name}{LLVM}", text.text)
+        self._write(f"kernels/{func.name}{_CODE.get(machine.kind, '.txt')}", text.text)
 
     def _write(self, name: str, text: str) -> None:
         try:
@@ -99,12 +104,17 @@ class KernelOverrides:
         kernel.body = found.body
         kernel.info = replace(own, schedule=kernel_info(found).schedule, inplace=overwritable(kernel))
 
-    def llvm(self, func: Func, text: KernelText) -> KernelText:
-        """The text of a kernel, or that of its file. TextError as `check_given` has it."""
+    def llvm(self, func: Func, text: KernelText, machine: Machine) -> KernelText:
+        """The text of a kernel, or that of its file. TextError as `check_given` has it, OptionError for a machine whose
+        kernels are no LLVM IR."""
         given = self._for(func.name, LLVM)
         if given is None:
             return text
-        check_given(given.text, text.text, given.name)
+        if not isinstance(machine, Target) or machine.kind != Target.kind:
+            raise OptionError(
+                f"{given.name}: kernels for {machine.name} are not made of LLVM IR", hint="give loops, as --dump writes"
+            )
+        check_given(given.text, text, given.name, machine)
         return replace(text, text=given.text)
 
     def check_all_used(self) -> None:

@@ -159,6 +159,22 @@ def test_a_kernel_is_explained_by_its_edges_loops_and_remarks() -> None:
     assert [e.cycles for e in costliest(REPORT)] == [300.0, 100.0] and len(costliest(REPORT, 1)) == 1
 
 
+def test_a_value_with_many_readers_names_some_of_them() -> None:
+    """The others of each reader are few, so that a report grows with the edges, and what is asked of many is quick."""
+    reads = "\n".join(f"a{k} = MatMul (s, w{k}) b{k} = Softmax (a{k})" for k in range(20))
+    ends = ", ".join(f"float[4, 8] b{k}" for k in range(20))
+    inputs = ", ".join(f"float[8, 8] w{k}" for k in range(20))
+    graph = f"g (float[4, 8] x, {inputs}) => ({ends}) {{ s = Softmax (x) {reads} }}"
+    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {graph}')
+    for node in proto.graph.node:
+        node.name = f"/m/{node.output[0]}/{node.op_type}"
+    setting = Setting.of(Options(), parse_target("zen4,cores=2"))
+    found = Compilation(load_onnx(proto.SerializeToString()), setting).run("scheduled")
+    read = [e for e in found.decisions.edges if "/m/s/" in e.producer and "/m/a" in e.consumer]
+    assert len(read) == 20 and {len(e.others) for e in read} == {8}
+    assert all(e.consumer not in e.others for e in read)
+
+
 def test_explanations_have_four_kinds_and_three_fields() -> None:
     remarks = tuple(Remark("s", "k", kind, kind) for kind in ("applied", "missed", "failed", "warning", "analysis"))
     found = explanations(replace(REPORT, remarks=remarks))

@@ -48,7 +48,7 @@ ROOMS |= {
     "link": ALL,
     "requested": {"frontends", "ir", "ops", "options", "runtime", "session"},
     "compilation": ALL,
-    "interventions": {"codegen", "ir", "loops", "options", "runtime"},
+    "interventions": {"codegen", "ir", "loops", "options", "runtime", "target"},
     "fitting": {"compilation", "cost", "graph", "ir", "passes", "program", "runtime"},
     "compiler": ALL,
     "stages": ALL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from tilewright.cli.app import commands
 from tilewright.profiling import machine
 from tilewright.profiling.machine import machine_facts, machine_rates
 from tilewright.profiling.records import MachineRates, ModelProfile, PeakRate, ReadRate
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.storage.records import plain
 from tilewright.session import Session
 
 pytestmark = pytest.mark.skipif(
@@ -85,6 +88,28 @@ def test_calls_are_timed_on_each_number_of_threads(model: tilewright.Model, tmp_
     assert 0 <= scaling.serial <= 1 and len(scaling.scaled) == 2
 
 
+def test_a_dim_that_cannot_grow_costs_what_grows_alone(tmp_path: Path) -> None:
+    """Positions of a table: there are none for twice the rows."""
+    graph = """g (float[n, 4] x) => (float[n, 4] y) {
+        s = Shape (x)
+        m = Gather <axis = 0> (s, zero)
+        r = Range (zero, m, one)
+        p = Gather (table, r)
+        y = Add (x, p)
+    }"""
+    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}')
+    table = np.ones((4, 4), np.float32)
+    for name, value in (("zero", np.array(0)), ("one", np.array(1)), ("table", table)):
+        proto.graph.initializer.append(numpy_helper.from_array(value, name))
+    source, feed = proto.SerializeToString(), {"x": np.ones((3, 4), np.float32)}
+    model = tilewright.compile(source, threads=2, cache=False, profile=True)
+    found = tilewright.profile(model, feed, runs=1, scaling=True, session=Session(tmp_path))
+    assert found.scaling is not None and len(found.scaling.points) == 2 and not found.scaling.growing
+    assert len(found.notes) == 1 and "growing 'n'" in found.notes[0]
+    with pytest.raises(InputError, match="no input has a symbolic dim 'k'"):
+        tilewright.profile(model, feed, runs=1, scaling=True, batch="k", session=Session(tmp_path))
+
+
 def test_states_stay_as_they_are(tmp_path: Path) -> None:
     graph = "g (float[4] x, float[4] h) => (float[4] hn) { hn = Add (h, x) }"
     source = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}').SerializeToString()
@@ -101,8 +126,11 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     session = Session(tmp_path)
     assert machine_rates(session) == machine_rates(session) == RATES and len(asked) == 1
     machine_rates(session, again=True)
-    session.note(machine._about(machine_facts()), b"{")  # damaged
-    assert machine_rates(session) == RATES and len(asked) == 3
+    stopped = replace(RATES, reads=(ReadRate("DRAM", None, 0, 20),))
+    for count, kept in enumerate((replace(RATES, peaks=()), replace(RATES, reads=()), stopped, None), 3):  # damaged
+        note = b"{" if kept is None else json.dumps(plain(kept)).encode()
+        session.note(machine._about(machine_facts()), note)
+        assert machine_rates(session) == RATES and len(asked) == count
 
 
 def test_the_command_profiles_models_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

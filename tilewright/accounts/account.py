@@ -59,11 +59,10 @@ class _Copies:
         """With the kernels of each copy: those whose main nodes are in it."""
         calls = enumerate(op.loc.sources[0] for op in module.main.body.ops if op.name == "call")
         found: list[list[int]] = [[] for _ in self._places]
+        copies = {place: k for k, places in reversed([*enumerate(self._places)]) for place in places}
         for number, place in calls:
-            for copy, places in zip(found, self._places, strict=True):
-                if place in places:
-                    copy.append(number)
-                    break
+            if (copy := copies.get(place)) is not None:
+                found[copy].append(number)
         kernels = tuple(map(tuple, found))
         return BlockRecord(self._title, len(self._places), self._variants, self._operators, kernels)
 

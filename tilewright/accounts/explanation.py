@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from tilewright.runtime.errors import OptionError, Remark, short_name
 from tilewright.runtime.report.paths import module_path
 from tilewright.runtime.report.records import CallRecord, EdgeRecord, LoopRecord, ProgramReport
+
+T = TypeVar("T")
 
 Kind = Literal["passed", "missed", "failure", "analysis"]
 """As MLIR has kinds of remarks: what was done, what was not, what a defect prevented, and what was found out."""
@@ -80,7 +82,9 @@ class KernelExplanation:
 def explain_calls(report: ProgramReport, wanted: str) -> tuple[KernelExplanation, ...]:
     """The calls of a kernel, or those that compute a node or nodes of a module, by name. OptionError with the nearest
     names for one that is not there."""
-    return tuple(_explained(report, call) for call in find_calls(report, wanted))
+    calls = find_calls(report, wanted)
+    index = _Index(report)
+    return tuple(index.explained(call) for call in calls)
 
 
 def find_calls(report: ProgramReport, wanted: str) -> list[CallRecord]:
@@ -116,23 +120,44 @@ def unknown_name(report: ProgramReport, wanted: str) -> OptionError:
     return OptionError(f"there is no node or kernel '{short_name(wanted)}'{why}", hint=hint)
 
 
-def _explained(report: ProgramReport, call: CallRecord) -> KernelExplanation:
-    name = call.kernel
-    own = {*call.nodes}
-    ends = ((e, _node(e.producer), _node(e.consumer)) for e in report.edges if name in (e.source, e.target))
-    mine = [e for e, producer, consumer in ends if producer in own or consumer in own]
-    return KernelExplanation(
-        call,
-        _said(report.remarks, "strategy", name),
-        _said(report.remarks, "estimated cycles", name),
-        tuple(str(product.form) for t in report.types if t.kernel == name for product in t.products),
-        tuple(step for s in report.schedules if s.kernel == name for step in s.steps),
-        tuple(e for e in mine if not e.is_fused and e.target == name and _node(e.consumer) in own),
-        tuple(e for e in mine if e.is_fused),
-        tuple(e for e in mine if not e.is_fused and e.source == name and _node(e.producer) in own),
-        tuple(loop for loop in report.loops if loop.kernel == name),
-        tuple(r for r in report.remarks if r.subject.split(":")[0] == name and r.stage not in _SAID_APART),
-    )
+class _Index:
+    """What a report says, by kernels and by nodes: a module may have thousands of calls."""
+
+    def __init__(self, report: ProgramReport) -> None:
+        self.types = _grouped(report.types, lambda t: [t.kernel])
+        self.schedules = _grouped(report.schedules, lambda s: [s.kernel])
+        self.loops = _grouped(report.loops, lambda loop: [loop.kernel])
+        self.remarks = _grouped(report.remarks, lambda r: [r.subject.split(":")[0]])
+        self.edges = report.edges
+        self.numbers = _grouped(range(len(self.edges)), lambda n: {*map(_node, _ends(self.edges[n]))})
+
+    def explained(self, call: CallRecord) -> KernelExplanation:
+        """All about a call."""
+        name, own = call.kernel, {*call.nodes}
+        numbers = sorted({n for node in own for n in self.numbers.get(node, ())})
+        mine = [e for n in numbers if name in ((e := self.edges[n]).source, e.target)]
+        remarks = self.remarks.get(name, ())
+        return KernelExplanation(
+            call,
+            _said(remarks, "strategy", name),
+            _said(remarks, "estimated cycles", name),
+            tuple(str(product.form) for t in self.types.get(name, ()) for product in t.products),
+            tuple(step for s in self.schedules.get(name, ()) for step in s.steps),
+            tuple(e for e in mine if not e.is_fused and e.target == name and _node(e.consumer) in own),
+            tuple(e for e in mine if e.is_fused),
+            tuple(e for e in mine if not e.is_fused and e.source == name and _node(e.producer) in own),
+            tuple(self.loops.get(name, ())),
+            tuple(r for r in remarks if r.stage not in _SAID_APART),
+        )
+
+
+def _grouped(items: Iterable[T], names: Callable[[T], Iterable[str]]) -> Mapping[str, Sequence[T]]:
+    """The items of each of their names, in order."""
+    found: dict[str, list[T]] = {}
+    for item in items:
+        for name in names(item):
+            found.setdefault(name, []).append(item)
+    return found
 
 
 _SAID_APART = ("strategy", "estimated cycles")
@@ -140,6 +165,10 @@ _SAID_APART = ("strategy", "estimated cycles")
 
 def _said(remarks: Iterable[Remark], stage: str, subject: str) -> str:
     return next((r.message for r in remarks if (r.stage, r.subject) == (stage, subject)), "")
+
+
+def _ends(edge: EdgeRecord) -> tuple[str, str]:
+    return edge.producer, edge.consumer
 
 
 def _node(operator: str) -> str:

@@ -48,7 +48,8 @@ class EdgeNote:
     """Whether the value that one operator gives to another stays within a kernel (`is_fused`), and why.
 
     `producer` and `consumer` are the operators in words. Of values that go through memory, `suggestion` says what would
-    change that, `others` are the other readers, and `cycles` what storing and reading takes one core, for usual sizes.
+    change that, `others` are some of the other readers, and `cycles` what storing and reading takes one core, for usual
+    sizes.
     `made` has, at the end, the op for the `region` that computes the value, and for that of the `reader`.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -99,9 +100,17 @@ def _recalled(session: Session, facts: dict[str, str]) -> MachineRates | None:
     if noted is None:
         return None
     try:
-        return record(MachineRates, json.loads(noted))
+        found = record(MachineRates, json.loads(noted))
     except (ValueError, RecursionError):
         return None
+    return found if _is_whole(found) else None
+
+
+def _is_whole(rates: MachineRates) -> bool:
+    """Whether there is all that kernels are compared with, as it is not in a file that somebody has changed."""
+    every: tuple[PeakRate | ReadRate, ...] = (*rates.peaks, *rates.reads)
+    speeds = [speed for rate in every for speed in (rate.one, rate.every)]
+    return bool(rates.reads) and any(p.dtype == "f32" for p in rates.peaks) and all(0 < s < math.inf for s in speeds)
 
 
 def _model_name(read: Callable[[], str] = lambda: _CPU_INFO.read_text(errors="replace")) -> str:

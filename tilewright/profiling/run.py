@@ -6,6 +6,7 @@ import copy
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tilewright.profiling.records import (
 from tilewright.profiling.scaling import most_speedup, scaled_speedups, serial_share
 from tilewright.profiling.work import CallWork, bound, works
 from tilewright.runtime import Artifact, Model, TensorInfo
-from tilewright.runtime.errors import InputError, OptionError
+from tilewright.runtime.errors import CancelledError, ExecutionError, InputError, OptionError, short_name
 from tilewright.runtime.profile import KernelTime
 from tilewright.runtime.report.paths import module_path
 from tilewright.runtime.report.records import BlockRecord
@@ -64,6 +65,8 @@ def profile(
         raise OptionError(f"runs={runs!r:.80} is not allowed", hint="give a whole number from 1 on")
     session = Session.of(session)
     opened = _opened(model, session, threads, fields)
+    if scaling:
+        batch_dim(opened.inputs, batch)  # says at once what is wrong with it
     if opened.states:  # those of the caller's model stay as they are
         opened = copy.copy(opened)
     times, calls_ms = _timed(opened, inputs, runs)
@@ -72,6 +75,10 @@ def profile(
     sizes = sizes_of(opened.inputs, inputs)
     kernels = kernel_profiles(artifact, times, sizes, rates, opened.threads)
     notes = []
+    found: Scaling | None = None
+    if scaling:
+        found, note = measure_scaling(opened, inputs, runs, batch)
+        notes += [note] if note else []
     events: dict[str, float] = {}
     if counters:
         first = _first_states(opened)
@@ -89,7 +96,7 @@ def profile(
         kernels,
         layer_profiles(kernels),
         rates,
-        measure_scaling(opened, inputs, runs, batch) if scaling else None,
+        found,
         events,
         tuple(notes),
         tuple(_block(block, kernels) for block in artifact.report.blocks),
@@ -271,21 +278,28 @@ def _sum(amounts: Iterable[int | None]) -> int | None:
     return None if None in known else sum(n for n in known if n is not None)
 
 
-def measure_scaling(model: Model, inputs: Feed, runs: int, batch: str | None = None) -> Scaling:
-    """Median calls on 1 to all threads, in turns; and, where a dim can grow, on inputs that grow with them."""
+def measure_scaling(model: Model, inputs: Feed, runs: int, batch: str | None = None) -> tuple[Scaling, str]:
+    """Median calls on 1 to all threads, in turns; and, where a dim can grow, on inputs that grow with them, or why not
+    ("" where nothing is to be said)."""
     models = {n: Model(model.artifact, threads=n) for n in range(1, model.threads)} | {model.threads: model}
     feeds = dict.fromkeys(models, inputs)
     times = _medians(models, feeds, runs)
     points = tuple(ScalingPoint(n, times[n]) for n in sorted(models))
     share = serial_share(points)
     name = batch_dim(model.inputs, batch)
+    same = Scaling(points, round(share, 4), most_speedup(share))
     if not name:
-        return Scaling(points, round(share, 4), most_speedup(share))
+        return same, ""
     size = sizes_of(model.inputs, inputs)[name]
     grown = {n: grown_inputs(model.inputs, inputs, name, n) for n in models}
-    times = _medians(models, grown, runs)
+    try:
+        times = _medians(models, grown, runs)
+    except CancelledError:
+        raise
+    except (InputError, ExecutionError) as error:  # a table may have too few rows
+        return same, f"no calls with a growing '{short_name(name)}', which the model refuses: {error.what}"
     growing = tuple(ScalingPoint(n, times[n], n * size) for n in sorted(models))
-    return Scaling(points, round(share, 4), most_speedup(share), name, growing, scaled_speedups(growing))
+    return replace(same, batch=name, growing=growing, scaled=scaled_speedups(growing)), ""
 
 
 def _medians(models: Mapping[int, Model], feeds: Mapping[int, Feed], runs: int) -> dict[int, float]:

@@ -49,6 +49,11 @@ def object_of(text: str, generator: Generator) -> bytes:
     return bytes(_asked(generator, "object_of", text, {}))
 
 
+def refusal_of(text: str, generator: Generator) -> str:
+    """As `generator.refusal_of`; InternalError where LLVM ends the process."""
+    return str(_asked(generator, "refusal_of", text, {}))
+
+
 def assembly_of(text: str, generator: Generator, *, comments: bool) -> str:
     """As `generator.assembly_of`; InternalError as `object_of`."""
     return str(_asked(generator, "assembly_of", text, {"comments": comments}))

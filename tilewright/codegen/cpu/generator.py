@@ -36,6 +36,16 @@ def object_of(text: str, generator: Generator) -> bytes:
     return compiled(tools.adapted(text), tools.machine, tools.builder, tools.level)
 
 
+def refusal_of(text: str, generator: Generator) -> str:
+    """Why LLVM, or its verifier, refuses a module; "" for a legal one."""
+    try:
+        with binding.parse_assembly(text, context=binding.create_context()) as module:
+            module.verify()
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def assembly_of(text: str, generator: Generator, *, comments: bool) -> str:
     """The assembler text of a module; InternalError as `object_of`."""
     tools = _tools(generator)

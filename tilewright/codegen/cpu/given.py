@@ -3,23 +3,49 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from llvmlite import binding
 
-from tilewright.ir.diag import TextError
+from tilewright.codegen.cpu import apart
+from tilewright.codegen.cpu.assemble import Effort
+from tilewright.codegen.cpu.generator import Generator
+from tilewright.codegen.program import KernelText
+from tilewright.ir.diag import InternalError, TextError
+from tilewright.target.target import Target
+
+_CONVENTION = re.compile(r"^define [^@]*?\b(\w*cc\d*) [^@]*@", re.MULTILINE)
+"""How a function is called, where that is not as in C."""
 
 _PLACE = re.compile(r"<string>:(\d+):(\d+): error: (.*)")
 
 
-def check_given(text: str, ours: str, file: str) -> None:
-    """TextError, with line and column, for a text that is no LLVM IR, that LLVM's verifier refuses, or that lacks a
-    function which our text defines, or has it with other parameters."""
-    found, wanted = _functions(text, file), _functions(ours, "the compiler's own text")
+def check_given(text: str, ours: KernelText, file: str, target: Target) -> None:
+    """TextError, with line and column, for a text that is no LLVM IR, that LLVM's verifier refuses, that lacks a
+    function which our text defines, or has it with other parameters, and for one of which LLVM makes no code for the
+    target. Another process tries first, as LLVM ends the one that gives it what it does not expect."""
+    efforts = (Effort.KERNEL, Effort.LITTLE) if ours.little else (Effort.KERNEL,)
+    with _told_of(file):
+        apart.refusal_of(text, Generator.of(target, efforts[0].value))  # what it gives is told below, with the place
+    found, wanted = _functions(text, file), _functions(ours.text, "the compiler's own text")
     for name, type in wanted.items():
         if name not in found:
             raise TextError(f"the text defines no function @{name}", where=file, hint=f"define it as {type}")
         if found[name] != type:
             raise TextError(f"@{name} is {found[name]} in the text, and callers take {type}", where=file)
+    with _told_of(file):
+        for effort in efforts:
+            apart.object_of(text, Generator.of(target, effort.value))
+
+
+@contextmanager
+def _told_of(file: str) -> Iterator[None]:
+    """What LLVM says of a text is an error of its file."""
+    try:
+        yield
+    except InternalError as error:
+        raise TextError(error.what, where=file, hint="begin with the file that --dump writes") from error
 
 
 def _functions(text: str, file: str) -> dict[str, str]:
@@ -36,5 +62,9 @@ def _functions(text: str, file: str) -> dict[str, str]:
         raise TextError(
             f"{what}\n  {shown[0] if shown else ''}\n  {' ' * (int(column) - 1)}^", where=f"{file}:{line}:{column}"
         ) from error
+    try:
+        module.verify()
+    except RuntimeError as error:
+        raise TextError(f"LLVM's verifier refuses the text: {str(error).strip()}", where=file) from error
     defined = (f for f in module.functions if not f.is_declaration and f.linkage.name == "external")
-    return {f.name: str(f.global_value_type) for f in defined}
+    return {f.name: " ".join([*_CONVENTION.findall(str(f)), str(f.global_value_type)]) for f in defined}

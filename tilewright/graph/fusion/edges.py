@@ -30,6 +30,9 @@ _WAYS_OUT = (
 )
 """What would change a decision, by words of its reason; the first that fits."""
 
+MOST_OTHERS = 8
+"""Other readers that are told of a value: each of thousands would be told of all others."""
+
 _NOTHING = "nothing in the model: this form of kernel has no place for it"
 
 
@@ -52,7 +55,7 @@ def _note(
 ) -> EdgeNote:
     source, target = facts.region(value.op), facts.region(op)
     assert value.op is not None and source is not None and target is not None
-    others = [*dict.fromkeys(said(u) for u in value.users if u is not op and facts.region(u) is not source)]
+    others = _others(value, op, source, facts)
     about = (said(value.op), said(op), value.name or value.op.name, str(value.type))
     if source is target:
         how = target.strategy.name.replace("_", " ")
@@ -68,7 +71,18 @@ def _note(
     reason = refused.get((value, op), "the two are parts of kernels that were joined with others before")
     (size,) = facts.typical.medium([value.tensor.size * value.tensor.dtype.bits // 8])
     saved = None if facts.target is None else round_trip_cycles(size, facts.target)
-    return EdgeNote(*about, False, reason, _way_out(reason, others), tuple(others), saved, source, target, made)
+    return EdgeNote(*about, False, reason, _way_out(reason, others), others, saved, source, target, made)
+
+
+def _others(value: Value, op: Op, source: Region, facts: Facts) -> tuple[str, ...]:
+    """The first readers of a value in other regions than its own, without `op`."""
+    found: dict[str, None] = {}
+    for user in value.users:
+        if user is not op and facts.region(user) is not source:
+            found[said(user)] = None
+            if len(found) == MOST_OTHERS:
+                break
+    return tuple(found)
 
 
 def _computing(region: Region, facts: Facts) -> Region | None:

@@ -105,8 +105,8 @@ class TypesOfLayer:
 class EdgeRecord:
     """Whether the value that one operator gives to another stays within a kernel, and why.
 
-    Of values that go through memory, `suggestion` says what would change that, `others` are the other readers, `cycles`
-    what storing and reading the value takes one core, for usual sizes; `source` and `target` are the kernels.
+    Of values that go through memory, `suggestion` says what would change that, `others` are other readers (8 at most),
+    `cycles` what storing and reading the value takes one core, for usual sizes; `source` and `target` are the kernels.
     """
 
     producer: str
