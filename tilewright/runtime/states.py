@@ -29,8 +29,8 @@ from tilewright.runtime.storage.files import check_replaced, replacing
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import as_array
 
-MOVED_BY_A_CALL = 1 << 20
-"""Bytes of states that come to lie together in a call, about: some tenths of a millisecond."""
+LOOK_EVERY = 64
+"""Rows that states grow by until it is looked again whether they fill huge pages."""
 
 
 class States:
@@ -110,28 +110,28 @@ class States:
 
     def _advance(self) -> None:
         """After a call: of states of which a window is read, what lies before that is given back, and what others have
-        grown by comes to lie together, some of it in each call."""
+        grown by may come to lie in a huge page, one in each call."""
         for counter, grown in self._grown.items():
             rows = int(self.current[counter].reshape(-1)[0])
-            if rows > self._settled[counter]:
-                memory = [m for m in map(self._memory_of, grown) if m is not None]
-                if _settle(memory, rows):
-                    self._settled[counter] = min((m.settled for m in memory), default=1 << 62)
+            if rows // LOOK_EVERY != self._looked[counter]:
+                if any(settling.settle(rows) for settling in filter(None, map(self._memory_of, grown))):
+                    break
+                self._looked[counter] = rows // LOOK_EVERY
         for number, counter in self._windows:
             if (windowed := self._memory_of(number)) is not None:
                 windowed.advance(int(self.current[counter].reshape(-1)[0]))
 
     def expect(self, counter: int, rows: int) -> None:
-        """So many rows will be written behind the counter by the next calls: memory for them comes to lie together."""
+        """So many rows will be written behind the counter by the next calls: pages that they fill for the most part
+        are huge from the beginning."""
         with self._lock:
-            before = int(self.current[counter].reshape(-1)[0])
             for memory in map(self._memory_of, self._grown.get(counter, ())):
                 if memory is not None:
-                    memory.expect(before, rows)
+                    memory.expect(int(self.current[counter].reshape(-1)[0]), rows)
 
     def _look_again(self) -> None:
         """States may lie in other memory, or in none, however far their counters are."""
-        self._settled = dict.fromkeys(self._grown, 0)
+        self._looked = dict.fromkeys(self._grown, 0)
 
     def _go_back(self, counter: int, value: int) -> None:
         memory = (self._memory_of(number) for number, own in self._windows if own == counter)
@@ -340,17 +340,6 @@ class States:
                     found.leave()
 
 
-def _settle(memory: Sequence[MemoryOfState], rows: int) -> bool:
-    """Let some of what so many rows fill lie together; whether all does."""
-    left = MOVED_BY_A_CALL
-    for each in memory:
-        while moved := each.settle(rows):
-            left -= moved
-            if left <= 0:
-                return False
-    return True
-
-
 def _empty(info: TensorInfo) -> np.ndarray:
     dtype, shape = numpy_dtype(info.dtype), shape_of(info)
     return aligned_bytes(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
@@ -389,7 +378,8 @@ class KeepsStates:
 
     def expect_rows(self, counter: str, rows: int) -> None:
         """Let the memory of states that grow with a counter be ready for so many more rows, which the next calls write:
-        it lies together then, and is there at once. Nothing else changes. OptionError for an unknown name."""
+        pages that are huge in the end are so from the beginning. Nothing else changes. OptionError for an unknown
+        name."""
         self._states.expect(self._states.number(counter), rows)
 
     def reset(self) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import sys
 
 import numpy as np
 
 from tilewright.runtime.arena import address_of, aligned_bytes
 from tilewright.runtime.errors import NoMemoryError
-from tilewright.runtime.kept.contiguous import HUGE_PAGE, PIECES, UNIT, are_there
 from tilewright.runtime.kept.shared_pages import PageFile, SharedPages
 
 _FLAGS = sum(getattr(mmap, name, 0) for name in ("MAP_PRIVATE", "MAP_ANONYMOUS", "MAP_NORESERVE"))
 _DONT_NEED = getattr(mmap, "MADV_DONTNEED", None)
-LEAST = 8 * UNIT
-"""Bytes from which on memory is worth pieces that lie together."""
-
-_UNITS = HUGE_PAGE // UNIT
-_PIECE, _PAGE = 1, 2
-"""What a unit belongs to."""
+_COLLAPSE = 25 if sys.platform == "linux" else None
+"""`MADV_COLLAPSE`, which Linux has from 6.1 on."""
+HUGE_PAGE = 2 << 20
+"""Bytes; where the system's are larger, none is made."""
 
 
 class Reserved:
@@ -28,14 +27,12 @@ class Reserved:
     def __init__(self, nbytes: int, purpose: str) -> None:
         self._block: mmap.mmap | None = None
         self._shared: SharedPages | None = None
-        self._laid = bytearray()
-        self._pieces: set[int] = set()
+        self._huge: set[int] = set()
         try:
             if nbytes >= mmap.PAGESIZE and _FLAGS and _DONT_NEED is not None:
                 self._block = mmap.mmap(-1, nbytes, flags=_FLAGS)
                 self.array = np.frombuffer(self._block, np.uint8)
                 self._shared = SharedPages(self.array)
-                self._laid = bytearray(max((address_of(self.array) + nbytes) // UNIT - self._first, 0))
             else:
                 self.array = aligned_bytes(nbytes)
                 self.array[...] = 0
@@ -51,79 +48,31 @@ class Reserved:
         if self._block is None or self._shared is None or _DONT_NEED is None or begin >= end:
             return
         self._shared.written(begin, end)
-        first, last = self._units(begin, end)
-        self._laid[first:last] = bytes(len(self._laid[first:last]))
+        self._huge = {page for page in self._huge if page >= end or page + HUGE_PAGE <= begin}
         if not self._shared.mapped:
             self._block.madvise(_DONT_NEED, begin, end - begin)
         elif not self._shared.let_be_zeros(begin, end):
             self.array[begin:end] = 0
 
-    def lie_together(self, begin: int, end: int, whole: int, filled: int) -> int:
-        """Let the first bytes between two places that do not yet lie together do so: one piece, so many bytes, or none
-        where all do. `begin` is where one of the parts begins that take `whole` bytes each and are filled so far; what
-        lies behind that is lost. What these parts fill at least half of, if all end as far behind their begin, becomes
-        a huge page. Memory that is shared stays as it is, and all does where the system has no huge pages."""
-        if self._block is None or self._shared is None or self._shared.mapped or not are_there():
-            return 0
-        first, last = self._units(begin, end)
-        found = self._page_of(first, last, whole, end - begin) or self._piece_of(first, last)
-        if found is None or len(self._laid) * UNIT < LEAST:
-            return 0
-        unit, count = found
-        kind = _PAGE if count == _UNITS else _PIECE
-        self._laid[unit : unit + count] = bytes([kind]) * count  # also where it is refused: nobody asks again
-        place, size = self._place(unit), count * UNIT
-        if not PIECES.move(place + address_of(self.array), size, self._held(place, size, whole, filled)):
-            return 0
-        gone = {piece for piece in self._pieces if unit <= piece < unit + count}
-        self._pieces = self._pieces - gone | {unit}
-        PIECES.given_up(len(gone))
-        return size
-
-    def _page_of(self, first: int, last: int, whole: int, filled: int) -> tuple[int, int] | None:
-        """The next huge page, among some units and their neighbours, that is filled for the most part and is none."""
-        begin = first - (self._first + first) % _UNITS
-        for unit in range(begin if begin >= 0 else begin + _UNITS, min(last, len(self._laid) - _UNITS + 1), _UNITS):
-            held = self._held(self._place(unit), HUGE_PAGE, whole, filled)
-            if self._laid[unit] != _PAGE and 2 * sum(end - start for start, end in held) >= HUGE_PAGE:
-                return unit, _UNITS
-        return None
-
-    def _piece_of(self, first: int, last: int) -> tuple[int, int] | None:
-        """The next units, of some, that are in no piece and may become one, which begins at a multiple of its size."""
-        unit = self._laid.find(0, first, last)
-        if unit < 0:
-            return None
-        count = 1
-        while (
-            2 * count <= min(last - unit, _UNITS)
-            and not (self._first + unit) % (2 * count) and not any(self._laid[unit : unit + 2 * count])
-        ):  # fmt: skip
-            count *= 2
-        return unit, count
-
-    def _place(self, unit: int) -> int:
-        return (self._first + unit) * UNIT - address_of(self.array)
-
-    @property
-    def _first(self) -> int:
-        """The first unit that lies within."""
-        return -(-address_of(self.array) // UNIT)
-
-    def _units(self, begin: int, end: int) -> tuple[int, int]:
-        """Those that bytes between two places lie in, of all that lie within."""
-        base = address_of(self.array) - self._first * UNIT
-        return max((base + begin) // UNIT, 0), min(-(-(base + end) // UNIT), len(self._laid))
-
-    def _held(self, place: int, size: int, whole: int, filled: int) -> list[tuple[int, int]]:
-        """The addresses between which some bytes are filled."""
-        base = address_of(self.array)
-        parts = range(place // whole * whole, place + size, whole)
-        found = ((max(place, part), min(place + size, part + filled)) for part in parts)
-        return [(base + begin, base + end) for begin, end in found if begin < end]
-
-    def __del__(self) -> None:
-        PIECES.given_up(len(self._pieces))
+    def lie_in_huge_page(self, whole: int, filled: int) -> bool:
+        """Of parts that begin every `whole` bytes and are filled so far, or will be, let the next of what fills at
+        least half of a huge page lie in one, so that it takes at most twice the memory; whether there was such a page.
+        Each takes up to some milliseconds, so callers do not wait for all at once, and a third of that where little was
+        written. Processors look addresses up once for each page, which takes nearly as long as to read a small one
+        where the machine is a virtual one. Memory that is shared stays as it is, and all does where the system has no
+        huge pages."""
+        if self._block is None or self._shared is None or self._shared.mapped or _COLLAPSE is None:
+            return False
+        first = -address_of(self.array) % HUGE_PAGE
+        for page in range(first, self.array.nbytes - HUGE_PAGE + 1, HUGE_PAGE):
+            if page in self._huge or 2 * _filled_between(page, page + HUGE_PAGE, whole, filled) < HUGE_PAGE:
+                continue
+            self._huge.add(page)
+            self.array[page] = self.array[page]  # nothing becomes huge of which nothing is there
+            with contextlib.suppress(OSError):  # a kernel that has them not, or no free memory in one piece
+                self._block.madvise(_COLLAPSE, page, HUGE_PAGE)
+            return True
+        return False
 
     def copy_from(self, other: Reserved, begin: int, end: int, file: PageFile) -> None:
         """Hold what another one of the same size has between two bytes. What both share from then on is in the file."""
@@ -136,3 +85,12 @@ class Reserved:
         """Somebody may write to these bytes, which are as they were for who has copied them."""
         if self._shared is not None:
             self._shared.written(begin, end)
+
+
+def _filled_between(begin: int, end: int, whole: int, filled: int) -> int:
+    """Bytes between two places that are filled, of parts that begin every `whole` bytes and are filled so far."""
+    return _filled_before(end, whole, filled) - _filled_before(begin, whole, filled)
+
+
+def _filled_before(place: int, whole: int, filled: int) -> int:
+    return place // whole * filled + min(place % whole, filled)

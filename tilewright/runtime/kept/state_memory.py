@@ -11,8 +11,7 @@ import numpy as np
 
 from tilewright.runtime.artifact import StateInfo, TensorInfo
 from tilewright.runtime.errors import ArtifactError, InputError, OptionError
-from tilewright.runtime.kept.contiguous import UNIT
-from tilewright.runtime.kept.reserved import Reserved
+from tilewright.runtime.kept.reserved import HUGE_PAGE, Reserved
 from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.values.dtypes import numpy_dtype
 
@@ -21,9 +20,6 @@ SLACK = 256
 
 PIECE = 256
 """Rows that are given back to the operating system together."""
-
-AHEAD = UNIT // 4
-"""Bytes of a part behind what is filled that lie together with it, so that they do when they are written."""
 
 
 class MemoryOfState:
@@ -36,20 +32,19 @@ class MemoryOfState:
         self._whole = math.prod(shape[max(state.grows, 0) :]) * dtype.itemsize
         self._reserved = Reserved(math.prod(shape) * dtype.itemsize, f"state '{state.info.name}'")
         self._window = state.window
-        self._settled, self._part = 0, 0
+        self._settled = 0
         self.first = 0
         self.array: np.ndarray = self._reserved.array.view(dtype).reshape(shape)
 
     def forget_behind(self, filled: int) -> None:
         """Give back what lies behind so many rows of the axis along which it grows."""
-        self._settled, self._part = 0, 0
+        self._settled = 0
         for begin in self._begins:
             self._reserved.forget(begin + filled * self._row, begin + self._whole)
 
     def copy_from(self, other: MemoryOfState, filled: int, file: PageFile) -> None:
         """Hold what another one for the same state does, which is filled up to a row."""
         self.first = other.first
-        self._settled, self._part = 0, 0
         self.written_from(0)
         for begin in self._begins:
             rows = begin + self.first * self._row, begin + filled * self._row
@@ -61,7 +56,7 @@ class MemoryOfState:
             self._reserved.written(begin + row * self._row, begin + self._whole)
 
     @property
-    def _begins(self) -> Sequence[int]:
+    def _begins(self) -> Iterable[int]:
         """The bytes at which its parts begin that grow apart from each other."""
         return range(0, self.array.nbytes, self._whole) if self._whole else ()
 
@@ -75,43 +70,26 @@ class MemoryOfState:
             self._reserved.forget(begin + before, begin + first * self._row)
         self.first = first
 
-    def settle(self, counter: int) -> int:
-        """Let the next piece of memory that so many rows fill, or will soon, lie together, and of windows, whose rows
-        come and go, none; its bytes, 0 where all do."""
+    def settle(self, counter: int) -> bool:
+        """Let the next page that so many rows fill for the most part be a huge one, and of windows, whose rows come and
+        go, none; whether there was one."""
         if self._window >= 0 or not self._row or not self._whole:
-            return 0
-        filled = min(counter * self._row, self._whole)
-        if self._part >= len(self._begins):
-            if not self._wants(filled):
-                return 0
-            self._part = 0
-        if not self._part:
-            self._settled = min(max(self._settled, filled + max(filled // 4, UNIT)), self._whole)
-        for part in range(self._part, len(self._begins)):
-            begin = self._begins[part]
-            self._part = part
-            if moved := self._reserved.lie_together(begin, begin + self._settled, self._whole, filled):
-                return moved
-        self._part = len(self._begins)
-        return 0
+            return False
+        step = max(min(HUGE_PAGE, self._whole) // (2 * self._row), 1)
+        if counter // step <= self._settled:
+            return False
+        found = self._reserved.lie_in_huge_page(self._whole, min(counter * self._row, self._whole))
+        if not found:
+            self._settled = counter // step
+        return found
 
     def expect(self, counter: int, rows: int) -> None:
-        """Let the memory of so many rows behind a counter lie together before they are written, if they are many."""
+        """Let pages that so many rows behind a counter fill for the most part be huge before they are written, if these
+        rows are more than there are: other pages would be copied, and calls do that one by one."""
         last = (counter + rows) * self._row
-        if self._window < 0 and self._whole >= last > self._settled and 2 * rows * self._row >= UNIT:
-            self._settled, self._part = last, 0
-            for begin in self._begins:
-                while self._reserved.lie_together(begin, begin + last, self._whole, counter * self._row):
-                    pass
-
-    def _wants(self, filled: int) -> bool:
-        return filled + AHEAD > self._settled and self._settled < self._whole
-
-    @property
-    def settled(self) -> int:
-        """Rows that nothing has to be moved for."""
-        far = self._window >= 0 or not self._row or self._settled >= self._whole
-        return 1 << 62 if far else max((self._settled - AHEAD) // self._row, 0)
+        if self._window < 0 and rows > counter and 0 < last <= self._whole:
+            while self._reserved.lie_in_huge_page(self._whole, last):
+                pass
 
     def may_go_back(self, counter: int) -> bool:
         """Whether calls find all that they read behind a counter."""
