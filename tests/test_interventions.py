@@ -92,7 +92,7 @@ def test_files_that_do_not_fit_are_told_with_the_place(dumped: Path, tmp_path: P
         "syntax.ll": (code.replace("define ", "defin ", 1), "syntax.ll:"),
         "none.ll": ("", "defines no function"),
         "cycle.ll": (at_start(code, "%a = add i64 %b, 1", "%b = add i64 %a, 1"), "LLVM's verifier refuses the text"),
-        "convention.ll": (code.replace("define ", "define cc 9999 ", 1), "convention.ll"),
+        "convention.ll": (code.replace("define void @k1", "define cc 9999 void @k1"), "LLVM makes no code"),
         "fast.ll": (code.replace("define void @k1", "define fastcc void @k1"), "is fastcc void ("),
         "asm.ll": (at_start(code, 'call void asm sideeffect "no instruction", ""()'), "LLVM makes no code"),
         "other.ll": (code.replace("ptr %state", "i64 %state", 1), "other.ll"),
