@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.viewer.hierarchy import MOST_CHILDREN, Placed, group_of_kernel, hierarchy, path_of, repeats
+from tilewright.viewer.hierarchy import (
+    DEEPEST,
+    MOST_CHILDREN,
+    Placed,
+    group_of_kernel,
+    hierarchy,
+    path_of,
+    repeats,
+)
 from tilewright.viewer.records import GroupView
 
 
@@ -49,6 +57,24 @@ def test_repetitions_are_found_by_structure() -> None:
     labels = ["begin", *(["a", "b", "c", "d"] * 5), "x", *(["e", "f", "g"] * 4), "end"]
     nodes = chain([()] * len(labels), labels)
     assert repeats(range(len(nodes)), nodes) == [(1, 4, 5), (22, 3, 4)]
+
+
+def test_many_short_repetitions_are_not_all_looked_for() -> None:
+    labels = [f"{k}{at}" for k in range(500) for at in "abcabcabcabc"]
+    assert repeats(range(len(labels)), chain([()] * len(labels), labels)) == []
+
+
+def test_groups_in_one_have_names_of_their_own() -> None:
+    """A page opens groups by their paths."""
+    labels = ["begin", *["a", "b", "c", "d"] * 30, "x", *["e", "f", "g", "h"] * 30, "end"]
+    groups, _ = hierarchy(chain([()] * len(labels), labels))
+    assert [g.count for g in groups if g.kind == "repeat"] == [30, 30]
+    assert len({named(groups, number) for number in range(len(groups))}) == len(groups)
+
+
+def test_names_of_thousands_of_modules() -> None:
+    groups, placed = hierarchy([Placed(path_of("a/" * 5000 + name), name, ()) for name in "xy"])
+    assert len(groups) == 1 and placed == [0, 0] and groups[0].name == "/".join("a" * DEEPEST)
 
 
 def test_many_nodes_without_names_are_cut_into_blocks_and_pieces() -> None:

@@ -81,6 +81,9 @@ def test_search_clicks_and_hostile_names(browser: Any, tmp_path: Path) -> None:
     page.keyboard.press("Enter")
     assert page.locator("#inspector h2").inner_text() == HOSTILE[1]
     assert "add(" in page.locator("#source").inner_text()
+    page.keyboard.press("ArrowDown")  # to what reads it
+    shown = page.locator("#inspector h2").inner_text()
+    assert "\\u202e" in shown and "\u202e" not in page.locator("body").inner_text()
     page.keyboard.press("k")
     opened.click("i0")
     page.locator("#source", has_text="kernel @").wait_for()
@@ -89,6 +92,8 @@ def test_search_clicks_and_hostile_names(browser: Any, tmp_path: Path) -> None:
         page.locator("#source", has_text=wanted).wait_for()
     page.keyboard.press("s")
     assert page.locator("#code .column").count() == 4
+    page.keyboard.press("2")  # keys are those of the texts now
+    assert page.evaluate("app.view") == "graph" and page.evaluate("document.activeElement.tagName") == "PRE"
     page.keyboard.press("Escape")
     assert not page.locator("#code").is_visible()
     page.keyboard.press("Escape")
@@ -106,11 +111,12 @@ def test_search_clicks_and_hostile_names(browser: Any, tmp_path: Path) -> None:
     assert opened.asked == [file.as_uri()]
 
 
-def test_thousands_of_nodes_open_and_are_found(browser: Any, tmp_path: Path) -> None:
+@pytest.mark.sweep(0)
+def test_five_thousand_nodes_open_and_are_found(browser: Any, tmp_path: Path) -> None:
     """A chain of different nodes without names of modules, with connections to far ones."""
-    placed = [Placed((), k, (k - 1, k // 2) if k else ()) for k in range(2000)]
+    placed = [Placed((), k, (k - 1, k // 2) if k else ()) for k in range(5000)]
     groups, of = hierarchy(placed)
-    nodes = tuple(NodeView(f"n{k}", "Add", of[k], placed[k].reads, (), ("f32[4]",)) for k in range(2000))
+    nodes = tuple(NodeView(f"n{k}", "Add", of[k], placed[k].reads, (), ("f32[4]",)) for k in range(5000))
     write_page(tmp_path / "many.html", [ModelView("many", "model", groups=groups, nodes=nodes)])
     opened = Opened(browser.new_page(), tmp_path / "many.html")
     opened.page.keyboard.press("/")

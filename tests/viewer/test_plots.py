@@ -47,6 +47,12 @@ def test_files_of_both_kinds(tmp_path: Path) -> None:
     profile, kinds = ((tmp_path / name).read_text() for name in ("profile.svg", "kinds.svg"))
     assert "Amdahl's law, serial share 10 %" in profile and "net $1$: 1.2 ms on 2 threads" in profile
     assert "int8, not chosen" in kinds
+    for name in ("calls.png", "kinds.svg"):
+        check_plot(tmp_path / name)  # may be replaced by another
+    (tmp_path / "logo.png").write_bytes((tmp_path / "calls.png").read_bytes().replace(b"tilewright", b"GIMP 3.0.2"))
+    with pytest.raises(ArtifactError, match="is not a plot"):
+        check_plot(tmp_path / "logo.png")
+    check_plot(tmp_path / "logo.png", force=True)
 
 
 @needs_matplotlib

@@ -63,6 +63,7 @@ def test_what_a_page_says_of_a_model(tmp_path: Path) -> None:
     assert softmax["reads"] == [0] and [view["nodes"][k]["name"] for k in softmax["ends"]] == ["y"]
     assert dense["flops"] == 3 * 32 * (2 * 64 + 2)  # multiply-adds, the sum, and the maximum
     assert dense["seconds"] > 0 and dense["cycles"] > 0 and dense["percent"] > 0
+    assert "Copyright (c) 2022 Leon Sorokin" in page.read_text()  # of the library that stands in it
     texts = {level: unpacked(text) for level, text in view["codes"][dense["code"]]["texts"].items()}
     begins = {"loops": "kernel @", "schedule": "kernel @", "llvm": "define ", "asm": "fm"}
     assert all(begin in texts[level] for level, begin in begins.items() if level != "asm" or host_target().has_fma)
@@ -104,6 +105,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"cut\.tw"):
         tilewright.write_report(page, tmp_path / "cut.tw")
     assert report(model, "-o", model, "--estimate").exit_code == 1  # it would be lost
+    site = tmp_path / "index.html"
+    site.write_text("<!doctype html>\n<title>mine</title>")
+    kept = report(model, "-o", site, "--estimate")
+    assert kept.exit_code == 1 and "is not a page" in kept.output and "mine" in site.read_text()
+    assert report(model, "-o", site, "--estimate", "--force").exit_code == 0
+    assert report(model, "-o", site, "--estimate").exit_code == 0  # a page of ours
     assert report(written(unsupported(), tmp_path, "un"), "--estimate", "-o", page).exit_code == 1
     assert report(model, "--error", "-o", page).exit_code == 2
     assert report(model, "--data", "x.npz", "-o", page).exit_code == 2
@@ -121,5 +128,6 @@ def test_times_of_inputs_that_are_given(tmp_path: Path) -> None:
 
 
 def test_data_never_end_their_element() -> None:
-    text = escaped_json({"a": "</script><!--<b>&", "n": float("nan")})
-    assert not set("<>&") & set(text) and json.loads(text) == {"a": "</script><!--<b>&", "n": None}
+    text = escaped_json({"a": "</script><!--<b>&", "n": float("nan"), "error": float("inf")})
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"a": "</script><!--<b>&", "n": None, "error": "Infinity"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import count, groupby
 
 import numpy as np
 
@@ -20,8 +20,18 @@ NEAR = 48
 """Nodes back up to which the distance to what a node reads is part of its structure: masks and tables that all blocks
 read are further away from some than from others."""
 
-LEAST_BLOCK = 3
+LEAST_BLOCK, MOST_BLOCK = 3, 1000
 """Nodes of a block that is looked for by its structure."""
+
+LEAST_COVERED = 12
+"""Nodes that repeated blocks have together, or a part of all nodes where these are many."""
+
+MOST_REPEATS = 40
+"""Repetitions that are looked for: each of them takes time by the square of the nodes, which many short ones are not
+worth."""
+
+DEEPEST = 24
+"""Modules in each other that names are taken to tell of; what is further in stands in the last of them."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ def path_of(name: str) -> tuple[str, ...]:
     *modules, _ = first.split("/")
     if len(modules) == 1 and not name.startswith("/"):
         modules = _dotted(modules[0])
-    return tuple(modules)
+    return tuple(modules[:DEEPEST])
 
 
 def _dotted(path: str) -> list[str]:
@@ -160,24 +170,24 @@ def repeats(own: Sequence[int], nodes: Sequence[Placed]) -> list[tuple[int, int,
     near = [(nodes[n].label, tuple(n - r if n - r <= NEAR else 0 for r in nodes[n].reads)) for n in own]
     labels = np.array([numbers.setdefault(label, len(numbers)) for label in near])
     found: list[tuple[int, int, int]] = []
-    _find_repeats(labels, 0, found)
+    _find_repeats(labels, 0, found, max(LEAST_COVERED, len(labels) // MOST_REPEATS))
     return sorted(found)
 
 
-def _find_repeats(labels: np.ndarray, offset: int, found: list[tuple[int, int, int]]) -> None:
-    """The repetition that covers most, and those beside it."""
-    best = (0, 0, 0)  # nodes covered, start, period
-    for period in range(LEAST_BLOCK, len(labels) // 2 + 1):
+def _find_repeats(labels: np.ndarray, offset: int, found: list[tuple[int, int, int]], least: int) -> None:
+    """The repetition that covers most, of at least so many nodes, and those beside it."""
+    best = (least - 1, 0, 0)  # nodes covered, start, period
+    for period in range(LEAST_BLOCK, min(MOST_BLOCK, len(labels) // 2) + 1):
         start, run = _longest_run(labels[period:] == labels[:-period])
         covered = (run // period + 1) * period
         if run >= period and covered > best[0]:
             best = covered, start, period
     covered, start, period = best
-    if not covered:
+    if not period:
         return
     found.append((offset + start, period, covered // period))
-    _find_repeats(labels[:start], offset, found)
-    _find_repeats(labels[start + covered :], offset + start + covered, found)
+    _find_repeats(labels[:start], offset, found, least)
+    _find_repeats(labels[start + covered :], offset + start + covered, found, least)
 
 
 def _longest_run(equal: np.ndarray) -> tuple[int, int]:
@@ -216,13 +226,22 @@ def _structure(group: _Group, nodes: Sequence[Placed]) -> Hashable:
 
 
 def _number(group: _Group, number: int, groups: list[GroupView], placed: list[int]) -> None:
+    """Number all groups. Those in one have names of their own: a page finds them by these."""
+    names: set[str] = set()
     for child in group.children:
         if isinstance(child, int):
             placed[child] = number
         else:
-            count = len(child.children) if child.kind == "repeat" else 0
-            groups.append(GroupView(child.name, number, child.kind, count))
+            times = len(child.children) if child.kind == "repeat" else 0
+            groups.append(GroupView(_free(child.name, names), number, child.kind, times))
             _number(child, len(groups) - 1, groups, placed)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, with a number where it is taken; it is taken then."""
+    found = next(each for k in count(1) if (each := name if k == 1 else f"{name} ({k})") not in taken)
+    taken.add(found)
+    return found
 
 
 def group_of_kernel(nodes: Sequence[int], placed: Sequence[int], groups: Sequence[GroupView]) -> int:

@@ -9,11 +9,12 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from tilewright.runtime.errors import printable
 from tilewright.runtime.storage.records import plain
 from tilewright.viewer.records import Page
 
-LIBRARIES = ("uPlot.iife.min.js",)
-"""What others wrote, in `assets/vendor` (its README.md says from where)."""
+LIBRARY, LICENCE = "uPlot.iife.min.js", "LICENSE.uPlot"
+"""What others wrote, in `assets/vendor` (its README.md says from where), and what must come with each copy of it."""
 
 SCRIPTS = (
     "dom.js", "data.js", "colours.js", "layered.js", "layout.js", "graph.js", "inspector.js", "search.js", "table.js",
@@ -27,10 +28,10 @@ def page_html(page: Page) -> str:
     assets = files("tilewright.viewer") / "assets"
     vendor = assets / "vendor"
     parts = {
-        "TITLE": html.escape(page.title),
+        "TITLE": html.escape(printable(page.title)),
         "STYLE": "\n".join((_read(vendor, "uPlot.min.css"), _read(assets, "style.css"))),
         "DATA": escaped_json(plain(page)),
-        "LIBRARIES": _scripts(vendor, LIBRARIES),
+        "LIBRARIES": f"<script>/*!\n{_read(vendor, LICENCE)}\n*/</script>\n{_scripts(vendor, (LIBRARY,))}",
         "SCRIPTS": _scripts(assets, SCRIPTS),
     }
     begin, *rest = _read(assets, "page.html").split("{{")
@@ -48,9 +49,10 @@ def escaped_json(data: Any) -> str:
 
 
 def _finite(data: Any) -> Any:
-    """Numbers that JSON does not have are null."""
+    """What JSON does not have: no number is null, and an infinite one, as the error of a tensor that should be 0, its
+    name in scripts."""
     if isinstance(data, float):
-        return data if math.isfinite(data) else None
+        return data if math.isfinite(data) else None if math.isnan(data) else "Infinity" if data > 0 else "-Infinity"
     if isinstance(data, dict):
         return {name: _finite(item) for name, item in data.items()}
     return [_finite(item) for item in data] if isinstance(data, list) else data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,14 @@ from tilewright.runtime.storage.files import check_file, check_replaced, replaci
 
 _BEGINS = {".png": (b"\x89PNG",), ".svg": (b"<?xml", b"<svg")}
 """Kinds of files by suffix, and what they begin with."""
+
+_MADE_BY = {".png": "Software", ".svg": "Creator"}
+"""Where a file says what made it, by suffix."""
+
+_MAKER = "tilewright"
+
+_SAID_WITHIN = 4096
+"""Bytes from the beginning of a file in which it says so."""
 
 _LONGEST_NAME = 40
 
@@ -34,14 +43,29 @@ class PlottedType:
 
 def check_plot(path: Path, *, sources: Sequence[Path] = (), force: bool = False) -> None:
     """What can go wrong is said before anything is measured: OptionError where there is no matplotlib, or for another
-    suffix; ArtifactError where a file cannot be written, or is none of this kind."""
+    suffix; ArtifactError where a file cannot be written, or is no plot of ours."""
     begins = _BEGINS.get(path.suffix.lower())
     if begins is None:
         raise OptionError(f"a plot cannot be written as '{path.name}'", hint="name a file .png or .svg")
     if importlib.util.find_spec("matplotlib") is None:
         raise OptionError("plots need matplotlib, which is not installed", hint="pip install 'tilewright[plot]'")
-    check_replaced(path, "a plot", lambda head: head.startswith(begins), sources=sources, force=force)
+    try:
+        importlib.import_module("matplotlib.figure")
+    except Exception as error:  # whatever a broken installation raises
+        raise OptionError(f"plots need matplotlib, which cannot be imported: {error}",
+                          hint="pip install --force-reinstall matplotlib") from error  # fmt: skip
+
+    def is_plot(head: bytes) -> bool:
+        return head.startswith(begins) and _is_ours(path)
+
+    check_replaced(path, "a plot", is_plot, sources=sources, force=force)
     check_file(path)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a picture says that it was made here: others are not replaced by a plot."""
+    with open(path, "rb") as file:
+        return _MAKER.encode() in file.read(_SAID_WITHIN)
 
 
 def plot_latencies(path: Path, title: str, seconds: Mapping[str, Sequence[float]]) -> None:
@@ -152,7 +176,8 @@ def _write(path: Path, draw: Callable[[Any], None], inches: tuple[float, float])
     figure = Figure(figsize=inches, layout="constrained")
     draw(figure)
     with replacing(path) as file:
-        figure.savefig(file, format=path.suffix[1:].lower(), dpi=150)
+        suffix = path.suffix.lower()
+        figure.savefig(file, format=suffix[1:], dpi=150, metadata={_MADE_BY[suffix]: _MAKER})
 
 
 def _text(text: str) -> str:

@@ -27,7 +27,8 @@ ARTEFACT_SUFFIX = ".tw"
 RUNS = 20
 """Calls in which kernels are timed."""
 
-_BEGIN = b"<!doctype html>"
+_BEGIN = b"<!--tilewright"
+"""What pages begin with, and other HTML files do not."""
 
 
 @dataclass(frozen=True)

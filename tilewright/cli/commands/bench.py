@@ -19,6 +19,7 @@ from tilewright.cli.inputs.specs import dim_option, input_option, read_dims, rea
 from tilewright.cli.models import (
     compile_fields,
     compile_options,
+    force_option,
     model_argument,
     need_source,
     open_model,
@@ -95,12 +96,13 @@ class Contender:
     help="Recorded inputs, one call after the other: samples as for `tilewright quantize`.",
 )
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Also plot all calls, as .png or .svg.")
+@force_option
 @json_option
 @threads_option
 @compile_options
 def command(
     model: Path, vs: str, rounds: int, turn: float, kernels: bool, specs: Sequence[str], dims: Sequence[str],
-    data: Path | None, plot: Path | None, as_json: bool, threads: int | None, **options: Any,
+    data: Path | None, plot: Path | None, force: bool, as_json: bool, threads: int | None, **options: Any,
 ) -> None:  # fmt: skip
     names = _engines(vs)
     if names:
@@ -114,7 +116,7 @@ def command(
     if plot is not None:
         if kernels:
             raise click.UsageError("--plot shows calls: `tilewright profile --plot` has kernels")
-        check_plot(plot, sources=[model])
+        check_plot(plot, sources=[model], force=force)
     sizes = read_dims(dims)
     fields = compile_fields(**options)
     start = time.perf_counter()

@@ -43,7 +43,9 @@ function inkOn(share) { return !theme.dark ? (share > 0.8 ? "#ffffff" : theme.te
 function warmth(graph, mode, value) {
   if (mode === "time") return graph.mostTime > 0 && value.time ? Math.sqrt(Math.min(1, value.time / graph.mostTime)) : 0;
   if (mode === "error") {
-    if (value.error === null || graph.mostError <= 0) return null;
+    if (value.error === null) return null;
+    if (value.error === Infinity) return 1;
+    if (graph.mostError <= 0) return 0;
     const low = Math.log10(Math.max(graph.mostError * 1e-6, 1e-12));
     return value.error <= 0 ? 0 : Math.max(0, (Math.log10(value.error) - low) / (Math.log10(graph.mostError) - low));
   }

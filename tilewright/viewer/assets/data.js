@@ -5,6 +5,7 @@ class Model {
   constructor(view, index) {
     Object.assign(this, view);
     this.index = index;
+    for (const node of this.nodes) if (node.error !== null) node.error = Number(node.error);
     this.measured = this.calls.some((call) => call.seconds !== null);
     this.calls.forEach((call, number) => {
       call.number = number;
@@ -147,8 +148,8 @@ class Graph {
         error: errors.length ? Math.max(...errors) : null,
       });
     }
-    this.mostTime = Math.max(0, ...items.map((item) => item.time ?? 0));
-    this.mostError = Math.max(0, ...items.map((item) => item.error ?? 0));
+    this.mostTime = items.reduce((most, { time }) => Math.max(most, time ?? 0), 0);
+    this.mostError = items.reduce((most, { error }) => (Number.isFinite(error) ? Math.max(most, error) : most), 0);
   }
 
   lineage(id) {

@@ -1,6 +1,10 @@
 // Elements, and how numbers are written. What the data say becomes text nodes only, never markup.
 "use strict";
 
+// Names may hold characters that show nothing, or turn the direction of the text beside them: these are written out.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const visible = (text) => text.replace(UNSEEN, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
 function el(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -8,9 +12,10 @@ function el(tag, properties = {}, ...children) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else if (name === "class") made.className = value;
     else if (name === "style") made.style.cssText = value;
-    else made.setAttribute(name, value === true ? "" : value);
+    else made.setAttribute(name, value === true ? "" : visible(String(value)));
   }
-  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== ""));
+  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== "")
+    .map((child) => (child instanceof Node ? child : visible(String(child)))));
   return made;
 }
 
@@ -31,6 +36,8 @@ const write = {
   rate: (flops) => (flops === null ? "" : scaled(flops, ["flop/s", "kflop/s", "Mflop/s", "Gflop/s", "Tflop/s"])),
   stream: (bytes) => (bytes === null ? "" : scaled(bytes, ["B/s", "kB/s", "MB/s", "GB/s"])),
   share: (share) => (share === null ? "" : `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`),
+  error: (error, digits = 2) => (error === null || error === undefined ? "" : Number.isFinite(error) ? error.toExponential(digits) : "∞ (it should be 0)"),
+  counted: (count, what) => `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`,
   number: (number) => (number === null ? "" : number.toLocaleString("en")),
 };
 

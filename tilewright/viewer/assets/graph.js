@@ -151,7 +151,7 @@ class Pane {
     const item = this.graph.items[found.box.item];
     const types = item.kind === "kernel" ? item.call.types : item.node.types;
     tip.show(event, item.name, item.label, types.join(", "), item.time ? model.timeText(item.time) : "",
-      item.error === null || item.error === undefined ? "" : `error ${item.error.toExponential(2)}`);
+      item.error === null || item.error === undefined ? "" : `error ${write.error(item.error)}`);
   }
 
   // Drawing
@@ -301,7 +301,7 @@ class Pane {
     this.text(label, x + 8, y + 11.5, box.width - (isGroup ? 32 : 16));
     context.font = `10px ${theme.sans}`;
     if (warm === null || warm < 0.45) context.fillStyle = theme.quiet;
-    const shown = mode === "error" ? (what.error === null ? "" : what.error.toExponential(1)) : this.graph.level === "kernels" || isGroup || mode === "time" ? time : "";
+    const shown = mode === "error" ? (what.error === Infinity ? "∞" : write.error(what.error, 1)) : this.graph.level === "kernels" || isGroup || mode === "time" ? time : "";
     const room = shown ? context.measureText(shown).width + 8 : 0;
     this.text(sub, x + 8, y + box.height - 10, box.width - 16 - room);
     if (shown) context.fillText(shown, x + box.width - 8 - context.measureText(shown).width, y + box.height - 10);
@@ -310,7 +310,7 @@ class Pane {
 
   text(text, x, y, room) {
     const { context } = this;
-    let shown = shortened(text.replace(/[\u0000-\u001f\u007f-\u009f]/g, "␣"), 120);
+    let shown = shortened(visible(text.replace(/[\n\t]/g, "␣")), 120);
     if (context.measureText(shown).width > room) {
       let most = Math.max(1, Math.floor(shown.length * room / context.measureText(shown).width));
       while (most > 1 && context.measureText(shortened(shown, most)).width > room) most -= 1;

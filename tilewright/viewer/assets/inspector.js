@@ -7,7 +7,8 @@ const LEVELS = [["loops", "Loops", "The loop program, and the steps that made it
 const KEYWORDS = /^(for|if|else|parallel|vector|unroll|kernel|func|define|declare|call|load|store|ret|br|phi|alloc|return|yield|bind|run|and|or|min|max|select|fma|getelementptr|icmp|fadd|fmul)$/;
 
 // Comments, keywords, numbers and names, each in a span of its own; plain text where there is very much of it.
-function coloured(text) {
+function coloured(source) {
+  const text = visible(source);
   if (text.length > 200_000) return [text];
   const found = [];
   let plain = "";
@@ -73,7 +74,7 @@ const inspector = {
       const ends = model.nodes.filter((node) => node.operator === "input" || node.operator === "output");
       parent.append(facts([
         ["nodes", model.nodes.length ? write.number(model.nodes.length - ends.length) : ""],
-        ["kernels", model.calls.length ? `${model.calls.length} calls of ${distinct} kernels` : ""],
+        ["kernels", model.calls.length ? `${write.counted(model.calls.length, "call")} of ${write.counted(distinct, "kernel")}` : ""],
         [model.timeName, model.hasTimes ? model.timeText(model.total) : ""],
         ["operations", write.flops(model.calls.reduce((sum, call) => sum + (call.flops ?? 0), 0))],
         ["arena", model.memory.length ? `${write.bytes(model.memory.reduce((sum, m) => sum + m.total, 0))}, ${write.bytes(model.memory.reduce((sum, m) => sum + m.unshared, 0))} without sharing` : ""],
@@ -104,7 +105,7 @@ const inspector = {
     parent.append(el("h2", {}, model.groupName(chosen.group)), el("p", { class: "kind-line" }, model.paths[chosen.group]), facts([
       [graph.level, String(all.length)],
       [model.timeName, sums.time ? `${model.timeText(sums.time)}, ${write.share(sums.time / model.total)}` : ""],
-      ["largest error", sums.error === null ? "" : sums.error.toExponential(2)],
+      ["largest error", write.error(sums.error)],
     ]));
     if (graphView.panes.length) {
       const path = model.paths[chosen.group];
@@ -121,7 +122,7 @@ const inspector = {
     parent.append(el("h2", {}, node.name), el("p", { class: "kind-line" }, node.operator), facts([
       ["gives", node.types.join(", ")], ["reads", node.constants.length ? shortened(node.constants.join(", "), 400) : ""],
       ["module", model.paths[node.group] ?? ""],
-      ["error", node.error === null ? "" : node.error.toExponential(3)],
+      ["error", write.error(node.error, 3)],
     ]));
     if (item.kind !== "end") {
       parent.append(el("h3", {}, "Computed by"));
@@ -152,7 +153,7 @@ const inspector = {
       ["threads' balance", call.balance === null ? "" : write.share(call.balance)],
       ["strategy", code.strategy.replaceAll("_", " ")], ["gives", call.types.join(", ")],
       ["calls", same.length > 1 ? `${same.length} of this kernel, ${model.timeText(same.reduce((sum, c) => sum + (c.time ?? 0), 0))} together` : ""],
-      ["error", item.error === null ? "" : item.error.toExponential(3)],
+      ["error", write.error(item.error, 3)],
     ]));
     if (call.nodes.length) {
       parent.append(el("h3", {}, `Nodes (${call.nodes.length})`), listed(call.nodes.map((n) => [
@@ -183,7 +184,8 @@ const inspector = {
     const show = async (level) => {
       this.level = level;
       for (const button of row.querySelectorAll("button[data-level]")) button.setAttribute("aria-pressed", String(button.dataset.level === level));
-      text.replaceChildren(...coloured(await unpacked(code.texts[level])));
+      const found = await unpacked(code.texts[level]);
+      if (this.level === level) text.replaceChildren(...coloured(found));
     };
     const row = el("div", { class: "levels" }, levels.map(([level, name, title]) => el("button", { type: "button", "data-level": level, title, onclick: () => show(level) }, name)),
       el("button", { type: "button", class: "wide", title: "All levels beside each other (s)", onclick: () => codeView.open(model, code) }, "Side by side"));
@@ -215,9 +217,18 @@ const codeView = {
     }, name));
     parent.replaceChildren(el("div", { class: "bar" }, el("b", {}, code.name), el("span", { class: "segmented" }, buttons), el("span", { class: "spacer" }),
       el("button", { type: "button", onclick: () => this.close() }, "Close (Esc)")), columns);
+    if (parent.hidden) this.before = document.activeElement;
     parent.hidden = false;
     fill();
+    (parent.querySelector("pre") ?? parent.querySelector("button")).focus();
   },
 
-  close() { const open = !byId("code").hidden; byId("code").hidden = true; return open; },
+  get isOpen() { return !byId("code").hidden; },
+
+  close() {
+    const { isOpen } = this;
+    byId("code").hidden = true;
+    if (isOpen) this.before?.focus?.();
+    return isOpen;
+  },
 };

@@ -12,8 +12,9 @@ const app = {
   painted: 0,
 
   start() {
-    byId("title").append(models.map((model) => model.name).join("  ·  "), " ", el("small", {}, "tilewright"));
-    byId("title").title = models.map((model) => model.name).join(" and ");
+    const names = models.map((model) => visible(model.name));
+    byId("title").append(names.join("  ·  "), " ", el("small", {}, "tilewright"));
+    byId("title").title = names.join(" and ");
     const usable = Object.entries(VIEWS).filter(([, view]) => view.available());
     byId("tabs").append(...usable.map(([name, view], number) => el("button", { type: "button", role: "tab", "data-view": name, title: `${view.title} (${number + 1})`, onclick: () => this.show(name) }, view.title)));
     this.usable = usable.map(([name]) => name);
@@ -57,7 +58,8 @@ const app = {
         const closed = codeView.close() || !byId("help").hidden;
         byId("help").hidden = true;
         if (!closed) this.select(null);
-      } else if (event.key === "/") { byId("search").focus(); byId("search").select(); } else if (event.key === "?") this.help();
+      } else if (codeView.isOpen) return; // keys are those of the texts then
+      else if (event.key === "/") { byId("search").focus(); byId("search").select(); } else if (event.key === "?") this.help();
       else if (event.key === "s") this.source();
       else if (/^[1-9]$/.test(event.key) && this.usable[event.key - 1]) this.show(this.usable[event.key - 1]);
       else if (event.key === "Enter" && event.target.closest?.("button, summary, th")) return;

@@ -16,7 +16,7 @@ const memoryView = {
         const at = memory.alive.indexOf(peak);
         parent.append(el("div", { class: "bar" }, models.length > 1 ? el("b", {}, model.name) : "", model.memory.length > 1 ? `part ${number + 1}` : "",
           el("span", {}, "arena ", el("b", {}, write.bytes(memory.total))), el("span", {}, `most in use ${write.bytes(peak)}, at call ${at + 1} (${model.calls[memory.first + at]?.node ?? ""})`),
-          el("span", {}, `without sharing ${write.bytes(memory.unshared)}`), el("span", {}, `${memory.tensors.length} tensors`)));
+          el("span", {}, `without sharing ${write.bytes(memory.unshared)}`), el("span", {}, write.counted(memory.tensors.length, "tensor"))));
         const map = el("div", { class: "chart", style: "flex: 3 1 240px" });
         parent.append(map);
         this.map(map, model, memory, at);

@@ -191,7 +191,7 @@ const timelineView = {
     this.lines = shown.map((model) => {
       const row = el("div", { style: "flex: 1; min-height: 0; display: flex; flex-direction: column" });
       parent.append(row);
-      row.append(el("div", { class: "bar" }, models.length > 1 ? el("b", {}, model.name) : "", `${model.calls.length} kernels, ${model.timeText(model.total)}`));
+      row.append(el("div", { class: "bar" }, models.length > 1 ? el("b", {}, model.name) : "", `${write.counted(model.calls.length, "kernel")}, ${model.timeText(model.total)}`));
       return new Timeline(row, model, this);
     });
   },
