@@ -70,6 +70,43 @@ def test_what_cannot_be_written_costs_the_recording_alone(model: Model, tmp_path
         model.record("")
 
 
+def test_calls_are_kept_as_the_model_reads_them(model: Model, tmp_path: Path) -> None:
+    mine = tmp_path / "call-of-mine.npz"
+    mine.write_bytes(b"not of a recording")
+    model.record(tmp_path)
+    model(np.ones((2, 64), np.float32).tolist())
+    model([[1] * 64])
+    model(OnlyDlpack(rows(3)))
+    model.stop_recording()
+    assert mine.read_bytes() == b"not of a recording"
+    mine.unlink()
+    assert [(f["x"].dtype, len(f["x"])) for f in feeds_of(tmp_path)] == [(np.float32, n) for n in (2, 1, 3)]
+
+
+class OnlyDlpack:
+    """A tensor of a package that NumPy does not know."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=RNG.standard_normal(1000))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    local, central = data.find(b"PK\x03\x04"), data.find(b"PK\x01\x02")
+    changes = {"flag of encryption": (6, 8, 1), "method": (8, 10, 99)}
+    for a, b, value in changes.values():
+        other = bytearray(data)
+        other[local + a] = other[central + b] = value
+        (tmp_path / "a.npz").write_bytes(other)
+        with pytest.raises(tilewright.InputError):
+            feeds_of(tmp_path)
+    data[local + 200 : local + 240] = b"\xff" * 40
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(tilewright.InputError):
+        feeds_of(tmp_path)
+
+
 def test_files_become_recorded_calls(tmp_path: Path) -> None:
     path = written(mlp(), tmp_path, "mlp")
     for name in ("a", "b"):

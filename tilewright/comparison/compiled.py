@@ -20,7 +20,7 @@ from tilewright.validation.findings import Fault
 from tilewright.validation.kernels import KernelCheck
 from tilewright.validation.passes import EVALUATION
 from tilewright.validation.validate import Validation
-from tilewright.validation.values import ReplayedValues, TooLong
+from tilewright.validation.values import ReplayedValues, TooLong, is_repeatable
 
 BOUNDS = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Relative errors (root mean square) that a kernel may make by itself: those of sums in another order, some hundred
@@ -50,7 +50,7 @@ def diff_compiled(
         why = "; ".join(measuring.skipped) or "it has no kernels"
         raise InputError(f"the model cannot be run beside its interpreter: {why}")
     layers = [layer.difference() for layer in measuring.layers]
-    about = "recorded inputs" if feeds else "noise and values at the edges of types"
+    about = "recorded inputs" if measuring.recorded else "noise and values at the edges of types"
     outputs = {name: layers[place] for name, place in measuring.outputs.items()}
     found = Difference(tuple(layers), outputs, measuring.calls, about)
     beyond = next((k for k, layer in enumerate(measuring.layers) if layer.is_beyond), None)
@@ -116,10 +116,11 @@ class _Measuring(Validation):
     layers: list[_Layer] = field(default_factory=list)
     outputs: dict[str, int] = field(default_factory=dict)
 
-    def fail(self, compilation: Compilation, finding: Fault) -> None:
-        self.findings.append(finding)
+    def fail(self, compilation: Compilation, finding: Fault, *others: Fault) -> None:
+        self.findings += [finding, *others]
 
     def finish(self, artifact: Artifact, setting: Setting) -> Artifact:
+        self.check_feeds(artifact)
         for watch in self.watches:
             why = self._why_not_native(watch.compilation, artifact)
             if why or watch.fused is None:
@@ -148,6 +149,9 @@ class _LayerErrors(KernelCheck):
         for op in known.module.main.body.ops[:-1]:
             if op.name != "fused":
                 native.compute(op)
+                continue
+            if not is_repeatable(op):
+                native.known.update((value, found[value]) for value in op.results)
                 continue
             try:
                 exact = native.results(op)

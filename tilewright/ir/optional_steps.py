@@ -49,6 +49,14 @@ class StepFailed(Exception):
         super().__init__(", ".join(part.step for part in self.parts))
 
 
+class EnoughAttempts(Exception):
+    """Who looks at attempts has seen enough of them: what worked is taken, or else the `error` told."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 @dataclass
 class Taken:
     """What one attempt did: the parts that ran, in order, and those to which things that were made go back."""
@@ -171,7 +179,14 @@ class _Attempts(Generic[S, T]):
         try:
             return self._run(steps)
         except _Unexplained as failed:
-            return self._narrowed(failed)
+            try:
+                return self._narrowed(failed)
+            except EnoughAttempts:
+                if self.last:
+                    return self.last[0]
+                raise failed.error from None
+        except EnoughAttempts as enough:
+            raise enough.error from None
 
     def _run(self, steps: OptionalSteps) -> T:
         """What comes out without the parts that say themselves that they failed."""
@@ -180,7 +195,7 @@ class _Attempts(Generic[S, T]):
             steps = replace(steps, taken=Taken())
             try:
                 return self.finish(start, steps)
-            except EXPECTED:
+            except (EnoughAttempts, *EXPECTED):
                 raise
             except StepFailed as failed:
                 error = failed.__cause__

@@ -62,7 +62,7 @@ def bisect(
     except MeaningChanged as error:
         fault = error.finding
     small = _smallest(fault, began + seconds)
-    place = save(small, folder)
+    place = save(small, folder, most=None)
     confirmed, said = _again(Path(place)) if place else (False, "nothing could be saved")
     return Bisection(small, place, confirmed, said, validation.calls, time.monotonic() - began)
 

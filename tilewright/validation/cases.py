@@ -68,6 +68,14 @@ def cases_of(main: Func, sizes: Mapping[str, int], kinds: Sequence[str] = ("rand
             yield case
 
 
+def integer_cases(main: Func, sizes: Mapping[str, int]) -> Iterator[Case]:
+    """Calls of programs that take integers, of all that these can be and of small ones below 0: most programs that take
+    ids or positions refuse them."""
+    kinds = {v.tensor.dtype.kind for v in main.args if not _says_sizes(v)}
+    if kinds & {"int", "uint"}:
+        yield from cases_of(main, sizes, ("negative", "extreme") if "int" in kinds else ("extreme",))
+
+
 def recorded_cases(main: Func, feeds: Sequence[Feed]) -> list[Case]:
     """Calls that were recorded and that the program takes; others, of another program of the model, are left out."""
     names = main.attrs.get("inputs", tuple(a.name for a in main.args))
@@ -104,6 +112,11 @@ def _array(kind: str, value: Value, shape: Sequence[int], rng: np.random.Generat
     if value.tensor.dtype.kind in ("int", "uint"):
         if _says_sizes(value):
             return np.ones(shape, dtype)
+        if kind == "extreme" and dtype.kind in "iu":
+            least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+            return np.asarray(rng.integers(least, most, shape, dtype, endpoint=True))
+        if kind == "negative" and value.tensor.dtype.kind == "int":
+            return rng.integers(-MOST_ID, MOST_ID, shape).astype(dtype)
         low = 0 if value.tensor.dtype.kind == "uint" or dtype.itemsize > 1 else -MOST_ID
         if kind == "boundary":
             return np.resize(np.array([0, 1], dtype), shape)

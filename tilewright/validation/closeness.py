@@ -95,7 +95,8 @@ def _beyond(wanted: np.ndarray, found: np.ndarray, step: np.ndarray | None) -> n
     scale = float(np.sqrt((size**2).mean())) if np.isfinite(size).all() else 0.0
     allowed = tolerance(wanted.dtype) * (size + scale)
     if step is not None:
-        allowed = allowed + MOVED * (step + float(np.sqrt((step**2).mean())))
+        known = step[np.isfinite(step)]
+        allowed = allowed + MOVED * (step + (float(np.sqrt((known**2).mean())) if known.size else 0.0))
     return np.asarray(finite & ~(np.abs(b - a) <= allowed))
 
 

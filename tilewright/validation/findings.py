@@ -46,7 +46,9 @@ class Fault:
 class MeaningChanged(InternalError):
     """A step of the compiler changed what a program means. `finding` says which and where."""
 
-    def __init__(self, finding: Fault, saved: str = "") -> None:
-        super().__init__(str(finding) + (f"; reproducer: {saved}" if saved else ""))
+    def __init__(self, finding: Fault, saved: str = "", others: int = 0) -> None:
+        """Of a finding, and of so many `others` in one attempt."""
+        more = f"; so do {others} more" if others else ""
+        super().__init__(f"{finding}{more}" + (f"; reproducer: {saved}" if saved else ""))
         self.finding = finding
         self.saved = saved

@@ -88,15 +88,18 @@ class PassWatch:
     def replaced(self, stage: str, rule: str, op: Op, values: Sequence[Value], emitted: Sequence[Op]) -> None:
         """Compute what takes the place of the op's results, and compare."""
         self.applied += 1
-        wrote = f"'{rule}'"
+        for fresh in emitted:
+            self._wrote.setdefault(fresh, f"'{rule}'")
         for known in self.values:
             if any(v not in known.known for v in op.results):
                 return  # it is inside of a region or a branch
-            for fresh in emitted:
-                if fresh not in self._wrote:
-                    self._wrote[fresh] = wrote
-                if not known.compute(fresh):
+            try:
+                if not all(known.compute(fresh) for fresh in emitted):
                     return
+            except TooLong:
+                return self._stop(stage)
+            except EVALUATION:
+                return  # perhaps nobody reads it; the program is looked at when the pass is done
             for number, (old, new) in enumerate(zip(op.results, values, strict=True)):
                 if new not in known.known:
                     return
@@ -106,6 +109,12 @@ class PassWatch:
                 known.known[new] = wanted  # what follows is looked at by itself
         for fresh in emitted:
             self._seen[fresh] = _Snapshot(fresh.operands, dict(fresh.attrs))
+        return None
+
+    def _stop(self, name: str) -> None:
+        """Look at nothing from here on."""
+        self.validation.skip(self.compilation, f"the interpreter takes too long from '{name}' on")
+        self.values = []
 
     def _blame_rule(
         self, stage: str, rule: str, op: Op, values: Sequence[Value], emitted: Sequence[Op], known: ReplayedValues,
@@ -152,17 +161,16 @@ class PassWatch:
                 copy = module.copy(copies)
                 self.fused = FusedReplay(self.compilation, copy, [v.fork(copy, copies) for v in self.values])
                 self.values = []
-            return
+            return None
         try:
             for known, wanted in zip(self.values, self._wanted, strict=True):
                 self._look(name, module, known, wanted)
                 known.keep(module)
         except TooLong:
-            self.validation.skip(self.compilation, f"the interpreter takes too long from '{name}' on")
-            self.values = []
-            return
+            return self._stop(name)
         self._note(module)
         self.validation.passes += 1
+        return None
 
     def _look(self, name: str, module: Module, known: ReplayedValues, wanted: Sequence[np.ndarray]) -> None:
         suspects: list[tuple[Value, Deviation]] = []
@@ -172,8 +180,13 @@ class PassWatch:
             if self._is_the_same(op, known) and others.isdisjoint(op.operands):
                 continue
             old = [known.known.get(v) for v in op.results]
-            if not known.compute(op):
-                continue
+            try:
+                if not known.compute(op):
+                    continue
+            except MemoryError as error:
+                raise TooLong from error
+            except EVALUATION as error:
+                self._blame_pass(name, suspects, known, f"{op.name} of {op.loc} cannot be computed: {error}", 0)
             for number, (value, before) in enumerate(zip(op.results, old, strict=True)):
                 found = known.known[value]
                 before = by_name.get(value.name) if before is None else before
@@ -217,7 +230,7 @@ class PassWatch:
         )
 
     def _blame_pass(
-        self, name: str, suspects: Sequence[tuple[Value, Deviation]], known: ReplayedValues, wrong: Deviation,
+        self, name: str, suspects: Sequence[tuple[Value, Deviation]], known: ReplayedValues, wrong: Deviation | str,
         number: int,
     ) -> None:  # fmt: skip
         value, own = suspects[0] if suspects else (None, wrong)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tokenize import TokenError
 from zipfile import BadZipFile
+from zlib import error as ZlibError
 
 import numpy as np
 
 from tilewright.runtime.errors import InputError
+
+DAMAGED = (
+    ValueError, EOFError, BadZipFile, ZlibError, KeyError, AttributeError, TypeError, NotImplementedError, RuntimeError,
+    TokenError,
+)  # fmt: skip
+"""What NumPy and zipfile raise for a file of another kind, damaged, encrypted or compressed in another way."""
 
 MOST_READ = 64
 """Calls that are read of a folder."""
@@ -27,8 +35,13 @@ def _read(file: Path) -> dict[str, np.ndarray]:
         if file.exists() and not file.is_file():
             raise OSError("it is not a regular file")
         with np.load(file, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+            arrays = {name: found[name] for name in found.files}
+            if any(not isinstance(array, np.ndarray) for array in arrays.values()):
+                raise ValueError("it holds something else than arrays")
+            return arrays
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from error
-    except (ValueError, EOFError, BadZipFile, KeyError, AttributeError, TypeError) as error:
+    except MemoryError as error:
+        raise InputError(f"no memory for {file}: {error}", hint="is the file sound?") from error
+    except DAMAGED as error:
         raise InputError(f"{file} is no .npz file that can be read: {error}") from error

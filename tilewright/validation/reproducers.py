@@ -16,6 +16,9 @@ from tilewright.runtime.errors import TilewrightError
 from tilewright.runtime.storage.files import replacing
 from tilewright.validation.findings import Fault
 
+MOST_BYTES = 64 << 20
+"""Of constants and inputs that are kept while a model is compiled: a pass may be shown by the whole model alone."""
+
 TEST = '''"""{title}"""
 
 from __future__ import annotations
@@ -36,10 +39,13 @@ def test_{name}() -> None:
 '''
 
 
-def save(finding: Fault, folder: Path | None) -> str:
-    """Write a finding to a folder of its own in `folder`; its path, or "" where there is nothing to write or no place
-    to write to."""
+def save(finding: Fault, folder: Path | None, most: int | None = MOST_BYTES) -> str:
+    """Write a finding to a folder of its own in `folder`; its path, or "" where there is nothing to write, no place to
+    write to, or where its arrays take more than `most` bytes."""
     if folder is None or finding.before is None:
+        return ""
+    constants = finding.before.constants
+    if most is not None and sum(a.nbytes for a in (*constants.values(), *finding.inputs.values())) > most:
         return ""
     name = re.sub(r"\W+", "-", f"{finding.stage} {finding.rule}".strip())[:60]
     digest = hashlib.blake2b(f"{finding}{finding.after}".encode(), digest_size=4).hexdigest()
@@ -47,7 +53,7 @@ def save(finding: Fault, folder: Path | None) -> str:
     try:
         place.mkdir(parents=True, exist_ok=True)
         write(finding, place)
-    except (OSError, TilewrightError):
+    except (OSError, TilewrightError, ValueError, TypeError, MemoryError):
         return ""
     return str(place)
 
@@ -75,10 +81,10 @@ def write(finding: Fault, place: Path) -> None:
 
 
 def packed(arrays: dict[str, np.ndarray]) -> bytes:
-    """A .npz file; what NumPy has no type of its own for goes as bytes, with the type in the name."""
+    """A .npz file, with the type behind each name; what NumPy has no type of its own for goes as bytes."""
     held = io.BytesIO()
     plain = {
-        (name if a.dtype.kind in "biufc" else f"{name}|{a.dtype.name}"): (
+        f"{name}|{'' if a.dtype.kind in 'biufc' else a.dtype.name}": (
             a if a.dtype.kind in "biufc" else np.ascontiguousarray(a).view(np.uint8)
         )
         for name, a in arrays.items()
@@ -92,8 +98,8 @@ def unpacked(path: Path) -> dict[str, np.ndarray]:
     found = {}
     with np.load(path, allow_pickle=False) as file:
         for key in file.files:
-            name, bar, dtype = key.partition("|")
-            found[name] = file[key].view(np.dtype(dtype)) if bar else file[key]
+            name, _, dtype = key.rpartition("|")
+            found[name] = file[key].view(np.dtype(dtype)) if dtype else file[key]
     return found
 
 

@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_request
 from tilewright.ir.diag import Remark
 from tilewright.ir.notes import ProgramWatch
+from tilewright.ir.optional_steps import EnoughAttempts
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact
+from tilewright.runtime.artifact import TensorInfo
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.session import Session
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
@@ -23,6 +29,7 @@ from tilewright.validation.cases import (
     Feed,
     cases_of,
     dims_of_inputs,
+    integer_cases,
     recorded_cases,
     why_no_cases,
 )
@@ -46,6 +53,8 @@ MOST_SIZES = 2
 
 MOST_RECORDED = 3
 
+MOST_ATTEMPTS = 24
+"""Of one compilation: what is still wrong then is wrong whatever is left out."""
 
 REPRODUCERS = "reproducers"
 """The folder in that of the session's cache where programs are kept that show a fault."""
@@ -70,6 +79,8 @@ class Validation:
     seconds: float = SECONDS
     findings: list[Fault] = field(default_factory=list)
     watches: list[PassWatch] = field(default_factory=list)
+    attempts: int = 0
+    recorded: int = 0
     passes: int = 0
     kernels: int = 0
     calls: int = 0
@@ -77,9 +88,12 @@ class Validation:
     _refused: dict[str, None] = field(default_factory=dict)
 
     def begin_attempt(self) -> None:
-        """What was looked at before was of a program that is thrown away."""
+        """What was looked at before was of a program that is thrown away. EnoughAttempts after too many of them."""
+        self.attempts += 1
+        if self.attempts > MOST_ATTEMPTS and self.findings:
+            raise EnoughAttempts(MeaningChanged(self.findings[-1]))
         self.watches, self.skipped = [], {}
-        self.passes = self.kernels = self.calls = 0
+        self.passes = self.kernels = self.calls = self.recorded = 0
 
     def watch(self, compilation: Compilation) -> ProgramWatch | None:
         """Who looks at the passes of a program; None, with a remark, where it cannot be replayed."""
@@ -119,6 +133,7 @@ class Validation:
             if len(kinds) > len(recorded) + 2 or not sizes:
                 break
             kinds += islice(cases_of(main, dict.fromkeys(sizes, size), ("random",)), 1)
+        kinds += integer_cases(main, sizes)
         kept: list[ReplayedValues] = []
         for case in kinds:
             began = time.monotonic()
@@ -127,11 +142,13 @@ class Validation:
                 kept += watch.values
                 if time.monotonic() - began > LONG:
                     break
+        self.recorded += sum(values.case.kind == "recorded" for values in kept)
         watch.values = kept
         return bool(kept) and watch.begin()
 
     def finish(self, artifact: Artifact, setting: Setting) -> Artifact:
         """Compare native code with what it is made of; the artefact with what was looked at."""
+        self.check_feeds(artifact)
         for watch in self.watches:
             if watch.fused is None:
                 continue
@@ -153,6 +170,21 @@ class Validation:
             return "its kernels are not compared: it keeps states"
         return ""
 
+    def check_feeds(self, artifact: Artifact) -> None:
+        """InputError for recorded calls of another model; a remark where those of this one are not replayed."""
+        if not self.feeds or self.recorded:
+            return
+        infos = [info.parts for info in artifact.inputs]
+        if any(all(_takes(info, feed.get(info.name)) for info in infos) for feed in self.feeds):
+            self.skipped["the model: the recorded calls are not replayed"] = None
+            return
+        given = ", ".join(f"{name}: {a.dtype}{list(a.shape)}" for name, a in sorted(self.feeds[0].items()))
+        raise InputError(
+            f"none of the {len(self.feeds)} recorded calls gives what the model takes, "
+            f"which is {', '.join(map(str, artifact.inputs)) or 'nothing'}; the first holds {given or 'nothing'}",
+            hint="record calls of this model: Model.record(folder), or tilewright record",
+        )
+
     # What is told
 
     def skip(self, compilation: Compilation, why: str) -> None:
@@ -161,11 +193,14 @@ class Validation:
     def note_refused(self, case: Case, error: Exception) -> None:
         self._refused[f"{case}: {getattr(error, 'what', error)}".splitlines()[0][:200]] = None
 
-    def fail(self, compilation: Compilation, finding: Fault) -> None:
+    def fail(self, compilation: Compilation, finding: Fault, *others: Fault) -> None:
         """Switch off what changed the meaning: the compilation begins anew without it."""
-        self.findings.append(finding)
-        error = MeaningChanged(finding, save(finding, self.folder))
-        compilation.setting.optional.fail(finding.parts, error)
+        self.findings += [finding, *others]
+        for other in others:
+            save(other, self.folder)
+        error = MeaningChanged(finding, save(finding, self.folder), len(others))
+        parts = dict.fromkeys(part for fault in (finding, *others) for part in fault.parts)
+        compilation.setting.optional.fail(parts, error)
 
     def remarks(self) -> list[Remark]:
         """What was looked at and what not, for the report."""
@@ -178,3 +213,8 @@ class Validation:
             )
             told.append(Remark(STAGE, "the model", said, "applied"))
         return told
+
+
+def _takes(info: TensorInfo, array: np.ndarray | None) -> bool:
+    """Whether a recorded array can be an input."""
+    return array is not None and array.dtype == numpy_dtype(info.dtype) and array.ndim == len(info.shape)

@@ -10,7 +10,9 @@ import numpy as np
 
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import TilewrightError
+from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate_op
+from tilewright.ops.traits.derive import traits_of
 from tilewright.validation.cases import Case
 from tilewright.validation.closeness import Deviation, deviation, nudged, steps
 
@@ -100,6 +102,12 @@ class ReplayedValues:
             return steps(self.of(op, operands)[number], after)
         except TilewrightError:
             return None
+
+
+def is_repeatable(op: Op) -> bool:
+    """Whether an op, or a region, gives the same each time: random keys are others in each call."""
+    inner = op.blocks[0].ops[:-1] if op.name == "fused" else [op]
+    return all(traits_of(o).is_pure for o in inner if o.name in OPERATORS)
 
 
 def reads_floats(op: Op) -> bool:

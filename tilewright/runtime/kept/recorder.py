@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import re
 import threading
 import warnings
 from collections.abc import Sequence
@@ -14,13 +15,18 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.artifact import TensorInfo
-from tilewright.runtime.errors import ArtifactError, OptionError, TilewrightWarning
+from tilewright.runtime.errors import OptionError, TilewrightError, TilewrightWarning
 from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.storage.files import check_folder, refused, replacing
+from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.values.inputs import as_array
 
 CALLS = 64
 BYTES = 256 << 20
 NAME = "call-{:05d}.npz"
+OWN = re.compile(r"call-\d{5,}\.npz")
+"""Names of the files of a recording."""
+
 
 
 class RecordsCalls:
@@ -56,7 +62,7 @@ class RecordsCalls:
         try:
             if recorder is not None:
                 recorder.add(values)
-        except (ArtifactError, MemoryError) as error:
+        except (TilewrightError, MemoryError) as error:
             self.stop_recording()
             warnings.warn(f"inputs of calls are not recorded any more: {error}", TilewrightWarning, stacklevel=5)
 
@@ -70,20 +76,22 @@ class Recorder:
     """
 
     def __init__(self, folder: Path, inputs: Sequence[TensorInfo], calls: int, most_bytes: int) -> None:
-        self._folder, self._inputs, self._calls, self._most = folder, inputs, calls, most_bytes
+        self._folder, self._calls, self._most = folder, calls, most_bytes
+        self._inputs = tuple((info, numpy_dtype(info.dtype)) for info in inputs)
         self._sizes: dict[int, int] = {}
         self._seen = 0
         self._random = random.Random(0)
         self._lock = free_in_children(threading.Lock())
 
     def add(self, values: Sequence[Any]) -> None:
-        """Keep a call, perhaps. ArtifactError where that cannot be written."""
+        """Keep a call, perhaps, as the model reads it. ArtifactError where that cannot be written."""
         with self._lock:
             number = self._seen if self._seen < self._calls else self._random.randrange(self._seen + 1)
             self._seen += 1
             if number >= self._calls:
                 return
-            data = packed({info.name: _plain(value) for info, value in zip(self._inputs, values, strict=True)})
+            pairs = zip(self._inputs, values, strict=True)
+            data = packed({info.name: as_array(value, info, dtype) for (info, dtype), value in pairs})
             others = sum(size for n, size in self._sizes.items() if n != number)
             if others + len(data) > self._most:
                 return
@@ -110,8 +118,9 @@ def recorder(path: object, inputs: Sequence[TensorInfo], calls: object, most_byt
     check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("call-*.npz"):
-            old.unlink()
+        for old in folder.iterdir():
+            if OWN.fullmatch(old.name):
+                old.unlink()
     except OSError as error:
         raise refused(folder, error) from error
     assert isinstance(calls, int) and isinstance(most_bytes, int)
@@ -124,11 +133,6 @@ def _is_of_bytes(info: TensorInfo) -> bool:
         return np.dtype(info.dtype).kind not in "biufc"
     except TypeError:
         return True
-
-
-def _plain(value: Any) -> np.ndarray:
-    """An array of a call as NumPy has it."""
-    return value if type(value) is np.ndarray else np.asarray(value)
 
 
 def packed(arrays: dict[str, np.ndarray]) -> bytes:

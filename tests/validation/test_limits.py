@@ -1,0 +1,136 @@
+"""What validation may not do: fail a compilation by itself, take forever, or say that it looked where it did not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from tests.validation.planted import add_rules, program
+from tilewright import compiler
+from tilewright.compiler import compile_request
+from tilewright.ir.core import Builder, Op
+from tilewright.ir.diag import InputError, InternalError
+from tilewright.ir.rewrite import Replacement, RewriteContext, rule
+from tilewright.ir.text import parse_module
+from tilewright.options import Options, Request
+from tilewright.session import Session
+from tilewright.validation import values
+from tilewright.validation.closeness import deviation
+from tilewright.validation.findings import Fault
+from tilewright.validation.reproducers import packed, save, unpacked
+from tilewright.validation.validate import Validation
+
+pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones]  # it looks around results by itself
+
+
+@pytest.fixture(autouse=True)
+def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without what makes failures of optional steps errors of tests."""
+    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def validated(model: Any, **fields: Any) -> Validation:
+    validation = Validation(**fields)
+    options = Options(cache=False, threads=2)
+    compile_request(Request.of(model, None, None), options, session=Session(), checks=validation)
+    return validation
+
+
+EXP = program("  y = exp(x) : f32[6]", "x: f32[6]", "f32[6]")
+
+
+@pytest.mark.parametrize("looks", [4, 5, 6])
+def test_an_interpreter_without_time_costs_no_model(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(looks))
+    late = SimpleNamespace(monotonic=lambda: next(clock, float("inf")))
+    monkeypatch.setattr(values, "time", late)
+    validation = validated(parse_module(EXP))
+    assert validation.findings == [] and any("too long" in why for why in validation.skipped)
+    assert validation.attempts == 1
+
+
+@rule("abs")
+def integers_are_positive(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """abs(x) -> x."""
+    return op.operands[0] if op.result.tensor.dtype.is_int else None
+
+
+def test_integers_below_zero_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_rules(monkeypatch, integers_are_positive)
+    validation = validated(parse_module(program("  y = abs(x) : i32[9]", "x: i32[9]", "i32[9]")))
+    assert [fault.rule for fault in validation.findings] == ["integers_are_positive"]
+
+
+def test_kernels_that_are_wrong_in_all_forms_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail = Validation.fail
+    told: list[int] = []
+
+    def counted(self: Validation, compilation: Any, *faults: Fault) -> None:
+        told.append(len(faults))
+        fail(self, compilation, *faults)
+
+    monkeypatch.setattr(Validation, "fail", counted)
+    monkeypatch.setattr("tilewright.validation.kernels.KernelCheck._wrong", lambda *rest: "wrong")
+    monkeypatch.setattr("tilewright.validation.validate.MOST_ATTEMPTS", 4)
+    text = program(
+        "  a = reduce_sum(x) {keepdims=true, axes=(1,)} : f32[6, 1]\n  b = div(x, a) : f32[6, 6]\n"
+        "  y = reduce_sum(b) {keepdims=false, axes=(0,)} : f32[6]", "x: f32[6, 6]", "f32[6]"
+    )  # fmt: skip
+    with pytest.raises(InternalError, match="changes the meaning of the kernel"):
+        validated(parse_module(text))
+    assert max(told) > 1 and len(told) == 4
+
+
+def test_one_element_that_moves_to_infinity_hides_no_other() -> None:
+    wanted = np.ones(8, np.float32)
+    found, step = wanted.copy(), np.zeros(8)
+    found[3], step[5] = 2, np.inf
+    wrong = deviation(wanted, found, moved=lambda: step)
+    assert wrong is not None and wrong.index == (3,)
+
+
+def test_reproducers_keep_names_and_have_a_limit(tmp_path: Path) -> None:
+    arrays = {"input:a|b": np.ones(3, np.float32), "input:c|f4": np.ones(2, np.dtype("bool"))}
+    (tmp_path / "a.npz").write_bytes(packed(arrays))
+    again = unpacked(tmp_path / "a.npz")
+    assert all(np.array_equal(again[name], a) and again[name].dtype == a.dtype for name, a in arrays.items())
+    module = parse_module(EXP)
+    fault = Fault("fuse", "", "exp", "", "", (), module, "", {"x": np.zeros(6, np.float32)})
+    assert save(fault, tmp_path, most=24) and not save(fault, tmp_path, most=23)
+
+
+def test_calls_of_another_model_are_refused() -> None:
+    for name, array in {"q": np.ones(4, np.float32), "x": np.ones(6)}.items():
+        with pytest.raises(InputError, match=f"recorded calls gives what .* the first holds {name}: {array.dtype}"):
+            validated(parse_module(EXP), feeds=[{name: array}])
+
+
+def test_random_numbers_are_others_in_each_call() -> None:
+    text = program(
+        "  k = fresh_key() {bits=64} : u64[]\n  r = random_normal(k) {shape=(6,), stream=0, dtype=f32} : f32[6]\n"
+        "  y = add(x, r) : f32[6]", "x: f32[6]", "f32[6]"
+    )  # fmt: skip
+    assert validated(parse_module(text)).findings == []
+
+
+def test_calls_that_the_model_refuses_say_nothing() -> None:
+    """The axis is an input: only that of the one dim is allowed."""
+    node = helper.make_node("CumSum", ["x", "axis"], ["y"])
+    ins = [("x", TensorProto.FLOAT, [5]), ("axis", TensorProto.INT32, [])]
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info(*i) for i in ins],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [5])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    validation = validated(model)
+    assert validation.findings == [] and validation.calls
