@@ -368,7 +368,8 @@ const graphView = {
     this.panes = pairs.map(([model, level]) => new Pane(row, model.graph(level), this));
     for (const pane of this.panes) {
       const before = kept.find(([graph]) => graph === pane.graph);
-      if (before) { pane.view = before[1]; pane.repaint(); } else pane.fit();
+      // panes of another number have another width
+      if (before && kept.length === pairs.length) { pane.view = before[1]; pane.repaint(); } else pane.fit();
     }
     if (app.selected) this.reveal(app.selected);
   },

@@ -6,16 +6,21 @@ const LEVELS = [["loops", "Loops", "The loop program, and the steps that made it
 
 const KEYWORDS = /^(for|if|else|parallel|vector|unroll|kernel|func|define|declare|call|load|store|ret|br|phi|alloc|return|yield|bind|run|and|or|min|max|select|fma|getelementptr|icmp|fadd|fmul)$/;
 
+const TOKENS = /(?:^|(?<=\s))[#;][^\n]*|[%@][\w.$]+|[A-Za-z_][\w.]*|\b\d[\w.+-]*|\s+|[^\s\w%@#;]+|./gm;
+const TOKENS_OF_ASSEMBLERS = new RegExp(`//[^\\n]*|${TOKENS.source}`, "gm");
+
 // Comments, keywords, numbers and names, each in a span of its own; plain text where there is very much of it.
-function coloured(source) {
+// `//` is a comment of assemblers, and a division of programs.
+function coloured(source, level) {
   const text = visible(source);
   if (text.length > 200_000) return [text];
   const found = [];
   let plain = "";
   const flush = () => { if (plain) { found.push(plain); plain = ""; } };
-  for (const [token] of text.matchAll(/(?:^|(?<=\s))[#;][^\n]*|\/\/[^\n]*|[%@][\w.$]+|[A-Za-z_][\w.]*|\b\d[\w.+-]*|\s+|[^\s\w%@#;]+|./gm)) {
+  const tokens = level === "asm" ? TOKENS_OF_ASSEMBLERS : TOKENS;
+  for (const [token] of text.matchAll(tokens)) {
     const first = token[0];
-    const kind = /^(#|;|\/\/)/.test(token) ? "c" : KEYWORDS.test(token) ? "k" : /\d/.test(first) ? "n" : first === "%" || first === "@" ? "v" : "";
+    const kind = /^[#;]/.test(token) || (level === "asm" && token.startsWith("//")) ? "c" : KEYWORDS.test(token) ? "k" : /\d/.test(first) ? "n" : first === "%" || first === "@" ? "v" : "";
     if (!kind) { plain += token; continue; }
     flush();
     found.push(el("span", { class: `tok-${kind}` }, token));
@@ -185,7 +190,7 @@ const inspector = {
       this.level = level;
       for (const button of row.querySelectorAll("button[data-level]")) button.setAttribute("aria-pressed", String(button.dataset.level === level));
       const found = await unpacked(code.texts[level]);
-      if (this.level === level) text.replaceChildren(...coloured(found));
+      if (this.level === level) text.replaceChildren(...coloured(found, level));
     };
     const row = el("div", { class: "levels" }, levels.map(([level, name, title]) => el("button", { type: "button", "data-level": level, title, onclick: () => show(level) }, name)),
       el("button", { type: "button", class: "wide", title: "All levels beside each other (s)", onclick: () => codeView.open(model, code) }, "Side by side"));
@@ -204,7 +209,7 @@ const codeView = {
     const columns = el("div", { class: "columns" });
     const fill = () => columns.replaceChildren(...levels.filter(([level]) => this.shown.has(level)).map(([level, name]) => {
       const text = el("pre", { tabindex: "0" }, "…");
-      unpacked(code.texts[level]).then((found) => text.replaceChildren(...coloured(found)));
+      unpacked(code.texts[level]).then((found) => text.replaceChildren(...coloured(found, level)));
       return el("div", { class: "column" }, el("h3", {}, name), text);
     }));
     const buttons = levels.map(([level, name]) => el("button", {

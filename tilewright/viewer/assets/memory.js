@@ -95,9 +95,9 @@ const memoryView = {
     chart(parent, (width, height) => ({
       width, height, padding: [8, 10, 0, 0], legend: { show: false }, cursor: { y: false, drag: { x: false } },
       scales: { x: { time: false, range: [0.5, memory.alive.length + 0.5] }, y: { range: [0, Math.max(1, peak * 1.08)] } },
-      axes: [{ ...axisOf(), size: 26 }, { ...axisOf(), size: 76, values: (_, ticks) => ticks.map((t) => write.bytes(t)) }],
+      axes: [{ ...axisOf(), size: 26, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axisOf(), size: 76, values: (_, ticks) => ticks.map((t) => write.bytes(t)) }],
       series: [{}, { stroke: theme.accent, fill: `color-mix(in srgb, ${theme.accent} 22%, transparent)`, width: 1.5, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }],
-    }), [memory.alive.map((_, k) => k + 1), memory.alive]);
+    }), [[...memory.alive, 0].map((_, k) => k + 0.5), [...memory.alive, memory.alive.at(-1)]]);
   },
 
   selected() { this.maps.forEach((map) => map.repaint()); },
