@@ -125,7 +125,6 @@ def with_room_for_frames(function: Callable[P, T]) -> Callable[P, T]:
     for a frame that says it needs more; that memory is not touched.
     """
 
-
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
 

@@ -141,18 +141,19 @@ def command(
     for name in names:
         contenders.append(_load(name, partial(load_peer, name, model, all_feeds, compiled.threads), len(feeds)))
     measure(contenders, rounds, turn)
-    if plot is not None:
-        plot_latencies(plot, f"{model.name}, {compiled.threads} threads", {c.name: c.seconds for c in contenders})
     shapes = ", ".join(f"{short_name(name)} {list(np.shape(array))}" for name, array in feeds[0].items())
     if as_json:
         print_json({"model": str(model), "threads": compiled.threads, "rounds": rounds, "calls": len(feeds),
                     "inputs": {name: list(np.shape(array)) for name, array in feeds[0].items()},
                     "engines": records(contenders)})  # fmt: skip
-        return
-    about = shapes if len(feeds) == 1 else f"{len(feeds)} calls of {data}, the first {shapes}"
-    shown = console()
-    shown.print(f"{short_name(str(model), 1000)}: {about}; {compiled.threads} threads, {rounds} rounds", markup=False)
-    shown.print(table(contenders))
+    else:
+        about = shapes if len(feeds) == 1 else f"{len(feeds)} calls of {data}, the first {shapes}"
+        shown = console()
+        title = short_name(str(model), 1000)
+        shown.print(f"{title}: {about}; {compiled.threads} threads, {rounds} rounds", markup=False)
+        shown.print(table(contenders))
+    if plot is not None:  # behind what was measured, which a full disk must not lose
+        plot_latencies(plot, f"{model.name}, {compiled.threads} threads", {c.name: c.seconds for c in contenders})
 
 
 def _engines(text: str) -> list[str]:

@@ -98,11 +98,16 @@ def command(
     feed = read_specs(opened.inputs, specs or ["random"], sizes).first_call(opened.run, opened.artifact.assumed)[0]
     with working("timing kernels"):
         found = profile(opened, feed, runs=runs, scaling=scaling, counters=counters, batch=batch)
+    _show(found, depth, everything, as_json)
+    # behind what was measured, which a full disk must not lose
     if trace is not None:
         with replacing(trace) as file:
             file.write(json.dumps(trace_events(found)).encode())
     if plot is not None:
         plot_profile(plot, found)
+
+
+def _show(found: ModelProfile, depth: int | None, everything: bool, as_json: bool) -> None:
     if as_json:
         print_json(found.as_dict())
         return
