@@ -42,7 +42,9 @@ def fuzz(seed: int) -> Tried:
     ran = Compilation(load_onnx(source), setting).run(stage)
     arrays = {name: np.array(array) for name, array in ran.whole().constants.items()}
     again = Compilation.resumed(ran.text(), setting, arrays)
-    assert again.text() == ran.text() and again.stage == stage
+    assert again.text() == ran.text()
+    # A graph without parts reads the same from "import" to "parts": a text says no more than what it is.
+    assert again.stage == (stage if again.parts is not None or stage != "parts" else "import")
     for n, trips, flag in CALLS:
         x, y = np.tanh(np.arange(2 * n, dtype=np.float32).reshape(2, n) - n)
         given = [x, y, np.array(trips), np.array(flag)]
