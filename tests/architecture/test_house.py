@@ -78,8 +78,8 @@ ROOMS |= {
     "fleet": {"compiler", "options", "runtime", "session", "target"},
     "profiling": {"api", "ir", "runtime", "session", "target"},
     "viewer": {
-        "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling", "program",
-        "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
+        "accounts", "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling",
+        "program", "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
     },
     "cli": ALL | {"fleet", "llm", "profiling", "viewer"},
     "__main__": {"cli"},
