@@ -59,7 +59,8 @@ ROOMS |= {
     },
     "api": {"compiler", "frontends", "options", "runtime", "session", "validation"},
     "validation": {
-        "compilation", "compiler", "graph", "ir", "ops", "options", "plugins", "runtime", "session", "target",
+        "compilation", "compiler", "graph", "ir", "ops", "options", "plugins", "program", "runtime", "session",
+        "target",
     },
     "onnxruntime": {"api", "ir", "runtime"},
     "exporters": {
