@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -258,8 +259,10 @@ class PassWatch:
 
 
 def _by_name(known: ReplayedValues) -> dict[str, np.ndarray]:
-    """What values are by their names, of which passes keep those that mean the same; only for telling where it is."""
-    return {value.name: array for value, array in known.known.items() if value.name}
+    """What values are by their names, of which passes keep those that mean the same; only for telling where it is.
+    Names that several have, as in steps of a loop that is written out, tell nothing."""
+    count = Counter(value.name for value in known.known)
+    return {value.name: array for value, array in known.known.items() if value.name and count[value.name] == 1}
 
 
 def _fits(value: Value, known: ReplayedValues) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.core import Func, Op
+from tilewright.ir.core import Block, Func, Op
 from tilewright.ir.diag import ExecutionError, InternalError
 from tilewright.ops.define.bodies import evaluate_sym
 from tilewright.ops.define.loop_programs import Elements, Run
@@ -59,6 +59,9 @@ class _Watched(Run):
                         raise _Race(f"two iterations of the parallel loop '{loop}' meet in '{name}'")
             before += self.touched
         self.touched = None
+
+    def _sum_up(self, op: Op, block: Block, extents: Mapping[str, int]) -> bool:
+        return False  # each access is noted where it is made
 
     def _place(self, op: Op) -> tuple[Elements, Any, np.ndarray | None]:
         memory, at, mask = super()._place(op)
