@@ -8,42 +8,52 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
 _PARENT = """
 import importlib, json, os, runpy, sys
-script, runs, ended, *imported = sys.argv[1:]
-for module in imported:
-    importlib.import_module(module)
-for arguments in json.loads(runs):
-    child = os.fork()
-    if not child:
-        sys.argv[1:] = arguments
-        runpy.run_path(script, run_name="__main__")
-        sys.exit()
-    if os.waitpid(child, 0)[1]:
-        sys.exit("one of the processes failed")
-    print(ended, flush=True)
+stages, ended = sys.argv[1:]
+for stage in json.loads(stages):
+    for module in stage["imported"]:
+        importlib.import_module(module)
+    for arguments in stage["runs"]:
+        child = os.fork()
+        if not child:
+            sys.argv[:] = [stage["script"], *arguments]
+            runpy.run_path(stage["script"], run_name="__main__")
+            sys.exit()
+        if os.waitpid(child, 0)[1]:
+            sys.exit("one of the processes failed")
+        print(ended, flush=True)
 """
 _ENDED = "this process has ended"
 PYTORCH = ("torch", "torch._dynamo", "torch._functorch.aot_autograd")
 COMPILER = ("tilewright.compiler", "tilewright.torch.traced")
 
 
+@dataclass(frozen=True)
+class Stage:
+    """Runs of a script, one after another with each of these arguments: each in a fork of a process that has imported
+    these modules, and those of the stages before, and done nothing else."""
+
+    script: Path
+    runs: Sequence[Sequence[str]]
+    imported: Sequence[str]
+
+
 def outputs(
-    script: Path, runs: Sequence[Sequence[str]], imported: Sequence[str],
-    environment: Mapping[str, str] | None = None, folder: Path | None = None,
-) -> list[str]:  # fmt: skip
-    """What a script prints with each of these arguments, one after another: each in a fork of a process that has
-    imported these modules and done nothing else, in a folder (None: that of this process). What fails in one fails
-    here."""
-    command = [sys.executable, "-c", _PARENT, str(script), json.dumps(runs), _ENDED, *imported]
+    stages: Sequence[Stage], environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> list[str]:
+    """What the runs print, in a folder (None: that of this process). What fails in one fails here."""
+    told = json.dumps([asdict(stage) for stage in stages], default=str)
+    command = [sys.executable, "-c", _PARENT, told, _ENDED]
     whole = {**os.environ, **(environment or {})}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=whole, cwd=folder)
     assert done.returncode == 0, done.stderr
     *found, rest = done.stdout.split(f"{_ENDED}\n")
-    assert len(found) == len(runs) and not rest, done.stdout
+    assert len(found) == sum(len(stage.runs) for stage in stages) and not rest, done.stdout
     return found
 
 

@@ -59,7 +59,8 @@ ROOMS |= {
     },
     "api": {"compiler", "frontends", "options", "runtime", "session", "validation"},
     "validation": {
-        "compilation", "compiler", "graph", "ir", "ops", "options", "plugins", "runtime", "session", "target",
+        "compilation", "compiler", "graph", "ir", "loops", "ops", "options", "plugins", "program", "runtime", "session",
+        "target",
     },
     "onnxruntime": {"api", "ir", "runtime"},
     "exporters": {
@@ -79,8 +80,8 @@ ROOMS |= {
     "fleet": {"compiler", "options", "runtime", "session", "target"},
     "profiling": {"api", "ir", "runtime", "session", "target"},
     "viewer": {
-        "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling", "program",
-        "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
+        "accounts", "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling",
+        "program", "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
     },
     "cli": ALL | {"fleet", "llm", "profiling", "viewer"},
     "__main__": {"cli"},
