@@ -324,8 +324,7 @@ class Compilation:
             self.remarks.append(Remark("states", cache.name, grows, "applied"))
         setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
         if module.main.level != LEVEL:
-            self._begin()
-            return
+            return self._begin()
         if setting.options.integer_only and self.output is not None:
             raise UnsupportedError(
                 "the model cannot be computed by integers only: sizes of its tensors depend on data",
@@ -335,6 +334,8 @@ class Compilation:
         introduce_states(module.main)
         if setting.optional.verified:
             verify_all(module)
+        if setting.watch is not None:
+            setting.watch(self)
         self._take_parts()
 
     def _take_parts(self) -> None:
