@@ -10,23 +10,20 @@ import json
 import re
 import sys
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from onnx.backend.test.case import base
 from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
-from onnx.reference.ops import op_pool_common
 
 from docs.conformance import RESULTS, Other, Results, as_json
 from tests.conformance_backend import prepare
+from tests.onnx_cases import collected_quickly
 from tilewright.ir.diag import TilewrightError, UnsupportedError
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
@@ -46,9 +43,7 @@ class Case:
 
 def cases(kind: str) -> Iterator[Case]:
     """All cases of a kind."""
-    without_texts = patch.object(base, "process_snippet", return_value=("", ""))  # of the cases, a fifth of the time
-    with warnings.catch_warnings(), without_texts, patch.object(op_pool_common, "pool", _pooled):
-        warnings.simplefilter("ignore")
+    with collected_quickly():
         found = load_model_tests(kind=kind)
     single = {c.name: _only_operator(c.model) for c in found if c.model is not None}
     for c in found:
@@ -59,22 +54,6 @@ def cases(kind: str) -> Iterator[Case]:
         whole = re.sub(r"_expanded.*", "", c.name)
         operator = single.get(c.name) or single.get(whole) or _only_operator(model) or _named_after(c.name)
         yield Case(f"{kind}/{c.name}", operator, model, sets, c.rtol, c.atol)
-
-
-def _pooled(
-    x: np.ndarray, x_shape: Any, kernel: Any, strides: Any, out_shape: Any, kind: str, *others: Any, **how: Any
-) -> np.ndarray:  # fmt: skip
-    """What the package's `pool` gives, but for the last bit of a root. It visits each window by itself, which for two
-    volumes takes half of the time of all its cases: windows of whole volumes are one array here."""
-    if x.ndim < 5 or kind == "MAX" or {*strides} != {1} or any(o is not None for o in others) or {*how} - {"p"}:
-        return _pool(x, x_shape, kernel, strides, out_shape, kind, *others, **how)
-    windows = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=range(2, x.ndim))
-    values = windows.reshape(*windows.shape[: x.ndim], -1)
-    p = how.get("p", 1)
-    return (values.mean(-1) if kind == "AVG" else (np.abs(values) ** p).sum(-1) ** (1.0 / p)).astype(x.dtype)
-
-
-_pool = op_pool_common.pool
 
 
 def whole_models() -> Iterator[Case]:

@@ -59,7 +59,7 @@ ROOMS |= {
     },
     "api": {"compiler", "frontends", "options", "runtime", "session", "validation"},
     "validation": {
-        "compilation", "compiler", "graph", "ir", "ops", "options", "plugins", "program", "runtime", "session",
+        "compilation", "compiler", "graph", "ir", "loops", "ops", "options", "plugins", "program", "runtime", "session",
         "target",
     },
     "onnxruntime": {"api", "ir", "runtime"},

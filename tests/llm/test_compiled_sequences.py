@@ -45,7 +45,7 @@ def tokens(seed: int, count: int) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(0, ROWS, count)]
 
 
-@pytest.mark.fresh_seeds(2)
+@pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_order_of_calls_gives_what_each_gives_alone(folder: Path, fresh_seed: int, threads: int) -> None:
     """To the bit, and what forks of a decoder for one give, whose kernels are others."""

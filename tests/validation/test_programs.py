@@ -146,23 +146,3 @@ def test_sums_of_loops_are_added_up_in_their_order(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Run, "_sum_up", lambda *rest: False)
     for found, wanted in zip(at_once, evaluate(recurrent.lstm, *arrays), strict=True):
         np.testing.assert_array_equal(found, wanted)
-
-
-def test_infinite_numbers_of_steps_with_one_name_are_not_mixed_up() -> None:
-    """exp(100) * 0 is no number in the first step, whose values have the names of those of the others."""
-    nodes = [
-        helper.make_node("Exp", ["row"], ["e"]),
-        helper.make_node("Mul", ["e", "s"], ["decayed"]),
-        helper.make_node("Sub", ["row", "decayed"], ["diff"]),
-        helper.make_node("Neg", ["diff"], ["out"]),
-        helper.make_node("Identity", ["diff"], ["next"]),
-    ]
-    ins = [helper.make_tensor_value_info(n, FLOAT, [12]) for n in ("s", "row")]
-    outs = [helper.make_tensor_value_info(n, FLOAT, [12]) for n in ("next", "out")]
-    scan = helper.make_node("Scan", ["zero", "x"], ["last", "y"], num_scan_inputs=1,
-                            body=helper.make_graph(nodes, "b", ins, outs))  # fmt: skip
-    cast = helper.make_node("Cast", ["y"], ["short"], to=TensorProto.FLOAT16)
-    outputs = [("last", FLOAT, [12]), ("short", TensorProto.FLOAT16, [4, 12])]
-    model = made([scan, cast], [("x", FLOAT, [4, 12])], outputs, zero=np.zeros(12, np.float32))
-    _, validation = validated(model)
-    assert validation.findings == [] and validation.kernels

@@ -29,7 +29,7 @@ from tilewright.validation.closeness import Deviation, deviation, nudged, steps,
 from tilewright.validation.extract import input_names, program_of
 from tilewright.validation.findings import Fault
 from tilewright.validation.passes import EVALUATION, FusedReplay, regions_of
-from tilewright.validation.races import race_of
+from tilewright.validation.races import races_of
 from tilewright.validation.values import ReplayedValues, TooLong, is_repeatable, reads_floats
 
 if TYPE_CHECKING:
@@ -120,8 +120,10 @@ class KernelCheck:
             kernel = module.funcs[name]
             pairs = zip(kernel.dims, call.attrs["dims"], strict=True)
             dims = {d.name: int(n.evaluate(known.case.env)) for d, n in pairs}
-            if (wrong := race_of(kernel, dims)) and name in regions:
-                self._blame(regions[name], name, wrong, known, compilation)
+            races = races_of(kernel, dims)
+            self.validation.note_races(races)
+            if races.wrong and name in regions:
+                self._blame(regions[name], name, races.wrong, known, compilation)
 
     def _tell(self) -> None:
         """Switch off how the kernels were made that are wrong, all of them at once: each attempt takes its time."""

@@ -42,6 +42,7 @@ from tilewright.validation.findings import Fault, MeaningChanged
 from tilewright.validation.kernels import PLANNING, KernelCheck
 from tilewright.validation.passes import EVALUATION, PassWatch
 from tilewright.validation.programs import ProgramReplay
+from tilewright.validation.races import Races
 from tilewright.validation.recorded import feeds_of
 from tilewright.validation.reproducers import save
 from tilewright.validation.values import ReplayedValues
@@ -95,6 +96,7 @@ class Validation:
     kernels: int = 0
     calls: int = 0
     skipped: dict[str, None] = field(default_factory=dict)
+    loops: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, None] = field(default_factory=dict)
 
     def begin_attempt(self) -> None:
@@ -102,7 +104,7 @@ class Validation:
         self.attempts += 1
         if self.attempts > MOST_ATTEMPTS and self.findings:
             raise EnoughAttempts(MeaningChanged(self.findings[-1]))
-        self.watches, self.programs, self.skipped = [], [], {}
+        self.watches, self.programs, self.skipped, self.loops = [], [], {}, {}
         self.passes = self.kernels = self.calls = self.recorded = 0
 
     def watch(self, compilation: Compilation) -> ProgramWatch | None:
@@ -248,6 +250,19 @@ class Validation:
     def skip(self, compilation: Compilation, why: str) -> None:
         self.skipped[f"{compilation.module.main.attrs.get('place') or 'the model'}: {why}"] = None
 
+    def note_races(self, found: Races) -> None:
+        """What is known of the parallel loops of one more kernel."""
+        for name in ("proved", "tried", "left"):
+            self.loops[name] = self.loops.get(name, 0) + getattr(found, name)
+
+    def _said_of_loops(self) -> str:
+        said = {
+            "proved": "are proved to have no race", "tried": "had none in a call",
+            "left": "were not looked at to the end",
+        }  # fmt: skip
+        told = [f"{n} {said[name]}" for name, n in self.loops.items() if n]
+        return f"; of the parallel loops {', '.join(told)}" if told else ""
+
     def note_refused(self, case: Case, error: Exception) -> None:
         self._refused[f"{case}: {getattr(error, 'what', error)}".splitlines()[0][:200]] = None
 
@@ -267,7 +282,7 @@ class Validation:
             applied = sum(w.applied for w in self.watches)
             said = (
                 f"{self.passes} passes with {applied} replacements and {self.kernels} kernels compute what they are "
-                f"made of, in {self.calls} calls"
+                f"made of, in {self.calls} calls{self._said_of_loops()}"
             )
             told.append(Remark(STAGE, "the model", said, "applied"))
         return told

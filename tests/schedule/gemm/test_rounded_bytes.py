@@ -58,7 +58,7 @@ def test_sums_and_codes_are_in_registers_for_any_number_of_rows(rows: object, bi
     assert all(space == "reg" or dtype == "i8" for space, dtype in memory), "but for rows, which are bytes"
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("activations", ["int16", "int8"])
 @pytest.mark.parametrize("kind", ["4 bits", "8 bits", "minima", "two levels", "scales of columns"])
 def test_the_bits_of_a_row_do_not_depend_on_others(kind: str, activations: str) -> None:
@@ -119,7 +119,7 @@ MORE_PLANES = [(0, 2, 16), (-2, 2, 16), (-4, 3, 32), (-16, 5, 32), (0, 6, 16)]
 
 @pytest.mark.parametrize(
     ("low", "bits", "group"),
-    [(0, 5, 32), (-32, 6, 16), *(pytest.param(*p, marks=pytest.mark.sweep(2)) for p in MORE_PLANES)],
+    [(0, 5, 32), (-32, 6, 16), *(pytest.param(*p, marks=pytest.mark.sweep(1)) for p in MORE_PLANES)],
 )
 def test_planes_are_joined_in_registers(low: int, bits: int, group: int) -> None:
     """Codes whose planes share bytes with others in different ways; one row has the bits that it has among many."""

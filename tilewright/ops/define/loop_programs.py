@@ -153,7 +153,7 @@ class _Index:
 
 
 @dataclass(frozen=True, slots=True)
-class _View:
+class View:
     """What an access of a nest touches: `start` and `steps` in the flat memory, for the loops at once (`shape`), and
     by how much each of the loops that run one by one moves it on."""
 
@@ -167,7 +167,7 @@ class _View:
     def of(
         memory: Elements, idx: Sequence[Sym], env: Mapping[str, int], elements: Mapping[str, int],
         terms: Mapping[str, int],
-    ) -> _View | None:  # fmt: skip
+    ) -> View | None:  # fmt: skip
         """None where the index is no sum of multiples, or leaves the buffer."""
         extents = {**elements, **terms}
         steps, start = dict.fromkeys(extents, 0), memory.offset
@@ -190,7 +190,7 @@ class _View:
             if low < 0 or high >= n:
                 return None
         ours = tuple(steps[name] for name in elements)
-        return _View(memory, start, tuple(elements.values()), ours, tuple(steps[name] for name in terms))
+        return View(memory, start, tuple(elements.values()), ours, tuple(steps[name] for name in terms))
 
     def at(self, numbers: Sequence[int]) -> np.ndarray:
         """The elements in one iteration of the loops that run one by one."""
@@ -198,10 +198,11 @@ class _View:
         first = self.start + sum(map(mul, self.moves, numbers))
         return np.ndarray(self.shape, flat.dtype, flat, first * size, tuple(step * size for step in self.steps))
 
-    def places(self) -> np.ndarray:
-        """The places of these elements in the flat memory."""
+    def places(self, numbers: Sequence[int]) -> np.ndarray:
+        """Where these elements are in the flat memory."""
+        first = self.start + sum(map(mul, self.moves, numbers))
         counted = zip(np.indices(self.shape, sparse=True), self.steps, strict=True)
-        return np.asarray(sum((i * step for i, step in counted), np.zeros(self.shape, np.int64)))
+        return np.asarray(sum((i * step for i, step in counted), np.full(self.shape, first, np.int64)))
 
 
 class _Serial(Exception):
@@ -357,19 +358,19 @@ class Run:
 
     def _views_of(
         self, block: Block, elements: Mapping[str, int], terms: Mapping[str, int]
-    ) -> dict[Op, _View] | None:
+    ) -> dict[Op, View] | None:
         """The memory of each access of a nest that adds up; None where that is no view, where something lies outside
         of its buffer, or where elements meet."""
-        found: dict[Op, _View] = {}
+        found: dict[Op, View] = {}
         for op in block.ops:
             if op.name not in ("load", "store"):
                 continue
-            view = _View.of(self.memory[op.operands[-1]], op.attrs["idx"], self.env, elements, terms)
+            view = View.of(self.memory[op.operands[-1]], op.attrs["idx"], self.env, elements, terms)
             if view is None:
                 return None
             found[op] = view
         (store,) = (op for op in found if op.name == "store")
-        written, places = found[store].memory.flat, found[store].places()
+        written, places = found[store].memory.flat, found[store].places((0,) * len(terms))
         others = [view.memory.flat for view in found.values() if view.memory.flat is not written]
         if np.unique(places).size < places.size or any(np.may_share_memory(o, written) for o in others):
             return None
