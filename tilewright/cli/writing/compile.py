@@ -18,6 +18,7 @@ from tilewright.cli.models import (
     compile_fields,
     compile_options,
     force_option,
+    guarded_option,
     need_source,
     unique,
     validate_options,
@@ -95,6 +96,7 @@ LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
 @weights_options
 @caches_option
 @validate_options
+@guarded_option
 @compile_options
 def command(
     models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, timed: bool, dump: Path | None,
