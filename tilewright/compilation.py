@@ -326,8 +326,7 @@ class Compilation:
             self.remarks.append(Remark("states", cache.name, grows, "applied"))
         setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
         if module.main.level != LEVEL:
-            self._begin()
-            return
+            return self._begin()
         if setting.options.integer_only and self.output is not None:
             raise UnsupportedError(
                 "the model cannot be computed by integers only: sizes of its tensors depend on data",
@@ -337,6 +336,8 @@ class Compilation:
         introduce_states(module.main)
         if setting.optional.verified:
             verify_all(module)
+        if setting.watch is not None:
+            setting.watch(self)
         self._take_parts()
 
     def _take_parts(self) -> None:
@@ -578,11 +579,10 @@ def left_out(module: Module) -> list[str]:
 def remarks_of_import(module: Module) -> list[Remark]:
     """What the front end has to say of a model."""
     kinds: dict[str, RemarkKind] = {"contradictions": "analysis", "warnings": "warning"}
-    attrs = module.main.attrs
     return [
         Remark("import", subject, message, kind)
         for name, kind in kinds.items()
-        for subject, message in attrs.get(name, ())
+        for subject, message in module.main.attrs.get(name, ())
     ]
 
 

@@ -60,7 +60,7 @@ def compile_request(
     machines, plugins = session.machines(options), session.loaded_plugins
     if own_objects:
         machines = tuple(map(_with_own_objects, machines))
-    check_levels(machines, options)
+    check_levels(machines, options, own_objects)
     if options.validate and (checks is None or len(machines) > 1):
         raise OptionError(
             f"validate={options.validate!r:.80} is not allowed here: "
@@ -79,7 +79,7 @@ def compile_request(
                 import_request(request, session, report_step), request, options.frequent, session, report_step
             )
         ] * (len(machines) - 1)
-        return compile_levels(loads, options, machines, report_step, plugins, optional)
+        return compile_levels(loads, options, machines, report_step, plugins, optional, on_objects)
 
     artifact = compile_with_fallbacks(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
@@ -93,11 +93,12 @@ def _with_own_objects(machine: Machine) -> Machine:
     return machine
 
 
-def check_levels(machines: Sequence[Machine], options: Options) -> None:
-    """OptionError for several machines that no one CPU can be asked to choose from."""
+def check_levels(machines: Sequence[Machine], options: Options, own_objects: bool = False) -> None:
+    """OptionError for several machines that no one CPU can be asked to choose from; artefacts, but for those that only
+    tell of their own objects, have images, too."""
     if len(machines) == 1:
         return
-    targets = [m for m in machines if isinstance(m, Target) and m.links_images]
+    targets = [m for m in machines if isinstance(m, Target) and (m.links_images or own_objects)]
     if len({t.triple for t in targets}) != 1 or len(targets) != len(machines):
         raise OptionError(
             f"target={options.target!r:.200} is not allowed: levels of one artefact are CPUs of one kind and system",
@@ -234,15 +235,16 @@ def compile_levels(
     progress: OnProgress | None,
     plugins: Plugins,
     optional: OptionalSteps,
+    on_objects: OnObjects | None = None,
 ) -> Artifact:
     """The programs of an artefact for each of several machines, with weights that all share: those that are packed in
-    one way are there once."""
+    one way are there once. `on_objects` is told of the objects of each."""
     weights = _weights(machines[0], options, optional)
     made = []
     with ExitStack() as stack:
         for load, machine in zip(loads, machines, strict=True):
             setting = Setting.of(options, machine, plugins, optional=optional, progress=progress)
-            output = Output(stack.enter_context(setting.back_end.code(machine, options)), weights)
+            output = Output(stack.enter_context(setting.back_end.code(machine, options)), weights, on_objects)
             made.append((*_compile_programs(load(), setting, output), setting, output))
         blocks = weights.blocks()
         levels = [
@@ -342,7 +344,7 @@ def compile_text(
         optional=OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
     )  # fmt: skip
     with faults_of_plugins(session.loaded_plugins.back_ends), setting.back_end.code(setting.machine, options) as code:
-        weights = _weights(setting.machine, options, setting.optional)
+        weights = _weights(setting.machine, options, setting.optional, guarded=setting.has_room_for_zones)
         output = Output(code, weights)
         given = {**(constants or {})}
         if model is not None:

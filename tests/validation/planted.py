@@ -255,6 +255,20 @@ def beyond_the_end(patch: Patch) -> None:
     patch.setattr(kernels, "schedule_kernel", longer)
 
 
+def terms_shared_by_threads(patch: Patch) -> None:
+    """Threads share the outermost loop, over elements or the terms of their sums."""
+    schedule = kernels.schedule_kernel
+
+    def shared(lowered: Lowered, *rest: Any) -> Lowered:
+        found = schedule(lowered, *rest)
+        for op in found.func.body.ops:
+            if op.name == "for" and op.attrs["kind"] == "serial":
+                op.attrs["kind"] = "parallel"
+        return found
+
+    patch.setattr(kernels, "schedule_kernel", shared)
+
+
 PADDED = "strides=(1, 1), pads_begin=(1, 1), pads_end=(1, 1), dilations=(1, 1), sums=none"
 PLAIN = "strides=(1, 1), pads_begin=(0, 0), pads_end=(0, 0), dilations=(1, 1), sums=none"
 
@@ -369,6 +383,11 @@ PLANTED: dict[str, Planted] = {
         "kernel",
         constants={"w": RNG.standard_normal((64, 32)).astype(np.float32)},
         sizes=(3, 5, 13),
+    ),
+    "a race in a parallel loop": Planted(
+        terms_shared_by_threads,
+        program("  y = reduce_sum(x) {keepdims=false, axes=(0, 1)} : f32[]", "x: f32[40, 9]", "f32[]"),
+        "two iterations of the parallel loop 'r0r1' meet in 'y'",
     ),
     "a store beyond a buffer": Planted(
         beyond_the_end, program("  y = exp(x) : f32[50]", "x: f32[50]", "f32[50]"), "kernel"

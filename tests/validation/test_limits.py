@@ -21,7 +21,8 @@ from tilewright.ir.rewrite import Replacement, RewriteContext, rule
 from tilewright.ir.text import parse_module
 from tilewright.options import Options, Request
 from tilewright.session import Session
-from tilewright.validation import values
+from tilewright.validation import passes, values
+from tilewright.validation.cases import Case
 from tilewright.validation.closeness import deviation
 from tilewright.validation.findings import Fault
 from tilewright.validation.reproducers import packed, save, unpacked
@@ -134,3 +135,20 @@ def test_calls_that_the_model_refuses_say_nothing() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     validation = validated(model)
     assert validation.findings == [] and validation.calls
+
+
+def test_results_that_are_no_numbers_say_nothing() -> None:
+    """The logarithms of half of the inputs, in a type in which shares of elements are counted."""
+    text = program("  a = log(x) : f32[64]\n  y = cast(a) {dtype=f16} : f16[64]", "x: f32[64]", "f16[64]")
+    assert validated(parse_module(text)).findings == []
+
+
+def test_names_that_several_values_have_tell_nothing() -> None:
+    """Steps of a loop that is written out have the same names."""
+    text = program("  a = neg(x) : f32[6]\n  b = exp(a) : f32[6]\n  y = add(a, b) : f32[6]", "x: f32[6]", "f32[6]")
+    module = parse_module(text)
+    known = values.ReplayedValues(module, Case("random", (np.ones(6, np.float32),), {}), float("inf"))
+    assert all(known.compute(op) for op in module.main.body.ops[:-1])
+    assert passes.values_by_name(known).keys() == {"x", "a", "b", "y"}
+    module.main.body.ops[1].result.name = "a"
+    assert passes.values_by_name(known).keys() == {"x", "y"}

@@ -25,8 +25,10 @@ from tilewright.validation.validate import Validation
 
 pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones]  # it looks around results by itself
 
-SHOWN_BY = ("dropped epilogue", "a wrong constant fold", "a bound that only real inputs reach")
-"""Those of every run: a pass, a pass with constants, and a rule. Two rules together have a test of their own."""
+SHOWN_BY = (
+    "dropped epilogue", "a wrong constant fold", "a bound that only real inputs reach", "a race in a parallel loop",
+)  # fmt: skip
+"""Those of every run: a pass, one with constants, a rule, a schedule. Two rules together have a test of their own."""
 
 WITHOUT_FALLBACK = ("wrong rounding in a cast",)
 """What code generation does wrong in each form of a kernel: there is an error, and no wrong answer."""

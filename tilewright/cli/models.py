@@ -84,6 +84,23 @@ activations_option = click.option(
 )  # fmt: skip
 
 
+LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
+"""Of x86-64, that `--multi` has."""
+
+multi_option = click.option(
+    "--multi", is_flag=False, flag_value=";".join(LEVELS), metavar="TARGETS",
+    help=f"Code for several targets, between ';'; of these the best is taken that a CPU can run  [if no TARGETS are "
+    f"given, where it stands behind MODEL: {'; '.join(LEVELS)}]",
+)
+
+
+def with_levels(options: Mapping[str, Any], multi: str | None) -> dict[str, Any]:
+    """The options with the targets of `--multi`."""
+    if multi is not None and options["target"] is not None:
+        raise click.UsageError("--multi says for which targets code is made: leave --target out")
+    return dict(options) if multi is None else {**options, "target": multi}
+
+
 def model_options(command: F) -> F:
     """The options that say what becomes of the graph."""
     for decorate in (

@@ -3,7 +3,7 @@ plans of memory and for native code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -27,15 +27,19 @@ from tilewright.runtime.staged.functions.registry import bound
 Memory = dict[str, np.ndarray]
 """What states hold, by name."""
 
+NotePart = Callable[[str, Sequence[Any]], None]
+"""Is told the name of a part and what it is called with."""
+
 
 def run_program(
-    module: Module, inputs: Sequence[Any], states: Memory | None = None, *, aliased: bool = False
-) -> list[Any]:
+    module: Module, inputs: Sequence[Any], states: Memory | None = None, *, aliased: bool = False,
+    note: NotePart | None = None,
+) -> list[Any]:  # fmt: skip
     """The results of the main function, a program; `states`, which are zeros where they are not there, are changed as
     it says. In a planned program values lie where the plan has them, in memory that is garbage at first. What is read
     of a state is a copy, or with `aliased` the memory of the state, as in native code: for a program that obeys the
-    rules (`aliasing.py`) that makes no difference."""
-    run = _Run(module, {} if states is None else states, aliased)
+    rules (`aliasing.py`) that makes no difference. `note` is told what each part gets, when it is called."""
+    run = _Run(module, {} if states is None else states, aliased, note)
     for value, array in zip(module.main.args, inputs, strict=True):
         run.define(value, array)
         if (symbols := input_variables(value)) is not None:
@@ -45,8 +49,9 @@ def run_program(
 
 
 class _Run:
-    def __init__(self, module: Module, states: Memory, aliased: bool) -> None:
+    def __init__(self, module: Module, states: Memory, aliased: bool, note: NotePart | None = None) -> None:
         self.module = module
+        self.note = note
         self.aliased = aliased
         self.states = states
         self.values: dict[Value, Any] = {}
@@ -131,6 +136,8 @@ class _Run:
         """A part, whose sizes are elements of its last argument: a graph, or a program of its own."""
         sizes = np.array([self.value_of(v) for v in op.attrs["sizes"]], np.int64)
         given = [*operands, sizes] if op.attrs["sizes"] else operands
+        if self.note is not None:
+            self.note(part.name, given)
         if part.level != LEVEL:
             return evaluate_func(part, self.module, given)
         return run_program(alone(part, self.module), given, aliased=self.aliased)

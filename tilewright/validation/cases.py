@@ -88,6 +88,11 @@ def recorded_cases(main: Func, feeds: Sequence[Feed]) -> list[Case]:
     return found
 
 
+def given_case(main: Func, arrays: Sequence[np.ndarray]) -> Case | None:
+    """A call that a part of a program gets in one of the program; None where that is not what it takes."""
+    return _case(main, "observed", arrays) if len(arrays) == len(main.args) else None
+
+
 def _case(main: Func, kind: str, arrays: Sequence[np.ndarray]) -> Case | None:
     try:
         return Case(kind, tuple(arrays), bound_dims(main.args, arrays))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -175,7 +176,7 @@ class PassWatch:
     def _look(self, name: str, module: Module, known: ReplayedValues, wanted: Sequence[np.ndarray]) -> None:
         suspects: list[tuple[Value, Deviation]] = []
         others: set[Value] = set()  # what is not what it was
-        by_name = _by_name(known)
+        by_name = values_by_name(known)
         for op in module.main.body.ops[:-1]:
             if self._is_the_same(op, known) and others.isdisjoint(op.operands):
                 continue
@@ -257,9 +258,11 @@ class PassWatch:
         return program, {names[v]: known.known[original[v]] for v in inputs}
 
 
-def _by_name(known: ReplayedValues) -> dict[str, np.ndarray]:
-    """What values are by their names, of which passes keep those that mean the same; only for telling where it is."""
-    return {value.name: array for value, array in known.known.items() if value.name}
+def values_by_name(known: ReplayedValues) -> dict[str, np.ndarray]:
+    """What values are by their names, of which passes keep those that mean the same; only for telling where it is.
+    Names that several have, as in steps of a loop that is written out, tell nothing."""
+    count = Counter(value.name for value in known.known)
+    return {value.name: array for value, array in known.known.items() if value.name and count[value.name] == 1}
 
 
 def _fits(value: Value, known: ReplayedValues) -> bool:

@@ -12,10 +12,14 @@ import numpy as np
 
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_request
+from tilewright.ir.core import Func
 from tilewright.ir.diag import Remark
 from tilewright.ir.notes import ProgramWatch
-from tilewright.ir.optional_steps import EnoughAttempts
+from tilewright.ir.optional_steps import EnoughAttempts, Part
 from tilewright.options import OnProgress, Options, Request
+from tilewright.program.native import GroupNative
+from tilewright.program.split import is_of_parts
+from tilewright.program.states import STATES
 from tilewright.runtime import Artifact
 from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import InputError
@@ -29,13 +33,16 @@ from tilewright.validation.cases import (
     Feed,
     cases_of,
     dims_of_inputs,
+    given_case,
     integer_cases,
     recorded_cases,
     why_no_cases,
 )
 from tilewright.validation.findings import Fault, MeaningChanged
-from tilewright.validation.kernels import KernelCheck
-from tilewright.validation.passes import PassWatch
+from tilewright.validation.kernels import PLANNING, KernelCheck
+from tilewright.validation.passes import EVALUATION, PassWatch
+from tilewright.validation.programs import ProgramReplay
+from tilewright.validation.races import Races
 from tilewright.validation.recorded import feeds_of
 from tilewright.validation.reproducers import save
 from tilewright.validation.values import ReplayedValues
@@ -55,6 +62,9 @@ MOST_RECORDED = 3
 
 MOST_ATTEMPTS = 24
 """Of one compilation: what is still wrong then is wrong whatever is left out."""
+
+WHOLE = (GroupNative.name, *PLANNING)
+"""What is left out of a program whose kernels are right and that is wrong as a whole."""
 
 REPRODUCERS = "reproducers"
 """The folder in that of the session's cache where programs are kept that show a fault."""
@@ -79,12 +89,14 @@ class Validation:
     seconds: float = SECONDS
     findings: list[Fault] = field(default_factory=list)
     watches: list[PassWatch] = field(default_factory=list)
+    programs: list[ProgramReplay] = field(default_factory=list)
     attempts: int = 0
     recorded: int = 0
     passes: int = 0
     kernels: int = 0
     calls: int = 0
     skipped: dict[str, None] = field(default_factory=dict)
+    loops: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, None] = field(default_factory=dict)
 
     def begin_attempt(self) -> None:
@@ -92,11 +104,17 @@ class Validation:
         self.attempts += 1
         if self.attempts > MOST_ATTEMPTS and self.findings:
             raise EnoughAttempts(MeaningChanged(self.findings[-1]))
-        self.watches, self.skipped = [], {}
+        self.watches, self.programs, self.skipped, self.loops = [], [], {}, {}
         self.passes = self.kernels = self.calls = self.recorded = 0
 
     def watch(self, compilation: Compilation) -> ProgramWatch | None:
-        """Who looks at the passes of a program; None, with a remark, where it cannot be replayed."""
+        """Who looks at the passes of a program; None, with a remark, where it cannot be replayed. A program that calls
+        parts has no passes of its own: it is replayed when all is compiled."""
+        is_of_calls = is_of_parts(compilation.module.main)
+        if is_of_calls or compilation.module.main.attrs.get(STATES):
+            self._replay_whole(compilation)
+        if is_of_calls:
+            return None
         why = self._why_not(compilation)
         if why:
             self.skip(compilation, why)
@@ -108,6 +126,28 @@ class Validation:
                 return watch
         self.skip(compilation, f"no inputs were found that it takes{self._said()}")
         return None
+
+    def _replay_whole(self, compilation: Compilation) -> None:
+        """Run a program of parts, or one with states, by the interpreter: what it gives, and what its parts get."""
+        replay = ProgramReplay.of(compilation)
+        why = self._why_not(compilation)
+        if not why and not replay.begins_with_zeros:
+            why = "its states begin as constants"
+        main, deadline = compilation.module.main, time.monotonic() + self.seconds / 2
+        recorded = [] if why else recorded_cases(main, self.feeds)[:MOST_RECORDED]
+        for sizes in () if why else self._sizes(compilation):
+            for case in (*recorded, *cases_of(main, sizes)):
+                began = time.monotonic()
+                try:
+                    self.recorded += replay.begin(case, deadline) and case.kind == "recorded"
+                except EVALUATION as error:
+                    self.note_refused(case, error)
+                if time.monotonic() - began > LONG and replay.sessions:
+                    break
+            if replay.sessions:
+                self.programs.append(replay)
+                return
+        self.skip(compilation, f"as a whole it is not replayed: {why or f'no inputs were found{self._said()}'}")
 
     def _said(self) -> str:
         return f" ({next(iter(self._refused))})" if self._refused else ""
@@ -127,7 +167,7 @@ class Validation:
     def _begin(self, watch: PassWatch, sizes: dict[str, int]) -> bool:
         """Whether the program takes calls with these sizes: recorded ones first, as many as time allows."""
         main, deadline = watch.compilation.module.main, time.monotonic() + self.seconds
-        recorded = recorded_cases(main, self.feeds)[:MOST_RECORDED]
+        recorded = recorded_cases(main, self.feeds)[:MOST_RECORDED] or self._cases_of_part(main)
         kinds: list[Case] = [*recorded, *cases_of(main, sizes)]
         for size in SIZES[1:]:
             if len(kinds) > len(recorded) + 2 or not sizes:
@@ -146,6 +186,26 @@ class Validation:
         watch.values = kept
         return bool(kept) and watch.begin()
 
+    def _cases_of_part(self, main: Func) -> list[Case]:
+        """What a part gets in the calls of its program that were replayed."""
+        feeds = [arrays for replay in self.programs for arrays in replay.feeds.get(main.body, ())]
+        return [case for arrays in feeds if (case := given_case(main, arrays)) is not None][:MOST_RECORDED]
+
+    def _finish_programs(self, artifact: Artifact) -> None:
+        """Compare what whole programs give; with the first that is wrong the host's part of it is left out."""
+        for replay in self.programs:
+            if self._why_not_native(replay.compilation, artifact):
+                continue
+            for case, wrong in replay.wrong(artifact):
+                parts = tuple(Part(step, label=f"the step '{step}'") for step in WHOLE)
+                names = replay.module.main.attrs["inputs"]
+                finding = Fault(
+                    "program", "", "the program as a whole", wrong, str(case), parts, None, "",
+                    dict(zip(names, case.arrays, strict=False)),
+                )  # fmt: skip
+                self.fail(replay.compilation, finding)
+            self.calls += len(replay.sessions)
+
     def finish(self, artifact: Artifact, setting: Setting) -> Artifact:
         """Compare native code with what it is made of; the artefact with what was looked at."""
         self.check_feeds(artifact)
@@ -156,8 +216,10 @@ class Validation:
             if why:
                 self.skip(watch.compilation, why)
             else:
-                whole = artifact if watch.compilation.parts is None and artifact.program is None else None
+                is_whole = watch.compilation.parts is None and artifact.program is None and not artifact.states
+                whole = artifact if is_whole else None
                 KernelCheck(self, watch.fused, setting).run(whole)
+        self._finish_programs(artifact)
         return artifact.reporting(remarks=(*artifact.report.remarks, *self.remarks()))
 
     def _why_not_native(self, compilation: Compilation, artifact: Artifact) -> str:
@@ -166,8 +228,6 @@ class Validation:
             return f"its kernels are not compared: code for {machine.name} does not run here"
         if missing := set(machine.features) - set(host_target().features):
             return f"its kernels are not compared: this machine has no {', '.join(sorted(missing)[:3])}"
-        if artifact.states:
-            return "its kernels are not compared: it keeps states"
         return ""
 
     def check_feeds(self, artifact: Artifact) -> None:
@@ -190,6 +250,19 @@ class Validation:
     def skip(self, compilation: Compilation, why: str) -> None:
         self.skipped[f"{compilation.module.main.attrs.get('place') or 'the model'}: {why}"] = None
 
+    def note_races(self, found: Races) -> None:
+        """What is known of the parallel loops of one more kernel."""
+        for name in ("proved", "tried", "left"):
+            self.loops[name] = self.loops.get(name, 0) + getattr(found, name)
+
+    def _said_of_loops(self) -> str:
+        said = {
+            "proved": "are proved to have no race", "tried": "had none in a call",
+            "left": "were not looked at to the end",
+        }  # fmt: skip
+        told = [f"{n} {said[name]}" for name, n in self.loops.items() if n]
+        return f"; of the parallel loops {', '.join(told)}" if told else ""
+
     def note_refused(self, case: Case, error: Exception) -> None:
         self._refused[f"{case}: {getattr(error, 'what', error)}".splitlines()[0][:200]] = None
 
@@ -209,7 +282,7 @@ class Validation:
             applied = sum(w.applied for w in self.watches)
             said = (
                 f"{self.passes} passes with {applied} replacements and {self.kernels} kernels compute what they are "
-                f"made of, in {self.calls} calls"
+                f"made of, in {self.calls} calls{self._said_of_loops()}"
             )
             told.append(Remark(STAGE, "the model", said, "applied"))
         return told

@@ -22,8 +22,8 @@ from tilewright.options import Options, Request
 from tilewright.runtime.errors import short_name
 from tilewright.runtime.storage.files import check_folder
 from tilewright.session import Session
-from tilewright.validation.bisect import bisect
 from tilewright.validation.recorded import feeds_of
+from tilewright.validation.search.bisect import bisect
 
 SHOWN = 12
 """Layers in the table without --all."""

@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -150,6 +152,59 @@ class _Index:
         return _Index(constant, tuple(variables), tuple(others), by_lane)
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What an access of a nest touches: `start` and `steps` in the flat memory, for the loops at once (`shape`), and
+    by how much each of the loops that run one by one moves it on."""
+
+    memory: Elements
+    start: int
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+    moves: tuple[int, ...]
+
+    @staticmethod
+    def of(
+        memory: Elements, idx: Sequence[Sym], env: Mapping[str, int], elements: Mapping[str, int],
+        terms: Mapping[str, int],
+    ) -> View | None:  # fmt: skip
+        """None where the index is no sum of multiples, or leaves the buffer."""
+        extents = {**elements, **terms}
+        steps, start = dict.fromkeys(extents, 0), memory.offset
+        for e, n, stride in zip(idx, memory.shape, memory.strides, strict=True):
+            low = high = 0
+            for part, times in e.terms:
+                own = part.name if part.kind == "var" else ""
+                if own in extents:
+                    steps[own] += times * stride
+                    low += min(0, times * (extents[own] - 1))
+                    high += max(0, times * (extents[own] - 1))
+                elif any(v.name in extents for v in part.vars):
+                    return None
+                else:
+                    value = evaluate_sym(part, env)
+                    if type(value) is not int:
+                        return None
+                    start += times * value * stride
+                    low, high = low + times * value, high + times * value
+            if low < 0 or high >= n:
+                return None
+        ours = tuple(steps[name] for name in elements)
+        return View(memory, start, tuple(elements.values()), ours, tuple(steps[name] for name in terms))
+
+    def at(self, numbers: Sequence[int]) -> np.ndarray:
+        """The elements in one iteration of the loops that run one by one."""
+        flat, size = self.memory.flat, self.memory.flat.itemsize
+        first = self.start + sum(map(mul, self.moves, numbers))
+        return np.ndarray(self.shape, flat.dtype, flat, first * size, tuple(step * size for step in self.steps))
+
+    def places(self, numbers: Sequence[int]) -> np.ndarray:
+        """Where these elements are in the flat memory."""
+        first = self.start + sum(map(mul, self.moves, numbers))
+        counted = zip(np.indices(self.shape, sparse=True), self.steps, strict=True)
+        return np.asarray(sum((i * step for i, step in counted), np.full(self.shape, first, np.int64)))
+
+
 class _Serial(Exception):
     """An innermost loop whose iterations meet must run one by one."""
 
@@ -170,6 +225,7 @@ class Run:
         self.speculating = False  # running a serial loop as lanes, as long as that makes no difference
         self.log: list[tuple[Elements, Any, bool, np.ndarray | None]] = []
         self.undo: list[tuple[np.ndarray, Any, np.ndarray]] = []
+        self.sums: dict[Op, frozenset[str]] = {}  # nests that add up, and what tells their elements apart
         self.serial: set[Op] = set()  # loops that hold others beside something else, or were seen to need it
 
     def bind(self, func: Func, arrays: Sequence[np.ndarray]) -> None:
@@ -237,6 +293,8 @@ class Run:
             extents, inner = self._nest(op)
             if not _is_flat(inner):
                 self.serial.add(op)
+            elif self._sum_up(op, inner, extents):
+                return
             elif WIDE_ENOUGH <= math.prod(extents.values()) <= MOST_AT_ONCE:
                 if self._speculate(inner, extents):
                     return
@@ -269,6 +327,54 @@ class Run:
             self.block(block)
         finally:
             self.lanes, self.mask, self.has_uneven_names = None, None, False
+
+    def _sum_up(self, op: Op, block: Block, extents: Mapping[str, int]) -> bool:
+        """Run a nest in which each element of one buffer is a sum: the loops over terms one by one, in their order,
+        those over elements at once, so that each sum is added up as it is written. False, with nothing done, where it
+        is no such nest."""
+        if op not in self.sums:
+            self.sums[op] = _summed_into(op)
+        names = self.sums[op]
+        elements = {name: n for name, n in extents.items() if name in names}
+        terms = {name: n for name, n in extents.items() if name not in names}
+        if self.backwards or self.mask is not None or not terms:
+            return False
+        if not WIDE_ENOUGH <= math.prod(elements.values()) <= MOST_AT_ONCE:
+            return False
+        views = self._views_of(block, elements, terms)
+        if views is None:
+            return False
+        inside = [o for o in block.ops if o.name != "store"]
+        (store,) = (o for o in block.ops if o.name == "store")
+        target = views[store].at((0,) * len(terms))
+        for numbers in product(*map(range, terms.values())):
+            for o in inside:
+                if o.name == "load":
+                    self.scalars[o.result] = views[o].at(numbers)
+                elif o.name not in _NOTHING_HERE:
+                    self.scalars[o.result] = evaluate_element(o, self.scalars, self.env)
+            target[...] = self.scalars[store.operands[0]]
+        return True
+
+    def _views_of(
+        self, block: Block, elements: Mapping[str, int], terms: Mapping[str, int]
+    ) -> dict[Op, View] | None:
+        """The memory of each access of a nest that adds up; None where that is no view, where something lies outside
+        of its buffer, or where elements meet."""
+        found: dict[Op, View] = {}
+        for op in block.ops:
+            if op.name not in ("load", "store"):
+                continue
+            view = View.of(self.memory[op.operands[-1]], op.attrs["idx"], self.env, elements, terms)
+            if view is None:
+                return None
+            found[op] = view
+        (store,) = (op for op in found if op.name == "store")
+        written, places = found[store].memory.flat, found[store].places((0,) * len(terms))
+        others = [view.memory.flat for view in found.values() if view.memory.flat is not written]
+        if np.unique(places).size < places.size or any(np.may_share_memory(o, written) for o in others):
+            return None
+        return found
 
     def _speculate(self, block: Block, extents: Mapping[str, int]) -> bool:
         """Run the iterations of serial loops in lockstep; False, with memory as it was, when that would differ."""
@@ -402,6 +508,28 @@ _STATEMENTS: Mapping[str, Callable[[Run, Op], None]] = {
     "lanes_reduce": Run._lanes_reduce,
     "run": lambda run, op: run.block(op.blocks[0]),
 }
+
+def _summed_into(op: Op) -> frozenset[str]:
+    """The variables that tell which element of a buffer a nest of loops changes, where it changes no other element in
+    an iteration and reads none: the other loops are over the terms of a sum. None of them where it does anything
+    else."""
+    names = {op.attrs["var"].name}
+    while len(op.blocks[0].ops) == 1 and "boustrophedon" not in op.attrs:
+        op = op.blocks[0].ops[0]
+        names.add(op.attrs["var"].name)
+    ops = op.blocks[0].ops
+    stores = [o for o in ops if o.name == "store"]
+    if len(stores) != 1 or "boustrophedon" in op.attrs:
+        return frozenset()
+    if any(o.name in _STATEMENTS and o.name not in ("load", "store") for o in ops):
+        return frozenset()
+    own = [o for o in ops if o.name in ("load", "store") and o.operands[-1] is stores[0].operands[-1]]
+    places = frozenset(v.name for i in stores[0].attrs["idx"] for v in i.vars) & names
+    is_one = all(o.attrs["idx"] == stores[0].attrs["idx"] for o in own)
+    is_free = not any(o.attrs.get("guard") for o in ops)
+    return places if len(own) > 1 and is_one and is_free else frozenset()
+
+
 _NOTHING_HERE = ("return", "yield", "prefetch", "wait", "barrier")
 
 

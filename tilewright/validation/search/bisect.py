@@ -23,7 +23,7 @@ from tilewright.validation.findings import Fault, MeaningChanged
 from tilewright.validation.passes import EVALUATION
 from tilewright.validation.reproducers import save
 from tilewright.validation.rerun import SavedProgram, is_wrong
-from tilewright.validation.shrink import smallest
+from tilewright.validation.search.shrink import smallest
 from tilewright.validation.validate import Validation
 
 SECONDS = 60.0

@@ -1,0 +1,148 @@
+"""Models with states, loops and parts are validated as others are: their kernels run, on what the parts get in calls of
+the whole, and the whole is compared, several calls one after the other."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.validation.planted import add_rules
+from tilewright import compilation, compiler
+from tilewright.compiler import compile_request
+from tilewright.ir.core import Builder, Func, Op
+from tilewright.ir.diag import InternalError
+from tilewright.ir.rewrite import Replacement, RewriteContext, rule
+from tilewright.ops import recurrent
+from tilewright.ops.define.interp import evaluate
+from tilewright.ops.define.loop_programs import Run
+from tilewright.options import Options, Request
+from tilewright.runtime import Model
+from tilewright.session import Session
+from tilewright.validation.validate import Validation
+
+pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones]  # it looks around results by itself
+
+RNG = np.random.default_rng(3)
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+@pytest.fixture(autouse=True)
+def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without what makes failures of optional steps errors of tests."""
+    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def made(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], **constants: np.ndarray) -> Any:
+    ins, outs = ([helper.make_tensor_value_info(*i) for i in infos] for infos in (inputs, outputs))
+    given = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", ins, outs, given)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def doubling(name: str = "limited") -> onnx.ModelProto:
+    """min(2 * s, 1000), as often as the call says."""
+    nodes = [
+        helper.make_node("Identity", ["go"], ["still"]),
+        helper.make_node("Add", ["s", "s"], ["twice"]),
+        helper.make_node("Min", ["twice", "most"], ["next"], name=name),
+    ]
+    ins = [helper.make_tensor_value_info(*i) for i in (("i", INT64, []), ("go", BOOL, []), ("s", FLOAT, [5]))]
+    outs = [helper.make_tensor_value_info(*i) for i in (("still", BOOL, []), ("next", FLOAT, [5]))]
+    body = helper.make_graph(nodes, "b", ins, outs)
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
+    return made([loop], [("n", INT64, []), ("x", FLOAT, [5])], [("y", FLOAT, [5])],
+                most=np.array(1000, np.float32))  # fmt: skip
+
+
+def two_states() -> onnx.ModelProto:
+    """y = a - b; the next a is tanh(a + x), the next b is b + 1."""
+    nodes = [
+        helper.make_node("Sub", ["a", "b"], ["y"]),
+        helper.make_node("Add", ["a", "x"], ["p"]),
+        helper.make_node("Tanh", ["p"], ["an"]),
+        helper.make_node("Add", ["b", "one"], ["bn"]),
+    ]
+    shape = [1, 8]
+    return made(nodes, [(n, FLOAT, shape) for n in "xab"], [(n, FLOAT, shape) for n in ("y", "an", "bn")],
+                one=np.ones(1, np.float32))  # fmt: skip
+
+
+def stacked_lstm(units: int = 8, steps: int = 3) -> onnx.ModelProto:
+    """Two layers whose last states are one output: two kernels write parts of it."""
+    weights = {f"{what}{k}": RNG.standard_normal((1, 4 * units, units)).astype(np.float32) / 4
+               for what in "wr" for k in "ab"}  # fmt: skip
+    nodes = [
+        helper.make_node("LSTM", ["x", "wa", "ra"], ["ya", "ha", "ca"], hidden_size=units),
+        helper.make_node("Squeeze", ["ya", "one"], ["sa"]),
+        helper.make_node("LSTM", ["sa", "wb", "rb"], ["y", "hb", "cb"], hidden_size=units),
+        helper.make_node("Concat", ["ha", "hb"], ["h"], axis=0),
+        helper.make_node("Tanh", ["h"], ["t"]),
+    ]
+    outputs = [("y", FLOAT, [steps, 1, 1, units]), ("h", FLOAT, [2, 1, units]), ("t", FLOAT, [2, 1, units])]
+    return made(nodes, [("x", FLOAT, [steps, 1, units])], outputs, one=np.array([1]), **weights)
+
+
+def validated(model: onnx.ModelProto, feeds: Sequence[Any] = (), **options: Any) -> tuple[Any, Validation]:
+    validation = Validation(feeds)
+    chosen = Options(cache=False, threads=2, **options)
+    request = Request.of(model, None, None)
+    return compile_request(request, chosen, session=Session(), checks=validation), validation
+
+
+def test_kernels_of_programs_run_and_are_not_blamed() -> None:
+    for model, options in ((doubling(), {}), (two_states(), {"states": {"a": "an", "b": "bn"}}), (stacked_lstm(), {})):
+        _, validation = validated(model, **options)  # type: ignore[arg-type]
+        assert validation.findings == [] and validation.skipped == {} and validation.kernels
+
+
+@rule("min")
+def limits_that_nothing_reaches(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """min(x, 1000) -> x: noise never comes so far."""
+    return op.operands[0] if op.loc.node == "limited" else None
+
+
+def test_a_defect_that_only_later_iterations_of_a_loop_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    add_rules(monkeypatch, limits_that_nothing_reaches)
+    x = np.array([1, 2, 3, 4, 5], np.float32)
+    artifact, validation = validated(doubling(), [{"n": np.array(12), "x": x}])
+    assert [fault.rule for fault in validation.findings] == ["limits_that_nothing_reaches"]
+    assert "limited" in str(validation.findings[0])
+    (found,) = Model(artifact, 1)(np.array(12), x)
+    np.testing.assert_array_equal(found, np.full(5, 1000, np.float32))
+
+
+def test_states_that_are_exchanged_are_found_in_the_second_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    introduce = compilation.introduce_states
+
+    def exchanged(main: Func) -> None:
+        introduce(main)
+        updates = [op for op in main.body.ops if op.name == "update"]
+        if not updates:
+            return  # of the program that gives the result of each kernel
+        first, second = updates
+        values = first.operands[1], second.operands[1]
+        first.set_operands([first.operands[0], values[1]])
+        second.set_operands([second.operands[0], values[0]])
+
+    monkeypatch.setattr(compilation, "introduce_states", exchanged)
+    with pytest.raises(InternalError, match="the program as a whole: result 0 of call 2"):
+        validated(two_states(), states={"a": "an", "b": "bn"})
+
+
+def test_sums_of_loops_are_added_up_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter runs the loops over elements at once; one by one the bits are the same."""
+    rng = np.random.default_rng(7)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in ((3, 2, 32), (4, 8, 8), (24,), (2, 8), (2, 8))]
+    at_once = evaluate(recurrent.lstm, *arrays)
+    monkeypatch.setattr(Run, "_sum_up", lambda *rest: False)
+    for found, wanted in zip(at_once, evaluate(recurrent.lstm, *arrays), strict=True):
+        np.testing.assert_array_equal(found, wanted)

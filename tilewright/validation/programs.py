@@ -1,0 +1,131 @@
+"""Programs of parts, and those that keep states, as a whole: several calls one after the other, by the interpreter and
+as native code. What the parts of a program get in these calls is what they are replayed on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright.compilation import Compilation
+from tilewright.ir.core import Block, Module
+from tilewright.ir.diag import TilewrightError
+from tilewright.program.interp import Memory, run_program
+from tilewright.program.spec import STATE
+from tilewright.program.split import part_functions
+from tilewright.program.states import STATES
+from tilewright.runtime import Artifact, Model
+from tilewright.validation.cases import Case
+from tilewright.validation.closeness import deviation, nudged, steps
+from tilewright.validation.passes import EVALUATION, interpreted
+
+CALLS = 2
+"""Of a model that keeps states, one after the other."""
+
+MOST_FEEDS = 2
+"""Calls of each part that it is replayed on: the first and the last one of a loop."""
+
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class ReplayedCalls:
+    """Calls with the same inputs, one after the other, and what each gives."""
+
+    case: Case
+    wanted: Sequence[Sequence[Any]]
+
+
+@dataclass
+class ProgramReplay:
+    """A program as it was before its parts, or its passes, changed it."""
+
+    compilation: Compilation
+    module: Module
+    sessions: list[ReplayedCalls] = field(default_factory=list)
+    feeds: dict[Block, list[tuple[np.ndarray, ...]]] = field(default_factory=dict)
+    """What the parts get, by their body in the compilation's module."""
+
+    @classmethod
+    def of(cls, compilation: Compilation) -> ProgramReplay:
+        return cls(compilation, compilation.module.copy())
+
+    def begin(self, case: Case, deadline: float) -> bool:
+        """Run the program on one case; whether it takes it. Raises what the interpreter raises."""
+        bodies = {func.name: func.body for func in part_functions(self.compilation.module)}
+        given: dict[str, list[tuple[np.ndarray, ...]]] = {}
+
+        def note(part: str, arrays: Sequence[Any]) -> None:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            if part in bodies and all(isinstance(a, np.ndarray) for a in arrays):
+                kept = given.setdefault(part, [])
+                del kept[MOST_FEEDS - 1 :]
+                kept.append(tuple(np.array(a) for a in arrays))
+
+        try:
+            self.sessions.append(ReplayedCalls(case, self._calls(case.arrays, note)))
+        except (TimeoutError, AssertionError):
+            return False
+        for part, arrays in given.items():
+            self.feeds.setdefault(bodies[part], []).extend(arrays)
+        return True
+
+    def _calls(self, arrays: Sequence[np.ndarray], note: Any = None) -> list[list[Any]]:
+        """The results of some calls."""
+        if keeps := self.module.main.attrs.get(STATES, ()):
+            return self._calls_of_graph(arrays, len(keeps))
+        memory: Memory = {}
+        count = CALLS if self._states() else 1
+        return [run_program(self.module, arrays, memory, note=note) for _ in range(count)]
+
+    def _calls_of_graph(self, arrays: Sequence[np.ndarray], count: int) -> list[list[Any]]:
+        """Of a program in one piece whose last inputs and outputs are its states."""
+        kept = [np.zeros_like(a) for a in arrays[-count:]]
+        found = []
+        for _ in range(CALLS):
+            *results, = interpreted(self.module, [*arrays[:-count], *kept])
+            found.append(results[:-count])
+            kept = results[-count:]
+        return found
+
+    def _states(self) -> list[Any]:
+        return [op for op in self.module.main.body.ops if op.name == STATE]
+
+    @property
+    def begins_with_zeros(self) -> bool:
+        """Whether all states do: those that begin as constants are not replayed."""
+        named = (initial for _, _, initial in self.module.main.attrs.get(STATES, ()))
+        return not any(named) and not any(op.attrs.get("initial") for op in self._states())
+
+    def wrong(self, artifact: Artifact) -> Iterator[tuple[Case, str]]:
+        """How the native code gives something else, for each case."""
+        taken = len(artifact.inputs)
+        for session in self.sessions:
+            try:
+                model = Model(artifact, THREADS)
+                found = [model(*session.case.arrays[:taken]) for _ in session.wanted]
+            except TilewrightError:
+                continue  # the case is refused, with an error
+            for number, (wanted, given) in enumerate(zip(session.wanted, found, strict=True)):
+                results = given if isinstance(given, tuple | list) else (given,)
+                for place, (x, y) in enumerate(zip(wanted, results, strict=False)):
+                    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.dtype == object:
+                        continue
+                    moved = partial(self._moved, session, number, place)
+                    if (why := deviation(x, y, moved=moved, of_floats=True)) is not None:
+                        yield session.case, f"result {place} of call {number + 1}: {why}"
+
+    def _moved(self, session: ReplayedCalls, number: int, place: int) -> np.ndarray | None:
+        try:
+            arrays = [nudged(a, k) for k, a in enumerate(session.case.arrays)]
+            after = self._calls(arrays)[number][place]
+            before = session.wanted[number][place]
+            return steps(before, after) if before.shape == after.shape else None
+        except (*EVALUATION, AssertionError):
+            return None
+
