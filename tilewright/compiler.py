@@ -107,6 +107,8 @@ def check_levels(machines: Sequence[Machine], options: Options, own_objects: boo
     names = [t.name for t in targets]
     if len({t.features for t in targets}) != len(targets) or len(set(names)) != len(names):
         raise OptionError(f"target={options.target!r:.200} is not allowed: two levels are the same")
+    if options.guarded:
+        raise OptionError("guarded=True runs the code of one machine: give one target")
     if options.schedule is not None or options.override or options.dump is not None:
         raise OptionError("schedules, kernels and stages are those of one machine: give one target")
 
@@ -192,7 +194,7 @@ def compile_graphs(
         # distances to what is lent are numbers in the order of this process
         lends = options.share_weights and machine.kind == Target.kind and not _is_swapped(machine)
         lent = link.Lent(graphs.general.constants.values() if lends else ())
-        weights = _weights(machine, options, optional, lent)
+        weights = _weights(machine, options, optional, lent, setting.has_room_for_zones)
         output = Output(code, weights, on_objects)
         artifact, ends = _compile_programs(graphs, setting, output)
         if edited is not None:
@@ -207,7 +209,9 @@ def compile_rest(compilation: Compilation) -> Artifact:
     """The artefact of one program that is at some stage, in an output of its own."""
     setting = compilation.setting
     with setting.back_end.code(setting.machine, setting.options) as code:
-        weights = _weights(setting.machine, setting.options, setting.optional)
+        weights = _weights(
+            setting.machine, setting.options, setting.optional, guarded=setting.has_room_for_zones
+        )
         output = compilation.output = Output(code, weights)
         artifact = compilation.run("program").artifact
         assert artifact is not None
@@ -274,11 +278,15 @@ def _compile_programs(
 
 
 def _weights(
-    machine: Machine, options: Options, optional: OptionalSteps, lent: link.Lent | None = None
-) -> link.Weights:
+    machine: Machine, options: Options, optional: OptionalSteps, lent: link.Lent | None = None,
+    guarded: bool = False,
+) -> link.Weights:  # fmt: skip
     """Constants for a machine: in its byte order, or for C as numbers, which have that of any machine."""
     threads = options.compile_threads or usable_cores()
-    return link.Weights(lent, threads, optional, _is_swapped(machine), apart=machine.kind == CTarget.kind)
+    return link.Weights(
+        lent, threads, optional, _is_swapped(machine), apart=machine.kind == CTarget.kind,
+        guarded=guarded,
+    )  # fmt: skip
 
 
 def _is_swapped(machine: Machine) -> bool:
@@ -336,7 +344,7 @@ def compile_text(
         optional=OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
     )  # fmt: skip
     with faults_of_plugins(session.loaded_plugins.back_ends), setting.back_end.code(setting.machine, options) as code:
-        weights = _weights(setting.machine, options, setting.optional)
+        weights = _weights(setting.machine, options, setting.optional, guarded=setting.has_room_for_zones)
         output = Output(code, weights)
         given = {**(constants or {})}
         if model is not None:

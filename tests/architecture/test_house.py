@@ -117,6 +117,7 @@ LATE = {
     ("__init__.py", "importlib"),
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
+    ("runtime/context.py", "tilewright.runtime.guarded.calls"),  # nor what nobody guards, what guards it and llvmlite
     ("api.py", "tilewright.validation.validate"),  # nor does one that nobody validates need what validates
     ("fleet/build.py", "tilewright.compiler"),
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx

@@ -18,6 +18,7 @@ from tilewright.cli.models import (
     compile_fields,
     compile_options,
     force_option,
+    guarded_option,
     multi_option,
     need_source,
     unique,
@@ -89,6 +90,7 @@ as it is; what fails stops no other model, and makes the exit code 1.
 @weights_options
 @caches_option
 @validate_options
+@guarded_option
 @compile_options
 def command(
     models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, timed: bool, dump: Path | None,
