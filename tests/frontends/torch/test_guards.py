@@ -180,6 +180,8 @@ def test_inputs_in_structures_are_found() -> None:
         ("(", "no expression", "both"),
         ("-" * 5000 + "1", "too long", "both"),
         ("L['args'][0].size()[0] // 0 == 3", "divides by zero", "one"),
+        ("L['args'][0].stride()[0] == L['args'][0].size()[0]", "how inputs lie in memory", "one"),
+        ("L['args'][0].storage_offset() % 7 == 3", "how inputs lie in memory", "both"),
     ],
 )
 def test_sizes_of_guards_that_cannot_be_read_are_those_of_the_example(guard: str, reason: str, fixed: str) -> None:
@@ -238,6 +240,9 @@ def test_a_guard_that_cannot_be_read_is_refused_where_the_example_is_not_known(m
         ("(L['args'][0].size()[0] - 9.5) ** 0.5 != 7.5", {20}),
         ("L['args'][0].size()[0] < math.inf and L['args'][1].size()[0] * 1.5 < math.inf", {2, 3, 5, 8, 9, 20}),
         ("max(L['args'][0].size()[0], 0.5*L['args'][1].size()[0], 4) > 4", {5, 8, 9, 20}),
+        ("L['args'][0].stride()[0] != max(1, L['args'][0].size()[0] - 1)", {2, 3, 5, 8, 9, 20}),
+        ("L['args'][0]._base.size()[0] > 0.5 * L['args'][0].size()[0]", {2, 3, 5, 8, 9, 20}),
+        ("L['args'][0].stride()[0] != L['args'][1].stride()[0] and L['args'][0].size()[0] < 9", {2, 3, 5, 8}),
     ],
 )
 def test_what_guards_mean(guard: str, held: set[int]) -> None:
@@ -253,6 +258,38 @@ def test_what_guards_mean(guard: str, held: set[int]) -> None:
     names = [d.name for v in module.main.args for d in v.type.shape]
     tried = {2, 3, 5, 8, 9, 20}
     assert {n for n in tried if all(c.evaluate({names[0]: n, names[1]: 5}) for c in conditions)} == held
+
+
+SLICES = {
+    "last": lambda x: x[:, :, :7],
+    "middle": lambda x: x[:, 1:4],
+    "steps": lambda x: x[::2, :, 1::3],
+}
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_an_example_that_is_a_slice_stands_for_arrays_of_any_strides(name: str) -> None:
+    """PyTorch asks that strides of such inputs are no sizes."""
+    example, module = SLICES[name](torch.ones(4, 6, 16)), Of(lambda x: x.reshape(-1) * 2)
+    program = torch.export.export(module, (example,), dynamic_shapes=(({0: AUTO, 1: AUTO, 2: AUTO},),), strict=False)
+    assert "stride()" in program._guards_code[0] or "_base" in program._guards_code[0]
+    model = tilewright.compile(program, cache=False, threads=1)
+    for x in (torch.rand(2, 3, 5), torch.rand(5, 8, 32)[:, :, :11], torch.rand(3, 1, 1), torch.rand(0, 3, 5), example):
+        assert np.array_equal(model(x)[0], module(x).numpy()), x.shape
+
+
+@pytest.mark.parametrize("number", ["stride", "storage_offset"])
+def test_numbers_that_depend_on_the_examples_memory_are_refused(number: str) -> None:
+    def function(x: Any) -> Any:
+        return x * (x.stride(0) if number == "stride" else x.storage_offset())
+
+    def loaded(example: Any) -> Any:
+        program = torch.export.export(Of(function), (example,), dynamic_shapes=(({0: AUTO, 1: AUTO},),), strict=False)
+        return load_captured(program_of(program))
+
+    with pytest.raises(UnsupportedError, match="how an input lay in memory"):
+        loaded(torch.ones(4, 16)[:, 3:10])
+    loaded(torch.ones(4, 16))  # a stride is the size of the last axis, or the tensor begins where its memory does
 
 
 def test_a_guard_that_given_shapes_contradict_is_an_error() -> None:

@@ -11,6 +11,7 @@ from tilewright.frontends.translation import type_of
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
 from tilewright.ir.core import Value
+from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product
 from tilewright.ops import elementwise as ew
@@ -339,12 +340,21 @@ def _rolled(x: Value, axis: int, amount: Sym) -> Value:
     return concat(_cut(x, axis, size - at, at), _cut(x, axis, sym(0), size - at), axis=axis)
 
 
-@aten("sym_size", "sym_numel", "numel", "sym_stride", "sym_storage_offset", "dim")
+@aten("sym_size", "sym_numel", "numel", "dim")
 def size_of(node: AtenNode, self: Value, dim: int | None = None) -> Sym:
     """Sizes that were not followed by their expressions."""
     if node.op.startswith("aten.sym_size") and dim is not None:
         return shape_of(self)[node.axis(dim, rank_of(self))]
     return product(shape_of(self))
+
+
+@aten("sym_stride", "sym_storage_offset")
+def layout_of(node: AtenNode, self: Value, dim: int | None = None) -> Sym:
+    """Refused where it is no expression of sizes: what is asked for is not known of an array that a call gives."""
+    raise UnsupportedError(
+        "the number depends on how an input lay in memory when the program was exported",
+        hint="export it with inputs that are whole tensors (x.contiguous()), or compute with sizes",
+    )
 
 
 @aten("unfold", "unfold_copy")

@@ -123,7 +123,11 @@ def _step(key: Any) -> str:
 
 def require_guards(guards: Guards, translation: Translation, sizes: Sizes, given: GivenSizes) -> None:
     """Refuse calls for which a guard does not hold. Where one cannot be read, the sizes that it names are those of the
-    example, and a warning says so; UnsupportedError where these are not known."""
+    example, and a warning says so; UnsupportedError where these are not known.
+
+    What guards ask of strides is asked of the example's, which an array need not have: elements are the same wherever
+    they lie. A call is one with inputs that are parts of far larger tensors, where that satisfies the guard for the
+    example's sizes as well."""
     for symbol, low, high in guards.ranges:
         known = sizes.named(symbol)
         if known is None:
@@ -135,14 +139,28 @@ def require_guards(guards: Guards, translation: Translation, sizes: Sizes, given
     for expression in guards.traced:
         if sizes.knows(expression):
             _require(translation, sizes.of(expression), f"PyTorch decomposed the program for sizes with {expression}")
-    for code in guards.code:
-        guard = WrittenGuard(code, dict(guards.paths), given.size_of, sizes)
+    written = [WrittenGuard(code, dict(guards.paths), given.size_of, sizes) for code in guards.code]
+    layouts = sorted(set().union(*(guard.layouts() for guard in written)))
+    for guard in written:
+        guard.lying_apart(layouts)
         try:
             condition = guard.condition(translation)
+            if guard.layouts() and not _holds_for_examples(condition, given):
+                raise UnreadableGuardError("it asks how inputs lie in memory")
         except UnreadableGuardError as error:
             _require_examples(guard.words, error, guard.places(), translation, given)
         else:
             _require(translation, condition, f"{_EXPORTED} sizes with {guard.words}{_OTHERS}")
+
+
+def _holds_for_examples(condition: Sym, given: GivenSizes) -> bool:
+    """Whether a condition is known to hold for the sizes that the program was exported with."""
+    known = {}
+    for place, example in given.examples.items():
+        size = given.size_of(place)
+        if size is not None and size.vars == {size} and example is not None:
+            known[size.name] = example
+    return all(v.name in known for v in condition.vars) and bool(condition.evaluate(known))
 
 
 def _require_examples(

@@ -28,6 +28,13 @@ MOST_INTERVALS = 16
 
 _LONGEST = 2000  # characters of a guard that is read
 
+_OF_LAYOUTS = re.compile(
+    r"(?P<input>.+?)(?:(?:\._base)*\.(?:stride\(\)\[\d+\]|storage_offset\(\))|(?:\._base)+\.size\(\)\[\d+\])"
+)
+"""Strides and first elements of inputs, and of the tensors that these are views of, with their sizes."""
+
+_FAR, _STEP = 1 << 30, 1 << 12
+
 
 class UnreadableGuardError(Exception):
     """The text has what is not known here."""
@@ -74,6 +81,20 @@ class WrittenGuard:
         sizes: Sizes,
     ) -> None:
         self._code, self._paths, self._size_of, self._sizes = code, paths, size_of, sizes
+        self._layouts: dict[str, Sym] = {}
+
+    def layouts(self) -> set[str]:
+        """What the text names of how inputs lie in memory."""
+        try:
+            tree = self._tree()
+        except UnreadableGuardError:
+            return set()
+        return {text for node in ast.walk(tree) if (text := self._layout(node)) is not None}
+
+    def lying_apart(self, layouts: Sequence[str]) -> None:
+        """Read the text for inputs that are parts of tensors of other sizes, larger than any that is asked for: what is
+        said of `layouts` are numbers far from each other."""
+        self._layouts = {text: sym(_FAR - _STEP * k) for k, text in enumerate(layouts)}
 
     @property
     def words(self) -> str:
@@ -101,6 +122,8 @@ class WrittenGuard:
         except ZeroDivisionError as error:
             raise UnreadableGuardError("it divides by zero") from error
         found = self._compared(tree)
+        if found is None and self.layouts():
+            raise UnreadableGuardError("it computes with how inputs lie in memory")
         return self._hosted(tree, translation) if found is None else found
 
     def _tree(self) -> ast.expr:
@@ -129,7 +152,17 @@ class WrittenGuard:
         name = self._paths.get(ast.unparse(whole.value))
         return None if name is None else (name, axis)
 
+    def _layout(self, node: ast.AST) -> str | None:
+        """What an expression names of how an input lies in memory."""
+        if not isinstance(node, ast.Subscript | ast.Call):
+            return None
+        text = ast.unparse(node)
+        found = _OF_LAYOUTS.fullmatch(text)
+        return text if found is not None and found["input"] in self._paths else None
+
     def _size(self, node: ast.AST) -> Sym | None:
+        if self._layouts and (text := self._layout(node)) in self._layouts:
+            return self._layouts[text]
         place = self._place(node)
         return None if place is None else self._size_of(place)
 
