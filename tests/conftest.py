@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.compiled import graphs_are_compiled_once
+from tests.compiled import graphs_are_compiled_once, kernels_are_scheduled_once
 from tests.resumed import Progress
 from tests.sweeps import without_what_is_left_to_the_night
 from tests.zones.turned_on import findings_are_errors, guard_zones
@@ -40,6 +40,9 @@ ROOMS_OF_PASSES = ("fuzz", "graph", "loops", "machines", "random_models", "sched
 ROOMS_THAT_USE_MODELS = ("cli", "comparison", "quantization")
 """Rooms whose tests compile the same few models, probes and taps again and again as a means, and change nothing of the
 compiler: half of their graphs were compiled before."""
+
+ROOMS_THAT_SHARE_KERNELS = (*ROOMS_THAT_USE_MODELS, "frontends", "llm", "torch")
+"""Rooms whose tests change nothing of what schedules kernels, and meet the same kernels in model after model."""
 
 SEEDS_BY_NIGHT = 5
 """How many times as many fresh seeds are tried with `--sweeps`."""
@@ -245,6 +248,13 @@ def programs_are_verified(request: pytest.FixtureRequest) -> Iterator[None]:
 def each_graph_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """Graphs are compiled once where tests only use what comes of them."""
     with graphs_are_compiled_once() if _room(request) in ROOMS_THAT_USE_MODELS else nullcontext():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def each_kernel_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Kernels are scheduled once where tests are about what is made of them."""
+    with kernels_are_scheduled_once() if _room(request) in ROOMS_THAT_SHARE_KERNELS else nullcontext():
         yield
 
 

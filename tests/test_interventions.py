@@ -95,6 +95,10 @@ def test_files_that_do_not_fit_are_told_with_the_place(dumped: Path, tmp_path: P
         "convention.ll": (code.replace("define void @k1", "define cc 9999 void @k1"), "LLVM makes no code"),
         "fast.ll": (code.replace("define void @k1", "define fastcc void @k1"), "is fastcc void ("),
         "asm.ll": (at_start(code, 'call void asm sideeffect "no instruction", ""()'), "LLVM makes no code"),
+        "second.ll": (f"{code}\ndefine void @tw_run() {{\n  ret void\n}}\n", "defines @tw_run for others"),
+        "missing.ll": (
+            at_start(code, "call void @not_there()") + "\ndeclare void @not_there()\n", "calls @not_there, which",
+        ),
         "other.ll": (code.replace("ptr %state", "i64 %state", 1), "other.ll"),
     }
     for name, (text, said) in cases.items():
@@ -102,6 +106,16 @@ def test_files_that_do_not_fit_are_told_with_the_place(dumped: Path, tmp_path: P
         with pytest.raises(TextError) as caught:
             overridden(k1=tmp_path / name)
         assert said in str(caught.value), name
+
+
+def test_stages_of_an_earlier_dump_are_removed_and_other_files_stay(tmp_path: Path) -> None:
+    kept = ["notes.txt", "20-fuse.txt", "2024-report.csv", "kernels/k9_mine.loops"]
+    (tmp_path / "kernels").mkdir()
+    for name in (*kept, "900-fuse.txt", "900-fuse.remarks.txt"):
+        (tmp_path / name).write_text("before")
+    compile_artifact(models.mlp(), options=Options(target="c", dump=tmp_path), shapes=SHAPES)
+    assert all((tmp_path / name).read_text() == "before" for name in kept)
+    assert not [*tmp_path.glob("900-*")] and [*tmp_path.glob("000-*.txt")]
 
 
 def test_kernels_for_c_are_c(tmp_path: Path) -> None:

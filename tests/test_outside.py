@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tilewright
-from tests.processes import outputs
+from tests.processes import Stage, outputs
 from tilewright.ir import dtype as dt
 from tilewright.ir import outside
 from tilewright.ir.outside import Definitions, Unreadable, outside_digest
@@ -94,7 +94,8 @@ class Place:
         """Of each call the number that the operator gives for 1, that of models in the cache, and the remarks."""
         places = os.pathsep.join([str(self._folder), str(Path(tilewright.__file__).parents[1])])
         imported = ("onnx", "tilewright.compiler", "tilewright.frontends.onnx")
-        printed = outputs(self._folder / "call.py", self._runs, imported, {"PYTHONPATH": places}, self._folder)
+        stage = Stage(self._folder / "call.py", self._runs, imported)
+        printed = outputs([stage], {"PYTHONPATH": places}, self._folder)
         parts = [text.split(" ", 2) for text in printed]
         return [(float(number), int(count), remarks) for number, count, remarks in parts]
 

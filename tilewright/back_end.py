@@ -36,6 +36,7 @@ from tilewright.plugins import Plugins
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import OptionError, PluginError
 from tilewright.runtime.executor import Executor
+from tilewright.runtime.guarded import has_zones
 from tilewright.runtime.storage.image import Image
 from tilewright.runtime.storage.loader import NativeCode
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
@@ -294,9 +295,20 @@ CPU = CpuBackEnd()
 C = CBackEnd()
 
 
-def back_end_for(machine: Machine, plugins: Plugins) -> BackEnd:
-    """The back end for a machine's kind; TargetError where nobody brings one, or where facts of the machine contradict
-    each other."""
+def back_end_for(machine: Machine, plugins: Plugins, options: Options) -> BackEnd:
+    """The back end for a machine's kind, which can compile for it with these options: OptionError, TargetError;
+    TargetError where nobody brings one, or where facts of the machine contradict each other."""
+    back_end = _brought(machine, plugins)
+    back_end.check(machine, options)
+    if options.guarded and (isinstance(machine, CTarget) or not has_zones(getattr(machine, "triple", ""))):
+        raise OptionError(
+            f"guarded=True is not possible for {machine.name}: guard zones are pages of Linux on x86-64",
+            hint="compile without it; validate=True compares what kernels compute on any CPU",
+        )
+    return back_end
+
+
+def _brought(machine: Machine, plugins: Plugins) -> BackEnd:
     for back_end in (CPU, C, *plugins.back_ends):
         if back_end.name == machine.kind:
             if back_end is CPU or back_end is C:

@@ -100,8 +100,7 @@ class Setting:
         observe: Observe | None = None,
     ) -> Self:
         """For a machine, whose back end is asked whether it can be compiled for: TargetError, OptionError."""
-        back_end = back_end_for(machine, plugins)
-        back_end.check(machine, options)
+        back_end = back_end_for(machine, plugins, options)
         known = None if options.max_memory is None else KnownKernels()
         return cls(options, machine, back_end, plugins, optional, progress, edited, observe, known=known)
 
@@ -114,6 +113,11 @@ class Setting:
     def target(self) -> Target | None:
         """The machine where it is a CPU, whose facts passes of the graph level ask for."""
         return self.machine if isinstance(self.machine, Target) else None
+
+    @property
+    def has_room_for_zones(self) -> bool:
+        """Whether tensors, constants and threads are kept apart by guard zones."""
+        return self.options.guarded
 
     def context(self) -> PassContext:
         """What passes of the graph level share."""
@@ -129,8 +133,7 @@ class Setting:
         for candidate, plugin in plugins.used:
             strangers = [s.name for s in plugin.strategies if not isinstance(s, Strategy)]
             if strangers:
-                wanted = f"{Strategy.__module__}.{Strategy.__name__}"
-                remarks.append(candidate.refusal(f"its strategy '{strangers[0]}' is no {wanted}"))
+                remarks.append(candidate.refusal(f"its strategy '{strangers[0]}' is no {Strategy.__module__}.Strategy"))
             else:
                 found = [s for s in plugin.strategies if isinstance(s, Strategy)]
                 outside += [(plugin.name, s) for s in found if s.kind == self.machine.kind]
@@ -217,8 +220,7 @@ class Compilation:
         """What must be known of a graph before passes change it."""
         self._clock = Clock()
         setting = self.setting
-        counted = setting.options.profile
-        self._account = Account(self.module, setting.machine, setting.optional, counted=counted)
+        self._account = Account(self.module, setting.machine, setting.optional, counted=setting.options.profile)
         if self.stage == "fused":
             self._account.note_regions(self.module)
 
@@ -357,8 +359,7 @@ class Compilation:
         self._run_passes(self._passes_before_fusion, 0)
         link.copy_aliased_outputs(self.module)
         if self.assumed:  # said by ops that are gone now
-            said = ((a.holds, a.message, a.loc.node, a.loc.op) for a in self.assumed)
-            self.module.main.attrs["assumed"] = tuple(said)
+            self.module.main.attrs["assumed"] = tuple((a.holds, a.message, a.loc.node, a.loc.op) for a in self.assumed)
 
     def _tell_passes(self) -> None:
         if self.setting.options.max_memory is not None:
@@ -407,7 +408,7 @@ class Compilation:
         self._clock.lap("schedule")
         storage = setting.optional.attempt(
             "share-memory",
-            lambda: assign_storage(module.main, inplace, effort=effort),
+            lambda: assign_storage(module.main, inplace, effort=effort, apart=setting.has_room_for_zones),
             lambda: assign_storage(module.main, plan=plan_in_order),
         )
         annotate(module.main, storage)
@@ -438,6 +439,7 @@ class Compilation:
             module, constants, self._texts, self.assumed,
             flush_denormals=options.numerics != "strict" and not options.integer_only,
             suffix=f".{number}" if number else "",
+            guarded=self.setting.has_room_for_zones,
         )  # fmt: skip
         text = output.code.program(program)
         self._clock.lap("emit")
@@ -460,7 +462,7 @@ class Compilation:
         setting, module, output = self.setting, self.module, self.output
         assert output is not None
         made = [part.artifact for part in parts if part.artifact is not None]
-        if setting.target is not None and parts:
+        if setting.target is not None and parts and not setting.options.guarded:  # then the host looks at each part
             setting.optional.run(GroupNative.name, lambda: GroupNative().run(module))
             if setting.optional.verified:
                 verify_program(module)
@@ -540,9 +542,8 @@ def _stage_of(module: Module, is_part: bool) -> str:
     """The first stage of which this could be the text."""
     if module.main.level == LEVEL:
         return "planned" if is_planned(module.main) else "scheduled"
-    if any(op.name == "fused" for op in module.main.body.ops):
-        return "fused"
-    return "parts" if is_part else "import"
+    is_fused = any(op.name == "fused" for op in module.main.body.ops)
+    return "fused" if is_fused else "parts" if is_part else "import"
 
 
 def _fill(module: Module, constants: Mapping[str, np.ndarray], complete: bool) -> None:
@@ -578,11 +579,10 @@ def left_out(module: Module) -> list[str]:
 def remarks_of_import(module: Module) -> list[Remark]:
     """What the front end has to say of a model."""
     kinds: dict[str, RemarkKind] = {"contradictions": "analysis", "warnings": "warning"}
-    attrs = module.main.attrs
     return [
         Remark("import", subject, message, kind)
         for name, kind in kinds.items()
-        for subject, message in attrs.get(name, ())
+        for subject, message in module.main.attrs.get(name, ())
     ]
 
 

@@ -60,7 +60,7 @@ def compile_request(
     machines, plugins = session.machines(options), session.loaded_plugins
     if own_objects:
         machines = tuple(map(_with_own_objects, machines))
-    check_levels(machines, options)
+    check_levels(machines, options, own_objects)
     if options.validate and (checks is None or len(machines) > 1):
         raise OptionError(
             f"validate={options.validate!r:.80} is not allowed here: "
@@ -79,7 +79,7 @@ def compile_request(
                 import_request(request, session, report_step), request, options.frequent, session, report_step
             )
         ] * (len(machines) - 1)
-        return compile_levels(loads, options, machines, report_step, plugins, optional)
+        return compile_levels(loads, options, machines, report_step, plugins, optional, on_objects)
 
     artifact = compile_with_fallbacks(request, session, options, progress, compiled)
     if isinstance(request.model, Path):
@@ -93,11 +93,12 @@ def _with_own_objects(machine: Machine) -> Machine:
     return machine
 
 
-def check_levels(machines: Sequence[Machine], options: Options) -> None:
-    """OptionError for several machines that no one CPU can be asked to choose from."""
+def check_levels(machines: Sequence[Machine], options: Options, own_objects: bool = False) -> None:
+    """OptionError for several machines that no one CPU can be asked to choose from; artefacts, but for those that only
+    tell of their own objects, have images, too."""
     if len(machines) == 1:
         return
-    targets = [m for m in machines if isinstance(m, Target) and m.links_images]
+    targets = [m for m in machines if isinstance(m, Target) and (m.links_images or own_objects)]
     if len({t.triple for t in targets}) != 1 or len(targets) != len(machines):
         raise OptionError(
             f"target={options.target!r:.200} is not allowed: levels of one artefact are CPUs of one kind and system",
@@ -106,6 +107,8 @@ def check_levels(machines: Sequence[Machine], options: Options) -> None:
     names = [t.name for t in targets]
     if len({t.features for t in targets}) != len(targets) or len(set(names)) != len(names):
         raise OptionError(f"target={options.target!r:.200} is not allowed: two levels are the same")
+    if options.guarded:
+        raise OptionError("guarded=True runs the code of one machine: give one target")
     if options.schedule is not None or options.override or options.dump is not None:
         raise OptionError("schedules, kernels and stages are those of one machine: give one target")
 
@@ -191,7 +194,7 @@ def compile_graphs(
         # distances to what is lent are numbers in the order of this process
         lends = options.share_weights and machine.kind == Target.kind and not _is_swapped(machine)
         lent = link.Lent(graphs.general.constants.values() if lends else ())
-        weights = _weights(machine, options, optional, lent)
+        weights = _weights(machine, options, optional, lent, setting.has_room_for_zones)
         output = Output(code, weights, on_objects)
         artifact, ends = _compile_programs(graphs, setting, output)
         if edited is not None:
@@ -206,7 +209,9 @@ def compile_rest(compilation: Compilation) -> Artifact:
     """The artefact of one program that is at some stage, in an output of its own."""
     setting = compilation.setting
     with setting.back_end.code(setting.machine, setting.options) as code:
-        weights = _weights(setting.machine, setting.options, setting.optional)
+        weights = _weights(
+            setting.machine, setting.options, setting.optional, guarded=setting.has_room_for_zones
+        )
         output = compilation.output = Output(code, weights)
         artifact = compilation.run("program").artifact
         assert artifact is not None
@@ -230,15 +235,16 @@ def compile_levels(
     progress: OnProgress | None,
     plugins: Plugins,
     optional: OptionalSteps,
+    on_objects: OnObjects | None = None,
 ) -> Artifact:
     """The programs of an artefact for each of several machines, with weights that all share: those that are packed in
-    one way are there once."""
+    one way are there once. `on_objects` is told of the objects of each."""
     weights = _weights(machines[0], options, optional)
     made = []
     with ExitStack() as stack:
         for load, machine in zip(loads, machines, strict=True):
             setting = Setting.of(options, machine, plugins, optional=optional, progress=progress)
-            output = Output(stack.enter_context(setting.back_end.code(machine, options)), weights)
+            output = Output(stack.enter_context(setting.back_end.code(machine, options)), weights, on_objects)
             made.append((*_compile_programs(load(), setting, output), setting, output))
         blocks = weights.blocks()
         levels = [
@@ -272,11 +278,15 @@ def _compile_programs(
 
 
 def _weights(
-    machine: Machine, options: Options, optional: OptionalSteps, lent: link.Lent | None = None
-) -> link.Weights:
+    machine: Machine, options: Options, optional: OptionalSteps, lent: link.Lent | None = None,
+    guarded: bool = False,
+) -> link.Weights:  # fmt: skip
     """Constants for a machine: in its byte order, or for C as numbers, which have that of any machine."""
     threads = options.compile_threads or usable_cores()
-    return link.Weights(lent, threads, optional, _is_swapped(machine), apart=machine.kind == CTarget.kind)
+    return link.Weights(
+        lent, threads, optional, _is_swapped(machine), apart=machine.kind == CTarget.kind,
+        guarded=guarded,
+    )  # fmt: skip
 
 
 def _is_swapped(machine: Machine) -> bool:
@@ -334,7 +344,7 @@ def compile_text(
         optional=OptionalSteps(verified=is_verified(options), raises=failures_are_errors(options)),
     )  # fmt: skip
     with faults_of_plugins(session.loaded_plugins.back_ends), setting.back_end.code(setting.machine, options) as code:
-        weights = _weights(setting.machine, options, setting.optional)
+        weights = _weights(setting.machine, options, setting.optional, guarded=setting.has_room_for_zones)
         output = Output(code, weights)
         given = {**(constants or {})}
         if model is not None:

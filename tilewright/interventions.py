@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,16 +29,24 @@ _CODE = {Target.kind: LLVM, CTarget.kind: ".c"}
 """Suffixes of the code of kernels, by kinds of machines."""
 
 
+_STAGE = re.compile(r"\d{3,}-\w+(\.remarks)?\.txt")
+"""Names of the files of stages."""
+
+
 class Dump:
     """The files of a compilation, in a folder: the program after each pass and stage (`012-fuse.txt`), with the remarks
     that came since the one before (`012-fuse.remarks.txt`), and each kernel as loops and as LLVM IR (`kernels/`)."""
 
     def __init__(self, folder: Path) -> None:
-        """OptionError where the folder cannot be made."""
+        """Stages of an earlier compilation are removed from the folder; kernels, which somebody may have edited, stay
+        until they are written again. OptionError where the folder cannot be made, or written to."""
         self._folder = folder
         self._count = 0
         try:
             (folder / "kernels").mkdir(parents=True, exist_ok=True)
+            for file in folder.iterdir():
+                if _STAGE.fullmatch(file.name) and file.is_file():
+                    file.unlink()
         except OSError as error:
             raise self._refused(error) from error
 

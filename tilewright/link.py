@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from tilewright.loops.storage.packing import PackedArray
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
-from tilewright.program.memory.places import is_planned, places_of
+from tilewright.program.memory.places import ZONES, is_planned, places_of
 from tilewright.program.memory.storage import needs_copy
 from tilewright.program.spec import READ
 from tilewright.program.split import PLACE, part_functions
@@ -55,6 +56,7 @@ from tilewright.runtime.artifact import (
     Variant,
 )
 from tilewright.runtime.errors import OptionError
+from tilewright.runtime.guarded import GUARD_ZONES, PAGE
 from tilewright.runtime.report.records import KeptReport, ProgramReport
 
 
@@ -91,11 +93,13 @@ class Weights:
 
     def __init__(
         self, lent: Lent | None = None, threads: int = 1, optional: OptionalSteps = CHECKED, swapped: bool = False,
-        apart: bool = False,
+        apart: bool = False, guarded: bool = False,
     ) -> None:  # fmt: skip
         """`swapped`: the machine that reads them has another byte order than this one. `apart`: constants of several
-        dtypes share no bytes, as they are written as numbers."""
+        dtypes share no bytes, as they are written as numbers. `guarded`: each ends with a page, and a page for a guard
+        zone follows."""
         self.total = 0
+        self._guarded = guarded
         self._swapped, self._apart = swapped, apart
         self.remarks: list[Remark] = []
         self._optional = optional
@@ -120,8 +124,11 @@ class Weights:
         same, found = self._optional.survive(lambda: self._same(data, kind), alone)
         if found is not None:
             return found
-        size = ALIGNMENT if is_lent else data.nbytes
-        offset, self.total = self.total, self.total + -(-size // ALIGNMENT) * ALIGNMENT
+        size = -(-(ALIGNMENT if is_lent else data.nbytes) // ALIGNMENT) * ALIGNMENT
+        offset, self.total = self.total, self.total + size
+        if self._guarded and size and not is_lent:
+            offset = -(-offset // PAGE) * PAGE + -size % PAGE
+            self.total = offset + size + PAGE
         same.append((offset, is_lent, data))
         if is_lent and isinstance(data, np.ndarray):
             self._lent.append(LentArray(offset, data, zlib.crc32(data.data)))
@@ -140,6 +147,8 @@ class Weights:
         self._alike.clear()
         release_free_memory()
         block = aligned_bytes(self.total)
+        if self._guarded:  # what lies between constants is the same in every artefact
+            block[:] = 0
         with ThreadPoolExecutor(self._threads) as pool:
             for moved in [pool.submit(self._move, block) for _ in range(self._threads)]:
                 moved.result()
@@ -261,13 +270,14 @@ def make_program(
     assumed: Sequence[Assumption] = (),
     flush_denormals: bool = False,
     suffix: str = "",
+    guarded: bool = False,
 ) -> Program:
     """The main function with the addresses of its constants; what is assumed is checked before. The suffix tells the
-    program from others of the same artefact."""
+    program from others of the same artefact. One that is `guarded` leaves room for guard zones."""
     return Program(
         module, kernels, constants.starts, _dims(module.main, assumed),
         tuple(Condition(a.holds, Check("InputError", f"{a.message}{_place(a.loc)}")) for a in assumed),
-        flush_denormals, suffix,
+        flush_denormals, suffix, guarded,
     )  # fmt: skip
 
 
@@ -344,10 +354,19 @@ def make_artifact(
         run_symbol=f"tw_run{text.suffix}",
         run_profiled_symbol=f"tw_run_profiled{text.suffix}",
         producer=f"tilewright {tilewright.__version__}",
-        attached=main.attrs.get("attached", {}),
+        attached=_attached(program),
         kept_report=KeptReport(report),
         assumed=tuple(worded(c.holds) for c in program.conditions),
     )
+
+
+def _attached(program: Program) -> Mapping[str, Any]:
+    """What tools keep with a program, and the names of tensors between guard zones."""
+    attrs = program.main.attrs
+    attached: Mapping[str, Any] = attrs.get("attached", {})
+    if not program.guarded:
+        return attached
+    return {**attached, GUARD_ZONES: {"arena": [name for name, _, _ in attrs.get(ZONES, ())]}}
 
 
 def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:

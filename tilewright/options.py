@@ -199,6 +199,11 @@ class Options:
         for `tilewright.diff`) in place of True, on real inputs. What changes the meaning is switched off for this
         model; a `tilewright.PerformanceWarning` and `Model.report` name it, and where a program was saved that shows
         the fault. What cannot be replayed is told there, too. Takes some times as long as compiling does.
+    guarded: make code whose calls look for accesses beyond buffers (Linux on x86-64 only): inputs, results, each tensor
+        of the arena, each constant and each thread's scratch memory lie between pages that nobody may touch, memory
+        that nothing was written to is poisoned, and both are looked at after each kernel. A load or a store beyond is
+        a BeyondBufferError with the kernel, its node, the buffer, the distance and the side, and the call ends.
+        Kernels are the same as without; tensors share no memory, and parts of staged models are called by the host.
     """
 
     threads: int | None = None
@@ -221,6 +226,7 @@ class Options:
     dump: str | os.PathLike[str] | None = None
     override: tuple[KernelFile, ...] | Mapping[str, str | os.PathLike[str]] = ()
     validate: bool | str = False
+    guarded: bool = False
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -270,13 +276,15 @@ class Options:
                 raise OptionError(f"capacity={self.capacity!r:.80} is not allowed: give a number from 1 on, or None")
             if not self.states:
                 raise OptionError("capacity= is that of states", hint="say which: states=True for all caches")
+        if self.max_memory is not None and self.guarded:
+            raise OptionError("guarded=True takes more memory than max_memory= allows for", hint="leave one out")
         if self.max_memory is not None and (
             isinstance(self.max_memory, bool) or not isinstance(self.max_memory, int) or not self.max_memory > 0
         ):
             raise OptionError(
                 f"max_memory={self.max_memory!r:.80} is not allowed: give a number of bytes from 1 on, or None"
             )
-        for name in ("cache", "profile", "verify", "integer_only", "share_weights", "strict"):
+        for name in ("cache", "profile", "verify", "integer_only", "share_weights", "strict", "guarded"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}={getattr(self, name)!r} is not allowed: give True or False")
 
@@ -306,6 +314,7 @@ class Options:
         states += f";activations={self.activations}" if self.activations else ""
         states += f";capacity={self.capacity}" if self.capacity else ""
         states += f";memory_effort={self.memory_effort}" if self.memory_effort != "fast" else ""
+        states += ";guarded" if self.guarded else ""
         states += f";validate={self.validate}" if self.validate else ""
         states += f";max_memory={self.max_memory};threads={self.threads or 1}" if self.max_memory else ""
         return f"numerics={self.numerics};target={self.target or 'host'}{profile}{integers}{schedule}{frequent}{states}"

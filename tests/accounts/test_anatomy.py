@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tilewright
 from tilewright.accounts.anatomy import RepeatedBlock, repeated_blocks, title_of
+from tilewright.accounts.repeats import Repeat, repeats
 from tilewright.frontends.onnx.load import load_onnx
 
 WIDTH = 16
@@ -50,6 +51,16 @@ class Net:
         y = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
         graph = helper.make_graph(self.nodes, "g", [x, mask], [y], weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_repetitions_are_found_by_kind_and_distance() -> None:
+    kinds = ["begin", *(["a", "b", "c", "d"] * 5), "x", *(["e", "f", "g"] * 4), "end"]
+    chain = [(k - 1,) for k in range(len(kinds))]
+    assert repeats(kinds, chain) == [Repeat(1, 4, 5), Repeat(22, 3, 4)]
+    assert repeats(kinds, chain, least=13) == [Repeat(1, 4, 5)]
+    chain[10] = (8,)
+    assert Repeat(1, 4, 5) not in repeats(kinds, chain)
+    assert repeats([], []) == []
 
 
 def blocks_of(net: Net, result: str) -> list[RepeatedBlock]:

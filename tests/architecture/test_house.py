@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,8 +80,8 @@ ROOMS |= {
     "fleet": {"compiler", "options", "runtime", "session", "target"},
     "profiling": {"api", "ir", "runtime", "session", "target"},
     "viewer": {
-        "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling", "program",
-        "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
+        "accounts", "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling",
+        "program", "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
     },
     "cli": ALL | {"fleet", "llm", "profiling", "viewer"},
     "__main__": {"cli"},
@@ -116,6 +117,7 @@ LATE = {
     ("__init__.py", "importlib"),
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
+    ("runtime/context.py", "tilewright.runtime.guarded.calls"),  # nor what nobody guards, what guards it and llvmlite
     ("api.py", "tilewright.validation.validate"),  # nor does one that nobody validates need what validates
     ("fleet/build.py", "tilewright.compiler"),
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
@@ -215,6 +217,17 @@ def room_of_module(module: str) -> str:
     return parts[1] if len(parts) > 1 else "tilewright"
 
 
+def mention(words: Iterable[str]) -> Iterator[Path]:
+    """The files whose texts have any of these words: others need no tree to be looked at."""
+    pattern = re.compile(rf"\b(?:{'|'.join(words)})\b")
+    return (path for path in files() if pattern.search(path.read_text()))
+
+
+def _last_name(node: ast.expr) -> str:
+    """`c` of `c` and of `a.b.c`; "" of other expressions."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 @cache
 def imports(path: Path) -> tuple[Import, ...]:
     return tuple(_imports(path))
@@ -232,7 +245,7 @@ def _imports(path: Path) -> Iterator[Import]:
                 yield from from_import(child, late, typing_only)
             elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):  # no expression imports anything
                 inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
-                guard = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+                guard = isinstance(child, ast.If) and _last_name(child.test) == "TYPE_CHECKING"
                 yield from visit(child, late or inside, typing_only or guard)
 
     def from_import(node: ast.ImportFrom, late: bool, typing_only: bool) -> Iterator[Import]:
@@ -333,7 +346,7 @@ def test_no_two_classes_have_one_name() -> None:
 def test_the_environment_is_read_in_few_places() -> None:
     readers = {
         f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for path in files()
+        for path in mention(("environ", "getenv"))
         if room_of_file(path) not in ENVIRONMENT and path != PACKAGE / LEVELS
         for node in nodes(path)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
@@ -352,7 +365,7 @@ def test_nobody_spells_the_order_of_passes_and_stages_a_second_time() -> None:
     }  # fmt: skip
     users = {
         f"{p.relative_to(PACKAGE)}:{call.lineno} calls {call.func.id}"
-        for p in files()
+        for p in mention(steps)
         if p.relative_to(PACKAGE).as_posix() not in homes
         for call in nodes(p)
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in steps

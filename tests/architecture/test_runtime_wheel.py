@@ -65,6 +65,7 @@ def test_it_has_no_import_of_the_compiler(wheel: Path) -> None:
     assert any(words[1].startswith("tilewright_runtime.") for _, words in imports)
 
 
+@pytest.mark.without_room_for_zones  # which llvmlite makes
 def test_models_run_where_only_numpy_is(wheel: Path, tmp_path: Path) -> None:
     from onnx import TensorProto, helper
 

@@ -12,10 +12,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from tests import models
 from tests.quantization.networks import classifier, samples
+from tilewright.cli.app import commands
+from tilewright.quantization.state import State
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are sent as POSIX has them")
 
@@ -106,8 +109,6 @@ def talkative() -> None:
         print("calling", file=sys.stderr, flush=True)
         return call(*args, **named)
 
-    from tilewright.quantization.state import State
-
     put = State.put
 
     def keeping(self, name, value):
@@ -151,7 +152,7 @@ def test_running_native_code(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["long.onnx"]
 
 
-def test_quantizing_goes_on(tmp_path: Path) -> None:
+def test_quantizing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was found stays beside the output, and the same command ends the work and removes it."""
     onnx.save(classifier(hidden=64), tmp_path / "model.onnx")
     np.savez(tmp_path / "data.npz", x=samples(16)[0])
@@ -161,13 +162,12 @@ def test_quantizing_goes_on(tmp_path: Path) -> None:
     code, said, seconds = interrupted("kept times", *command, WAITS="times")
     assert code == 130 and said.endswith("interrupted\n") and seconds < PATIENCE_S
     assert not output.exists() and len(os.listdir(tmp_path / "small.onnx.work")) >= 3
-    program = "import tests.cli.test_interrupt as t; t.talkative()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, command)],
-        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=10 * PATIENCE_S,
-    )  # fmt: skip
-    assert done.returncode == 0 and output.exists(), done.stderr
-    assert "kept times" not in done.stderr and not (tmp_path / "small.onnx.work").exists()
+    kept: list[str] = []
+    put = State.put
+    monkeypatch.setattr(State, "put", lambda self, name, value: (kept.append(name), put(self, name, value))[1])
+    done = CliRunner().invoke(commands, [*map(str, command)])
+    assert done.exit_code == 0 and output.exists(), done.output
+    assert kept and "times" not in kept and not (tmp_path / "small.onnx.work").exists()
 
 
 def test_where_the_signal_is_ignored_it_stays_so(tmp_path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +12,12 @@ import pytest
 import tilewright
 from tests import models
 from tests.architecture.test_house import ROOMS
+from tests.processes import COMPILER, Python, bytecode
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "CONTRIBUTING.md"
 BLOCK = re.compile(r"```(python|diff)\n# (\S+)\n(.*?)```", re.DOTALL)
-PACKAGE = Path(tilewright.__file__).parent  # with the compiled modules that this run has made, installed or not
+PACKAGE = Path(tilewright.__file__).parent
 COPIED = (PACKAGE, ROOT / "tests", ROOT / "docs")
 
 
@@ -47,6 +45,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in COPIED:
         writing = shutil.ignore_patterns("*.pyc.*")  # compiled modules that other processes are about to rename
         shutil.copytree(folder, copy / folder.name, ignore=writing)
+        if bytecode(folder).is_dir() and bytecode(folder) != folder:
+            shutil.copytree(bytecode(folder), bytecode(copy / folder.name), ignore=writing)
     shutil.copy(ROOT / "pyproject.toml", copy)
     for path, content in blocks("python"):
         assert not (copy / path).exists(), f"{path} exists already: the example needs another name"
@@ -57,18 +57,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def run(tree: Path, *arguments: str) -> str:
-    """Run Python in the copy, whose package comes before any installed one; what it prints."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture(scope="module")
+def python(tree: Path) -> Iterator[Python]:
+    """Python in the copy, whose package comes before any installed one."""
+    with Python(("numpy", "onnx", "tilewright.cli.app", *COMPILER), tree, {"PYTHONPATH": str(tree)}) as python:
+        yield python
 
 
 def made(folder: str) -> list[str]:
@@ -112,49 +105,50 @@ IN_SUITE = (
 """What the suite says of the examples."""
 
 
-def test_the_suite_passes_with_the_examples_and_so_do_their_own_tests(tree: Path) -> None:
+def test_the_suite_passes_with_the_examples_and_so_do_their_own_tests(python: Python, tree: Path) -> None:
     """In one process, of which the start, and reading the tree, take longest."""
-    assert run(tree, "-c", "import tilewright; print(tilewright.__file__)").startswith(str(tree))
+    (tree / "where.py").write_text("import tilewright; print(tilewright.__file__)")
+    assert python.run("where.py").startswith(str(tree))
     tests = [path for path in made("tests/") if Path(path).name.startswith("test_")]
     assert len(tests) >= 4
-    run(tree, "-m", "pytest", *tests, *IN_SUITE)
+    python.run("-m", "pytest", *tests, *IN_SUITE)
 
 
-def test_the_operator_has_a_place_on_the_page(tree: Path) -> None:
-    run(tree, "docs/operators.py")
+def test_the_operator_has_a_place_on_the_page(python: Python, tree: Path) -> None:
+    python.run("docs/operators.py")
     assert "### `soft_cap(x, *, cap=30.0)`" in (tree / "docs" / "operators.md").read_text()
 
 
-def test_an_operator_of_ones_own_program_is_compiled(tree: Path) -> None:
-    run(tree, *made("my_program"))
+def test_an_operator_of_ones_own_program_is_compiled(python: Python) -> None:
+    python.run(*made("my_program"))
 
 
-def test_the_front_end_is_given_by_a_program_and_found_when_it_is_installed(tree: Path) -> None:
-    run(tree, *made("my_layers"))
+def test_the_front_end_is_given_by_a_program_and_found_when_it_is_installed(python: Python, tree: Path) -> None:
+    python.run(*made("my_layers"))
     (points,) = re.findall(r"```toml\n\[project.entry-points.\"(.*?)\"\]\n(.*?)```", PAGE.read_text(), re.DOTALL)
     metadata = tree / "layers_format-1.0.dist-info"
     metadata.mkdir()
     (metadata / "entry_points.txt").write_text(f"[{points[0]}]\n{points[1].replace(chr(34), '')}")
-    assert "2 operators in" in run(tree, "-m", "tilewright", "compile", "net.layers.npz")
-    assert "front ends: layers" in run(tree, "-m", "tilewright", "info")
+    assert "2 operators in" in python.run("-m", "tilewright", "compile", "net.layers.npz")
+    assert "front ends: layers" in python.run("-m", "tilewright", "info")
 
 
-def test_the_pass_runs_alone_and_in_a_compilation(tree: Path) -> None:
+def test_the_pass_runs_alone_and_in_a_compilation(python: Python, tree: Path) -> None:
     model = models.written(models.mlp(), tree, "model")
-    text = run(tree, "-m", "tilewright", "show", str(model), "--level", "import")
+    text = python.run("-m", "tilewright", "show", str(model), "--level", "import")
     (tree / "m.txt").write_text(text)
-    assert run(tree, "-m", "tilewright", "opt", "--passes", "cancel-inverses", "--remarks", "m.txt")
+    assert python.run("-m", "tilewright", "opt", "--passes", "cancel-inverses", "--remarks", "m.txt")
 
 
-def test_the_fuzzer_runs_with_the_primitive(tree: Path) -> None:
-    run(tree, "-m", "tests.fuzz", "loops", "--count", "5", "--seed", "1")
+def test_the_fuzzer_runs_with_the_primitive(python: Python) -> None:
+    python.run("-m", "tests.fuzz", "loops", "--count", "5", "--seed", "1")
 
 
-def test_the_target_makes_code(tree: Path) -> None:
+def test_the_target_makes_code(python: Python, tree: Path) -> None:
     model = models.written(models.mlp(), tree, "model")
-    assembly = run(tree, "-m", "tilewright", "show", str(model), "--level", "asm", "--target", "excavator")
+    assembly = python.run("-m", "tilewright", "show", str(model), "--level", "asm", "--target", "excavator")
     assert "vfmadd" in assembly
 
 
-def test_a_kind_of_machine_runs_a_model(tree: Path) -> None:
-    run(tree, *made("my_pair"))
+def test_a_kind_of_machine_runs_a_model(python: Python) -> None:
+    python.run(*made("my_pair"))

@@ -13,7 +13,7 @@ from tests.element_types import Variant, is_explained, outcome, variants
 from tilewright.frontends.onnx.registry import find_adapter, find_host_adapter, refused
 from tilewright.frontends.onnx.schema import has_body
 
-SAMPLE = 25
+SAMPLE = 15
 """Variants that are compiled anew in every run of the tests; `python -m tests.element_types` does all."""
 
 SCHEMAS = [

@@ -69,6 +69,7 @@ def test_axes_and_lengths(axis: int, length: int | None, opset: int) -> None:
     close(imported(model, x)[0], parts(np.fft.rfft(numbers(x), length, axis=at)))
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("attrs", [{}, {"inverse": 1}, {"onesided": 1}], ids=str)
 def test_parts_of_a_number_that_are_known_in_the_call(attrs: dict[str, int]) -> None:
     model = node_model("DFT", [signal(2, 30, 1)], attrs, dynamic=True)

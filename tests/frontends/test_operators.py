@@ -254,7 +254,7 @@ def test_operator_with_symbolic_dims(case: Case) -> None:
     check(model, *given, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(
     ("group", "parts", "attrs"),
     [

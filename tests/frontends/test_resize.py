@@ -49,7 +49,7 @@ def image(name: str) -> np.ndarray:
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asymmetric", "tf_crop_and_resize")
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("is_symbolic", [False, True])
 @pytest.mark.parametrize(("name", "mode"), list(itertools.product(("uint8", "int8", "int32"), COORDINATES)))
 def test_linear_integers_are_those_of_the_engine(name: str, mode: str, is_symbolic: bool) -> None:

@@ -45,12 +45,10 @@ _UNLIKE = ("Random", "Bernoulli", "Multinomial", "Dropout")
 @functools.cache
 def corpus() -> tuple[Case, ...]:
     """The cases of single nodes with integers as attributes that the onnx package brings, and their inputs."""
-    from onnx.backend.test.case.node import collect_testcases  # takes seconds
+    from tests.onnx_cases import cases_of_nodes  # takes seconds
 
-    with warnings.catch_warnings(action="ignore"):
-        cases = collect_testcases(None)  # type: ignore[arg-type]
     found: dict[bytes, Case] = {}
-    for case in cases:
+    for case in cases_of_nodes():
         if case.model is None or not case.data_sets or case.model.graph.node[0].op_type.startswith(_UNLIKE):
             continue
         values = case.data_sets[0][0]

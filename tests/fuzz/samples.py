@@ -11,8 +11,8 @@ from contextlib import suppress
 import numpy as np
 
 from tests.fuzz.registry import Tried
-from tests.zones.pages import BeyondBufferError
 from tests.zones.turned_on import arrays_between_zones
+from tilewright.runtime.errors import BeyondBufferError
 
 
 def sound(seed: int) -> Tried:

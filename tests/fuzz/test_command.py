@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.fuzz.__main__ import main
-from tests.zones.pages import IS_AVAILABLE
+from tilewright.runtime.guarded.pages import IS_AVAILABLE
 
 
 def run(fuzzer: str, *options: str) -> tuple[int, str]:

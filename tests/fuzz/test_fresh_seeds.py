@@ -30,10 +30,10 @@ def test_a_failure_says_how_it_is_repeated() -> None:
 
 
 def test_the_seed_given_decides_the_tests() -> None:
-    """Of workers, too, which are told it (one process alone: tests/test_sweeps.py)."""
-    chosen = ["tests/loops/test_fuzz.py", "-vv", "-k", "test_fresh_seeds and 0077", "--seed", "880077"]
-    command = [sys.executable, "-m", "pytest", *chosen, "-n", "2"]
+    """Of a worker, too, which is told it (one process alone: tests/test_sweeps.py)."""
+    chosen = ["tests/memory/test_fresh_seeds.py", "-vv", "--seed", "880077"]
+    command = [sys.executable, "-m", "pytest", *chosen, "-n", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert "fresh seeds start at 880077 (pytest --seed 880077 runs the same tests)" in done.stdout
-    assert "test_fresh_seeds[880077]" in done.stdout
+    assert "test_random_problems[880077]" in done.stdout
     assert "1 passed" in done.stdout

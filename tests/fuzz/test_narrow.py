@@ -9,7 +9,7 @@ from tests.fuzz.registry import run_seed
 
 @pytest.mark.fresh_seeds(1)
 def test_products_by_narrow_weights(fresh_seed: int) -> None:
-    for seed in range(fresh_seed, fresh_seed + 4):
+    for seed in range(fresh_seed, fresh_seed + 2):
         run_seed("narrow", seed)
 
 

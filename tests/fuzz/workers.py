@@ -15,7 +15,10 @@ from multiprocessing.process import BaseProcess
 from tests.fuzz.registry import Tried, fuzzer, repeat_command, run_seed
 from tests.zones.turned_on import findings_are_errors, guard_zones
 
-SPAWN = get_context("spawn")  # a fork would copy the threads' state of whatever is loaded here
+FORKS = get_context("forkserver")
+"""Of a process that has imported what all workers need and started no thread: a fork of this one would copy the state
+of the threads of whatever is loaded here, and a process that is started anew imports for two seconds."""
+FORKS.set_forkserver_preload([__name__])
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,8 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.pipe, theirs = SPAWN.Pipe()
-        self.process: BaseProcess = SPAWN.Process(target=work, args=(name, theirs), daemon=True)
+        self.pipe, theirs = FORKS.Pipe()
+        self.process: BaseProcess = FORKS.Process(target=work, args=(name, theirs), daemon=True)
         self.process.start()
         theirs.close()  # so that reading ends when the process does
         with suppress(EOFError, ConnectionResetError):  # `take` reports it

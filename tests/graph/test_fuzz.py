@@ -9,7 +9,7 @@ from tests.fuzz.registry import run_seed
 FIXED, FRESH = 45, 30
 
 
-@pytest.mark.sweep(15)
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("seed", range(FIXED))
 def test_random_programs(seed: int) -> None:
     run_seed("graph", seed)

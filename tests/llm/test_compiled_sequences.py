@@ -45,7 +45,7 @@ def tokens(seed: int, count: int) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(0, ROWS, count)]
 
 
-@pytest.mark.fresh_seeds(2)
+@pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_order_of_calls_gives_what_each_gives_alone(folder: Path, fresh_seed: int, threads: int) -> None:
     """To the bit, and what forks of a decoder for one give, whose kernels are others."""
@@ -87,7 +87,7 @@ def test_any_order_of_calls_gives_what_each_gives_alone(folder: Path, fresh_seed
         assert {handle: found.length(handle) for handle in own} == {h: forks.length(f) for h, f in own.items()}
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8", "int4"])
 def test_who_else_is_fed_changes_no_bit(folder: Path, weights: str) -> None:
     """One to eight rows of all sequences together, and pieces of prompts beside them."""
@@ -243,3 +243,17 @@ def test_slots_and_numbers(folder: Path) -> None:
         found.feed([(other, [1]), (other, [1])])
     with pytest.raises(SequenceError, match=f"sequence {other}: cannot rewind to 1: the sequence has 0 positions"):
         found.rewind(other, 1)
+
+
+def test_memory_is_told_how_long_prompts_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is left of a prompt before its first piece, of the lane that it goes through."""
+    found, told = together(folder, piece=24), []
+    monkeypatch.setattr(tilewright.Model, "expect_rows", lambda self, counter, rows: told.append((counter, rows)))
+    long, short, one = (found.open() for _ in range(3))
+    found.feed([(long, tokens(0, 30)), (short, tokens(1, 20)), (one, tokens(2, 1))])
+    names = [lane[0] for lane in found._lanes]
+    assert [rows for _, rows in told if rows > 6] == [30, 20]
+    assert {name for name, _ in told} <= set(names) and len({name for name, rows in told if rows > 6}) == 2
+    told.clear()
+    found.feed([(one, tokens(3, 1))])
+    assert not told, "single tokens fill memory as they come"

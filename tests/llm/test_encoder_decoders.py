@@ -74,7 +74,8 @@ def test_tokens_that_no_integer_of_the_model_holds_are_none(decoder: CompiledRea
         decoder.fork().read(np.array([3, 2**64 - 1], np.uint64))
 
 
-@pytest.mark.parametrize("name", ["t5", "bart", "marian, two vocabularies"])
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("name", ["bart", "marian, two vocabularies"])
 def test_tokens_that_the_encoder_does_not_know_are_named_before_anything_is_fed(tmp_path: Path, name: str) -> None:
     """Encoder and decoder may have vocabularies of their own; a compiled file knows, too."""
     case = cases()[name]

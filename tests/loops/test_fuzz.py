@@ -19,7 +19,7 @@ MOST_TRIES = 40
 """Seeds after which a step must have been accepted if half of the steps tried are this one."""
 
 
-@pytest.mark.sweep(60)
+@pytest.mark.sweep(30)
 @pytest.mark.parametrize("seed", range(FIXED))
 def test_any_accepted_schedule_keeps_the_meaning(seed: int) -> None:
     run_seed("loops", seed)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tilewright.profiling.counters import count_events
+from tilewright.profiling.counters import _why, count_events
 from tilewright.profiling.records import (
     KernelProfile,
     LayerProfile,
@@ -138,6 +140,26 @@ def test_a_trace_has_kernels_one_after_the_other_within_their_modules() -> None:
     assert kernels == [(0, 1000), (1000, 2000), (3000, 1000)]
     assert [(e["name"], e["ts"], e["dur"]) for e in spans if e["tid"] == 1] == [("a", 0, 3000), ("b", 3000, 1000)]
     assert [(e["tid"], e["ts"], e["dur"]) for e in spans if e["tid"] >= 10] == [(10, 1000, 2000), (11, 1000, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("number", "level", "said"),
+    [
+        (errno.EACCES, "4\n", "perf_event_paranoid is 4 (2 or less allows it"),
+        (errno.EPERM, "2\n", "a container or sandbox forbids"),
+        (errno.EPERM, None, "perf_event_paranoid is not known"),
+        (errno.ENOENT, "2\n", "has no such counters"),
+        (errno.ENOSYS, "2\n", "no perf_event_open"),
+    ],
+)
+def test_why_events_are_not_counted(
+    number: int, level: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "paranoid"
+    if level is not None:
+        file.write_text(level)
+    monkeypatch.setattr("tilewright.profiling.counters._PARANOID", file)
+    assert said in _why({"cycles": number}) and "No such file" not in _why({"cycles": number})
 
 
 def test_events_are_counted_or_the_reason_is_told() -> None:

@@ -23,6 +23,13 @@ RNG = np.random.default_rng(0)
 CHANNELS, CLASSES = 8, 5
 
 
+@pytest.fixture(autouse=True)
+def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that reads each program of StableHLO before takes most of the time of reading; those of these tests
+    end none."""
+    monkeypatch.setattr("tilewright.frontends.stablehlo.parsing._check", lambda data, where: None)
+
+
 def images(count: int = 64) -> np.ndarray:
     return np.random.default_rng(4).standard_normal((count, 3, 12, 12)).astype(np.float32)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 from onnx import AttributeProto, helper
-from onnx.backend.test.case.node import collect_testcases
 
+from tests.onnx_cases import cases_of_nodes
 from tests.random_models.growth import OPSETS, Grown, Growth, Refused
 from tests.saturating import saturates, unsaturated
 from tilewright.frontends.onnx.registry import find_adapter
@@ -86,9 +85,7 @@ def templates() -> Mapping[tuple[str, str], Sequence[Template]]:
 
 
 def _of_the_standard() -> Iterator[Template]:
-    with warnings.catch_warnings(action="ignore"):  # it computes what the cases give, infinities among others
-        cases = collect_testcases(None)  # type: ignore[arg-type]
-    for case in cases:
+    for case in cases_of_nodes():
         if case.model is None or len(case.model.graph.node) != 1 or not case.data_sets:
             continue
         (node,) = case.model.graph.node

@@ -9,7 +9,7 @@ from tests.fuzz.registry import run_seed
 FIXED, FRESH = 30, 12
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("seed", range(FIXED))
 def test_fixed_models(seed: int) -> None:
     run_seed("onnx", seed)
@@ -20,7 +20,7 @@ def test_fresh_models(fresh_seed: int) -> None:
     run_seed("onnx", fresh_seed)
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("seed", range(FIXED // 2))
 def test_fixed_models_that_are_converted(seed: int) -> None:
     run_seed("convert", seed)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import torch._dynamo as dynamo  # noqa: E402
 
-from tests.processes import COMPILER, PYTORCH, outputs  # noqa: E402
+from tests.processes import COMPILER, PYTORCH, Stage, outputs  # noqa: E402
 
 tracing = pytest.importorskip("tilewright.torch.traced")
 
@@ -163,9 +163,10 @@ def test_a_cache_that_lost_its_artefact_compiles_again(tmp_path: Path, traced: l
 
 
 _PROCESS = """
-import sys, torch
-import torch._dynamo as dynamo
+import os, sys, torch
 from torch._dynamo.utils import counters
+torch._dynamo.config.caching_precompile = True  # as TORCH_CACHING_PRECOMPILE=1 sets it
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = {folder!r} + "/inductor"
 sys.path.insert(0, {folder!r})
 from layers import Layer
 seed, shift = map(int, sys.argv[1:])
@@ -210,25 +211,31 @@ with torch.no_grad():
 """
 
 
-def test_a_graph_that_the_cache_has_needs_no_translation_and_sees_writes(tmp_path: Path) -> None:
-    process = tmp_path / "process.py"
-    process.write_text(_SECOND)
-    place = {"PYTHONPATH": str(Path(__file__).parents[2])}
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What two processes that compile one graph print, and three in which Dynamo keeps its work: one process that has
+    imported PyTorch for all of them."""
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "layers.py").write_text(_LAYERS)
+    second, kept = folder / "second.py", folder / "kept.py"
+    second.write_text(_SECOND)
+    kept.write_text(_PROCESS.format(folder=str(folder)))
     writes = ["two signs", "another tensor", "one element"]  # the first process compiles for what it has, as any test
-    first, second = (set(names.split()) for names in outputs(process, [[], writes], PYTORCH, place))
+    seeds_and_shifts = [("0", "0"), ("0", "0"), ("0", "1")]  # other parameters: compared within the process
+    stages = Stage(second, [[], writes], PYTORCH), Stage(kept, seeds_and_shifts, COMPILER)
+    places = {"PYTHONPATH": str(Path(__file__).parents[2]), "TILEWRIGHT_CACHE": str(folder / "cache")}
+    return outputs(stages, places)
+
+
+def test_a_graph_that_the_cache_has_needs_no_translation_and_sees_writes(printed: list[str]) -> None:
+    first, second = (set(names.split()) for names in printed[:2])
     translation = {"tilewright.compiler", "tilewright.ops", "tilewright.torch.traced"}
     translation |= {"tilewright.frontends.torch.adapters", "tilewright.frontends.torch.registry"}
     assert translation <= first
     assert "tilewright.torch.backend" in second and translation.isdisjoint(second)
 
 
-def test_dynamo_may_keep_its_work_too(tmp_path: Path) -> None:
-    (tmp_path / "layers.py").write_text(_LAYERS)
-    process = tmp_path / "process.py"
-    process.write_text(_PROCESS.format(folder=str(tmp_path)))
-    places = {"TORCH_CACHING_PRECOMPILE": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
-    seeds_and_shifts = [("0", "0"), ("0", "0"), ("0", "1")]  # other parameters: compared within the process
-    printed = outputs(process, seeds_and_shifts, (*PYTORCH, *COMPILER), places)
-    first, second, _ = (int(text.split()[-1]) for text in printed)
+def test_dynamo_may_keep_its_work_too(printed: list[str]) -> None:
+    first, second, _ = (int(text.split()[-1]) for text in printed[2:])
     assert first == 1
     assert second == 0  # neither Dynamo nor AOTAutograd has traced anything

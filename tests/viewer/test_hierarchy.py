@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.viewer.hierarchy import (
     DEEPEST,
     MOST_CHILDREN,
@@ -11,8 +14,8 @@ from tilewright.viewer.hierarchy import (
     group_of_kernel,
     hierarchy,
     path_of,
-    repeats,
 )
+from tilewright.viewer.nodes import SourceNodes
 from tilewright.viewer.records import GroupView
 
 
@@ -53,15 +56,10 @@ def test_equal_modules_that_follow_each_other_are_put_together() -> None:
     assert named(groups, placed[0]) == "/net"
 
 
-def test_repetitions_are_found_by_structure() -> None:
-    labels = ["begin", *(["a", "b", "c", "d"] * 5), "x", *(["e", "f", "g"] * 4), "end"]
-    nodes = chain([()] * len(labels), labels)
-    assert repeats(range(len(nodes)), nodes) == [(1, 4, 5), (22, 3, 4)]
-
-
-def test_many_short_repetitions_are_not_all_looked_for() -> None:
+def test_many_short_repetitions_are_no_blocks() -> None:
     labels = [f"{k}{at}" for k in range(500) for at in "abcabcabcabc"]
-    assert repeats(range(len(labels)), chain([()] * len(labels), labels)) == []
+    groups, _ = hierarchy(chain([()] * len(labels), labels))
+    assert {group.kind for group in groups} == {"piece"}
 
 
 def test_groups_in_one_have_names_of_their_own() -> None:
@@ -97,3 +95,50 @@ def test_a_kernel_stands_where_most_of_its_nodes_are() -> None:
 
 def test_nothing_has_no_groups() -> None:
     assert hierarchy([]) == ((), [])
+
+
+def branches(size: int | str) -> onnx.ModelProto:
+    """A choice between two chains, and a loop, in modules; what is in them has no names of modules."""
+    vi = helper.make_tensor_value_info
+
+    def chain(*operators: str) -> onnx.GraphProto:
+        names = ["x", *(f"{operators[0]}_{k}" for k in range(len(operators)))]
+        nodes = [
+            helper.make_node(operator, [names[k]], [names[k + 1]], f"inner_{operator}")
+            for k, operator in enumerate(operators)
+        ]
+        return helper.make_graph(nodes, "part", [], [vi(names[-1], TensorProto.FLOAT, [size])])
+
+    step = [helper.make_node("Add", ["s", "x"], ["t"], "net/loop/deep/add"), helper.make_node("Identity", ["c"], ["d"])]
+    ends = [vi("d", TensorProto.BOOL, []), vi("t", TensorProto.FLOAT, [size])]
+    given = [vi("i", TensorProto.INT64, []), vi("c", TensorProto.BOOL, []), vi("s", TensorProto.FLOAT, [size])]
+    body = helper.make_graph(step, "b", given, ends)
+    one, two = chain("Relu", "Exp"), chain("Tanh", "Abs")
+    nodes = [
+        helper.make_node("If", ["flag"], ["a"], "net/choice", then_branch=one, else_branch=two),
+        helper.make_node("Loop", ["n", "", "a"], ["y"], "net/loop", body=body),
+    ]
+    inputs = [vi("x", TensorProto.FLOAT, [size]), vi("flag", TensorProto.BOOL, [1]), vi("n", TensorProto.INT64, [])]
+    graph = helper.make_graph(nodes, "g", inputs, [vi("y", TensorProto.FLOAT, [size])])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("size", [4, "n"])
+def test_nodes_in_branches_and_loops_stand_where_these_do(size: int | str) -> None:
+    """Small branches are both computed: they have no block of their own then."""
+    nodes = SourceNodes(load_onnx(branches(size).SerializeToString()))
+    groups, placed = hierarchy(nodes.placed())
+    views = {view.name: view for view in nodes.views(placed, {}, {})}
+    order = [*views]
+    choice = ("/net",) * 3 if size == 4 else ("/net/choice/then", "/net/choice/else", "/net/choice")
+    assert {name: named(groups, view.group) for name, view in views.items() if view.group >= 0} == {
+        "inner_Relu": choice[0], "inner_Exp": choice[0], "inner_Tanh": choice[1], "inner_Abs": choice[1],
+        "net/choice": choice[2], "net/loop/deep/add": "/net/loop", "net/loop": "/net/loop",
+    }  # fmt: skip
+    reads = {name: [order[r] for r in view.reads] for name, view in views.items()}
+    assert reads["net/loop/deep/add"] == ["net/choice", "x"] and "net/loop/deep/add" in reads["net/loop"]
+    assert "max(x" in views["inner_Relu"].text and "add(" not in views["net/loop"].text
+    if size != 4:
+        assert reads["net/choice"] == ["flag", "inner_Exp", "inner_Abs"]  # though the condition is reshaped for it
+        assert views["net/choice"].text.startswith("a = branch(") and "max(" not in views["net/choice"].text
+        assert all(read < k for k, view in enumerate(views.values()) for read in view.reads)

@@ -83,6 +83,15 @@ def test_two_models_and_their_errors(tmp_path: Path) -> None:
     assert first["calls"][0]["seconds"] is None and first["calls"][0]["cycles"] > 0
 
 
+def test_errors_of_one_model_are_those_of_its_kernels_beside_its_graph(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = report(written(mlp(), tmp_path, "mlp"), "--dim", "batch=2", "--estimate", "--error", "-o", page)
+    assert done.exit_code == 0, done.output
+    (view,) = data_of(page)["models"]
+    errors = {node["name"]: node["error"] for node in view["nodes"] if node["error"] is not None}
+    assert errors.keys() == {"dense", "probabilities"} and all(0 <= error < 1e-5 for error in errors.values())
+
+
 def test_an_artefact_says_what_it_does_not_hold(tmp_path: Path) -> None:
     compile_artifact(mlp(), options=Options(cache=False, target="neoverse-n1")).save(tmp_path / "net.tw")
     done = report(tmp_path / "net.tw", "-o", tmp_path / "page.html")
@@ -112,7 +121,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert report(model, "-o", site, "--estimate", "--force").exit_code == 0
     assert report(model, "-o", site, "--estimate").exit_code == 0  # a page of ours
     assert report(written(unsupported(), tmp_path, "un"), "--estimate", "-o", page).exit_code == 1
-    assert report(model, "--error", "-o", page).exit_code == 2
+    told = report(whole, "--error", "-o", page)
+    assert told.exit_code == 2 and "has no graph" in told.output
     assert report(model, "--data", "x.npz", "-o", page).exit_code == 2
     assert report(model, "--estimate", "-o", tmp_path / "no" / "page.html").exit_code == 1
     with pytest.raises(OptionError, match="dicts"):

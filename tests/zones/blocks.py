@@ -6,11 +6,13 @@ The C library's functions have other addresses for code that is linked from then
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.zones.calls import Zones
-from tests.zones.pages import Buffer
+from tilewright.runtime.guarded.pages import ZonedBuffer
 from tilewright.runtime.storage.loader import IMPORTS
+
+if TYPE_CHECKING:
+    from tests.zones.turned_on import TestZones
 
 _NO_MEMORY = 12  # ENOMEM
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -26,9 +28,9 @@ LARGEST = 1 << 32
 class Blocks:
     """`posix_memalign` and `free` for native code: blocks end at the end of pages, and are looked at when freed."""
 
-    def __init__(self, zones: Zones) -> None:
+    def __init__(self, zones: TestZones) -> None:
         self._zones = zones
-        self._taken: dict[int, Buffer] = {}
+        self._taken: dict[int, ZonedBuffer] = {}
         self._functions: tuple[Any, ...] = (_ALLOCATE(self._allocate), _FREE(self._free))
         for name, function in zip(("posix_memalign", "free"), self._functions, strict=True):
             IMPORTS[name] = ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -37,7 +39,7 @@ class Blocks:
         if not self._zones.is_on or nbytes >= LARGEST:
             return int(_LIBC.posix_memalign(at, alignment, nbytes))
         try:
-            block = Buffer(self._zones.memory, "block of native code", nbytes, alignment)
+            block = ZonedBuffer(self._zones.memory, "block of native code", nbytes, alignment)
         except MemoryError:
             return _NO_MEMORY
         block.fill()

@@ -8,8 +8,9 @@ import pytest
 
 from tests.codegen.native import Native
 from tests.runtime.native import compile_ir
-from tests.zones.pages import IS_AVAILABLE, BeyondBufferError
 from tests.zones.turned_on import findings_are_errors
+from tilewright.runtime.errors import BeyondBufferError
+from tilewright.runtime.guarded.pages import IS_AVAILABLE
 
 pytestmark = pytest.mark.skipif(not IS_AVAILABLE, reason="there are zones on Linux for x86-64 only")
 

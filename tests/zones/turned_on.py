@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import pytest
 
 from tests.zones import plans
 from tests.zones.blocks import Blocks
-from tests.zones.calls import Zones, zoned_context, zoned_plan
-from tests.zones.pages import IS_AVAILABLE, BeyondBufferError, Buffer
 from tilewright.runtime.arena import ALIGNMENT
+from tilewright.runtime.errors import BeyondBufferError
+from tilewright.runtime.guarded import calls
+from tilewright.runtime.guarded.calls import GuardedContext, Zones
+from tilewright.runtime.guarded.pages import IS_AVAILABLE, ZonedBuffer
+
+MOST_POISONED, MOST_COPIED = 4 << 20, 1 << 28
+"""Bytes of what is poisoned before each call, and of constants that are copied, in tests."""
 
 
-@functools.cache
-def zones() -> Zones | None:
+class TestZones:
+    """The zones of this process, and what has been found so far, which tests look at when they end."""
+
+    __test__ = False
+
+    def __init__(self, of: Zones) -> None:
+        self.of, self.memory = of, of.memory
+        self.found: list[str] = []
+        self.has_room = False  # also within what the compiler lays out
+        self.blocks = Blocks(self)
+        of.told = self.found.append
+
+    @property
+    def is_on(self) -> bool:
+        return self.of.is_on
+
+
+@cache
+def zones() -> TestZones | None:
     """Those of this process; None where this machine has none."""
-    if not IS_AVAILABLE:
-        return None
-    here = Zones()
-    here.blocks = Blocks(here)
-    return here
+    return TestZones(calls.zones()) if IS_AVAILABLE else None
 
 
 @contextmanager
@@ -32,14 +50,13 @@ def guard_zones() -> Iterator[None]:
     here = zones()
     with pytest.MonkeyPatch.context() as patch:
         if here is not None:
-            patch.setattr("tilewright.runtime.module.Context", zoned_context(here))
-            patch.setattr("tilewright.runtime.module.Model._plan", zoned_plan(here))
-            patch.setattr("tilewright.program.memory.storage.plan_arena", plans.zoned_arena(here))
-            patch.setattr("tilewright.codegen.program.Program.scratch", plans.zoned_scratch(here))
-            patch.setattr("tilewright.link.Weights.place", plans.zoned_place(here))
-            patch.setattr("tilewright.link.aligned_bytes", plans.zeroed_bytes)
-            patch.setattr("tilewright.compilation.annotate", plans.zoned_places(here))
-            patch.setattr("tilewright.link.make_artifact", plans.zoned_artifact(here))
+            patch.setattr(calls, "MOST_POISONED", MOST_POISONED)
+            patch.setattr(calls, "MOST_COPIED", MOST_COPIED)
+            patch.setattr("tilewright.runtime.module.context_class", lambda programs: GuardedContext)
+            patch.setattr("tilewright.runtime.module.Model._plan", plans.zoned_plan(here))
+            has_room = property(lambda self: self.options.guarded or here.has_room)
+            patch.setattr("tilewright.compilation.Setting.has_room_for_zones", has_room)
+            patch.setattr("tilewright.compilation.assign_storage", plans.sometimes_shared)
         yield
 
 
@@ -52,12 +69,12 @@ def findings_are_errors(*, is_on: bool = True, has_room: bool = True) -> Iterato
         yield
         return
     here.found.clear()
-    before = here.is_on, here.has_room
-    here.is_on, here.has_room = is_on, is_on and has_room
+    before = here.of.is_on, here.has_room
+    here.of.is_on, here.has_room = is_on, is_on and has_room
     try:
         yield
     finally:
-        here.is_on, here.has_room = before
+        here.of.is_on, here.has_room = before
     here.found += [found.text for found in here.memory.findings()]
     texts = list(here.found)
     here.found.clear()
@@ -77,14 +94,14 @@ def arrays_between_zones(
         scratch = np.zeros(scratch_bytes + ALIGNMENT, np.uint8)
         yield [a.ctypes.data for a in arrays], -(-scratch.ctypes.data // ALIGNMENT) * ALIGNMENT
         return
-    copies: dict[int, Buffer] = {}
+    copies: dict[int, ZonedBuffer] = {}
     for array, name in zip(arrays, names, strict=True):
         address = array.ctypes.data
         if address not in copies or copies[address].nbytes < array.nbytes:
             assert array.flags.carray, f"{name} is not contiguous"
-            copies[address] = Buffer(here.memory, name, array.nbytes, max(1, array.dtype.itemsize))
+            copies[address] = ZonedBuffer(here.memory, name, array.nbytes, max(1, array.dtype.itemsize))
             copies[address].copy_from(address)
-    scratch = Buffer(here.memory, "scratch memory", scratch_bytes, ALIGNMENT)
+    scratch = ZonedBuffer(here.memory, "scratch memory", scratch_bytes, ALIGNMENT)
     scratch.fill()
     yield [copies[a.ctypes.data].address for a in arrays], scratch.address
     findings = here.memory.findings()
@@ -93,4 +110,4 @@ def arrays_between_zones(
         copy.copy_to(address)
         copy.release()
     scratch.release()
-    here.report(findings, where)
+    here.of.report(findings, where)

@@ -143,7 +143,7 @@ class Account:
         source, target = (self._kernels_of[self._numbers[op]] if op in self._numbers else () for op in note.ends)
         return EdgeRecord(
             note.producer, note.consumer, note.value, note.type, note.is_fused, note.reason, note.suggestion,
-            note.others, note.cycles, source[-1] if source else "", target[0] if target else "",
+            note.blockers, note.cycles, source[-1] if source else "", target[0] if target else "",
         )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ _KINDS: Mapping[str, Kind] = {
 @dataclass(frozen=True, slots=True)
 class ExplainedDecision:
     """What was decided about a `subject` of a model, at a stage, and why; `suggestion` is what would change it,
-    `metric` what it costs or saves, in cycles of one core (None where nobody estimated it)."""
+    `metric` what another decision would save, in cycles of one core (None where that is nothing, or not known)."""
 
     kind: Kind
     stage: str
@@ -54,8 +54,9 @@ def explained_loop(loop: LoopRecord) -> Iterator[ExplainedDecision]:
     """That threads share a loop, or do not, and that its iterations are lanes of vectors, or not."""
     often = f", {loop.count} times" if loop.count > 1 else ""
     subject = f"{loop.kernel}: loop '{loop.loop}' of {loop.extent} iterations, {loop.kind}{often}"
-    yield ExplainedDecision("passed" if loop.is_shared else "missed", "threads", subject, loop.threads)
-    yield ExplainedDecision("passed" if loop.is_vector else "missed", "vectors", subject, loop.lanes)
+    threads: Kind = "passed" if loop.is_shared else "missed"
+    yield ExplainedDecision(threads, "threads", subject, loop.threads, loop.threads_change)
+    yield ExplainedDecision("passed" if loop.is_vector else "missed", "vectors", subject, loop.lanes, loop.lanes_change)
 
 
 def explained_remark(remark: Remark) -> ExplainedDecision:
@@ -176,7 +177,24 @@ def _node(operator: str) -> str:
     return operator.partition(" of '")[2].removesuffix("'")
 
 
-def costliest(report: ProgramReport, most: int = 10) -> Sequence[EdgeRecord]:
-    """The values whose way through memory costs most, of those with an estimate."""
-    missed = [e for e in report.edges if not e.is_fused and e.cycles is not None]
-    return sorted(missed, key=lambda e: -(e.cycles or 0.0))[:most]
+@dataclass(frozen=True, slots=True)
+class MissedOpportunity:
+    """Edges that are alike, as those of a model's layers are, of which the first stands for all `count`: two kernels
+    that one would be faster than, by so many cycles of one core in all."""
+
+    edge: EdgeRecord
+    count: int
+    cycles: float
+
+
+def costliest(report: ProgramReport, most: int = 10) -> Sequence[MissedOpportunity]:
+    """Where one kernel would save most, by the cost model's estimate. Where nothing would be saved is none."""
+    alike = _grouped((e for e in report.edges if not e.is_fused and e.cycles is not None), lambda e: [_form(e)])
+    found = (MissedOpportunity(each[0], len(each), sum(e.cycles or 0.0 for e in each)) for each in alike.values())
+    return sorted(found, key=lambda each: -each.cycles)[:most]
+
+
+def _form(edge: EdgeRecord) -> str:
+    """Equal for edges of one type between operators of one kind that are apart for one reason."""
+    ends = (operator.partition(" of '")[0] for operator in (edge.producer, edge.consumer))
+    return "\n".join((*ends, edge.type, edge.reason))

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import NamedTuple
 
 from tilewright.cost.parallel import is_worth_a_fork
-from tilewright.cost.roofline import is_worth_vectors
+from tilewright.cost.roofline import WORTH_LANES, is_worth_vectors
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import enclosing_loops, extent_of, is_loop, kind_of, loop_var, loops_in
@@ -47,59 +48,71 @@ def _record(func: Func, loop: Op, machine: Machine) -> LoopRecord:
     threads = _threads(func, loop, around, inside, machine)
     lanes = _lanes(loop, around, inside)
     extent = str(extent_of(loop))
-    return LoopRecord(func.name, loop_var(loop).name, extent, kind, len(around), shared, threads, vector, lanes)
+    return LoopRecord(
+        func.name, loop_var(loop).name, extent, kind, len(around), shared, threads.reason, vector, lanes.reason,
+        threads_change=threads.change, lanes_change=lanes.change,
+    )  # fmt: skip
 
 
-def _threads(func: Func, loop: Op, around: Sequence[Op], inside: Sequence[Op], machine: Machine) -> str:
+class _Why(NamedTuple):
+    """Why a loop is run as it is, and what would change that ("": nothing that is known)."""
+
+    reason: str
+    change: str = ""
+
+
+def _threads(func: Func, loop: Op, around: Sequence[Op], inside: Sequence[Op], machine: Machine) -> _Why:
     """Why threads share the iterations, or do not."""
     kind, extent = kind_of(loop), extent_of(loop)
     if kind == "parallel":
-        return "its iterations do not depend on each other: threads take pieces of them"
+        return _Why("its iterations do not depend on each other: threads take pieces of them")
     if kind in ("vector", "dot"):
-        return "its iterations are the lanes of vectors"
+        return _Why("its iterations are the lanes of vectors")
     if kind == "unroll":
-        return "its iterations are written out one after the other, so that their values stay in registers"
+        return _Why("its iterations are written out one after the other, so that their values stay in registers")
     if outer := _named(around, "parallel"):
-        return f"threads share loop '{outer}' around it already"
+        return _Why(f"threads share loop '{outer}' around it already")
     if inner := _named(inside, "parallel"):
-        return f"threads share loop '{inner}' in it, in each of its iterations"
+        return _Why(f"threads share loop '{inner}' in it, in each of its iterations")
     if extent == 1:
-        return "it has one iteration"
+        return _Why("it has one iteration")
+    if reason := _dependence("threads", loop):
+        return _Why(reason)
     work = kernel_info(func).work
     if isinstance(machine, Target) and work is not None and work.is_const and not is_worth_a_fork(work.value, machine):
-        return f"the kernel computes {work} elements: waking threads takes longer"
-    if reason := _dependence("threads", loop):
-        return reason
+        enough = f"a kernel of {machine.calibration.fork_work:.0f} operations or more, as by a larger batch"
+        return _Why(f"the kernel computes {work} elements: waking threads takes longer", enough)
     if (alone := why_not_shared(loop, "")) is not None:
-        return alone
+        return _Why(alone)
     beside = len([op for op in func.body.ops if op.name != "return"]) > 1
     if not around and beside:
-        return "it is one of several loops that follow each other, and is too short to wake threads for"
-    return "loops around it were not shared either, and to share it would wake threads in each of their iterations"
+        return _Why("it is one of several loops that follow each other, and is too short to wake threads for")
+    return _Why("loops around it are not shared either, and sharing it would wake threads in each of their iterations")
 
 
-def _lanes(loop: Op, around: Sequence[Op], inside: Sequence[Op]) -> str:
+def _lanes(loop: Op, around: Sequence[Op], inside: Sequence[Op]) -> _Why:
     """Why the iterations are lanes of vectors, or not."""
     kind, extent = kind_of(loop), extent_of(loop)
     if kind == "vector":
-        return f"its {extent} iterations are the lanes of vectors: neighbours lie beside each other, or are shared"
+        return _Why(f"its {extent} iterations are lanes of vectors: neighbours lie beside each other, or are shared")
     if kind == "dot":
-        return "its iterations are the products that an instruction adds up in each lane"
+        return _Why("its iterations are the products that an instruction adds up in each lane")
     if inner := _named(inside, "vector"):
-        return f"the lanes are those of loop '{inner}' in it"
+        return _Why(f"the lanes are those of loop '{inner}' in it")
     if outer := _named(around, "vector"):
-        return f"it runs in each lane of loop '{outer}' around it"
+        return _Why(f"it runs in each lane of loop '{outer}' around it")
     if extent == 1:
-        return "it has one iteration"
+        return _Why("it has one iteration")
     if not is_worth_vectors(extent.value if extent.is_const else None):
-        return f"{extent} iterations fill too small a part of a vector"
+        return _Why(f"{extent} iterations fill too small a part of a vector", f"an axis of {WORTH_LANES} or more")
     if reason := _dependence("vectors", loop):
-        return reason
+        return _Why(reason)
     if inside:
-        return f"the innermost loop '{loop_var(inside[-1]).name}' would be the one for lanes, which has none"
+        return _Why(f"the innermost loop '{loop_var(inside[-1]).name}' would be the one for lanes, which has none")
     if _stores(loop):
-        return "this form of kernel makes no vectors of it: its elements lie apart, or each takes steps of its own"
-    return "it computes no elements: positions, sizes and conditions alone"
+        apart = "this form of kernel makes no vectors of it: its elements lie apart, or each takes steps of its own"
+        return _Why(apart, "an order of the axes in which neighbours lie beside each other")
+    return _Why("it computes no elements: positions, sizes and conditions alone")
 
 
 def _dependence(what: str, loop: Op) -> str:

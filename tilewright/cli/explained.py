@@ -58,9 +58,9 @@ def _list(tree: Tree, title: str, lines: Iterable[str]) -> None:
 
 def _apart(edge: EdgeRecord, hertz: float) -> list[str]:
     """Why a value goes through memory, what that costs, and what would change it."""
-    saved = f"; one kernel would save up to {milliseconds(edge.cycles, hertz)}" if edge.cycles else ""
+    saved = f"; one kernel would save up to {milliseconds(edge.cycles, hertz)}" if edge.cycles is not None else ""
     ends = f"{edge.value} ({edge.type}), from {edge.producer} to {edge.consumer}"
-    blocked = f"; blocked by: {edge.others[0]}" if edge.others and "needed" in edge.reason else ""
+    blocked = f"; blocked by: {', '.join(edge.others)}" if edge.others else ""
     change = f"; what would change it: {edge.suggestion}" if edge.suggestion else ""
     return [f"{ends}: {edge.reason}{saved}{blocked}{change}"]
 
@@ -71,7 +71,11 @@ def _loop(loop: LoopRecord) -> list[str]:
     shared = "shared by threads" if loop.is_shared else "not shared by threads"
     if loop.kind in ("vector", "unroll", "dot"):
         return [f"{head}: {loop.lanes if loop.is_vector else loop.threads}"]
-    return [f"{head}: {shared}: {loop.threads}; {'vectors' if loop.is_vector else 'no vectors'}: {loop.lanes}"]
+    threads, lanes = (
+        why + (f" (what would change it: {change})" if change else "")
+        for why, change in ((loop.threads, loop.threads_change), (loop.lanes, loop.lanes_change))
+    )
+    return [f"{head}: {shared}: {threads}; {'vectors' if loop.is_vector else 'no vectors'}: {lanes}"]
 
 
 def milliseconds(cycles: float, hertz: float) -> str:
@@ -80,11 +84,12 @@ def milliseconds(cycles: float, hertz: float) -> str:
 
 
 def missed_tree(report: ProgramReport, hertz: float) -> Tree | None:
-    """The values whose way through memory costs most."""
+    """Where one kernel in the place of two would save most."""
     found = costliest(report)
     if not found:
         return None
-    tree = Tree("[bold]what costs most between kernels, for one thread")
-    for edge in found:
-        tree.add(escape("".join(_apart(edge, hertz))))
+    tree = Tree("[bold]where one kernel would save most, for one thread")
+    for missed in found:
+        more = f" (and {missed.count - 1} like it: {milliseconds(missed.cycles, hertz)} in all)"
+        tree.add(escape("".join(_apart(missed.edge, hertz)) + (more if missed.count > 1 else "")))
     return tree

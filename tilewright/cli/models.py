@@ -72,11 +72,33 @@ def validate_options(command: F) -> F:
     return command
 
 
+guarded_option = click.option(
+    "--guarded", is_flag=True,
+    help="Put pages that nobody may touch around each buffer, and look after each kernel whether it has stayed within "
+    "(Linux on x86-64).",
+)  # fmt: skip
 activations_option = click.option(
     "--activations", type=click.Choice(["float32", "int16", "int8"]),
     help="What rows are rounded to, in groups, for products of many of them by weights of integers  "
     "[default: int16 for language models and with fast numerics, float32 otherwise]",
 )  # fmt: skip
+
+
+LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
+"""Of x86-64, that `--multi` has."""
+
+multi_option = click.option(
+    "--multi", is_flag=False, flag_value=";".join(LEVELS), metavar="TARGETS",
+    help=f"Code for several targets, between ';'; of these the best is taken that a CPU can run  [if no TARGETS are "
+    f"given, where it stands behind MODEL: {'; '.join(LEVELS)}]",
+)
+
+
+def with_levels(options: Mapping[str, Any], multi: str | None) -> dict[str, Any]:
+    """The options with the targets of `--multi`."""
+    if multi is not None and options["target"] is not None:
+        raise click.UsageError("--multi says for which targets code is made: leave --target out")
+    return dict(options) if multi is None else {**options, "target": multi}
 
 
 def model_options(command: F) -> F:
@@ -131,6 +153,7 @@ def compile_fields(
     max_memory: int | None = None,
     validate: bool = False,
     recorded: Path | None = None,
+    guarded: bool = False,
 ) -> dict[str, Any]:
     """The keywords of `tilewright.compile` for those options."""
     if recorded is not None and not validate:
@@ -138,6 +161,7 @@ def compile_fields(
     validated = {"validate": validate if recorded is None else str(recorded)} if validate else {}
     return {
         **validated,
+        **({"guarded": True} if guarded else {}),
         "target": target,
         "numerics": numerics,
         "integer_only": integer_only,
@@ -198,7 +222,7 @@ def warn_of_failures(remarks: Iterable[Remark]) -> None:
 
 
 _HOW = ("target", "shapes", "constants", "schedule", "frequent", "states", "capacity", "integer_only", "strict",
-        "activations")  # fmt: skip
+        "activations", "guarded")  # fmt: skip
 
 
 def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
@@ -207,7 +231,7 @@ def need_no_options(path: Path, fields: Mapping[str, Any]) -> None:
     if changed or fields["numerics"] != "default":
         raise click.UsageError(
             f"{path} is compiled already: --target, --numerics, --activations, --integer-only, --shape, --constant, "
-            "--frequent, --state, --strict and --schedule need the model it came from"
+            "--frequent, --state, --strict, --guarded and --schedule need the model it came from"
         )
 
 

@@ -13,6 +13,7 @@ from tilewright.ir.sym import ZERO, Sym, maximum, sym
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.program.memory.places import arena_of, places_of
 from tilewright.program.memory.storage import Place
+from tilewright.runtime.guarded import PAGE
 
 UNCOUNTED_WORK = 1 << 62
 """Scalar operations of a kernel that nobody has counted: threads share it."""
@@ -115,7 +116,8 @@ class Program:
     A program of kernels has their texts, and where its constants lie. `dims` are its variables; they may refer to
     earlier ones. With `flush_denormals` kernels take denormal numbers as zero, whatever the caller's modes are, and the
     caller gets its modes back: arithmetic on a denormal takes a hundred cycles and more on many cores. `suffix` ends
-    the names of its entry points, which tells it from other programs of the same code.
+    the names of its entry points, which tells it from other programs of the same code. One that is `guarded` leaves a
+    page behind each thread's scratch memory, and tells where the tensors of its arena are.
 
     A program that calls `parts`, which are programs of kernels, has code for its `native` ops alone; `slots` are the
     words of the frame at which values begin, and `parts_at` the word of the first part.
@@ -128,6 +130,7 @@ class Program:
     conditions: tuple[Condition, ...] = ()
     flush_denormals: bool = False
     suffix: str = ""
+    guarded: bool = False
     parts: tuple[Program, ...] | None = None
     slots: Mapping[Value, int] = field(default_factory=dict)
     parts_at: int = 0
@@ -185,6 +188,12 @@ class Program:
 
     @cached_property
     def scratch(self) -> Sym:
+        """Bytes from the scratch memory of one worker to that of the next, a multiple of a cache line."""
+        most = self.used_scratch
+        return most if not self.guarded or most == 0 else (most + (PAGE - 1)) // PAGE * PAGE + PAGE
+
+    @cached_property
+    def used_scratch(self) -> Sym:
         """Bytes of scratch memory that one worker needs, a multiple of a cache line."""
         most = maximum(0, *{step.scratch: None for step in self.steps})
         return (most + 63) // 64 * 64

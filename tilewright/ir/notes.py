@@ -48,8 +48,8 @@ class EdgeNote:
     """Whether the value that one operator gives to another stays within a kernel (`is_fused`), and why.
 
     `producer` and `consumer` are the operators in words. Of values that go through memory, `suggestion` says what would
-    change that, `others` are some of the other readers, and `cycles` what storing and reading takes one core, for usual
-    sizes.
+    change that ("": nothing that is known), `blockers` are the operators that stand in the way, and `cycles` what one
+    kernel would save one core, for usual sizes: memory traffic without what would be computed again (None: nothing).
     `made` has, at the end, the op for the `region` that computes the value, and for that of the `reader`.
     """
 
@@ -60,7 +60,7 @@ class EdgeNote:
     is_fused: bool
     reason: str
     suggestion: str = ""
-    others: tuple[str, ...] = ()
+    blockers: tuple[str, ...] = ()
     cycles: float | None = None
     region: Any = None
     reader: Any = None

@@ -23,11 +23,18 @@ class NoMatch(Exception):
     """A rule does not apply, and why: a sentence that a user can act on.
 
     A rule returns it, or raises it, as does a function that the rule calls; both are the same refusal.
+
+    `change` is what would change it ("" where nothing that is known would), `blockers` are the operators that stand in
+    the way, in words, and `again` how many times more the elements that it is about would be computed: inf where it
+    cannot be done, or the cost model decided against it.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, change: str = "", blockers: tuple[str, ...] = (), again: float = 0.0) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.change = change
+        self.blockers = blockers
+        self.again = again
 
 
 @dataclass(frozen=True, slots=True)

@@ -382,8 +382,10 @@ def _argument(value: Value) -> BufferType:
 
 
 def _origins(region: Op) -> tuple[str, ...]:
-    """Names of the source nodes, in order, each once."""
-    locs = (loc for o in region.blocks[0].ops for loc in o.loc.sources)
+    """Names of the source nodes, in order, each once. What has no operands is copied from any node that has it, and
+    names its node where the region is nothing else."""
+    ops = region.blocks[0].ops
+    locs = (loc for o in [o for o in ops if o.operands] or ops for loc in o.loc.sources)
     return tuple(dict.fromkeys(loc.node or loc.op for loc in locs if loc.node or loc.op))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -21,6 +22,9 @@ _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIiQIHH")
 _DISABLED, _USER_ONLY = 1, (1 << 5) | (1 << 6)  # no events of the kernel and the hypervisor
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
+_ALLOWED = 2
+"""Largest `perf_event_paranoid` by which a process may count its own events."""
+
 _TASKS = Path("/proc/self/task")
 
 
@@ -70,14 +74,21 @@ def _control(file: int, request: int) -> None:
 
 
 def _why(failed: dict[str, int]) -> str:
+    """Which events are not there, and what would change that."""
     number = next(iter(failed.values()))
     reason = os.strerror(number)
-    if number in (1, 13):  # EPERM, EACCES
+    if number in (errno.EPERM, errno.EACCES):
         try:
-            level = _PARANOID.read_text().strip()
-        except OSError:
-            level = "unknown"
-        reason += f" (kernel.perf_event_paranoid is {level}: 2 or less allows it, or CAP_PERFMON)"
-    elif number in (2, 19, 95):  # ENOENT, ENODEV, EOPNOTSUPP
-        reason += " (this machine has no counters, or its hypervisor hides them)"
+            level = int(_PARANOID.read_text())
+        except (OSError, ValueError):
+            level = None
+        if level is not None and level <= _ALLOWED:  # a filter of system calls, then
+            reason = "a container or sandbox forbids perf_event_open (docker run --cap-add PERFMON allows it)"
+        else:
+            known = "not known" if level is None else level
+            reason = f"kernel.perf_event_paranoid is {known} ({_ALLOWED} or less allows it, or CAP_PERFMON)"
+    elif number == errno.ENOSYS:
+        reason = "this kernel or sandbox has no perf_event_open"
+    elif number in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+        reason = "this machine has no such counters, or its hypervisor hides them"
     return f"no counts of {', '.join(failed)}: {reason}"

@@ -15,6 +15,7 @@ from tilewright.runtime.arena import Arena, address_of, aligned_constants
 from tilewright.runtime.artifact import Artifact, TensorInfo
 from tilewright.runtime.errors import ArtifactError, ExecutionError
 from tilewright.runtime.executor import Executor, MakeExecutor, executor_of
+from tilewright.runtime.guarded import GUARD_ZONES
 from tilewright.runtime.process.interrupts import LASTING_S, MUCH, run_interruptible
 from tilewright.runtime.sizes_seen import SizeCounter
 from tilewright.runtime.states import States
@@ -198,6 +199,21 @@ class Context:
             if elements > self._short:
                 self._short = elements
         return code
+
+
+def context_class(programs: Sequence[Linked]) -> type[Context]:
+    """What calls of programs own: between guard zones where these were compiled for that. ExecutionError where there
+    is nothing that makes zones."""
+    if not any(GUARD_ZONES in program.artifact.attached for program in programs):
+        return Context
+    try:
+        from tilewright.runtime.guarded.calls import GuardedContext
+    except ImportError as error:
+        raise ExecutionError(
+            f"this model was compiled with guarded=True, and what runs it cannot be imported: {error}",
+            hint="install llvmlite, or compile the model without",
+        ) from error
+    return GuardedContext
 
 
 def _fixed(info: TensorInfo) -> Shape:

@@ -95,6 +95,10 @@ class InternalError(TilewrightError):
     """A defect of the compiler itself; the message asks for a report."""
 
 
+class BeyondBufferError(InternalError):
+    """Native code has touched memory outside of its buffers, as calls between guard zones find out."""
+
+
 class PluginError(TilewrightError):
     """The back end of a plugin, or what runs its code, failed as it should not; the message names it."""
 

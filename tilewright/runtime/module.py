@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.runtime import staged
 from tilewright.runtime.arena import address_of, release_free_memory
 from tilewright.runtime.artifact import Artifact
-from tilewright.runtime.context import Context, Linked, Planned
+from tilewright.runtime.context import Context, Linked, Planned, context_class
 from tilewright.runtime.errors import (
     ArtifactError,
     ExecutionError,
@@ -370,7 +370,8 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
             loaded = self._open()
             assert isinstance(loaded, _Native)
             pool = loaded.programs[0].pool.address()
-        return Context(loaded.programs, self.threads, pool, self._states, self._counter, self._stops)
+        own = self.threads, pool, self._states, self._counter, self._stops
+        return context_class(loaded.programs)(loaded.programs, *own)
 
     def _call_otherwise(self, args: tuple[Any, ...], out: Sequence[Any] | None) -> tuple[Any, ...]:
         """A call of a model in parts, or that keeps states, or whose inputs are recorded."""

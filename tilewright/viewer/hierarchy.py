@@ -3,12 +3,13 @@ names."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, groupby
+from itertools import count, groupby, takewhile
 
 import numpy as np
 
+from tilewright.accounts.repeats import crossing, repeats
 from tilewright.viewer.records import GroupView
 
 MOST_CHILDREN = 120
@@ -16,19 +17,11 @@ MOST_CHILDREN = 120
 
 FEWEST_IN_PIECE, MOST_IN_PIECE = 30, 90
 
-NEAR = 48
-"""Nodes back up to which the distance to what a node reads is part of its structure: masks and tables that all blocks
-read are further away from some than from others."""
-
-LEAST_BLOCK, MOST_BLOCK = 3, 1000
-"""Nodes of a block that is looked for by its structure."""
-
 LEAST_COVERED = 12
 """Nodes that repeated blocks have together, or a part of all nodes where these are many."""
 
 MOST_REPEATS = 40
-"""Repetitions that are looked for: each of them takes time by the square of the nodes, which many short ones are not
-worth."""
+"""Repetitions that a group is cut into: many short ones say nothing."""
 
 DEEPEST = 24
 """Modules in each other that names are taken to tell of; what is further in stands in the last of them."""
@@ -83,6 +76,12 @@ def _dotted(path: str) -> list[str]:
     return found
 
 
+def shared_path(paths: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """The modules that all of some paths begin with."""
+    shared = takewhile(lambda parts: len({*parts}) == 1, zip(*paths, strict=False))
+    return tuple(parts[0] for parts in shared)
+
+
 def hierarchy(nodes: Sequence[Placed]) -> tuple[tuple[GroupView, ...], list[int]]:
     """The groups, a parent before those in it, and the group of each node (-1: it is in none)."""
     root = _Group("")
@@ -128,76 +127,35 @@ def _cut(group: _Group, nodes: Sequence[Placed]) -> None:
     if len(own) <= MOST_CHILDREN:
         return
     others = [child for child in group.children if not isinstance(child, int)]
+    place = {number: at for at, number in enumerate(own)}
+    reads = [[place.get(read, -1) for read in nodes[number].reads] for number in own]
     made: list[_Group | int] = []
     begin = 0
-    for start, period, times in repeats(own, nodes):
-        made += _pieces(own[begin:start], nodes)
-        begins = range(start, start + period * times, period)
-        blocks = [_Group(f"block {k + 1}", "block", list(own[at : at + period])) for k, at in enumerate(begins)]
-        made.append(_Group(f"blocks of {period} nodes", "repeat", [*blocks]))
-        begin = start + period * times
-    made += _pieces(own[begin:], nodes)
+    for found in repeats([nodes[n].label for n in own], reads, max(LEAST_COVERED, len(own) // MOST_REPEATS)):
+        made += _pieces(own, reads, begin, found.start)
+        begins = range(found.start, found.end, found.period)
+        blocks = [_Group(f"block {k + 1}", "block", list(own[at : at + found.period])) for k, at in enumerate(begins)]
+        made.append(_Group(f"blocks of {found.period} nodes", "repeat", [*blocks]))
+        begin = found.end
+    made += _pieces(own, reads, begin, len(own))
     group.children = sorted([*others, *made], key=lambda c: c if isinstance(c, int) else c.first)
 
 
-def _pieces(own: Sequence[int], nodes: Sequence[Placed]) -> list[_Group | int]:
-    if len(own) <= MOST_CHILDREN:
-        return list(own)
-    place = {number: at for at, number in enumerate(own)}
-    change = np.zeros(len(own) + 1, int)  # of how many values are needed later, behind each node
-    for at, number in enumerate(own):
-        for read in nodes[number].reads:
-            if (made := place.get(read)) is not None and made < at:
-                change[made] += 1
-                change[at] -= 1
-    crossing = np.cumsum(change)
+def _pieces(own: Sequence[int], reads: Sequence[Sequence[int]], begin: int, end: int) -> list[_Group | int]:
+    """The nodes between two places, in pieces where they are many."""
+    if end - begin <= MOST_CHILDREN:
+        return list(own[begin:end])
+    crossed = crossing([[read - begin for read in each] for each in reads[begin:end]])[1:]
     found: list[_Group | int] = []
-    begin = 0
-    while begin < len(own):
-        end = len(own)
-        if end - begin > MOST_IN_PIECE:
-            window = crossing[begin + FEWEST_IN_PIECE - 1 : min(begin + MOST_IN_PIECE, len(own) - FEWEST_IN_PIECE)]
-            end = begin + FEWEST_IN_PIECE + int(np.argmin(window))
-        found.append(_Group(f"nodes {own[begin] + 1} to {own[end - 1] + 1}", "piece", list(own[begin:end])))
-        begin = end
+    at = begin
+    while at < end:
+        cut = end
+        if end - at > MOST_IN_PIECE:
+            low, high = at + FEWEST_IN_PIECE, min(at + MOST_IN_PIECE, end - FEWEST_IN_PIECE)
+            cut = low + int(np.argmin(crossed[low - begin - 1 : high - begin]))
+        found.append(_Group(f"nodes {own[at] + 1} to {own[cut - 1] + 1}", "piece", list(own[at:cut])))
+        at = cut
     return found
-
-
-def repeats(own: Sequence[int], nodes: Sequence[Placed]) -> list[tuple[int, int, int]]:
-    """Blocks of nodes of the same structure that follow each other in a list of nodes: where in it the first begins,
-    the nodes of each, and how many there are. They do not overlap."""
-    numbers: dict[Hashable, int] = {}
-    near = [(nodes[n].label, tuple(n - r if n - r <= NEAR else 0 for r in nodes[n].reads)) for n in own]
-    labels = np.array([numbers.setdefault(label, len(numbers)) for label in near])
-    found: list[tuple[int, int, int]] = []
-    _find_repeats(labels, 0, found, max(LEAST_COVERED, len(labels) // MOST_REPEATS))
-    return sorted(found)
-
-
-def _find_repeats(labels: np.ndarray, offset: int, found: list[tuple[int, int, int]], least: int) -> None:
-    """The repetition that covers most, of at least so many nodes, and those beside it."""
-    best = (least - 1, 0, 0)  # nodes covered, start, period
-    for period in range(LEAST_BLOCK, min(MOST_BLOCK, len(labels) // 2) + 1):
-        start, run = _longest_run(labels[period:] == labels[:-period])
-        covered = (run // period + 1) * period
-        if run >= period and covered > best[0]:
-            best = covered, start, period
-    covered, start, period = best
-    if not period:
-        return
-    found.append((offset + start, period, covered // period))
-    _find_repeats(labels[:start], offset, found, least)
-    _find_repeats(labels[start + covered :], offset + start + covered, found, least)
-
-
-def _longest_run(equal: np.ndarray) -> tuple[int, int]:
-    """Where the longest run of True begins, and its length."""
-    if not equal.any():
-        return 0, 0
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], equal.view(np.int8), [0]))))
-    lengths = edges[1::2] - edges[::2]
-    at = int(np.argmax(lengths))
-    return int(edges[2 * at]), int(lengths[at])
 
 
 def _stack(group: _Group, nodes: Sequence[Placed]) -> None:

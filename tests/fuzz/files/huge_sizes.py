@@ -29,12 +29,10 @@ LARGEST_CASE = 3000  # bytes
 def corpus() -> tuple[bytes, ...]:
     """The cases of single nodes that the onnx package brings, with small inputs of integers as constants: sizes
     are given by attributes or by tensors."""
-    from onnx.backend.test.case.node import collect_testcases  # takes seconds
+    from tests.onnx_cases import cases_of_nodes  # takes seconds
 
-    with warnings.catch_warnings(action="ignore"):
-        cases = collect_testcases(None)  # type: ignore[arg-type]
     found = set()
-    for case in cases:
+    for case in cases_of_nodes():
         if case.model is None:
             continue
         model = onnx.ModelProto()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-import warnings
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -64,11 +63,9 @@ def known() -> dict[str, tuple[Any, ...]]:
 @functools.cache
 def corpus() -> tuple[bytes, ...]:
     """Small models to begin with: one node of each operator with each of its attributes, and a few others."""
-    from onnx.backend.test.case.node import collect_testcases  # takes seconds
+    from tests.onnx_cases import cases_of_nodes  # takes seconds
 
-    with warnings.catch_warnings(action="ignore"):  # it computes what the cases give, infinities among others
-        cases = collect_testcases(None)  # type: ignore[arg-type]
-    texts = {case.model.SerializeToString() for case in cases if case.model is not None}
+    texts = {case.model.SerializeToString() for case in cases_of_nodes() if case.model is not None}
     own = [m.SerializeToString() for m in (mlp(), gather(), with_external_data())]
     return (*own, *sorted(t for t in texts if len(t) <= LARGEST_CASE))
 

@@ -26,11 +26,11 @@ from tests.fuzz.files.limits import limited
 from tests.fuzz.registry import Tried
 from tests.models import gather, mlp
 from tests.staging.models import model_of
-from tests.zones.calls import REPORT
 from tilewright.api import compile_artifact
 from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import ArtifactError, TilewrightError
+from tilewright.runtime.guarded import GUARD_ZONES as REPORT
 from tilewright.runtime.report.records import KeptReport, ProgramReport
 from tilewright.runtime.storage.container import FORMAT, MAGIC
 

@@ -16,7 +16,7 @@ from tests.fuzz.files.limits import LimitError, Opened, limited
 from tests.fuzz.registry import run_seed
 
 ROOT = Path(__file__).parents[3]
-MODELS, ARTEFACTS, SIZES, WEIGHTS = 150, 150, 20, 1000
+MODELS, ARTEFACTS, SIZES, WEIGHTS = 90, 150, 20, 1000
 
 
 @pytest.mark.fresh_seeds(1)

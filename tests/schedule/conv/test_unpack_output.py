@@ -69,7 +69,7 @@ def kernel_of(module: Module) -> Func:
     return kernel
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("shapes", "body"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_agrees_with_the_graph_interpreter(

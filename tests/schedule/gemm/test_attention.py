@@ -261,9 +261,10 @@ def test_weights_are_rounded_once(target: str, length: Any, fresh_seed: int) -> 
 
 
 def assert_equal_but_for_halves(found: np.ndarray, wanted: np.ndarray, v: np.ndarray) -> None:
-    """A weight that lies at a half within float32 may be another byte, in one row."""
+    """A weight that lies at a half within float32 may be another byte, one in a row and in few rows: one of 40,000
+    does, of weights that are spread evenly."""
     away = np.abs(found - wanted).max(-1) > 1e-4
-    assert away.sum() <= 1 and np.abs(found - wanted).max() <= 1.01 / 255 * np.abs(v).max()
+    assert away.sum() <= 2 and np.abs(found - wanted).max() <= 1.01 / 255 * np.abs(v).max()
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])

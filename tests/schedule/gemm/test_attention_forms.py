@@ -160,7 +160,7 @@ def check(form: Form, seed: int, target: str) -> None:
     np.testing.assert_allclose(found, form.reference(*arrays), rtol=2e-5, atol=2e-6, err_msg=str(form))
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_known_forms(form: Form, target: str) -> None:
@@ -183,7 +183,7 @@ def test_native_code_of_known_forms(form: Form) -> None:
     np.testing.assert_allclose(found, form.reference(*arrays), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.fresh_seeds(12)
+@pytest.mark.fresh_seeds(6)
 def test_drawn_forms(fresh_seed: int) -> None:
     check(drawn(fresh_seed), fresh_seed, "x86-64-v4" if fresh_seed % 2 else "x86-64-v3")
 

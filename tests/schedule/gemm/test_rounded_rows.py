@@ -116,7 +116,7 @@ def bound(x: np.ndarray, w: np.ndarray, bits: int) -> np.ndarray:
     return np.asarray(0.5 * steps @ np.abs(w) + 2e-6 * size)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("rows", [9, 10])
 @pytest.mark.parametrize("bits", [16, 8])
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,7 +163,7 @@ def test_weights_of_short_floats_are_rounded_in_a_panel(kind: str) -> None:
     np.testing.assert_allclose(few, x[:8].astype(np.float64) @ w, rtol=1e-4, atol=2e-6 * np.abs(w).max())
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize(("depth", "columns"), [(64, 1024), (128, 300), (1088, 40), (768, 96)])
 def test_native_code_for_weights_of_short_floats(kind: str, depth: int, columns: int) -> None:
@@ -249,7 +249,7 @@ def test_where_it_is_not_wanted_or_does_not_gain(target: str, bits: int) -> None
     assert not is_rounded(scheduled(product_of("8 bits", 64, 96), target, bits))
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("depth", "columns", "activations"), [(64, 384, "int16"), (128, 300, "int8"), (1088, 24, "int16"), (64, 96, "int8")]
@@ -265,7 +265,7 @@ def test_native_code_for_every_number_of_rows(kind: str, depth: int, columns: in
         assert np.all(np.abs(y - x.astype(np.float64) @ w) <= bound(x.astype(np.float64), w.astype(np.float64), bits))
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("activations", ["int16", "int8"])
 @pytest.mark.parametrize(
     ("low", "bits_of_a_weight"), [(0, 4), (-8, 4), (0, 2), (-2, 2), (-4, 3), (0, 5), (-16, 5), (-32, 6), (0, 6)]

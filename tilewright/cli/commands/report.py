@@ -19,12 +19,14 @@ from tilewright.cli.models import (
 )
 from tilewright.cli.output import say
 from tilewright.cli.progress import compiling, working
+from tilewright.comparison.compiled import diff_compiled
 from tilewright.comparison.diff import RANDOM, diff
 from tilewright.comparison.errors import Difference
-from tilewright.options import Options
+from tilewright.options import Options, Request
 from tilewright.runtime import Model
 from tilewright.runtime.errors import ExecutionError, TilewrightError
 from tilewright.session import Session
+from tilewright.validation.recorded import feeds_of
 from tilewright.viewer.collect import ViewRequest
 from tilewright.viewer.records import ModelView
 from tilewright.viewer.write import RUNS, Subject, check_output, profile_of, write_page
@@ -38,7 +40,8 @@ assembler text, times and reasons; the time line, the memory of intermediate
 results, the roofline, and how long compiling took.
 
 With OTHER both are shown beside each other, in step: a model and a quantised one, or two versions. --error also
-measures how far the nodes of OTHER are from those of MODEL. Of a compiled model (.tw) there is what its file holds.
+measures how far the nodes of OTHER are from those of MODEL; without OTHER, how far each kernel of MODEL is from the
+interpreter of its graph, as `tilewright diff MODEL` does. Of a compiled model (.tw) there is what its file holds.
 
 Kernels are timed in calls with random inputs, or those of --input; --estimate takes the cost model's estimates.
 
@@ -51,6 +54,10 @@ Examples:
 """
 
 
+MOST_SAMPLES = 16
+"""Recorded calls that are replayed for --error."""
+
+
 @click.command("report", help=HELP, short_help="Show a model, its kernels and why they are so, in one HTML file.")
 @model_argument
 @click.argument("other", type=click.Path(path_type=Path), required=False)
@@ -59,7 +66,7 @@ Examples:
 @input_option
 @dim_option
 @click.option("--runs", type=click.IntRange(min=1), default=RUNS, show_default=True, help="Calls that are timed.")
-@click.option("--error", "errors", is_flag=True, help="Measure the errors of the nodes of OTHER, as `diff` does.")
+@click.option("--error", "errors", is_flag=True, help="Measure the errors of the nodes, as `diff` does.")
 @click.option("--data", type=click.Path(path_type=Path), help="Samples for --error: a .npz file, or a folder of them.")
 @force_option
 @threads_option
@@ -78,8 +85,6 @@ def command(
     threads: int | None,
     **options: Any,
 ) -> None:
-    if errors and other is None:
-        raise click.UsageError("--error compares two models: give OTHER, too")
     if data is not None and not errors:
         raise click.UsageError("--data has samples for --error")
     fields, sizes = compile_fields(**options), read_dims(dims)
@@ -88,11 +93,13 @@ def command(
     subjects = [Subject(each, chosen, constants, shapes) for each in (model, other) if each is not None]
     check_output(output, subjects, force)
     session = Session()
-    found = _difference(model, other, data, threads) if errors and other is not None else None
+    if errors and any(subject.is_artefact for subject in subjects):
+        raise click.UsageError("--error is measured of models: a compiled one (.tw) has no graph")
+    found = _difference(subjects, data, threads, session) if errors else None
     views: list[ModelView] = []
-    for number, subject in enumerate(subjects):
+    for subject in subjects:
         asked = ViewRequest(sizes) if estimate else _measured(subject, session, specs, sizes, runs)
-        if number and found is not None:
+        if found is not None and subject is subjects[-1]:
             asked = replace(asked, errors={layer.layer: layer.error for layer in found.layers})
         with compiling(subject.model.name) as progress:
             views.append(subject.view(session, asked, progress))
@@ -103,9 +110,16 @@ def command(
     say(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
 
 
-def _difference(model: Path, other: Path, data: Path | None, threads: int | None) -> Difference:
-    with compiling(other.name, "comparing") as progress:
-        return diff(model, other, data, random=RANDOM, threads=threads, progress=progress)
+def _difference(subjects: Sequence[Subject], data: Path | None, threads: int | None, session: Session) -> Difference:
+    """Of the second model and the first, or of the only one, compiled, and the interpreter of its graph."""
+    first, *others = subjects
+    with compiling(subjects[-1].model.name, "comparing") as progress:
+        if others:
+            return diff(first.model, others[0].model, data, random=RANDOM, threads=threads, progress=progress)
+        feeds = () if data is None else feeds_of(data)[:MOST_SAMPLES]
+        options = replace(first.options, cache=False, validate=True)
+        request = Request.of(first.model, first.constants, first.shapes).with_states_of(options)
+        return diff_compiled(request, options, session, feeds, progress).difference
 
 
 def _measured(

@@ -26,6 +26,7 @@ from tilewright.cli.models import (
     compile_fields,
     compile_options,
     force_option,
+    guarded_option,
     model_argument,
     open_model,
     threads_option,
@@ -50,6 +51,7 @@ Examples:
   tilewright run model.onnx --input inputs.npz
   tilewright run model.onnx --input ids=ids.npy --input random
   tilewright run model.onnx --input random --dim batch=4 --sizes-seen sizes.json
+  tilewright run model.onnx --input random --guarded
   tilewright run vad.onnx --state h=hn --states vad.npz --input x=speech.wav
 """
 
@@ -85,6 +87,7 @@ Examples:
 @force_option
 @threads_option
 @validate_options
+@guarded_option
 @compile_options
 def command(
     model: Path,

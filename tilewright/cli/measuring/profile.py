@@ -37,7 +37,7 @@ from tilewright.profiling.run import layer_profiles, profile
 from tilewright.profiling.scaling import speedup
 from tilewright.profiling.trace import trace_events
 from tilewright.runtime.errors import short_name
-from tilewright.runtime.storage.files import check_replaced, replacing
+from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.viewer.plots import check_plot, plot_profile
 
 HELP = """Time the kernels of MODEL (of a known format, or compiled with `tilewright compile --profile`), one by one.
@@ -91,6 +91,7 @@ def command(
     sizes = read_dims(dims)
     if trace is not None and model.exists():
         check_replaced(trace, "a trace", _may_be_trace, sources=[model], force=force)
+        check_file(trace)
     if plot is not None:
         check_plot(plot, sources=[model], force=force)
     fields = compile_fields(**options)

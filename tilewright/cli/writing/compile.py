@@ -18,9 +18,12 @@ from tilewright.cli.models import (
     compile_fields,
     compile_options,
     force_option,
+    guarded_option,
+    multi_option,
     need_source,
     unique,
     validate_options,
+    with_levels,
 )
 from tilewright.cli.output import SafeConsole, json_option, print_json
 from tilewright.cli.writing.fleets import compile_to_folder, is_fleet
@@ -62,21 +65,13 @@ as it is; what fails stops no other model, and makes the exit code 1.
 """
 
 
-LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
-"""Of x86-64, that `--multi` has."""
-
-
 @click.command("compile", help=HELP, short_help="Compile a model into one file, or several into a folder.")
 @click.argument("models", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="MODEL...")
 @click.option(
     "-o", "--output", "given", type=click.Path(), metavar="PATH",
     help="File to write  [default: MODEL with .tw], or folder of several models.",
 )  # fmt: skip
-@click.option(
-    "--multi", is_flag=False, flag_value=";".join(LEVELS), metavar="TARGETS",
-    help=f"Code for several targets, between ';'; of these the best is taken that a CPU can run  [if no TARGETS are "
-    f"given, where it stands behind MODEL: {'; '.join(LEVELS)}]",
-)
+@multi_option
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N",
               help="Models of a folder that are compiled at once  [default: one for each core]")  # fmt: skip
 @click.option("--prune", is_flag=True, help="Remove from a folder models that are not given, and what none needs.")
@@ -95,6 +90,7 @@ LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-vnni")
 @weights_options
 @caches_option
 @validate_options
+@guarded_option
 @compile_options
 def command(
     models: tuple[Path, ...], given: str | None, source: Path | None, full: bool, timed: bool, dump: Path | None,
@@ -105,11 +101,7 @@ def command(
         need_source(path, "compile")
     asked = {"weights": weights, "max_drop": max_drop, "text": text, "caches": caches}
     check_weights_options(asked)
-    if multi is not None:
-        if options["target"] is not None:
-            raise click.UsageError("--multi says for which targets code is made: leave --target out")
-        options["target"] = multi
-    fields = compile_fields(**options) | ({"profile": True} if timed else {})
+    fields = compile_fields(**with_levels(options, multi)) | ({"profile": True} if timed else {})
     fields |= {"dump": dump} if dump is not None else {}
     fields |= {"override": unique("--override", map(_override, overrides))} if overrides else {}
     if is_fleet(models, given):

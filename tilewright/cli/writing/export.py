@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from tilewright.cli.models import compile_fields, compile_options, force_option, model_argument, need_source
+from tilewright.cli.models import (
+    compile_fields,
+    compile_options,
+    force_option,
+    model_argument,
+    multi_option,
+    need_source,
+    with_levels,
+)
 from tilewright.cli.output import json_option
 from tilewright.cli.progress import compiling
 from tilewright.cli.writing.written import print_written
@@ -23,6 +31,7 @@ Examples:
   tilewright export model.onnx -o libmodel.so
   tilewright export model.onnx -o libmodel.so --weights beside
   tilewright export model.onnx -o libmodel.a --target x86-64-v3
+  tilewright export model.onnx -o libmodel.so --multi
   tilewright export model.onnx -o model.o --freestanding
   tilewright export model.onnx -o model.c
 """
@@ -36,18 +45,20 @@ Examples:
               help="Where the weights are: in the library, or in a file that processes share  "
                    "[default: inside, up to 1 GB]")  # fmt: skip
 @click.option("--freestanding", is_flag=True, help="Need no C library: one thread, memory of the caller.")
+@multi_option
 @click.option("--cc", envvar="CC", help="The command of a C compiler  [default: what CC says, cc, or zig's]")
 @json_option
 @force_option
 @compile_options
 def command(
-    model: Path, output: Path | None, name: str | None, weights: str | None, freestanding: bool, cc: str | None,
-    as_json: bool, force: bool, **options: Any,
+    model: Path, output: Path | None, name: str | None, weights: str | None, freestanding: bool, multi: str | None,
+    cc: str | None, as_json: bool, force: bool, **options: Any,
 ) -> None:  # fmt: skip
     need_source(model, "export")
     with compiling(model.name) as progress:
         written = export(
             model, output or model.with_name(f"lib{model.stem}.so"), name=name, weights=weights,
-            freestanding=freestanding, cc=cc, force=force, progress=progress, **compile_fields(**options),
+            freestanding=freestanding, cc=cc, force=force, progress=progress,
+            **compile_fields(**with_levels(options, multi)),
         )  # fmt: skip
     print_written(written, as_json)

@@ -8,6 +8,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from tilewright.exporters.library.foreign_symbols import (
     names_in,
     renamed_foreign,
 )
+from tilewright.exporters.library.levels import LACKS, chooser_c
 from tilewright.exporters.library.symbols import renamed
 from tilewright.exporters.library.tables import LibraryWeights, c_name, tables_c
 from tilewright.exporters.library.toolchain import Toolchain
@@ -97,31 +99,80 @@ def is_wasm(target: TargetInfo) -> bool:
     return arch_of(target.triple) == "wasm32"
 
 
-class Build:
-    """The making of one library in a folder of its own."""
+@dataclass(frozen=True)
+class TargetCode:
+    """A compiled model and the objects of its code."""
 
-    def __init__(
-        self,
-        folder: Path,
-        artifact: Artifact,
-        objects: Sequence[ObjectFile],
-        name: str,
-        toolchain: Toolchain,
-        *,
-        freestanding: bool,
-    ) -> None:
-        self.folder, self.artifact, self.name = folder, artifact, name
-        self.toolchain, self.freestanding = toolchain, freestanding
-        self.is_wasm, self.system = is_wasm(artifact.target), system_of(artifact.target.triple)
+    artifact: Artifact
+    objects: Sequence[ObjectFile]
+
+
+class LibraryCode:
+    """The code of one target in a library, whose functions begin with `name`: objects, and the C source that runs
+    them. It is all of a library, or a level of one, whose functions nobody sees from outside."""
+
+    def __init__(self, made: TargetCode, name: str, *, freestanding: bool, library: str = "") -> None:
+        self.artifact, self.name, self.freestanding = made.artifact, name, freestanding
+        self.library = library or name
+        self.is_wasm, self.system = is_wasm(self.artifact.target), system_of(self.artifact.target.triple)
         if self.is_wasm:
-            self.blobs = [file.data for file in objects]
+            self.blobs = [file.data for file in made.objects]
             return
         # one thread needs no pool
-        kept = [file for file in objects if not (freestanding and file.kind == "pool")]
+        kept = [file for file in made.objects if not (freestanding and file.kind == "pool")]
         symbols = [names_of(file) for file in kept]
         self._own = frozenset[str]().union(*(s.defined for s in symbols), _FORKS)
         self._check_needs(frozenset[str]().union(*(s.needed for s in symbols)) - self._own)
         self.blobs = [renamed_object(file, self._symbol) for file in kept]
+
+    def source(self, weights: LibraryWeights) -> str:
+        """The C source: tables, and what runs them."""
+        features = features_c(self.artifact.target, freestanding=self.freestanding)
+        tables = tables_c(self.artifact, self.library, weights, features)
+        preamble = _FREE + MEMORY_FUNCTIONS if self.freestanding else _HOSTED
+        if self.system == "windows":
+            preamble = preamble.replace(_VISIBLE, _VISIBLE_OF_WINDOWS)
+            if not self.freestanding:
+                windows = (_RUNTIME / "windows.c").read_text(encoding="utf-8")
+                preamble = f"#define TW_CODE\n{windows}\n{preamble[preamble.index(_VISIBLE_OF_WINDOWS):]}"
+        text = f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime_c()}'
+        if self.library == self.name:
+            return named(text, self.name)
+        hidden = preamble.replace(_SHOWN, "#define TW_PUBLIC\n")
+        text = named(f"{text.replace(preamble, hidden, 1)}\n{LACKS}", self.name)
+        return f"#define {self.name}_weights {self.library}_weights\n{text}"
+
+    def _symbol(self, symbol: str) -> str:
+        if self.system == "windows" and symbol in _POSIX:
+            return f"{self.name}_os_{_POSIX[symbol]}"
+        if symbol not in self._own:
+            return symbol
+        return f"{self.name}_{c_name(symbol) if symbol.startswith('tw_') else symbol}"
+
+    def _check_needs(self, needed: frozenset[str]) -> None:
+        missing = sorted(needed - _PROVIDED) if self.freestanding else []
+        if missing:
+            raise UnsupportedError(
+                f"the model's code needs {', '.join(missing)}, which a freestanding library has nowhere to take from",
+                hint="export it without freestanding",
+            )
+
+
+class Build:
+    """The making of one library in a folder of its own: of the model as it was compiled, or of several levels of a
+    CPU, which share the weights."""
+
+    def __init__(
+        self, folder: Path, levels: Sequence[TargetCode], name: str, toolchain: Toolchain, *, freestanding: bool
+    ) -> None:
+        self.folder, self.artifact, self.name = folder, levels[-1].artifact, name
+        self.toolchain, self.freestanding = toolchain, freestanding
+        self.is_wasm, self.system = is_wasm(self.artifact.target), system_of(self.artifact.target.triple)
+        names = [name] if len(levels) == 1 else [f"{name}_{c_name(made.artifact.level)}" for made in levels]
+        self.codes = [
+            LibraryCode(made, own, freestanding=freestanding, library=name)
+            for made, own in zip(levels, names, strict=True)
+        ]
 
     def made(self, kind: str, beside: str, shown: str = "") -> list[Path]:
         """The library (its suffix is the `kind`), its header, what linkers of Windows need of a .dll, and the file
@@ -134,16 +185,17 @@ class Build:
             for kind in (".mjs", ".wasm"):
                 script = script.replace(f"./model{kind}", f"./{quote(os.fsencode(Path(beside).stem))}{kind}")
             files = [self._written(f"{self.name}.mjs", script)]
-        header = self._written(f"{self.name}.h", self._named(header_c()))
-        source = self._written(f"{self.name}.c", self.source(weights))
-        main = self.folder / f"{self.name}.o"
+        sources, header = self._sources(weights), self.folder / f"{self.name}.h"
         flags = ["-DTW_FREESTANDING", "-ffreestanding", "-fno-builtin"] if self.freestanding else []
         flags += ["-DTW_SHARED"] if kind == ".dll" else []
         if self.is_wasm:
             flags += ["-DTW_SYMBOLS_KEPT", "-mbulk-memory"]
-        self.toolchain.compile(source, main, *flags)
-        objects = [main, *extra]
-        for k, blob in enumerate(self.blobs):
+        objects = []
+        for source in sources:
+            objects.append(source.with_suffix(".o"))
+            self.toolchain.compile(source, objects[-1], *flags)
+        objects += extra
+        for k, blob in enumerate(blob for code in self.codes for blob in code.blobs):
             objects.append(self.folder / f"code-{k}.o")
             objects[-1].write_bytes(blob)
         library = self.folder / f"the-library{kind}"
@@ -160,35 +212,22 @@ class Build:
                 self.toolchain.merge(objects, library)
         return [library, header, *files]
 
-    def source(self, weights: LibraryWeights) -> str:
-        """The C source: tables, and what runs them."""
-        features = features_c(self.artifact.target, freestanding=self.freestanding)
-        tables = tables_c(self.artifact, self.name, weights, features)
-        preamble = _FREE + MEMORY_FUNCTIONS if self.freestanding else _HOSTED
-        if self.system == "windows":
-            preamble = preamble.replace(_VISIBLE, _VISIBLE_OF_WINDOWS)
-            if not self.freestanding:
-                windows = (_RUNTIME / "windows.c").read_text(encoding="utf-8")
-                preamble = f"#define TW_CODE\n{windows}\n{preamble[preamble.index(_VISIBLE_OF_WINDOWS):]}"
-        return self._named(f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime_c()}')
+    def _sources(self, weights: LibraryWeights) -> list[Path]:
+        """The C sources."""
+        header = self._named(header_c())
+        made = []
+        for code in self.codes:
+            if code.name != self.name:
+                self._written(f"{code.name}.h", named(header_c(), code.name))
+            made.append(self._written(f"{code.name}.c", code.source(weights)))
+        self._written(f"{self.name}.h", header)
+        if len(self.codes) > 1:
+            text = chooser_c(self.name, [code.name for code in self.codes], _SHOWN)
+            made.append(self._written(f"{self.name}.c", text))
+        return made
 
     def _named(self, text: str) -> str:
         return named(text, self.name)
-
-    def _symbol(self, symbol: str) -> str:
-        if self.system == "windows" and symbol in _POSIX:
-            return f"{self.name}_os_{_POSIX[symbol]}"
-        if symbol not in self._own:
-            return symbol
-        return f"{self.name}_{c_name(symbol) if symbol.startswith('tw_') else symbol}"
-
-    def _check_needs(self, needed: frozenset[str]) -> None:
-        missing = sorted(needed - _PROVIDED) if self.freestanding else []
-        if missing:
-            raise UnsupportedError(
-                f"the model's code needs {', '.join(missing)}, which a freestanding library has nowhere to take from",
-                hint="export it without freestanding",
-            )
 
     def _weights(self, beside: str) -> tuple[LibraryWeights, list[Path], list[Path]]:
         """What the tables say of the weights, objects that hold them, and the file beside."""
@@ -306,9 +345,8 @@ void *model_tw_pool_create(int32_t threads, const int32_t *cpus, int64_t spin_ns
 void model_tw_pool_destroy(void *pool);
 """
 
-_VISIBLE = """#define TW_PUBLIC __attribute__((visibility("default")))
-#pragma GCC visibility push(hidden)
-"""
+_SHOWN = '#define TW_PUBLIC __attribute__((visibility("default")))\n'
+_VISIBLE = f"{_SHOWN}#pragma GCC visibility push(hidden)\n"
 
 _VISIBLE_OF_WINDOWS = """#ifdef TW_SHARED
 #define TW_PUBLIC __declspec(dllexport)

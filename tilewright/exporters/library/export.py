@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.api import tell_of_failures, with_examples
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.compiler import compile_request
-from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, is_taken, is_wasm
+from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, TargetCode, is_taken, is_wasm
 from tilewright.exporters.library.source import LARGEST_ARRAYS, write_source
 from tilewright.exporters.library.tables import check_exportable
 from tilewright.exporters.library.toolchain import Toolchain
@@ -24,7 +24,7 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
 from tilewright.target.named import C_TARGET
-from tilewright.target.target import system_of
+from tilewright.target.target import arch_of, system_of
 
 SOURCE = ".c"
 KINDS = (".so", ".a", ".o", ".wasm", ".dll", ".lib", ".dylib", SOURCE)
@@ -63,8 +63,10 @@ def export(
     weights are arrays of C up to four megabytes. A library has the kernels
     of the model, a thread pool and little else, and needs the C library, its mathematics and threads; `freestanding`
     needs nothing at all, and has one thread and the caller's memory. Its functions begin with `name`, by default that
-    of the file. `weights` are "inside" (by default up to one gigabyte), or "beside": in a file that processes map and
-    share. `cc` is the command of a C compiler, by default the system's, or that of the ziglang wheel. docs/export.md
+    of the file. Several levels of x86-64 as `target`, between `;`, give a library with code for each, of which a
+    process takes the best that its CPU can run. `weights` are "inside" (by default up to one gigabyte), or "beside": in
+    a file that processes map and share. `cc` is the command of a C compiler, by default the system's, or that of the
+    ziglang wheel. docs/export.md
     has the interface.
 
     Raises as `compile` does, UnsupportedError for what needs Python while it runs, OptionError, ArtifactError.
@@ -86,18 +88,23 @@ def export(
     session = Session.of(session)
     toolchain = None
     if path.suffix != SOURCE:
-        toolchain = Toolchain.found(getattr(session.machine(chosen), "triple", ""), cc)
-    objects: list[ObjectFile] = []
-
-    def keep(made: Sequence[ObjectFile]) -> None:
-        objects[:] = made
-
+        triples = [getattr(machine, "triple", "") for machine in session.machines(chosen)]
+        if len(triples) > 1 and {arch_of(triple) for triple in triples} != {"x86_64"}:
+            raise OptionError(
+                f"target={chosen.target!r:.200} is not allowed: levels of a library are those of x86-64",
+                hint="give several of x86-64, x86-64-v2, x86-64-v3, x86-64-v4, ..., or one target",
+            )
+        toolchain = Toolchain.found(triples[0], cc)
+    objects: list[Sequence[ObjectFile]] = []  # of each level; a compilation that began anew has told of more before
     request = Request.of(source, constants, shapes)
-    artifact = compile_request(request, chosen, progress, session=session, on_objects=keep, own_objects=True)
+    artifact = compile_request(request, chosen, progress, session=session, on_objects=objects.append, own_objects=True)
     tell_of_failures(artifact, chosen)
     if toolchain is None:
-        return write_c(artifact, objects, path, name, weights="inside" if freestanding else weights)
-    return write_library(artifact, objects, path, name, toolchain, weights=weights, freestanding=freestanding)
+        return write_c(artifact, objects[-1], path, name, weights="inside" if freestanding else weights)
+    levels = (*artifact.levels, artifact)
+    made = [TargetCode(level, files) for level, files in zip(levels, objects[-len(levels) :], strict=True)]
+    made.sort(key=lambda level: len(level.artifact.target.features))
+    return write_library(made, path, name, toolchain, weights=weights, freestanding=freestanding)
 
 
 def _for_source(options: Options, is_source: bool) -> Options:
@@ -136,10 +143,12 @@ def _put(made: Sequence[Path], targets: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def write_library(
-    artifact: Artifact, objects: Sequence[ObjectFile], path: Path, name: str, toolchain: Toolchain, *,
-    weights: str | None, freestanding: bool,
+    levels: Sequence[TargetCode], path: Path, name: str, toolchain: Toolchain, *, weights: str | None,
+    freestanding: bool,
 ) -> tuple[Path, ...]:
-    """Write the library of a compiled model, of the objects of its code: each file whole or not at all."""
+    """Write the library of a compiled model, or of its levels, the one that asks most of the CPU last: each file whole
+    or not at all."""
+    artifact = levels[-1].artifact
     if artifact.target.kind != "cpu":
         raise UnsupportedError(f"there are no libraries for {artifact.target.cpu}", hint="export for a CPU")
     check_exportable(artifact)
@@ -160,7 +169,7 @@ def write_library(
     if is_beside and freestanding:
         raise UnsupportedError(f"{artifact.weight_bytes} bytes of weights are too many to be inside of a library")
     with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
-        build = Build(Path(folder), artifact, objects, name, toolchain, freestanding=freestanding)
+        build = Build(Path(folder), levels, name, toolchain, freestanding=freestanding)
         targets = [file for file, *_ in _targets(path, name)]
         made = build.made(path.suffix, targets[2].name if is_beside or path.suffix == ".wasm" else "", path.name)
         if path.suffix == ".dll":

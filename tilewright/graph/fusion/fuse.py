@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from operator import methodcaller
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from tilewright.cost.typical import typical_sizes
 from tilewright.graph.fusion.classify import OpClass, is_needed_whole, is_operator
 from tilewright.graph.fusion.edges import edge_notes
 from tilewright.graph.fusion.positions import separate_conditions
+from tilewright.graph.fusion.refusals import not_worth, said
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import is_widened_later
 from tilewright.graph.fusion.strategy import Facts, FusionStrategy, Join, Match, Strategies, cheapest
@@ -28,8 +30,6 @@ from tilewright.ir.diag import failure
 from tilewright.ir.notes import EdgeNote
 from tilewright.ir.optional_steps import Part
 from tilewright.ir.rewrite import NoMatch
-from tilewright.ir.sym import sym
-from tilewright.ops.view import is_consecutive_slice
 from tilewright.passes import PassContext
 
 
@@ -86,7 +86,7 @@ class _Fusion:
         )
         self.of = self.facts.regions
         self.unclaimed: set[Op] = set()  # by failing strategies alone
-        self.refused: dict[tuple[Value, Op], str] = {}  # why values are not read within a kernel
+        self.refused: dict[tuple[Value, Op], NoMatch] = {}  # why values are not read within a kernel
         self.made: dict[Region, Op] = {}
         for op in self.body.ops:
             is_copied = op in conditions or (self.facts.info(op).is_source and not is_needed_whole(op))
@@ -165,26 +165,27 @@ class _Fusion:
         found = self._answer(join)
         if isinstance(found, NoMatch):
             self.ctx.remark("fuse", f"{join.producer} into {join.consumer}", found.reason)
-            self.refused[join.value, join.op] = found.reason
+            self.refused[join.value, join.op] = found
         else:
             self._merge(join.producer, join.consumer, *found)
 
     def _answer(self, join: Join) -> tuple[FusionStrategy, Match] | NoMatch:
         producer, consumer = join.producer, join.consumer
         if len(producer.ops) + len(consumer.ops) > self.max_ops:
-            return NoMatch(f"the kernel would have more than {self.max_ops} operators")
+            return not_worth(f"the kernel would have more than {self.max_ops} operators, which take long to compile")
         if is_widened_later(join):
-            return NoMatch("the narrow tensor is stored anyway, and is widened where it is read")
+            return not_worth("the narrow tensor is stored anyway, and is widened where it is read")
         found = cheapest(self._answers(methodcaller("join", join)))
         if found is None:
             first, second = (r.strategy.name.replace("_", " ") for r in (producer, consumer))
-            return NoMatch(f"a {second} cannot start before the whole {first} is done")
-        if isinstance(found, tuple) and self._makes_cycle(producer, consumer):
-            return NoMatch("another kernel lies between the two")
+            return not_worth(f"a {second} cannot start before the whole {first} is done")
+        if isinstance(found, tuple) and (between := self._between(producer, consumer)) is not None:
+            blocker = said(between.ops[-1])
+            return NoMatch("another kernel lies between the two", "", (blocker,), again=inf)
         return found
 
-    def _makes_cycle(self, producer: Region, consumer: Region) -> bool:
-        """Whether some other region depends on the producer and feeds the consumer."""
+    def _between(self, producer: Region, consumer: Region) -> Region | None:
+        """Another region that depends on the producer, and from which the consumer is computed."""
         first = min(self.facts.order[o] for o in producer.ops)
         seen: set[Region] = {producer, consumer}
         pending = [r for r in self._feeders(consumer) if r is not producer]
@@ -197,9 +198,9 @@ class _Fusion:
                 continue
             for feeder in self._feeders(region):
                 if feeder is producer:
-                    return True
+                    return region
                 pending.append(feeder)
-        return False
+        return None
 
     def _feeders(self, region: Region) -> list[Region]:
         owners = (v.op for o in region.ops for v in o.operands)
@@ -259,19 +260,11 @@ class _Fusion:
             return [*before, *after]
         return [*before, self._fused(region), *after]
 
-    def _is_given_as_it_is(self, op: Op) -> bool:
-        """Whether a value is a result of the function, or is one by another shape: a kernel has to write it."""
-        return any(
-            not is_operator(user) or (self.facts.info(user).is_alias and self._is_given_as_it_is(user))
-            for user in op.result.users
-        )
-
     def _leading_aliases(self, region: Region) -> list[Op]:
         """Reshapes of values from outside, and parts of them: they need no kernel."""
         found: list[Op] = []
         for op in list(region.ops):
-            is_alias = self.facts.info(op).is_alias or (_is_part(op) and not self._is_given_as_it_is(op))
-            if not is_alias or self._is_loose(op.operands[0]) or op.operands[0].op in region.ops:
+            if not self.facts.is_view(op) or self._is_loose(op.operands[0]) or op.operands[0].op in region.ops:
                 continue
             region.ops.remove(op)
             found.append(op)
@@ -346,17 +339,6 @@ class _Fusion:
 
     def _claims(self, region: Region, op: Op) -> bool:
         return self.strategies.ask(region.strategy, lambda s: s.claims(op, self.facts.info(op)), False)
-
-
-def _is_part(op: Op) -> bool:
-    """Whether an op gives a part of a tensor whose elements follow each other, and which a call alone knows. A kernel
-    that is given the part has neither its place nor the size of the whole among its dims, and is that of other parts,
-    too."""
-    if not op.attrs.keys() >= {"starts", "sizes", "steps"} or not is_consecutive_slice(op):
-        return False
-    whole, part = op.operands[0].tensor.shape, op.result.tensor.shape
-    cut = zip(op.attrs["starts"], part, whole, strict=True)
-    return any(n != d and not (sym(start).is_const and n.is_const) for start, n, d in cut)
 
 
 def _label(region: Region, anchor: Op) -> str:

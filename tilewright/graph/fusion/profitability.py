@@ -11,19 +11,25 @@ from tilewright.cost.conv.bands import (
     why_windows_are_apart,
 )
 from tilewright.cost.typical import TypicalSizes
+from tilewright.graph.fusion.refusals import not_worth, said
 from tilewright.graph.match import shape_of, type_of
 from tilewright.ir.core import Op, Value
+from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym, sym
 from tilewright.ops.winograd import tile_counts
 from tilewright.target.target import Target
 
+KNOWN_SIZES = "known sizes: --shape, or --frequent for sizes that are usual"
 
-def tiles_by_bands(product: Op, typical: TypicalSizes, target: Target) -> str:
-    """Why the tiles v [n, blocks, points, tiles, block] of `product`(v, u) should be made before it; "" when they
+
+def tiles_by_bands(product: Op, typical: TypicalSizes, target: Target) -> NoMatch | None:
+    """Why the tiles v [n, blocks, points, tiles, block] of `product`(v, u) should be made before it; None when they
     should be made by bands, as they should be for a medium image where its size is not known."""
     v, u = product.operands
     if len(v.users) > 1:
-        return "the tiles are needed elsewhere too"
+        readers = tuple(said(u) for u in v.users if u is not product)
+        change = f"one reader alone; it is also read by {readers[0]}"
+        return NoMatch("the tiles are needed elsewhere too", change, readers[:3])
     output = product.result.users[0]
     images, blocks, points, tiles, block = shape_of(v)
     across = tile_counts(tuple(map(sym, output.attrs["space"])), output.attrs["m"])[-1]
@@ -32,16 +38,16 @@ def tiles_by_bands(product: Op, typical: TypicalSizes, target: Target) -> str:
     row_bytes = (blocks + PANEL_BLOCKS) * points * block * type_of(v).dtype.bytes * across
     sizes = [images, tiles // across, row_bytes, _bytes(v), _bytes(u), shape_of(product.result)[1]]
     image = TiledImage(*typical.medium(sizes))
-    return why_tiles_are_stored(image, target)
+    return _refusal(why_tiles_are_stored(image, target))
 
 
-def windows_by_bands(sums: Op, windows: Op, target: Target) -> str:
+def windows_by_bands(sums: Op, windows: Op, target: Target) -> NoMatch | None:
     """Why the windows that `windows` reduces should be read from a stored tensor, not from bands of the result of the
-    contraction `sums`; "" when they should be computed by bands. Both results are blocked images,
+    contraction `sums`; None when they should be computed by bands. Both results are blocked images,
     [n, blocks, h, w, block], that of `sums` possibly with h and w as one axis."""
     read, made = shape_of(windows.operands[0]), shape_of(windows.result)
     if len(read) != 5 or len(made) != 5 or not all(d.is_const for d in (*read, *made)):
-        return "it is not an image of known size"
+        return NoMatch("it is not an image of known size", KNOWN_SIZES)
     images, blocks, height, width, block = (d.value for d in read)
     image = WindowedImage(
         images=images,
@@ -55,19 +61,25 @@ def windows_by_bands(sums: Op, windows: Op, target: Target) -> str:
         step=(tuple(windows.attrs["strides"]) or (1,))[0],
         results=made[2].value,
     )
-    return why_windows_are_apart(image, target)
+    return _refusal(why_windows_are_apart(image, target))
 
 
-def unpacks_by_bands(sums: Op, target: Target) -> str:
+def unpacks_by_bands(sums: Op, target: Target) -> NoMatch | None:
     """Why the result of the contraction `sums`, an image in blocks of channels, should be stored as it is and leave its
-    blocks in a kernel of its own; "" when it should leave them band by band."""
+    blocks in a kernel of its own; None when it should leave them band by band."""
     shape = shape_of(sums.result)
     if len(shape) != 5 or sums.attrs.get("groups", 1) != 1:
-        return "it is not an image in blocks of channels, each from all of another's"
+        return NoMatch("it is not an image in blocks of channels, each from all of another's")
     stored, weights = (_bytes(v) for v in (sums.result, sums.operands[1]))
     if not (stored.is_const and weights.is_const):
-        return "the image's size is not known"
-    return why_blocks_are_left_apart(shape[2].value, shape[3].value, stored.value, weights.value, target)
+        return NoMatch("the image's size is not known", KNOWN_SIZES)
+    sides = shape[2].value, shape[3].value
+    return _refusal(why_blocks_are_left_apart(*sides, stored.value, weights.value, target))
+
+
+def _refusal(reason: str) -> NoMatch | None:
+    """A decision of the cost model."""
+    return not_worth(reason) if reason else None
 
 
 def _lines_read(windows: Op) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.graph.fusion.classify import OpClass, is_operator
+from tilewright.graph.fusion.refusals import computed_again, needed_elsewhere, not_worth
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.strategy import Facts, Join, Match
 from tilewright.graph.match import is_constant
@@ -15,27 +16,29 @@ def epilogue(join: Join) -> Match | NoMatch:
     """Elementwise work on the result of a contraction or reduction, while it is in registers."""
     facts, op, producer, consumer = join.facts, join.op, join.producer, join.consumer
     if any(u is not op for u in join.value.users) and _feeds_rows_only(op, facts):
-        return NoMatch("the reduction that reads it computes it from the same tensor")
+        return not_worth("the reduction that reads it computes it from the same tensor")
     if product(consumer.domain) != product(producer.domain):
-        return NoMatch("it does not have one element for each of the result")
+        return NoMatch("it does not have one element for each of the result", "a result with as many elements")
     if any(facts.info(o).selects_by_position or not facts.info(o).is_bijective for o in consumer.ops):
-        return NoMatch(f"{op.name} moves elements in a way that the tile loops cannot follow")
+        change = f"{op.name} at another place, such as at the model's inputs"
+        return NoMatch(f"{op.name} moves elements in a way that the tile loops cannot follow", change)
     if any(_moves(o, facts) for o in consumer.ops) and not join.leaves_nothing_else():
-        return NoMatch("the tensor is needed in its own layout too")
+        return needed_elsewhere(join, "the tensor is needed in its own layout too")
     views = [facts.order[o] for o in producer.ops if _moves(o, facts)]
     if join.info.is_pointwise and facts.order[join.source] < max(views, default=-1):
-        return NoMatch("the kernel has moved the elements already")
+        change = "elementwise work before the operator that moves elements"
+        return NoMatch("the kernel has moved the elements already", change)
     return Match(producer.domain)
 
 
 def into_reduction(join: Join) -> Match | NoMatch:
     """Elementwise work on what is reduced, as it is read."""
     if join.info.is_windowed:
-        return NoMatch("its elements would be computed again for every window")
+        return computed_again(join, "its elements would be computed again for every window")
     return (
         Match(join.consumer.domain)
         if join.leaves_nothing_else()
-        else NoMatch("what is computed with the tensor is needed elsewhere too")
+        else needed_elsewhere(join, "what is computed with the tensor is needed elsewhere too")
     )
 
 
@@ -46,7 +49,7 @@ def read_by_epilogue(join: Join) -> Match | NoMatch | None:
     if join.info.kind is not OpClass.ELEMENTWISE or not all(_widens_alone(o, facts) for o in widening):
         return None
     if not join.leaves_nothing_else():
-        return NoMatch("the wide tensor is needed elsewhere too")
+        return needed_elsewhere(join, "the wide tensor is needed elsewhere too")
     same = product(producer.domain) == product(join.info.domain) == product(join.consumer.domain)
     moved = any(_moves(o, facts) for o in join.consumer.ops)
     if not same or not join.info.is_pointwise or moved:

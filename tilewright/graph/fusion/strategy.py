@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from tilewright.cost.typical import TypicalSizes
-from tilewright.graph.fusion.classify import OpInfo, classify
+from tilewright.graph.fusion.classify import OpInfo, classify, is_operator
 from tilewright.graph.fusion.region import Region
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import Remark, ScheduleError, failure
 from tilewright.ir.rewrite import NoMatch
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, sym
+from tilewright.ops.view import is_consecutive_slice
 from tilewright.target.target import Target
 
 
@@ -47,6 +48,18 @@ class Facts:
             found = self._infos[op] = classify(op)
         return found
 
+    def is_view(self, op: Op) -> bool:
+        """Whether what an op gives needs no kernel, where it is the first of one: the operand by another shape, or a
+        part of it that no kernel has to write."""
+        return self.info(op).is_alias or (_is_part(op) and not self._is_given_as_it_is(op))
+
+    def _is_given_as_it_is(self, op: Op) -> bool:
+        """Whether a value is a result of the function, or is one by another shape: a kernel has to write it."""
+        return any(
+            not is_operator(user) or (self.info(user).is_alias and self._is_given_as_it_is(user))
+            for user in op.result.users
+        )
+
     def region(self, op: Op | None) -> Region | None:
         """The region that computes an op now; None for constants, copied sources and arguments (which have no op)."""
         found = None if op is None else self.regions.get(op)
@@ -55,6 +68,17 @@ class Facts:
     def cost(self, region: Region) -> int:
         """Scalar operations for each element."""
         return sum(self.info(o).cost for o in region.ops)
+
+
+def _is_part(op: Op) -> bool:
+    """Whether an op gives a part of a tensor whose elements follow each other, and which a call alone knows. A kernel
+    that is given the part has neither its place nor the size of the whole among its dims, and is that of other parts,
+    too."""
+    if not op.attrs.keys() >= {"starts", "sizes", "steps"} or not is_consecutive_slice(op):
+        return False
+    whole, part = op.operands[0].tensor.shape, op.result.tensor.shape
+    cut = zip(op.attrs["starts"], part, whole, strict=True)
+    return any(n != d and not (sym(start).is_const and n.is_const) for start, n, d in cut)
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,15 +76,20 @@ def print_block(block: Block) -> str:
 
 
 def texts_of_ops(func: Func) -> dict[Op, str]:
-    """What `print_func` shows of each op of the body of a graph or program: its lines, without their common indent."""
+    """What `print_func` shows of each op of a graph or program, those in blocks included: its lines, without their
+    common indent."""
     printer = _Printer(False)
     printer.func(func)
-    begins = [(printer.line_numbers[op], op) for op in func.body.ops if op in printer.line_numbers]
-    ends = [*(line for line, _ in begins[1:]), len(printer.lines)]
-    return {
-        op: "\n".join(line[2:] for line in printer.lines[begin - 1 : end - 1])
-        for (begin, op), end in zip(begins, ends, strict=True)
-    }
+    return {op: _lines_at(printer.lines, number - 1) for op, number in printer.line_numbers.items()}
+
+
+def _lines_at(lines: Sequence[str], begin: int) -> str:
+    """The line at a place, and those of its blocks."""
+    indent = len(lines[begin]) - len(lines[begin].lstrip())
+    end = begin + 1
+    while lines[end].startswith((" " * (indent + 1), f"{' ' * indent}}}")) and indent:
+        end += 1
+    return "\n".join(line[indent:] for line in lines[begin:end])
 
 
 def line_of(func: Func, op: Op) -> tuple[int, str]:

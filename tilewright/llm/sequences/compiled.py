@@ -35,12 +35,17 @@ class _Open:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Tokens of a sequence that one call of the model is about; whether they are the last of its part."""
+    """Tokens of a sequence that one call of the model is about, of so many that are `left` of its part."""
 
     of: _Open
     tokens: np.ndarray
-    ends: bool
+    left: int
     number: int
+
+    @property
+    def ends(self) -> bool:
+        """Whether they are the last of the part."""
+        return len(self.tokens) == self.left
 
 
 class CompiledSequences(OpenSequences[_Open]):
@@ -119,7 +124,7 @@ class CompiledSequences(OpenSequences[_Open]):
             raise InputError(f"{len(ids)} tokens were given, of which each is to have logits", hint=f"at most {FEW}")
         before = found.length
         try:
-            return self._call([_Piece(found, ids, True, 0)], every=True)
+            return self._call([_Piece(found, ids, len(ids), 0)], every=True)
         except BaseException:
             self._take_back([found], [before])
             raise
@@ -149,6 +154,8 @@ class CompiledSequences(OpenSequences[_Open]):
         for piece in pieces:
             assert piece.of.lane is not None
             ids[piece.of.lane] = piece.tokens[None]
+            if piece.left > 1:
+                self.model.expect_rows(self._lanes[piece.of.lane][0], piece.left)
         ends = np.cumsum([x.shape[1] for x in ids]) - 1
         last = np.array([ends[piece.of.lane] for piece in pieces if piece.ends], np.int64)
         last = np.arange(ends[-1] + 1) if every else last
@@ -194,7 +201,7 @@ def _together(parts: Sequence[tuple[_Open, np.ndarray]], lanes: int, size: int) 
         later: list[tuple[_Open, np.ndarray, int, int]] = []
         for found, tokens, begin, number in left:
             end = min(begin + size, len(tokens))
-            piece = _Piece(found, tokens[begin:end], end == len(tokens), number)
+            piece = _Piece(found, tokens[begin:end], len(tokens) - begin, number)
             if call and not _fits(piece, call, lanes, size):
                 later.append((found, tokens, begin, number))
                 continue

@@ -132,8 +132,8 @@ def round_terms(
     What is not a number, and infinite, is so in all sums of its column.
 
     Where one number is added to all integers that second factors are computed of (a zero point of all groups, or what
-    those below zero are moved up by, as bytes are multiplied without a sign), the sum of its products is added to that
-    of the group, an integer, too. ScheduleError where the loop adds up anything else, groups do not divide it, or sums
+    those below zero are moved up by, as bytes are multiplied without a sign), that of the group begins with the sum of
+    its products, an integer, too. ScheduleError where the loop adds up anything else, groups do not divide it, or sums
     of groups may need more than 32 bits.
     """
     names = names_in(func)
@@ -238,7 +238,8 @@ def _check_rounding(buffer: Value, group: int, digits: int, pieces: int, factors
 @dataclass(eq=False)
 class _Rows:
     """Buffers of what becomes of rows, and the nests that fill them: `axes` are the loops of the sum that move rows,
-    with their extents; elements are in so many `pieces`. `moved` is what is added to sums of groups, if anything."""
+    with their extents; elements are in so many `pieces`. `moved` is what sums of groups (of each piece) begin with, if
+    it is not 0."""
 
     axes: list[tuple[Sym, Sym]]
     largest: Value
@@ -349,8 +350,10 @@ def _sum_of_rows(names: set[str], rows: _Rows, group: int, offset: int, has_mini
     write = Writer()
     steps = write.load(counted, *row, g)
     if offset:
-        rows.moved = _table_of_groups(dt.i32, rows)
-        write.store(write("mul", steps, write.number(offset, dt.i32)), rows.moved, *row, g)
+        rows.moved = _table_of_groups(dt.i32, rows, rows.pieces)
+        moved = write("mul", steps, write.number(offset, dt.i32))
+        for p in range(rows.pieces):
+            write.store(write.number(0, dt.i32) if p else moved, rows.moved, *rows.place(row, g, sym(p)))
     if has_minima:
         rows.total = _table_of_groups(dt.f32, rows)
         scaled = write("mul", write.cast(steps, dt.f32), write.load(rows.scale, *row, g))
@@ -358,9 +361,10 @@ def _sum_of_rows(names: set[str], rows: _Rows, group: int, offset: int, has_mini
     rows.fill(nest_of(rows.around(row, g), write.ops))
 
 
-def _table_of_groups(dtype: DType, rows: _Rows) -> Value:
-    """A number for each group of each row."""
-    made = scratch(dtype, [*(n for _, n in rows.axes), rows.groups], rows.rounded.name)
+def _table_of_groups(dtype: DType, rows: _Rows, pieces: int = 1) -> Value:
+    """A number for each group of each row, or of each of so many pieces of it."""
+    in_pieces = [] if pieces == 1 else [sym(pieces)]
+    made = scratch(dtype, [*(n for _, n in rows.axes), *in_pieces, rows.groups], rows.rounded.name)
     assert made.op is not None
     rows.ops.append(made.op)
     return made
@@ -407,7 +411,8 @@ def _sums_of_groups(
     at = tuple(v for v, _ in axes)
     start, write = Writer(), Writer()
     row = [places[v] for v in rows.at]
-    start.store(start.number(0, dt.i32), sums, *at)
+    moved = start.number(0, dt.i32) if rows.moved is None else start.load(rows.moved, *rows.place(row, g, piece))
+    start.store(moved, sums, *at)
     left = write.cast(write.load(rows.rounded, *rows.place(row, group * g + k, piece)), dt.i32)
     right = write.cast(write.load(codes, group * g + k, found.column.subs(places)), dt.i32)
     write.store(write("add", write.load(sums, *at), write("mul", left, right)), sums, *at)
@@ -441,7 +446,7 @@ def _add_groups(
         scales = [*map(factor, p.factors), write.load(of_row, *rows.at, g)]
         found_part = reduce(partial(write, "mul"), scales)  # of columns first: all rows share it
         if p.varies is not None:
-            count = write.cast(_sum_of_group(write, rows, sums, (*map(loop_var, around), g), g), dt.f32)
+            count = write.cast(_sum_of_group(write, rows, sums, (*map(loop_var, around), g)), dt.f32)
             found_part = write("mul", count, found_part)
         value = write("sub" if p.negative else "add", value, found_part)
     write.store(value, term.buffer, *term.idx)
@@ -452,7 +457,6 @@ def _add_groups(
     return added
 
 
-def _sum_of_group(write: Writer, rows: _Rows, sums: _Sums, at: Sequence[Sym], g: Sym) -> Value:
+def _sum_of_group(write: Writer, rows: _Rows, sums: _Sums, at: Sequence[Sym]) -> Value:
     pieces = [(sym(p), *at) for p in range(rows.pieces)] if rows.pieces > 1 else [at]
-    found = _joined(write, [write.load(sums.buffer, *place) for place in pieces])
-    return found if rows.moved is None else write("add", found, write.load(rows.moved, *rows.at, g))
+    return _joined(write, [write.load(sums.buffer, *place) for place in pieces])

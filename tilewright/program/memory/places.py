@@ -16,6 +16,8 @@ from tilewright.program.memory.storage import Place, Storage
 from tilewright.program.memory.views import bytes_of, part_offsets, slice_offset
 
 ARENA, UNSHARED, OVERWRITES = "arena", "unshared", "overwrites"
+ZONES = "zones"
+"""Of a program with guard zones between the tensors of its arena: the name, the offset and the bytes of each."""
 
 
 def annotate(main: Func, storage: Storage) -> None:
@@ -24,6 +26,8 @@ def annotate(main: Func, storage: Storage) -> None:
         if op.name == "call":
             op.attrs["at"] = tuple(storage.places[v] for v in op.results)
     main.attrs |= {ARENA: storage.arena.total, UNSHARED: storage.arena.unshared, OVERWRITES: storage.overwrites}
+    if storage.zones is not None:
+        main.attrs[ZONES] = storage.zones
 
 
 def arena_of(main: Func) -> Sym:

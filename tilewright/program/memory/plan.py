@@ -15,6 +15,7 @@ from tilewright.program.memory.effort import FAST, PlanEffort
 from tilewright.program.memory.packing.boxes import TimedBox, most_alive
 from tilewright.program.memory.packing.pack import pack
 from tilewright.program.memory.packing.symbolic import pack_symbolic
+from tilewright.runtime.guarded import PAGE
 
 ALIGNMENT = 64
 """Bytes to a multiple of which buffers are aligned: a cache line, and the widest vector."""
@@ -69,6 +70,16 @@ def plan_in_order(lifetimes: Collection[Lifetime]) -> ArenaPlan:
         chosen[t.key] = k
     starts = list(accumulate((size for _, size in slots), initial=sym(0)))
     return ArenaPlan({key: starts[k] for key, k in chosen.items()}, starts[-1], unshared_bytes(lifetimes))
+
+
+def plan_apart(lifetimes: Iterable[Lifetime]) -> ArenaPlan:
+    """Each tensor at the end of pages of its own, but for what aligns it, with a page behind that is closed."""
+    held, start, offsets = tuple(lifetimes), sym(0), {}
+    for t in held:
+        end = start + (t.size + (PAGE - 1)) // PAGE * PAGE
+        offsets[t.key] = end - _aligned(t.size)
+        start = end + PAGE
+    return ArenaPlan(offsets, start, unshared_bytes(held))
 
 
 def unshared_bytes(lifetimes: Iterable[Lifetime]) -> Sym:

@@ -20,6 +20,7 @@ from tilewright.program.memory.plan import (
     ArenaPlan,
     Lifetime,
     bytes_needed,
+    plan_apart,
     plan_arena,
     typical,
     unshared_bytes,
@@ -55,24 +56,33 @@ class Place:
 class Storage:
     """Where each value lives, and the arena that holds the intermediates. `overwrites` are numbers of inputs that are
     right in the memory of an output, and of these: whoever needs such an input no longer may give the same memory for
-    both."""
+    both. Of a plan with guard zones, `zones` are the name, the offset and the bytes of each tensor between them."""
 
     places: dict[Value, Place]
     arena: ArenaPlan
     overwrites: tuple[tuple[int, int], ...] = ()
+    zones: tuple[tuple[str, Sym, Sym], ...] | None = None
 
 
 def assign_storage(
-    func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, plan: Plan | None = None, effort: PlanEffort = FAST
-) -> Storage:
+    func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, plan: Plan | None = None, effort: PlanEffort = FAST,
+    apart: bool = False,
+) -> Storage:  # fmt: skip
     """Places for all values of `func`.
 
     Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place.
     `inplace` tells by names of kernels which results may lie where an operand does. A simpler `plan` has results
-    nowhere but in memory of their own.
+    nowhere but in memory of their own. With `apart` no tensor shares memory with another one, and guard zones lie
+    between those of the arena.
     """
     assignment = Assignment(func, inplace)
+    if apart:
+        return assignment.apart()
     return assignment.run(effort) if plan is None else assignment.planned(plan)
+
+
+def _maker(value: Value) -> str:
+    return f"a result of {value.op.loc}" if value.op is not None else "a value"
 
 
 def planned_bytes(func: Func, planned: Mapping[Value, Location] = NO_PLAN) -> int:
@@ -130,6 +140,12 @@ class Assignment:
         """As a plan has it."""
         lifetimes = self.lifetimes({})
         return self._storage(plan(tuple(lifetimes.values())), lifetimes, {})
+
+    def apart(self) -> Storage:
+        """With guard zones between the tensors of the arena."""
+        storage = self.planned(plan_apart)
+        held = ((root.name or _maker(root), lifetime) for root, lifetime in self.lifetimes({}).items())
+        return replace(storage, zones=tuple((name, storage.arena.offsets[t.key], t.size) for name, t in held))
 
     def _storage(
         self, arena: ArenaPlan, chosen: Mapping[Value, Lifetime], homes: Mapping[Value, Value]

@@ -105,8 +105,9 @@ class TypesOfLayer:
 class EdgeRecord:
     """Whether the value that one operator gives to another stays within a kernel, and why.
 
-    Of values that go through memory, `suggestion` says what would change that, `others` are other readers (8 at most),
-    `cycles` what storing and reading the value takes one core, for usual sizes; `source` and `target` are the kernels.
+    Of values that go through memory, `suggestion` says what would change that ("": nothing that is known), `others` are
+    the operators that stand in the way, `cycles` what one kernel would save one core, for usual sizes: memory
+    traffic without what would be computed again (None: nothing); `source` and `target` are the kernels.
     """
 
     producer: str
@@ -125,7 +126,8 @@ class EdgeRecord:
 @dataclass(frozen=True, slots=True)
 class LoopRecord:
     """How a loop of a kernel is run, at which depth, and why: whether threads share its iterations, and whether these
-    are lanes of vectors. `count` loops of the kernel have this form."""
+    are lanes of vectors. `count` loops of the kernel have this form. What would change the one and the other is
+    `threads_change` and `lanes_change` ("": nothing that is known)."""
 
     kernel: str
     loop: str
@@ -137,6 +139,8 @@ class LoopRecord:
     is_vector: bool
     lanes: str
     count: int = 1
+    threads_change: str = ""
+    lanes_change: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ _POINTER = ctypes.c_void_p
 _PLAN = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 5)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER)
 _RUN_PROFILED = ctypes.CFUNCTYPE(ctypes.c_int32, _POINTER, _POINTER)
+_RUN_GUARDED = ctypes.CFUNCTYPE(ctypes.c_int32, *[_POINTER] * 3)
 _WITHOUT_RESULT = ctypes.CFUNCTYPE(None, _POINTER)
 _POOL_CREATE = ctypes.CFUNCTYPE(_POINTER, ctypes.c_int32, _POINTER, ctypes.c_int64)
 
@@ -45,7 +46,9 @@ class NativeCode:
     """The functions of an artefact; their memory lives as long as this object. Artefacts of one image share it.
 
     `plan` and `run` are C functions as `artifact` describes them; `plan` is None for a static model,
-    `run_profiled` for one that was compiled without it.
+    `run_profiled` for one that was compiled without it. `run_guarded` takes a call, where to say how the arena is
+    divided, and what to call before the first kernel (with 0) and after so many, which gives 0 to go on; None for what
+    has no room for guard zones.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -57,6 +60,8 @@ class NativeCode:
         self.plan = None if artifact.static_plan else _PLAN(self._required(artifact.plan_symbol))
         profiled = self._code.address(artifact.run_profiled_symbol)
         self.run_profiled = _RUN_PROFILED(profiled) if profiled else None
+        guarded = self._code.address(f"tw_run_guarded{artifact.run_symbol.removeprefix('tw_run')}")
+        self.run_guarded = _RUN_GUARDED(guarded) if guarded else None
         create = self._code.address("tw_pool_create")
         self._create = _POOL_CREATE(create) if create else None
         self._destroy = _WITHOUT_RESULT(self._required("tw_pool_destroy")) if create else None

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tilewright.cost.conv.bands import WindowLines, lines_of_windows, panel_of_windows
 from tilewright.graph.fusion.profitability import windows_by_bands
+from tilewright.graph.fusion.refusals import needed_elsewhere, not_worth
 from tilewright.graph.fusion.rules import epilogue, into_reduction, the_contraction
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
@@ -59,8 +60,7 @@ class FusedWindow(Strategy):
 
     def join(self, join: Join) -> Match | NoMatch | None:
         if join.info.is_sliding_window and is_contraction(join.producer):
-            reason = _why_apart(join)
-            return NoMatch(reason) if reason else Match(join.consumer.domain)
+            return _why_apart(join) or Match(join.consumer.domain)
         if join.producer.strategy is self:
             answer = joins_line_sums(join)
             if answer is None and is_elementwise(join.consumer) and not join.info.is_tiled:
@@ -74,15 +74,15 @@ class FusedWindow(Strategy):
         schedule_banded(s, lowered, target)
 
 
-def _why_apart(join: Join) -> str:
-    """Why windows are not summed over bands of lines of the contraction's result as soon as these are complete; ""
+def _why_apart(join: Join) -> NoMatch | None:
+    """Why windows are not summed over bands of lines of the contraction's result as soon as these are complete; None
     when they are."""
     if not join.leaves_nothing_else():
-        return "the tensor is needed elsewhere too"
+        return needed_elsewhere(join, "the tensor is needed elsewhere too")
     if isinstance(join.producer.strategy, SlidingWindow):
-        return "it sums windows itself, and is as much bound by memory"
+        return not_worth("it sums windows itself, and is as much bound by memory")
     if join.facts.target is None:
-        return "the caches are not known"
+        return NoMatch("the caches are not known", "a machine that is described")
     sums = the_contraction(join.producer, join.facts)
     return windows_by_bands(sums, join.op, join.facts.target)
 

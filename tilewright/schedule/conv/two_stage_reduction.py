@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.graph.algorithms.two_stage_reduction import writes_lines
+from tilewright.graph.fusion.refusals import not_worth
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
@@ -31,7 +32,7 @@ def joins_line_sums(join: Join) -> Match | NoMatch | None:
     takes nothing else. None where it is about no such sum."""
     producer, info = join.producer, join.facts.info
     if join.has(lambda i: i.sums_lines, producer):
-        return NoMatch("the kernel has summed its lines already")
+        return not_worth("the kernel has summed its lines already")
     if not join.info.sums_lines:
         return None
     if len(join.consumer.ops) > 1 or not info(join.source).is_pointwise or not writes_lines(join.value):

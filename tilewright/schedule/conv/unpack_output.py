@@ -13,6 +13,7 @@ from __future__ import annotations
 from tilewright.cost.conv.bands import lines_of_plain, panel_of_blocks
 from tilewright.cost.recompute import is_cheap
 from tilewright.graph.fusion.profitability import unpacks_by_bands
+from tilewright.graph.fusion.refusals import needed_elsewhere, not_worth
 from tilewright.graph.fusion.rules import the_contraction
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
@@ -45,25 +46,24 @@ class UnpackOutput(Strategy):
             return NoMatch("the image has left its blocks")
         if not join.info.unblocks_channels or not is_contraction(join.producer):
             return None
-        reason = _why_apart(join)
-        return NoMatch(reason) if reason else Match(join.consumer.domain)
+        return _why_apart(join) or Match(join.consumer.domain)
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_unblocked(s, lowered, target)
 
 
-def _why_apart(join: Join) -> str:
-    """Why the result should leave its blocks in a kernel of its own; "" when it should in that of the contraction."""
+def _why_apart(join: Join) -> NoMatch | None:
+    """Why the result should leave its blocks in a kernel of its own; None when it should in that of the contraction."""
     if not join.leaves_nothing_else():
-        return "the tensor is needed in its own layout too"
+        return needed_elsewhere(join, "the tensor is needed in its own layout too")
     if any(u.name != "return" for u in join.op.result.users):
-        return "what reads it may change its layout in a kernel of its own"
+        return not_worth("what reads it may change its layout in a kernel of its own")
     if not is_cheap(join.facts.cost(join.producer)):
-        return "its elementwise work would be written out for each row of a square of elements"
+        return not_worth("its elementwise work would be written out for each row of a square of elements")
     if isinstance(join.producer.strategy, SlidingWindow):
-        return "it sums windows itself, and is as much bound by memory"
+        return not_worth("it sums windows itself, and is as much bound by memory")
     if join.facts.target is None:
-        return "the caches are not known"
+        return NoMatch("the caches are not known", "a machine that is described")
     return unpacks_by_bands(the_contraction(join.producer, join.facts), join.facts.target)
 
 

@@ -25,6 +25,7 @@ from tilewright.cost.gemm.cost_model import Decision
 from tilewright.cost.gemm.register_tile import rows_of_remainder
 from tilewright.graph.fusion.classify import OpClass
 from tilewright.graph.fusion.profitability import tiles_by_bands
+from tilewright.graph.fusion.refusals import computed_again, needed_elsewhere, not_worth
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
@@ -80,23 +81,22 @@ class WinogradTiles(Strategy):
     form = "tiles"
 
     def join(self, join: Join) -> Match | NoMatch | None:
-        reason = _why_apart(join, self)
-        if reason is None:
-            return read_through(join) if join.consumer.strategy is self else None
-        return NoMatch(reason) if reason else Match(join.consumer.domain)
+        answer = _with_tiles(join, self)
+        return read_through(join) if answer is None and join.consumer.strategy is self else answer
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_winograd(s, lowered, target)
 
 
-def _why_apart(join: Join, winograd: WinogradTiles) -> str | None:
-    """Why the two regions are not one kernel; "" when they are, None when `op` neither reads nor makes tiles."""
+def _with_tiles(join: Join, winograd: WinogradTiles) -> Match | NoMatch | None:
+    """Whether the two regions are one kernel; None when `op` neither reads nor makes tiles."""
     facts, producer, consumer, op = join.facts, join.producer, join.consumer, join.op
+    taken = Match(consumer.domain)
     sums_tiles = all(facts.info(o).is_tiled for o in producer.ops)
     if join.info.is_tiled:
-        return _why_not_into_tiles(join)
+        return _why_not_into_tiles(join) or taken
     if join.info.kind is OpClass.CONTRACTION and sums_tiles and facts.target is not None:
-        return tiles_by_bands(op, facts.typical, facts.target)
+        return tiles_by_bands(op, facts.typical, facts.target) or taken
     if producer.strategy is winograd:  # elementwise work on tiles while they are in L1
         others = (
             o
@@ -104,19 +104,19 @@ def _why_apart(join: Join, winograd: WinogradTiles) -> str | None:
             if not facts.info(o).is_pointwise or facts.info(o).domain != producer.domain
         )
         stranger = next(others, None)
-        return "" if stranger is None else f"{stranger.name} does not follow the tiles"
+        return taken if stranger is None else not_worth(f"{stranger.name} does not follow the tiles")
     return None
 
 
-def _why_not_into_tiles(join: Join) -> str:
+def _why_not_into_tiles(join: Join) -> NoMatch | None:
     """Tiles are computed from a part of the sums of a contraction, as soon as these are complete."""
     if join.value is not join.op.operands[0]:
-        return "it is read for tiles out of range only"
+        return not_worth("it is read for tiles out of range only")
     infos = [join.facts.info(o) for o in join.producer.ops]
     bare = all(i.is_tiled or i.kind is OpClass.CONTRACTION for i in infos)
     if join.producer.kind is not OpClass.CONTRACTION or not bare or not join.info.reads_once:
-        return "its elements would be computed again for every tile"
-    return "" if len(join.value.users) == 1 else "the sums are needed elsewhere too"
+        return computed_again(join, "its elements would be computed again for every tile")
+    return None if len(join.value.users) == 1 else needed_elsewhere(join, "the sums are needed elsewhere too")
 
 
 def schedule_winograd(s: Schedule, lowered: Lowered, target: Target) -> None:

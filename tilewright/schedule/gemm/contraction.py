@@ -30,6 +30,7 @@ from tilewright.cost.parallel import columns_suffice
 from tilewright.cost.recompute import weights_are_cheap
 from tilewright.cost.roofline import Form
 from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.refusals import TILE_SIDE, computed_again, needed_elsewhere, not_worth
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import epilogue, read_by_epilogue
 from tilewright.graph.fusion.strategy import Join, Match
@@ -118,9 +119,9 @@ class Contraction(Strategy):
             if join.info.is_tiled or join.info.unblocks_channels:  # belongs to other strategies
                 return None
             if _turns_groups(join):
-                return NoMatch("groups of products are added up in lanes along the columns")
+                return not_worth("groups of products are added up in lanes along the columns")
             if _leaves_short_lines(join):
-                return NoMatch("the axis that comes last fills a small part of a vector")
+                return not_worth("the axis that comes last fills a small part of a vector")
             return epilogue(join)
         return None
 
@@ -145,14 +146,16 @@ def read_through(join: Join) -> Match | NoMatch | None:
         return None
     moves = all(facts.info(o).is_index_map or _picks_known(o) for o in producer.ops)
     if not is_elementwise(producer) or not (moves or _is_weight(join)):
-        return NoMatch("its elements would be computed again for every tile of the contraction")
+        again = "its elements would be computed again for every tile of the contraction"
+        return computed_again(join, again, side=TILE_SIDE)
     if not join.info.reads_through:
-        return NoMatch(f"{op.name} reads its operands in their own layout")
+        change = "operators that take the tensor as it lies"
+        return NoMatch(f"{op.name} reads its operands in their own layout", change)
     is_narrow = join.value.tensor.dtype.bits < op.result.tensor.dtype.bits
     if is_narrow and join.value is op.operands[0] and not _keeps_rows(producer, op):
-        return NoMatch("narrow numbers that are multiplied in groups lie together")
+        return not_worth("narrow numbers that are multiplied in groups lie together")
     if not join.leaves_nothing_else():
-        return NoMatch("the reordered tensor is needed elsewhere too")
+        return needed_elsewhere(join, "the reordered tensor is needed elsewhere too")
     return Match(join.consumer.domain)
 
 

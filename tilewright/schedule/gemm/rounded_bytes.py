@@ -53,7 +53,12 @@ from tilewright.schedule.gemm.gemm_shape import few_rows_of
 from tilewright.schedule.gemm.panels import pack_constants, prefetch_next_panel, prefetch_panels
 from tilewright.schedule.gemm.reduction_nest import one_reduction
 from tilewright.schedule.gemm.register_tile import IN_REGISTERS, Summation, TileSums, mark, tile_sums
-from tilewright.schedule.gemm.rounded_rows import MOST_UNROLLED, ask_for_next_rows, multiplies_computed
+from tilewright.schedule.gemm.rounded_rows import (
+    MOST_UNROLLED,
+    ask_for_next_rows,
+    multiplies_computed,
+    unroll_all,
+)
 from tilewright.schedule.steps.access import known
 from tilewright.schedule.steps.parallelize import parallelize_each
 from tilewright.schedule.steps.tiling import tile_loop, vectors_of
@@ -251,6 +256,8 @@ def _sum_groups(
             step = sums.add.outer[-len(terms.reduce)]
             read = over if step.parent is None else step
             prefetch_panels(s, read, tiled.parts[0].outer, target, read_once=tiled.is_one)
+        if not tiled.is_one:  # a loop of few steps ends before the next group's products begin
+            unroll_all(s, sums.add.outer[-len(terms.reduce) :])
 
 
 def _codes_in_registers(

@@ -182,8 +182,10 @@ def _sum_groups(
     for part in tiled.parts:
         ask_for_next_rows(s, part)
         mark(s, part, unrolled=not kept.costly)
+    for sums in groups[: len(tiled.parts)]:  # a loop of few steps ends before the next group's products begin
+        unroll_all(s, sums.add.outer[-1:])
     mark_weights(s, dequantized)
-    _unroll(s, dequantized.loops[:-1])
+    unroll_all(s, dequantized.loops[:-1])
 
 
 def _codes_of_panel(
@@ -233,7 +235,8 @@ def ask_for_next_rows(s: Schedule, part: Nest) -> None:
                 s.prefetch_run(load, part.outer[-1])
 
 
-def _unroll(s: Schedule, loops: Sequence[Op]) -> None:
+def unroll_all(s: Schedule, loops: Sequence[Op]) -> None:
+    """Unroll those of some loops that are there and serial."""
     for loop in loops:
         if loop.parent is not None and kind_of(loop) == "serial":
             s.unroll(loop)
@@ -252,7 +255,7 @@ def _round(s: Schedule, made: Rounded, target: Target) -> Op:
     for loops in made.rows:
         for terms in loops[depth:]:
             vectorize_inner(s, terms, target)
-    _unroll(s, [o for o in loops_in(over) if o is not over and known(extent_of(o)) in range(2, MOST_UNROLLED + 1)])
+    unroll_all(s, [o for o in loops_in(over) if o is not over and known(extent_of(o)) in range(2, MOST_UNROLLED + 1)])
     with s.noting("rows are rounded by one thread"):
         s.parallel(over)
     return over

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tilewright.cost.elementwise import chunk_of_line, lanes_of_turns
 from tilewright.cost.recompute import is_cheap, weights_are_cheap
 from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.refusals import computed_again, not_worth
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.graph.match import is_picked_of_known
@@ -48,9 +49,8 @@ class Elementwise(Strategy):
     def join(self, join: Join) -> Match | NoMatch | None:
         if join.info.is_tiled or not is_elementwise(join.producer) or not is_elementwise(join.consumer):
             return None
-        reason = _why_apart(join)
         same = product(join.producer.domain) == product(join.consumer.domain)
-        return NoMatch(reason) if reason else Match((join.producer if same else join.consumer).domain)
+        return _why_apart(join) or Match((join.producer if same else join.consumer).domain)
 
     def match(self, region: FusedRegion) -> Match | NoMatch:
         return NoMatch("the operator has loops of its own") if isinstance(region.strategy, Opaque) else Match()
@@ -64,20 +64,22 @@ def is_elementwise(region: Region) -> bool:
     return isinstance(region.strategy, Elementwise)
 
 
-def _why_apart(join: Join) -> str:
-    """Why one elementwise kernel should not compute what another one reads; "" when it should."""
+def _why_apart(join: Join) -> NoMatch | None:
+    """Why one elementwise kernel should not compute what another one reads; None when it should."""
     picks = any(join.facts.info(op).selects_by_position and len(op.operands) > 1 for op in join.producer.ops)
     if picks and join.has(lambda info: info.changes_last_axis, join.consumer):
-        return "squares of a transpose go through registers where what they read does not depend on the position"
+        reason = "squares of a transpose go through registers where what they read does not depend on the position"
+        return not_worth(reason)
     if product(join.producer.domain) == product(join.consumer.domain) and join.info.is_pointwise:
-        return ""
+        return None
     only_reader, cheap = join.is_only_reader(), is_cheap(join.facts.cost(join.producer))
     if join.info.selects_by_position:
-        return "" if only_reader and cheap else f"every branch of {join.op.name} would compute it"
+        again = f"every branch of {join.op.name} would compute it"
+        return None if only_reader and cheap else computed_again(join, again)
     cheap = cheap or (is_picked_of_known(join.value) and weights_are_cheap(join.facts.cost(join.producer)))
     if only_reader and (join.info.reads_once or cheap or _is_no_larger(join.consumer.domain, join.producer.domain)):
-        return ""
-    return "its elements would be computed several times"
+        return None
+    return computed_again(join, "its elements would be computed several times")
 
 
 def _is_no_larger(domain: Sequence[Sym], other: Sequence[Sym]) -> bool:

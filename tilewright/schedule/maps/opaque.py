@@ -7,6 +7,7 @@ lanes; independent elements become lanes; loops that allow neither stay as they 
 from __future__ import annotations
 
 from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.refusals import not_worth
 from tilewright.graph.fusion.strategy import Join
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
@@ -27,7 +28,7 @@ class Opaque(Strategy):
 
     def join(self, join: Join) -> NoMatch | None:
         if OpClass.OPAQUE in (join.producer.kind, join.consumer.kind):
-            return NoMatch("an operator with loops of its own is a kernel alone")
+            return not_worth("an operator with loops of its own is a kernel alone")
         return None
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:

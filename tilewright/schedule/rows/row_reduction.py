@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from tilewright.cost.elementwise import FEW_VECTORS
 from tilewright.cost.recompute import one_thread_suffices
 from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.refusals import not_worth
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.strategy import Facts, Group, Join, Match
 from tilewright.graph.match import is_constant
@@ -47,25 +48,20 @@ class RowReduction(Strategy):
         return info.kind is OpClass.ROW_REDUCTION
 
     def join(self, join: Join) -> Match | NoMatch | None:
-        reason = self._why_apart(join, join.producer, join.consumer)
-        if reason is None:
-            return None
-        domain = join.producer.domain if join.producer.strategy is self else join.consumer.domain
-        return NoMatch(reason) if reason else Match(domain)
-
-    def _why_apart(self, join: Join, producer: Region, consumer: Region) -> str | None:
-        """Why the two regions are not one kernel of rows; "" when they are, None when they are nothing of the kind."""
+        producer, consumer = join.producer, join.consumer
         first, second = producer.strategy is self, consumer.strategy is self
         if join.info.is_tiled or not all(
             own or is_elementwise(r) for own, r in ((first, producer), (second, consumer))
         ):
             return None
+        taken = Match((producer if first else consumer).domain)
         if first and second:
+            change = "reductions over the same axes of tensors of one shape"
             same = _rows_agree(producer.domain, consumer.domain)
-            return "" if same else "the two reduce rows of different shapes"
+            return taken if same else NoMatch("the two reduce rows of different shapes", change)
         if second:
-            return "" if _rows_agree(consumer.domain, producer.domain) else NOT_ITS_ROWS
-        return _why_not_on_rows(join, producer, consumer) if first else None
+            return taken if _rows_agree(consumer.domain, producer.domain) else NoMatch(NOT_ITS_ROWS)
+        return (_why_not_on_rows(join, producer, consumer) or taken) if first else None
 
     def gather(self, op: Op, facts: Facts) -> Group | NoMatch | None:
         """Reductions of the rows of one tensor, which is read once for all of them."""
@@ -97,15 +93,15 @@ def is_row_reduction(region: Region) -> bool:
 NOT_ITS_ROWS = "its rows are not those of the reduction"
 
 
-def _why_not_on_rows(join: Join, producer: Region, consumer: Region) -> str:
+def _why_not_on_rows(join: Join, producer: Region, consumer: Region) -> NoMatch | None:
     if not _rows_agree(producer.domain, consumer.domain):
-        return NOT_ITS_ROWS
+        return NoMatch(NOT_ITS_ROWS)
     elements = product(consumer.domain)
     if product(producer.domain) == 1 and not (elements.is_const and one_thread_suffices(elements.value)):
-        return "one row leaves nothing to run in parallel"
+        return not_worth("one row leaves nothing to run in parallel", "more rows at a time, such as a larger batch")
     if not (join.info.is_pointwise or join.info.is_bijective):
-        return f"{join.op.name} reads the rows in another order"
-    return ""
+        return NoMatch(f"{join.op.name} reads the rows in another order", f"{join.op.name} at another place")
+    return None
 
 
 def _rows_agree(rows: tuple[Sym, ...], other: tuple[Sym, ...]) -> bool:

@@ -21,7 +21,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.fusion.unfuse import operators_of, unfused
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
-from tilewright.ir.diag import Remark, TilewrightError, failure
+from tilewright.ir.diag import Loc, Remark, TilewrightError, failure
 from tilewright.ir.optional_steps import CHECKED, EXPECTED, OptionalSteps, Part, StepFailed
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
@@ -309,7 +309,8 @@ class _Kernels:
         if kernel is None:
             is_little = canonical.key in self.little
             make = partial(self._kernel, canonical.detached(), constant, part, schedule, is_little, layouts)
-            kernel = make() if self.known is None else self._known(self.known, (key, is_little), part, make)
+            known_by = (key, is_little, _origin(region))
+            kernel = make() if self.known is None else self._known(self.known, known_by, part, make)
             self.by_key[key] = kernel
         operands, before = self._pack_operands(region.operands, kernel, part)
         actual = canonical.actual()
@@ -331,7 +332,10 @@ class _Kernels:
         func, remarks = found
         name = f"k{next(self.numbers)}_{func.name.partition('_')[2]}"
         self.optional.made(name, part)
-        self.remarks += remarks
+        self.remarks += [
+            replace(r, subject=r.subject.replace(func.name, name), message=r.message.replace(func.name, name))
+            for r in remarks
+        ]
         kernel = self.module.add(replace(func.clone(), name=name))
         try:
             if self.ready is not None:
@@ -441,6 +445,11 @@ class _Kernels:
             type = TensorType(dt.from_numpy(packed.dtype), tuple(map(sym, packed.shape)))
             self.packed[key] = self.module.add_constant(f"{name}.packed", packed), type
         return self.packed[key]
+
+
+def _origin(region: Op) -> tuple[str, tuple[Loc, ...]]:
+    """What the kernel of a region is called after, and the nodes that reports name for it."""
+    return region.attrs["name"], (region.loc, *(op.loc for op in region.blocks[0].ops))
 
 
 def _are_constant(region: Op) -> tuple[bool, ...]:

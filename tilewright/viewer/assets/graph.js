@@ -341,7 +341,8 @@ const graphView = {
   },
 
   build(parent) {
-    this.mode ??= models.some((model) => model.hasTimes) ? "time" : "operator";
+    this.mode ??= models.some((model) => model.hasErrors) ? "error" // these were asked for
+      : models.some((model) => model.hasTimes) ? "time" : "operator";
     const modes = [["operator", "operator"]];
     if (models.some((model) => model.hasTimes)) modes.push(["time", models[0].timeName]);
     if (models.some((model) => model.hasErrors)) modes.push(["error", "error"]);

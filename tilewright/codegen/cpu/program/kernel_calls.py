@@ -10,7 +10,7 @@ run -1 where the word at `stops` has changed since it began, at which it looks b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 
 from tilewright.codegen.cpu.float_modes import FLUSH_DENORMALS, float_modes
@@ -30,13 +30,21 @@ from tilewright.codegen.program import (
 )
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
-from tilewright.ir.sym import Sym, sym, unbounded
+from tilewright.ir.sym import Sym, maximum, sym, unbounded
+from tilewright.program.memory.places import ZONES
+from tilewright.runtime.guarded import PAGE
 from tilewright.runtime.staged.frame import CANCELLED
 from tilewright.target.target import Target
 
 CALL = ("pool", "in_data", "out_data", "constants", "arena", "scratch", "dims", "stops")
 """What a run is given, in memory: to pass one pointer from Python takes a fourth of the time of seven."""
 
+_UNGUARDED = """
+define i32 @tw_runSUFFIX(ptr %call) #0 {
+  %code = call i32 @tw_run_guardedSUFFIX(ptr %call, ptr null, ptr null)
+  ret i32 %code
+}
+"""
 
 
 def kernel_calls_ir(program: Program, target: Target, errors: ErrorTable, profile: bool) -> list[str]:
@@ -47,6 +55,14 @@ def kernel_calls_ir(program: Program, target: Target, errors: ErrorTable, profil
     which stores the cycle counter at its start and after each step. Behind these follow the number of threads, which
     the caller stores there, and for each step a counter for each thread, to which the cycles are added that it computed
     pieces of the step. Steps that fork by themselves add nothing.
+
+    Of a program that is guarded, `tw_run` is a call of
+
+        i32 tw_run_guarded(ptr call, ptr places, ptr tell)
+
+    which, where it is given `tell`, stores at `places` the bytes of a worker's scratch memory, and of each tensor of
+    the arena the offset and the bytes; calls `i32 tell(i64 steps)` with 0 then, and after each step with how many are
+    done; and ends as where a call is cancelled when that gives something else than 0.
     """
     parts = ["declare void @tw_parallel(ptr, ptr, ptr, i64)", *_kernel_declarations(program)]
     flush = FLUSH_DENORMALS.get(target.arch, 0) if program.flush_denormals else 0
@@ -209,6 +225,8 @@ class _Run(_OfKernels):
         self.profile = profile
         self.ticks = 0
         self.timed: dict[str, int] = {}  # kernels of which tasks add up times, with the word that says where
+        self.guarded = program.guarded and not profile
+        self.done = 0  # steps
         self.is_first, self.looks = True, False
         self.is_alone = False  # whether the step that was written has the caller's thread alone
         self.bases: dict[tuple[str, int], str] = {}
@@ -220,12 +238,18 @@ class _Run(_OfKernels):
 
     def written(self) -> str:
         for k, name in enumerate(CALL):
+            name = "scratch.base" if self.guarded and name == "scratch" else name
             self.code.line(f"%{name} = load ptr, ptr {self.word('%call', k)}, align 8")
         self.code.line(f"store i64 0, ptr {self.state}, align 8")
         self.began, self.stopped = self.stops(), self.code.label("stopped")
         for k, dim in enumerate(self.program.dims):
             self.indices.bind(dim.var, self.indices.integer(self.read("%dims", k)))
+        if self.guarded:  # that of each worker ends with a page, and another one follows
+            spare = self.indices.uniform(maximum(0, self.program.scratch - self.program.used_scratch - PAGE))
+            self.code.line(f"%scratch = getelementptr i8, ptr %scratch.base, i64 {spare}")
         modes = self._set_modes()
+        if self.guarded:
+            self._tell_places()
         self.ops(self.program.main.body.ops)
         self._leave(modes, self.code.emit(f"load i32, ptr {self.state}, align 8"))
         if self.looks:
@@ -233,6 +257,9 @@ class _Run(_OfKernels):
             self._leave(modes, str(CANCELLED))
         if self.profile:
             return self.define("tw_run_profiled", ["ptr %call", "ptr %ticks"])
+        if self.guarded:
+            own = self.define("tw_run_guarded", ["ptr %call", "ptr %places", "ptr %tell"])
+            return f"{own}\n{_UNGUARDED.replace('SUFFIX', self.program.suffix)}"
         return self.define("tw_run", ["ptr %call"])
 
     def _leave(self, modes: str | None, result: str) -> None:
@@ -251,6 +278,34 @@ class _Run(_OfKernels):
         self.code.branch(self.code.emit(f"icmp eq i32 {self.stops()}, {self.began}"), go_on, self.stopped)
         self.code.start(go_on)
 
+    def _tell_places(self) -> None:
+        """Say where the tensors of the arena are, before the first kernel."""
+        places = [n for _, at, size in self.program.main.attrs.get(ZONES, ()) for n in (at, size)]
+        words = [self.indices.uniform(n) for n in (self.program.used_scratch, *places)]
+
+        def write() -> None:
+            for k, word in enumerate(words):
+                self.write(word, "%places", k)
+
+        self._tell(write)
+
+    def _tell(self, first: Callable[[], None] = lambda: None) -> None:
+        """Say how many steps are done, after what `first` writes; end the run where the answer is not 0."""
+        self.looks = True
+        ask, go_on = self.code.label("ask"), self.code.label("go_on")
+        self.code.branch(self.code.emit("icmp eq ptr %tell, null"), go_on, ask)
+        self.code.start(ask)
+        first()
+        answer = self.code.emit(f"call i32 %tell(i64 {self.done})")
+        self.code.branch(self.code.emit(f"icmp eq i32 {answer}, 0"), go_on, self.stopped)
+        self.code.start(go_on)
+
+    def _count(self, steps: int) -> None:
+        """So many steps more are done."""
+        self.done += steps
+        if self.guarded:
+            self._tell()
+
     def ops(self, ops: Iterable[Op]) -> None:
         if self.profile:  # each call has its own time
             self._tick(0)
@@ -260,6 +315,7 @@ class _Run(_OfKernels):
             if _is_concurrent(together):
                 self._look()
                 self._concurrent(_concurrent_symbol(k, self.program), [self.program.step(op) for op in together])
+                self._count(len(together))
             else:
                 super().ops(together)
 
@@ -267,6 +323,7 @@ class _Run(_OfKernels):
         self._look()
         self.is_alone = False
         self._step(self.program.step(op))
+        self._count(1)
         if self.profile:
             self.ticks += 1
             self._tick(self.ticks)

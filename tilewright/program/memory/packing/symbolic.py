@@ -3,17 +3,18 @@
 A packing for some sizes says which tensors lie above which others; these orders hold for all sizes: each tensor begins
 where the highest of those below it ends, so that nothing overlaps, whatever the dims are. Which packing needs little
 memory depends on the dims, so several are compared at sizes far apart, with slots among them: a slot is as large as the
-largest of the tensors that take turns in it. Where none is good everywhere, there are a few, for dims of different
-sizes.
+largest of the tensors that take turns in it. Where none is good everywhere, there are a few, and a call takes the one
+that needs least for its sizes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, combinations
+from math import inf
 
 import numpy as np
 
@@ -23,11 +24,17 @@ from tilewright.program.memory.packing.occupancy import Occupancy
 from tilewright.program.memory.packing.pack import pack
 
 _SAMPLES = (64, 1, 512, 8, 160, 2048)
-"""Sizes of unknown dims at which plans are compared, as far as a dim's bounds allow them; the first one counts as
-typical. Of several dims each has each size once beside typical ones, and all have the same."""
+"""Sizes of unknown dims for which packings are made, as far as a dim's bounds allow them; the first one counts as
+typical."""
+
+_COMPARED = (1, 3, 5, 8, 18, 33, 65, 127, 160, 512, 2048)
+"""Sizes of two dims at which plans are compared."""
+
+_ROUNDS = 12
+"""So many packings more are made, each for the point where those before need most beside what is alive."""
 
 _VARIED = 6
-"""Of more dims, those on which most sizes depend are looked at by themselves; a packing is made for each point."""
+"""Of more dims, those on which most sizes depend are looked at by themselves."""
 
 _SIMPLE = 1.005
 """A plan of slots, whose offsets are sums, is taken where no other one is smaller than by this factor."""
@@ -36,10 +43,7 @@ _CLOSE = 1.02
 """Where plans need no more than by this factor than what is alive, no other one is taken beside them."""
 
 _TOGETHER = 3
-"""So many plans are in one program at most: the sizes of dims say which one a call takes."""
-
-_PAIRED = 4
-"""Of so many dims the smaller one of each two is looked at, too: of images, whose sides count alike."""
+"""So many plans are in one program at most: a call takes the one that takes least."""
 
 _LONGEST = 4000
 """Parts of which the expression of a plan's size may consist."""
@@ -54,70 +58,62 @@ def pack_symbolic(
     """Offsets of tensors of `sizes`, multiples of what they are aligned to, of which each is needed from one step to
     another (inclusive), and what all take; `budget` as for `pack`, for all packings that are compared."""
     compared = _Comparison(sizes, spans)
-    slots = _slots(compared)
+    slots, chosen = _slots(compared), _searched(compared, budget)
+    if compared.excess(slots) <= compared.excess(*chosen) * _SIMPLE:
+        return slots.place(sizes)
+    return _least(*(plan.place(sizes) for plan in chosen))
+
+
+def _searched(compared: _Comparison, budget: int) -> tuple[_Stack, ...]:
+    """The best of the packings for the points to begin with; as long as these are not good at some other point, with
+    one that is made for that."""
+    share = budget // (compared.starts + _ROUNDS)
     known: dict[tuple[int, ...], _Stack] = {}
-    for point in range(compared.points):
-        found = _stacked(compared, point, budget // compared.points)
-        known.setdefault(tuple(compared.totals(found)), found)
-    stacks = [stack for stack in known.values() if _length(stack) <= _LONGEST]
-    chosen = _chosen(compared, stacks)
-    if chosen is None or compared.excess(compared.totals(slots)) <= compared.excess(chosen.totals) * _SIMPLE:
-        return slots.place(list(sizes))
-    return chosen.place(list(sizes))
+    points, chosen = [*range(compared.starts)], tuple[_Stack, ...]()
+    for _ in range(1 + _ROUNDS):
+        for point in points:
+            found = _stacked(compared, point, share)
+            if _length(found) <= _LONGEST:
+                known.setdefault(tuple(compared.totals(found)), found)
+        chosen = _chosen(compared, [*known.values()])
+        if not chosen or compared.excess(*chosen) <= _CLOSE:
+            break
+        points = [int(compared.ratios(*chosen).argmax())]
+    return chosen
 
 
-@dataclass(frozen=True, eq=False)
-class _Choice:
-    """A plan for calls in which a dim is `least` or more, and the choice `below` that; what they take at each point."""
-
-    stack: _Stack
-    totals: np.ndarray
-    dim: Sym | None = None
-    least: int = 0
-    below: _Choice | None = None
-
-    def place(self, sizes: Sequence[Sym]) -> tuple[list[Sym], Sym]:
-        offsets, total = self.stack.place(sizes)
-        if self.below is None or self.dim is None:
-            return offsets, total
-        others, its_total = self.below.place(sizes)
-        is_large = ge(self.dim, self.least)
-        total = select(is_large, total, its_total)
-        return [select(is_large, a, b) for a, b in zip(offsets, others, strict=True)], total
+def _least(*placed: tuple[list[Sym], Sym]) -> tuple[list[Sym], Sym]:
+    """The offsets of the plan that takes least, whatever the dims are, and what that takes."""
+    offsets, total = placed[0]
+    for others, its_total in placed[1:]:
+        is_enough = ge(its_total, total)
+        offsets = [select(is_enough, a, b) for a, b in zip(offsets, others, strict=True)]
+        total = minimum(total, its_total)
+    return offsets, total
 
 
-def _chosen(compared: _Comparison, stacks: Sequence[_Stack]) -> _Choice | None:
-    """The plan that is best at its worst point; where that one is not good, a few for sizes of one dim, if they are."""
-    everywhere = np.ones(compared.points, bool)
-    best = _best_at(compared, stacks, everywhere, None)
-    if best is None or compared.excess(best.totals) <= _CLOSE:
-        return best
-    found = [best]
-    for dim, column in compared.dims:
-        values = sorted({*column.tolist()})
-        for count in range(1, _TOGETHER):
-            for least in combinations(values[1:], count):
-                choice: _Choice | None = None
-                for begin, end in pairwise((values[0], *least, values[-1] + 1)):
-                    at = (column >= begin) & (column < end)
-                    choice = _best_at(compared, stacks, at, choice, dim, begin)
-                found += [] if choice is None else [choice]
-    return min(found, key=lambda c: compared.excess(c.totals))
+def _chosen(compared: _Comparison, stacks: Sequence[_Stack]) -> tuple[_Stack, ...]:
+    """The plan that is best at its worst point; where that one is not good, a few of which a call takes the least."""
+    if not stacks:
+        return ()
+    ratios = np.stack([compared.ratios(stack) for stack in stacks])
+    chosen: list[int] = []
 
+    def best_beside(others: Sequence[int]) -> int:
+        beside = ratios[list(others)].min(axis=0, initial=inf)
+        return int(np.minimum(ratios, beside).max(axis=1).argmin())
 
-def _best_at(
-    compared: _Comparison,
-    stacks: Sequence[_Stack],
-    at: np.ndarray,
-    below: _Choice | None,
-    dim: Sym | None = None,
-    least: int = 0,
-) -> _Choice | None:
-    """The plan that is best at its worst of some points, beside what is chosen `below` them."""
-    stack = min(stacks, key=lambda s: compared.excess(np.where(at, compared.totals(s), 0)), default=None)
-    if stack is None or below is None:
-        return None if stack is None else _Choice(stack, compared.totals(stack))
-    return _Choice(stack, np.where(at, compared.totals(stack), below.totals), dim, least, below)
+    def excess() -> float:
+        return float(ratios[chosen].min(axis=0, initial=inf).max())
+
+    while len(chosen) < _TOGETHER and (before := excess()) > _CLOSE:
+        chosen.append(best_beside(chosen))
+        for k in range(len(chosen)):  # what was best without the others need not be so beside them
+            chosen[k] = best_beside(chosen[:k] + chosen[k + 1 :])
+        if excess() * _SIMPLE >= before:
+            chosen.pop()
+            break
+    return tuple(stacks[n] for n in dict.fromkeys(chosen))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,13 +166,10 @@ class _Comparison:
 
     def __init__(self, sizes: Sequence[Sym], spans: Sequence[tuple[int, int]]) -> None:
         self.spans = spans
-        points = list(_points(sizes))
-        self.points = len(points)
+        starts = _starts(sizes)
+        points = [*starts, *(point for point in _pairs(sizes) if point not in starts)]
+        self.starts = len(starts)
         env = {name: np.array([point[name] for point in points], np.int64) for name in points[0]}
-        variables = {v.name: v for size in sizes for v in size.vars}
-        self.dims = [(variables[name], env[name]) for name in _varied(sizes)]
-        for (a, first), (b, second) in combinations(self.dims[:_PAIRED], 2):
-            self.dims.append((minimum(a, b), np.minimum(first, second)))
         columns = [np.broadcast_to(_evaluated(size, env), len(points)) for size in sizes]
         self.sizes = np.stack(columns, axis=1).clip(0)
         self.bounds = _most_alive(self.sizes, spans)
@@ -188,25 +181,53 @@ class _Comparison:
             self._totals[plan] = plan.totals(self.sizes)
         return self._totals[plan]
 
-    def excess(self, totals: np.ndarray) -> float:
-        """By which factor what is taken at each point is more than what is alive at once, where that is most."""
-        counts = self.bounds > 0
-        return float((totals[counts] / self.bounds[counts]).max(initial=1.0))
+    def ratios(self, *plans: _Stack | _Slots) -> np.ndarray:
+        """How many times what is alive the least that one of some plans takes, at each point."""
+        least = np.minimum.reduce([self.totals(plan) for plan in plans])
+        return np.where(self.bounds > 0, least / np.maximum(self.bounds, 1), 1.0)
+
+    def excess(self, *plans: _Stack | _Slots) -> float:
+        """The same where it is most; infinite where there is no plan."""
+        return float(self.ratios(*plans).max()) if plans else inf
 
 
-def _points(sizes: Sequence[Sym]) -> Iterator[dict[str, int]]:
-    dims = sorted({(v.name, v.bounds) for size in sizes for v in size.vars})
-
-    def at(usual: int, of: str = "", other: int = 0) -> dict[str, int]:
-        chosen = {name: other if name == of else usual for name, _ in dims}
-        return {name: max(lo or 0, min(chosen[name], chosen[name] if hi is None else hi)) for name, (lo, hi) in dims}
-
-    seen, varied = [], _varied(sizes)
+def _starts(sizes: Sequence[Sym]) -> list[dict[str, int]]:
+    """Points for which packings are made: of several dims each has each size once beside typical ones, and all have
+    the same."""
+    bounds = _bounds(sizes)
+    points = []
     for size in _SAMPLES:
-        for point in (at(size), *(at(_SAMPLES[0], name, size) for name in varied)):
-            if point not in seen:
-                seen.append(point)
-    return iter(seen)
+        points.append(_point(bounds, size, {}))
+        points += [_point(bounds, _SAMPLES[0], {name: size}) for name in _varied(sizes)]
+    return _once(points)
+
+
+def _pairs(sizes: Sequence[Sym]) -> list[dict[str, int]]:
+    """Points at which plans are compared: each two dims have all pairs of sizes, beside usual and least others."""
+    bounds, points = _bounds(sizes), []
+    varied = _varied(sizes)
+    for usual in (_SAMPLES[0], 1):
+        for a, b in combinations(varied, 2):
+            points += [_point(bounds, usual, {a: n, b: m}) for n in _COMPARED for m in _COMPARED]
+        points += [_point(bounds, usual, {name: n}) for name in varied for n in _COMPARED]
+    return _once(points)
+
+
+_Bounds = Sequence[tuple[str, tuple[int | None, int | None]]]
+
+
+def _bounds(sizes: Sequence[Sym]) -> _Bounds:
+    return sorted({(v.name, v.bounds) for size in sizes for v in size.vars})
+
+
+def _point(dims: _Bounds, usual: int, others: Mapping[str, int]) -> dict[str, int]:
+    """Usual sizes, but for some, as far as the bounds of dims allow them."""
+    chosen = {name: others.get(name, usual) for name, _ in dims}
+    return {name: max(lo or 0, min(chosen[name], chosen[name] if hi is None else hi)) for name, (lo, hi) in dims}
+
+
+def _once(points: Sequence[dict[str, int]]) -> list[dict[str, int]]:
+    return list({tuple(point.values()): point for point in points}.values())
 
 
 def _varied(sizes: Sequence[Sym]) -> list[str]:

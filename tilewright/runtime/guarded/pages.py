@@ -2,7 +2,7 @@
 
 The pages around each buffer have no rights, so the processor refuses any load and any store there, in all threads. A
 handler of the signal that follows (machine code of its own: Python must not run there) writes down the address, gives
-the page rights, and lets the access go on. What it has written down is a `Finding` of whoever asks next. Between a
+the page rights, and lets the access go on. What it has written down is a `AccessBeyond` of whoever asks next. Between a
 buffer and the pages around it lie at most the rest of its own pages, filled with a pattern, so that stores there are
 seen too.
 """
@@ -22,7 +22,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-PAGE = 4096
+from tilewright.runtime.errors import BeyondBufferError
+from tilewright.runtime.guarded import PAGE
+
 PATTERN = 0xA5
 """Fills what lies between a buffer and the end of its pages."""
 POISON = 0xFF
@@ -102,7 +104,7 @@ class _SignalAction(ctypes.Structure):
 
 
 @dataclass(frozen=True)
-class Finding:
+class AccessBeyond:
     """An access outside of a buffer, in words."""
 
     text: str
@@ -112,16 +114,12 @@ Places = tuple[tuple[int, int], ...]
 """Offsets and bytes of the parts of a buffer, in order."""
 
 
-class BeyondBufferError(AssertionError):
-    """Native code has touched memory outside of its buffers."""
-
-
-class Buffer:
+class ZonedBuffer:
     """`nbytes` at `address`, at the end of whole pages (or at their beginning), with pages around that cannot be
     touched. `alignment` is that of the address, and keeps a buffer up to so many bytes away from the end."""
 
     def __init__(
-        self, memory: Memory, name: str, nbytes: int, alignment: int, *, at_end: bool = True
+        self, memory: ZonedMemory, name: str, nbytes: int, alignment: int, *, at_end: bool = True
     ) -> None:
         self.name, self.nbytes = name, nbytes
         self.pages = max(1, -(-nbytes // PAGE))
@@ -131,6 +129,8 @@ class Buffer:
         self.address = (self._end - nbytes) // alignment * alignment if at_end else self.base
         self._is_read_only = False
         self.places: Places = ((0, nbytes),)
+        self.names: dict[int, str] = {}
+        """Of parts, by their offsets."""
         self._fill_slack()
         memory.owners[self.base] = self
 
@@ -178,6 +178,11 @@ class Buffer:
         for offset, nbytes in self.places:
             ctypes.memset(self.address + offset, byte, nbytes)
 
+    def poison(self, most: int) -> None:
+        """Give all bytes of a buffer of at most so many a value that is none."""
+        if self.nbytes <= most:
+            self.fill()
+
     def copy_from(self, address: int) -> None:
         """Take the bytes from there."""
         ctypes.memmove(self.address, address, self.nbytes)
@@ -195,44 +200,58 @@ class Buffer:
         self._is_read_only = True
         self.close_pages()
 
+    def make_writable(self) -> None:
+        """Let stores within the buffer be none."""
+        if self._is_read_only:
+            self._is_read_only = False
+            _protect(self.base, self.pages, _READ_WRITE)
+
     def release(self) -> None:
         """Give the memory back; the buffer is not used any more."""
         del self._memory.owners[self.base]
         self._memory.give_back(self.base, self.pages)
 
-    def stores_beside(self) -> Finding | None:
+    def stores_beside(self) -> AccessBeyond | None:
         """What has been written to what is left of the buffer's pages, and repairs it."""
         for at, count in self._slack():
+            if count <= PAGE and _LIBC.memcmp(at, _PATTERNS, count) == 0:
+                continue
             found = ctypes.string_at(at, count)
-            if found == (_PATTERNS[:count] if count <= PAGE else bytes([PATTERN]) * count):
+            if found == bytes([PATTERN]) * count:
                 continue
             changed = [at + k for k, byte in enumerate(found) if byte != PATTERN]
+            _protect(self.base, self.pages, _READ_WRITE)
             ctypes.memset(at, PATTERN, count)
+            self.close_pages()
             what = f"{len(changed)} bytes changed, from"
             return self._beside(changed[0], changed[-1], what, " on")
         return None
 
-    def touched(self, address: int, is_store: bool) -> Finding:
+    def touched(self, address: int, is_store: bool) -> AccessBeyond:
         """The finding of an access to a page without rights."""
         what = "a store" if is_store else "a load"
-        if any(0 <= address - self.address - offset < nbytes for offset, nbytes in self.places):
-            return Finding(f"{self._named(None)}: {what} at byte {address - self.address}, not allowed")
+        within = [p for p in self.places if 0 <= address - self.address - p[0] < p[1]]
+        if within:
+            at = address - self.address - (within[0][0] if self._is_split() else 0)
+            return AccessBeyond(f"{self._named(within[0])}: {what} at byte {at}, which may only be read")
         return self._beside(address, address, what, "")
 
-    def _beside(self, first: int, last: int, what: str, end: str) -> Finding:
+    def _beside(self, first: int, last: int, what: str, end: str) -> AccessBeyond:
         """Accesses from an address to another one, which lie after the end or before the start of the nearest part."""
         after = [p for p in self.places if sum(p) <= first - self.address < self._zone_after(p) + PAGE - self.address]
         if after or (not self._is_split() and first >= self.address):
             place = after[-1] if after else self.places[0]
-            return Finding(f"{self._named(place)}: {what} {first - self.address - sum(place)} bytes after its end{end}")
+            distance = first - self.address - sum(place)
+            return AccessBeyond(f"{self._named(place)}: {what} {distance} bytes after its end{end}")
         place = next((p for p in self.places if p[0] > last - self.address), self.places[-1])
         distance = place[0] - (last - self.address)
-        return Finding(f"{self._named(place)}: {what} {distance} bytes before its start{end}")
+        return AccessBeyond(f"{self._named(place)}: {what} {distance} bytes before its start{end}")
 
     def _named(self, place: tuple[int, int] | None) -> str:
         if place is None or not self._is_split():
             return f"{self.name} ({self.nbytes} bytes)"
-        return f"{self.name}, {place[1]} bytes at {place[0]}"
+        of = f" '{name:.40}'" if (name := self.names.get(place[0])) else ""
+        return f"{self.name}{of}, {place[1]} bytes at {place[0]}"
 
     def close_pages(self) -> None:
         """Give all pages the rights that they should have."""
@@ -245,11 +264,11 @@ class Buffer:
                 _protect(self._zone_after(place), 1, _NONE)
 
 
-class Memory:
+class ZonedMemory:
     """Pages of this process between pages without rights, the handler of accesses to these, and who has which."""
 
     def __init__(self) -> None:
-        self.owners: dict[int, Buffer] = {}
+        self.owners: dict[int, ZonedBuffer] = {}
         """Buffers by the address of their first page."""
         self._free: defaultdict[int, list[int]] = defaultdict(list)
         self._lock = threading.Lock()
@@ -304,7 +323,7 @@ class Memory:
         self._count.value = at + 1
         self._next, self._end = begin, begin + nbytes
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[AccessBeyond]:
         """The accesses to pages without rights since the last time, by any thread; the pages are closed again."""
         if not self._seen.value:
             return []
@@ -318,20 +337,29 @@ class Memory:
             owner = next((b for b in owners if b.base - PAGE <= address < b._end + PAGE), None)
             if owner is None:
                 _protect(address // PAGE * PAGE, 1, _NONE)
-                found.append(Finding(f"{'a store' if code & 2 else 'a load'} to memory that was given back"))
+                found.append(AccessBeyond(f"{'a store' if code & 2 else 'a load'} to memory that was given back"))
                 continue
             owner.close_pages()
             found.append(owner.touched(address, bool(code & 2)))
         return found
 
 
-def check(findings: Iterable[Finding], where: str) -> None:
-    """BeyondBufferError if there are any findings."""
+def check(findings: Iterable[AccessBeyond], where: str, kernels: tuple[str, ...] = ()) -> None:
+    """BeyondBufferError if there are any findings, of one of the `kernels` where these are known."""
     texts = list(dict.fromkeys(found.text for found in findings))
-    if texts:
-        raise BeyondBufferError(
-            f"{where}: native code goes beyond its buffers:\n  " + "\n  ".join(texts[:20])
-        )
+    if not texts:
+        return
+    who = "native code goes beyond its buffers"
+    if kernels:
+        who = f"{'the kernel' if len(kernels) == 1 else 'one of the kernels'} {', '.join(kernels)} goes beyond buffers"
+    raise BeyondBufferError(
+        f"{who}: {'; '.join(texts[:MOST_TOLD])}", where=where,
+        hint="this is a defect of the compiler; please report it with the model",
+    )  # fmt: skip
+
+
+MOST_TOLD = 20
+"""Findings that an error lists."""
 
 
 def _linked(text: str) -> Any:

@@ -1,0 +1,104 @@
+"""`guarded=True`: calls of users between guard zones, looked at after each kernel, and defects of machine code."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tilewright
+from tests.zones.test_plans import X, two_products_proto
+from tests.zones.test_zones import refused
+from tilewright.cli.commands.run import command
+from tilewright.codegen.cpu import assemble
+from tilewright.runtime import Model
+from tilewright.runtime.errors import OptionError
+from tilewright.runtime.guarded.calls import GuardedContext
+from tilewright.runtime.guarded.pages import IS_AVAILABLE
+
+pytestmark = [
+    pytest.mark.skipif(not IS_AVAILABLE, reason="there are zones on Linux for x86-64 only"),
+    pytest.mark.without_room_for_zones,  # but where the option asks for it
+]
+
+
+def guarded(rows: int | str = 16) -> Model:
+    return tilewright.compile(two_products_proto(rows), threads=2, cache=False, guarded=True)
+
+
+@pytest.mark.parametrize("rows", [16, "rows"])
+def test_results_are_those_of_a_call_that_is_not_guarded(rows: int | str) -> None:
+    model, plain = guarded(rows), tilewright.compile(two_products_proto(rows), threads=2, cache=False)
+    for x in (X, X) if rows == 16 else (X, X[:5], X[:1], X[:0], X):
+        assert np.array_equal(model(x)[0], plain(x)[0])
+    assert np.array_equal(pickle.loads(pickle.dumps(model))(X)[0], plain(X)[0])
+    assert type(model._contexts[-1]) is GuardedContext
+
+
+def planted(text: str, access: str, distance: int) -> str:
+    """A kernel's module with one more access, `distance` bytes from the start of what its pointer `%b2` (its result)
+    or `%b1` (its constant) is for."""
+    pointer = "%b1" if access == "load" else "%b2"
+    lines = text.splitlines()
+    begin = next(k for k, line in enumerate(lines) if line.startswith("define") and "%b2" in line)
+    entry = next(k for k in range(begin, len(lines)) if lines[k].strip() == "entry:")
+    more = [f"  %planted = getelementptr i8, ptr {pointer}, i64 {distance}"]
+    if access == "load":
+        more.append("  %planted.value = load volatile i32, ptr %planted, align 1")
+    else:
+        more.append("  store volatile i32 7, ptr %planted, align 1")
+    return "\n".join([*lines[: entry + 1], *more, *lines[entry + 1 :]])
+
+
+@pytest.mark.parametrize(
+    ("access", "distance", "found"),
+    [
+        ("store", 1024, r"arena 'h', 1024 bytes at \d+: a store 0 bytes after its end"),
+        ("store", 5000, r"arena 'h', 1024 bytes at \d+: a store 3976 bytes after its end"),
+        ("store", -4, r"arena 'h', 1024 bytes at \d+: 4 bytes changed, from 1 bytes before its start"),
+        ("load", 1024, r"constants 'a\S*', 1024 bytes at \d+: a load 0 bytes after its end"),
+        ("store", 1020, ""),
+        ("load", 1020, ""),
+    ],
+)
+def test_defects_of_machine_code_are_named(
+    access: str, distance: int, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loops are right; LLVM's text of the first kernel has one access too many, the last two within."""
+    compile_ir = assemble.compile_ir
+
+    def changed(text: str, *rest: Any) -> bytes:
+        is_first = "@k0_matmul_tanh(" in text and "define void @k0_matmul_tanh(" in text
+        return compile_ir(planted(text, access, distance) if is_first else text, *rest)
+
+    monkeypatch.setattr(assemble, "compile_ir", changed)
+    model = guarded()
+    if found:
+        refused(lambda: model(X), rf"the kernel k0_matmul_tanh of 'the_MatMul' goes beyond buffers: {found}")
+    else:
+        model(X)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    source = two_products_proto(16)
+
+    def error_of(**options: Any) -> str:
+        with pytest.raises(OptionError) as caught:
+            tilewright.compile(source, cache=False, guarded=True, **options)
+        return str(caught.value)
+
+    assert "pages of Linux on x86-64" in error_of(target="apple-m1")
+    assert "max_memory" in error_of(max_memory=1 << 20)
+    with pytest.raises(OptionError, match="give True or False"):
+        tilewright.compile(source, guarded="yes")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "two.onnx"
+    path.write_bytes(two_products_proto("rows"))
+    arguments = [str(path), "--input", "random", "--guarded", "--no-cache", "--threads", "2"]
+    assert CliRunner().invoke(command, arguments).exit_code == 0
