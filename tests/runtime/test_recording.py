@@ -54,6 +54,22 @@ def test_room_is_bounded(model: Model, tmp_path: Path) -> None:
     model.stop_recording()
 
 
+def test_a_folder_is_for_one_recording(model: Model, tmp_path: Path) -> None:
+    pytest.importorskip("fcntl")
+    other = Model(model.artifact, 1)
+    model.record(tmp_path)
+    model(rows(1))
+    with pytest.raises(tilewright.TilewrightError, match="another model records its calls"):
+        other.record(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    model.record(tmp_path)  # one's own begins anew
+    model.stop_recording()
+    other.record(tmp_path)
+    del other
+    model.record(tmp_path)
+    model.stop_recording()
+
+
 def test_what_cannot_be_written_costs_the_recording_alone(model: Model, tmp_path: Path) -> None:
     model.record(tmp_path / "calls")
     (tmp_path / "calls").rmdir()

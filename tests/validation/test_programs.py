@@ -146,3 +146,17 @@ def test_sums_of_loops_are_added_up_in_their_order(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Run, "_sum_up", lambda *rest: False)
     for found, wanted in zip(at_once, evaluate(recurrent.lstm, *arrays), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_elements_that_a_kernel_leaves_unwritten_are_nobodys() -> None:
+    """One of two boxes is kept; the others of the kernel's result are not written."""
+    names = ["boxes", "scores", "most", "overlap", "least"]
+    node = helper.make_node("NonMaxSuppression", names, ["kept"])
+    model = made(
+        [node], [("boxes", FLOAT, [1, 2, 4]), ("scores", FLOAT, [1, 1, 2])], [("kept", INT64, ["n", 3])],
+        most=np.array([3]), overlap=np.array([0.5], np.float32), least=np.array([0.4], np.float32),
+    )  # fmt: skip
+    box = np.array([[[0, 0, 1, 1], [0, 0, 1, 1]]], np.float32)
+    for scores in ([[[0.9, 0.8]]], [[[0.1, 0.2]]]):
+        _, validation = validated(model, [{"boxes": box, "scores": np.array(scores, np.float32)}])
+        assert validation.findings == [] and validation.kernels

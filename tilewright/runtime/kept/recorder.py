@@ -8,18 +8,24 @@ import random
 import re
 import threading
 import warnings
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tilewright.runtime.artifact import TensorInfo
-from tilewright.runtime.errors import OptionError, TilewrightError, TilewrightWarning
+from tilewright.runtime.errors import ArtifactError, OptionError, TilewrightError, TilewrightWarning
 from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.storage.files import check_folder, refused, replacing
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import as_array
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 CALLS = 64
 BYTES = 256 << 20
@@ -45,17 +51,20 @@ class RecordsCalls:
 
         A call is about as much longer as its inputs take to write; without this it is as it was. `stop_recording` ends
         it, and so does, with a warning, a file that cannot be written. OptionError for inputs that are no tensors of
-        NumPy's own types, ArtifactError for a folder that cannot be written.
+        NumPy's own types, ArtifactError for a folder that cannot be written, or that another model records to.
         """
+        if self._recorder is not None:
+            self.stop_recording()
         made = recorder(path, self.inputs, calls, max_bytes)
-        if self._recorder is None:
-            self._was_plain = self._is_plain
+        self._was_plain = self._is_plain
         self._recorder, self._is_plain = made, False
 
     def stop_recording(self) -> None:
         """Keep no more calls; nothing happens where none are kept."""
-        if self._recorder is not None:
+        recorder = self._recorder
+        if recorder is not None:
             self._recorder, self._is_plain = None, self._was_plain
+            recorder.leave()
 
     def _note_call(self, values: Sequence[Any]) -> None:
         recorder = self._recorder
@@ -75,7 +84,11 @@ class Recorder:
     out.
     """
 
-    def __init__(self, folder: Path, inputs: Sequence[TensorInfo], calls: int, most_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, inputs: Sequence[TensorInfo], calls: int, most_bytes: int, leave: Callable[[], object]
+    ) -> None:
+        """`leave` lets others record to the folder; it is called at the latest when nobody has the recorder."""
+        self.leave = weakref.finalize(self, leave)
         self._folder, self._calls, self._most = folder, calls, most_bytes
         self._inputs = tuple((info, numpy_dtype(info.dtype)) for info in inputs)
         self._sizes: dict[int, int] = {}
@@ -118,13 +131,36 @@ def recorder(path: object, inputs: Sequence[TensorInfo], calls: object, most_byt
     check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.iterdir():
-            if OWN.fullmatch(old.name):
-                old.unlink()
+        leave = _taken(folder)
+        try:
+            for old in folder.iterdir():
+                if OWN.fullmatch(old.name):
+                    old.unlink()
+        except OSError:
+            leave()
+            raise
     except OSError as error:
         raise refused(folder, error) from error
     assert isinstance(calls, int) and isinstance(most_bytes, int)
-    return Recorder(folder, inputs, calls, most_bytes)
+    return Recorder(folder, inputs, calls, most_bytes, leave)
+
+
+def _taken(folder: Path) -> Callable[[], object]:
+    """Take a folder for one recording, of all processes; gives what ends that. ArtifactError where another one has it.
+    Systems that cannot lock folders let everybody have it."""
+    if fcntl is None:
+        return lambda: None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise ArtifactError(
+            f"another model records its calls to {folder}", hint="give each a folder of its own, or stop_recording()"
+        ) from error
+    except OSError:  # a file system without locks
+        pass
+    return lambda: os.close(descriptor)
 
 
 def _is_of_bytes(info: TensorInfo) -> bool:
