@@ -161,8 +161,8 @@ class _Collector:
         return None if hertz is None or target is None else known_roofline(target, self.threads, hertz)
 
     def _value(self, formula: Sym) -> int | None:
-        """The number that a formula is for the sizes that were asked for; None where there is none, or it is below 0: the
-        sizes are less than what the model takes then."""
+        """The number that a formula is for the sizes that were asked for; None where there is none, or it is below 0,
+        as for sizes that are less than what the model takes."""
         try:
             found = formula.evaluate({v.name: self.asked.sizes.get(v.name, 1) for v in formula.vars})
         except (ArithmeticError, ValueError):
