@@ -41,7 +41,7 @@ LIMITS = {
         "STRIDES": "what code generation has loads for",
         "MOST_PEELED": "length of code",
     },
-    "graph/fusion/edges.py": {"MOST_OTHERS": "length of reports"},
+    "graph/fusion/refusals.py": {"MOST_BLOCKERS": "length of reports", "TILE_SIDE": "what is told; decides nothing"},
     "schedule/gemm/dequantize.py": {"MOST_UNROLLED": "length of code", "PAIR": "elements of a byte"},
     "schedule/gemm/rounded_rows.py": {"MOST_UNROLLED": "length of code"},
     "schedule/gemm/panels.py": {"LONGEST_STRIDE": "what code generation has loads for"},

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from tilewright.cost.parallel import is_worth_a_fork
+from tilewright.cost.parallel import is_worth_a_fork, least_shared_work
 from tilewright.cost.roofline import WORTH_LANES, is_worth_vectors
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError
@@ -80,7 +80,7 @@ def _threads(func: Func, loop: Op, around: Sequence[Op], inside: Sequence[Op], m
         return _Why(reason)
     work = kernel_info(func).work
     if isinstance(machine, Target) and work is not None and work.is_const and not is_worth_a_fork(work.value, machine):
-        enough = f"a kernel of {machine.calibration.fork_work:.0f} operations or more, as by a larger batch"
+        enough = f"a kernel of {least_shared_work(machine):.0f} operations or more, as by a larger batch"
         return _Why(f"the kernel computes {work} elements: waking threads takes longer", enough)
     if (alone := why_not_shared(loop, "")) is not None:
         return _Why(alone)

@@ -67,6 +67,11 @@ def fork_cycles(target: Target) -> float:
     return target.calibration.fork_cycles
 
 
+def least_shared_work(target: Target) -> float:
+    """Scalar operations from which on waking all threads once pays."""
+    return target.calibration.fork_work
+
+
 def is_worth_a_fork(work: int, target: Target, forks: float = 1) -> bool:
     """Whether so many scalar operations take longer than waking all threads so many times."""
     return work >= forks * target.calibration.fork_work
