@@ -4,7 +4,7 @@ ranges of its indices, or by what guards it.
 A proof takes the ranges of the loops around an access, what is known of dims, the conditions under which the access is
 done, and of positions that are data what clamps and comparisons say. What variables are declared with proves nothing.
 What is not proved may still be right; where small sizes are found for which it is wrong, they are told (`leaving`).
-Proofs are counted in steps, not in seconds, so that they end at the same place on each machine.
+Proofs are counted in terms of expressions, not in seconds, so that they end at the same place on each machine.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ How = Literal["range", "guard", "not proved", "not looked at"]
 """What keeps an access in its buffer: the ranges of its indices; a mask, a condition, a minimum or a clamp; nothing
 that was found; or it was not looked at to the end."""
 
-STEPS = 4000
-"""Of proofs, for one kernel."""
+TERMS = 4000
+"""Of expressions that proofs look at which do not succeed, for one kernel."""
 
-STEPS_OF_ONE = 400
-"""Of one proof: those that succeed take a few."""
+TERMS_OF_ONE, FEW_TERMS = 800, 50
+"""Of one proof, and where nothing is left for the kernel: those that succeed take a few."""
+
+TERMS_OF_SEARCH = 500
+"""What a search for sizes that leave a buffer counts as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def access_proofs(kernel: Func, given: Iterable[Sym] = ()) -> Iterator[AccessPro
     """Of each load and store of a kernel, in program order; of its dims the `given` conditions hold."""
     conditions = (*given, *_of_versions(kernel))
     facts = DimFacts().where(conditions)
-    search = _Search(facts, STEPS)
+    search = _Search(facts, TERMS)
     walk = _KernelWalk({})
     for op, axes in groupby(walk.accesses(kernel.body), key=lambda access: access.op):
         yield _of_access(op, list(axes), search, conditions)
@@ -129,6 +132,7 @@ def _of_access(op: Op, axes: Sequence[AxisAccess], search: _Search, conditions: 
                 return AccessProof(op, "not looked at", access.axis, ge(wanted, 0))
             if found == "not proved":
                 by_data = any(o.name == "if" and o.operands for o in enclosing(op))
+                search.left -= TERMS_OF_SEARCH
                 leaves = () if by_data else leaving(wanted, access, conditions)
                 return AccessProof(op, found, access.axis, ge(wanted, 0), leaves)
             how = found if found == "guard" else how
@@ -136,7 +140,7 @@ def _of_access(op: Op, axes: Sequence[AxisAccess], search: _Search, conditions: 
 
 
 class _Spent(Exception):
-    """No steps are left."""
+    """Nothing is left of the budget."""
 
 
 @dataclass
@@ -210,10 +214,12 @@ class _Search:
         near = relevant(ranges, e)
         key = e, tuple(near.items())
         if key not in self.known:
-            if self.left <= 0:
+            is_spent = self.left <= 0
+            proved, terms = prove_ge0_within(FEW_TERMS if is_spent else TERMS_OF_ONE, e, near)
+            if is_spent and not proved:
                 raise _Spent
-            self.known[key], steps = prove_ge0_within(min(self.left, STEPS_OF_ONE), e, near)
-            self.left -= 1 + steps
+            self.known[key] = proved
+            self.left -= 0 if proved else 1 + terms
         return self.known[key]
 
 

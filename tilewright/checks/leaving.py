@@ -8,6 +8,7 @@ from itertools import islice, product
 
 from tilewright.graph.accesses import AxisAccess
 from tilewright.ir.sym import Sym, affine_in, ge
+from tilewright.ir.symbolic.compiled import function_of
 
 Place = tuple[tuple[str, int], ...]
 """Values of dims and of loops, by name."""
@@ -70,21 +71,22 @@ class _Points:
     """Looks at points of the ranges of loops, so `many` of them."""
 
     def __init__(self, wanted: Sym, access: AxisAccess, loops: Sequence[Sym], all_of: int, many: int) -> None:
-        self.wanted, self.guards, self.ranges, self.loops = wanted, access.guards, access.ranges, loops
+        self.wanted, self.guards = function_of(wanted), [function_of(g) for g in access.guards]
+        ends = ((v.name, access.ranges[v]) for v in loops)
+        self.ends = [(name, function_of(low), function_of(high)) for name, (low, high) in ends]
         self.all_of, self.many, self.tried = all_of, many, 0
 
     def first(self, env: dict[str, int], depth: int = 0) -> dict[str, int] | None:
         """The first for which the access is done and the expression negative."""
-        if depth == len(self.loops):
+        if depth == len(self.ends):
             self.tried += 1
-            is_done = all(g.evaluate(env) for g in self.guards)
-            return env if is_done and self.wanted.evaluate(env) < 0 else None
-        v = self.loops[depth]
-        low, high = (int(end.evaluate(env)) for end in self.ranges[v])
-        for at in self.some(low, high):
+            is_done = all(g(env) for g in self.guards)
+            return env if is_done and self.wanted(env) < 0 else None
+        name, low, high = self.ends[depth]
+        for at in self.some(low(env), high(env)):
             if self.tried >= self.many:
                 return None
-            if found := self.first(env | {v.name: at}, depth + 1):
+            if found := self.first(env | {name: at}, depth + 1):
                 return found
         return None
 

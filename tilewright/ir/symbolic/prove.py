@@ -62,13 +62,13 @@ def prove_ge0(e: Sym, ranges: Ranges | None = None) -> bool:
     return _Prover(scope).start(scope.narrow(e))
 
 
-def prove_ge0_within(steps: int, e: Sym, ranges: Ranges) -> tuple[bool, int]:
-    """`prove_ge0` in at most so many steps of its searches together, and how many of them it took."""
+def prove_ge0_within(terms: int, e: Sym, ranges: Ranges) -> tuple[bool, int]:
+    """`prove_ge0` in searches that look at so many terms of expressions at most, and how many it looked at."""
     if e.interval[0] >= 0:
         return True, 0
     scope = _scope(_items(ranges))
-    prover = _Prover(scope, steps)
-    return prover.start(scope.narrow(e)), steps - max(0, prover.left)
+    prover = _Prover(scope, terms)
+    return prover.start(scope.narrow(e)), terms - max(0, prover.left)
 
 
 def prove(condition: Sym, ranges: Ranges | None = None) -> bool | None:
@@ -168,7 +168,7 @@ class _Prover:
     """A bounded search for the proof of one answer; its expressions are over narrowed variables."""
 
     def __init__(self, scope: _Scope, left: int = sys.maxsize) -> None:
-        """`left` are the steps of all its searches together."""
+        """`left` are the terms of expressions that all its searches together may look at."""
         self.left = left
         self.ranges = scope.ranges
         self.known: dict[Sym, bool] = {}
@@ -235,7 +235,7 @@ class _Prover:
             return False
         if e in self.known:
             return self.known[e]
-        self.steps, self.left = self.steps + 1, self.left - 1
+        self.steps, self.left = self.steps + 1, self.left - len(e.terms)
         if self.steps > _MAX_STEPS or self.depth == self.max_depth or self.left < 0:
             self.given_up = True
             return False
