@@ -333,7 +333,7 @@ class Run:
         those over elements at once, so that each sum is added up as it is written. False, with nothing done, where it
         is no such nest."""
         if op not in self.sums:
-            self.sums[op] = _summed_into(op)
+            self.sums[op] = _summed_into(op, block)
         names = self.sums[op]
         elements = {name: n for name, n in extents.items() if name in names}
         terms = {name: n for name, n in extents.items() if name not in names}
@@ -509,25 +509,25 @@ _STATEMENTS: Mapping[str, Callable[[Run, Op], None]] = {
     "run": lambda run, op: run.block(op.blocks[0]),
 }
 
-def _summed_into(op: Op) -> frozenset[str]:
+def _summed_into(op: Op, block: Block) -> frozenset[str]:
     """The variables that tell which element of a buffer a nest of loops changes, where it changes no other element in
     an iteration and reads none: the other loops are over the terms of a sum. None of them where it does anything
-    else."""
-    names = {op.attrs["var"].name}
-    while len(op.blocks[0].ops) == 1 and "boustrophedon" not in op.attrs:
-        op = op.blocks[0].ops[0]
-        names.add(op.attrs["var"].name)
-    ops = op.blocks[0].ops
+    else. `block` is what the innermost loop holds."""
+    loops = [op]
+    while loops[-1].blocks[0] is not block:
+        loops.append(loops[-1].blocks[0].ops[0])
+    if any("boustrophedon" in o.attrs for o in loops):
+        return frozenset()
+    names, ops = {o.attrs["var"].name for o in loops}, block.ops
     stores = [o for o in ops if o.name == "store"]
-    if len(stores) != 1 or "boustrophedon" in op.attrs:
+    if len(stores) != 1 or any(o.name in _STATEMENTS and o.name not in ("load", "store") for o in ops):
         return frozenset()
-    if any(o.name in _STATEMENTS and o.name not in ("load", "store") for o in ops):
-        return frozenset()
+    if any(o.name == "index" or o.attrs.get("guard") for o in ops):
+        return frozenset()  # what depends on variables themselves has no view
     own = [o for o in ops if o.name in ("load", "store") and o.operands[-1] is stores[0].operands[-1]]
     places = frozenset(v.name for i in stores[0].attrs["idx"] for v in i.vars) & names
     is_one = all(o.attrs["idx"] == stores[0].attrs["idx"] for o in own)
-    is_free = not any(o.attrs.get("guard") for o in ops)
-    return places if len(own) > 1 and is_one and is_free else frozenset()
+    return places if len(own) > 1 and is_one else frozenset()
 
 
 _NOTHING_HERE = ("return", "yield", "prefetch", "wait", "barrier")
