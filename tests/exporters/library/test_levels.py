@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,13 @@ from tests.exporters.library.c_library import CModel
 from tests.exporters.library.emulated import HERE, _packed, _unpacked, difference
 from tests.models import mlp
 from tilewright.exporters.library.levels import chooser_c
+from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.runtime.errors import OptionError
 
 needs_qemu = pytest.mark.skipif(
     shutil.which("qemu-x86_64") is None or shutil.which("cc") is None, reason="qemu-x86_64 or cc is not installed"
 )
+FUNCTIONS = ("info", "plan", "create", "run", "cancel", "state", "reset", "error", "destroy")
 TOLD = """#include <stdio.h>
 #include "net.h"
 int main(void) {
@@ -38,8 +41,7 @@ def test_each_cpu_takes_the_best_level_that_it_can_run(tmp_path: Path) -> None:
     made = tilewright.export(mlp(), tmp_path / "libnet.so", target="x86-64-v3;x86-64-v2", weights="beside", cc="cc")
     assert [path.name for path in made] == ["libnet.so", "net.h", "libnet.weights"]
     nm = subprocess.run(["nm", "-D", "--defined-only", made[0]], capture_output=True, text=True, check=True).stdout
-    functions = ("info", "plan", "create", "run", "cancel", "state", "reset", "error", "destroy")
-    assert {line.split()[-1] for line in nm.splitlines()} == {f"net_{function}" for function in functions}
+    assert {line.split()[-1] for line in nm.splitlines()} == {f"net_{function}" for function in FUNCTIONS}
     (tmp_path / "told.c").write_text(TOLD)
     build = ["cc", "-L.", "-Wl,-rpath,$ORIGIN", "-I."]
     runner = ["-DMODEL=net", "-include", "net.h", str(HERE / "runner.c"), "-o", "net"]
@@ -69,6 +71,22 @@ def test_the_public_functions_are_those_of_the_header() -> None:
     assert "return chosen()->state(model, index, state);" in text
     assert "void net_destroy(net_model *model) { chosen()->destroy(model); }" in text
     assert text.count("chosen()->") == 9
+
+
+def test_a_library_for_windows_shows_the_functions_that_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And none of a level, which that system asks for in another way."""
+    sources = {}
+
+    def kept(self: Toolchain, command: Sequence[str], folder: Path) -> None:
+        sources.update({path.name: path.read_text() for path in folder.glob("*.c")})
+        if (folder / "named").is_dir():
+            for made in ("named/net.dll", "the-library.lib"):
+                (folder / made).write_bytes(b"MZ")
+
+    monkeypatch.setattr(Toolchain, "_run", kept)
+    tilewright.export(mlp(), tmp_path / "net.dll", target="x86-64-v2,os=windows;x86-64-v3,os=windows", cc="cc")
+    assert {name for name, text in sources.items() if "dllexport" in text} == {"net.c"}
+    assert {f"net_x86_64_v{k}.c" for k in (2, 3)} == sources.keys() - {"net.c"}
 
 
 @pytest.mark.parametrize(

@@ -130,15 +130,16 @@ class LibraryCode:
         features = features_c(self.artifact.target, freestanding=self.freestanding)
         tables = tables_c(self.artifact, self.library, weights, features)
         preamble = _FREE + MEMORY_FUNCTIONS if self.freestanding else _HOSTED
+        shown = _shown_on(self.system)
         if self.system == "windows":
-            preamble = preamble.replace(_VISIBLE, _VISIBLE_OF_WINDOWS)
+            preamble = preamble.replace(_VISIBLE, shown)
             if not self.freestanding:
                 windows = (_RUNTIME / "windows.c").read_text(encoding="utf-8")
-                preamble = f"#define TW_CODE\n{windows}\n{preamble[preamble.index(_VISIBLE_OF_WINDOWS):]}"
+                preamble = f"#define TW_CODE\n{windows}\n{preamble[preamble.index(shown):]}"
         text = f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime_c()}'
         if self.library == self.name:
             return named(text, self.name)
-        hidden = preamble.replace(_SHOWN, "#define TW_PUBLIC\n")
+        hidden = preamble.replace(shown, "#define TW_PUBLIC\n")
         text = named(f"{text.replace(preamble, hidden, 1)}\n{LACKS}", self.name)
         return f"#define {self.name}_weights {self.library}_weights\n{text}"
 
@@ -222,7 +223,7 @@ class Build:
             made.append(self._written(f"{code.name}.c", code.source(weights)))
         self._written(f"{self.name}.h", header)
         if len(self.codes) > 1:
-            text = chooser_c(self.name, [code.name for code in self.codes], _SHOWN)
+            text = chooser_c(self.name, [code.name for code in self.codes], _shown_on(self.system))
             made.append(self._written(f"{self.name}.c", text))
         return made
 
@@ -354,6 +355,12 @@ _VISIBLE_OF_WINDOWS = """#ifdef TW_SHARED
 #define TW_PUBLIC
 #endif
 """
+
+
+def _shown_on(system: str) -> str:
+    """What defines TW_PUBLIC, for what a shared library shows."""
+    return _VISIBLE_OF_WINDOWS if system == "windows" else _SHOWN
+
 
 _FREE = """#define TW_CODE
 #include <stddef.h>
