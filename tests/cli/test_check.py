@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
 
 from tests import models
+from tests.validation.planted import beyond_the_end
 from tilewright.cli.app import commands
 
 AMOUNT = {"formula", "value"}
@@ -43,8 +45,11 @@ def test_the_json_data_have_the_form_that_is_documented(mlp: Path) -> None:
     result = call(mlp, "--json", "--shape", "x=3,64", "--target", "zen3", "--threads", 2)
     assert result.exit_code == 0, result.output
     data = json.loads(result.output)
-    assert set(data) == {"schema", "model", "runs", "problems", "notes", "nodes", "inputs", "outputs", "costs"}
+    assert set(data) == {
+        "schema", "model", "runs", "problems", "notes", "nodes", "inputs", "outputs", "costs", "bounds",
+    }  # fmt: skip
     assert (data["schema"], data["model"], data["runs"], data["problems"]) == (1, "mlp.onnx", True, [])
+    assert data["bounds"] is None
     told = {"name": "x", "dtype": "float32", "shape": [3, 64], "kind": "tensor", "element": None}
     assert data["inputs"] == [told]
     costs = data["costs"]
@@ -77,3 +82,27 @@ def test_mistakes(mlp: Path, tmp_path: Path) -> None:
     assert call(mlp, "--target", "abacus").exit_code == 2
     assert call(mlp, "--dim", "height=4").exit_code == 2
     assert call(mlp, "--dim", "batch").exit_code == 2
+
+
+def test_accesses_are_counted_and_one_that_leaves_its_buffer_is_an_error(
+    mlp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = call(mlp, "--bounds")
+    assert right.exit_code == 0 and "0 not proved" in " ".join(right.output.split()), right.output
+    beyond_the_end(monkeypatch)
+    softplus = helper.make_graph(
+        [helper.make_node("Softplus", ["x"], ["y"], name="last")], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])], [helper.make_empty_tensor_value_info("y")],
+    )  # fmt: skip
+    path = models.written(helper.make_model(softplus, ir_version=9), mlp.parent, "wrong")
+    wrong = call(path, "--bounds")
+    said = " ".join(wrong.output.replace("│", "").split())
+    assert wrong.exit_code == 1
+    assert "error: beyond their buffers" in said and "store of 'y'" in said and "which fails for" in said, said
+    data = json.loads(call(path, "--bounds", "--json").output)["bounds"]
+    assert set(data) == {"by_range", "by_guard", "not_proved", "not_looked_at", "unproved"}
+    access = next(each for each in data["unproved"] if each["leaves"])
+    assert set(access) == {
+        "kernel", "buffer", "type", "access", "index", "axis", "missing", "looked_at", "leaves",
+    }  # fmt: skip
+    assert access["access"] == "store" and access["axis"] == 0 and access["looked_at"] and access["leaves"]

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.accounts.anatomy import places_of, repeated_blocks, title_of
+from tilewright.checks.access_bounds import access_bounds
 from tilewright.checks.regions import FusedGraph, fused_graph, sum_of_cycles
 from tilewright.checks.result import (
+    AccessBounds,
     BlockUse,
     Costs,
     MemoryNeeds,
@@ -60,13 +62,15 @@ def check(
     sizes: Mapping[str, int] | None = None,
     session: Session | None = None,
     progress: OnProgress | None = None,
+    bounds: bool = False,
     **fields: Any,
 ) -> ModelCheck:
     """Say whether a model can be compiled, what of it would be slow, and what it costs: operations, memory and an
     estimate of the time, as formulas of the symbolic dims.
 
     The arguments are those of `tilewright.compile`; `sizes` are values of symbolic dims for which numbers are given (1
-    for others). All that is not supported is among the `problems` of the result. Raises ModelError for a damaged model,
+    for others). With `bounds` each load and store of the kernels is proved to stay within its buffer, or listed. All
+    that is not supported is among the `problems` of the result. Raises ModelError for a damaged model,
     OptionError.
     """
     chosen = Options.of(options, **fields)
@@ -77,7 +81,7 @@ def check(
 
     def checked(module: Module, optional: OptionalSteps, told: OnProgress | None) -> ModelCheck:
         RequestedGraphs.of(module, request, chosen.frequent, session)  # whether calls can have these sizes
-        return _Check(name, chosen, session, optional, sizes or {}).run(module, told)
+        return _Check(name, chosen, session, optional, sizes or {}, bounds).run(module, told)
 
     try:
         return compile_with_fallbacks(request, session, chosen, progress, checked)
@@ -92,6 +96,7 @@ class _Check:
     session: Session
     optional: OptionalSteps
     sizes: Mapping[str, int]
+    bounds: bool
 
     def run(self, module: Module, progress: OnProgress | None) -> ModelCheck:
         main, counts = module.main, OperatorCounts()
@@ -131,10 +136,14 @@ class _Check:
             for title, copies, variants, places in blocks
         )  # fmt: skip
         costs = replace(costs, blocks=found)
+        bounds = None
+        if self.bounds:
+            scheduled = (access_bounds(c.module, [a.holds for a in c.assumed]) for c in compilations)
+            bounds = sum(scheduled, AccessBounds(0, 0, 0, 0))
         ins, outs = main.attrs.get("inputs", ()), main.attrs.get("outputs", ())
         return ModelCheck(
             self.name, (), tuple(dict.fromkeys(notes)), nodes,
-            tuple(map(_info, ins, main.args)), tuple(map(_info, outs, main.returns)), costs,
+            tuple(map(_info, ins, main.args)), tuple(map(_info, outs, main.returns)), costs, bounds,
         )  # fmt: skip
 
     def fused(

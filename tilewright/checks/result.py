@@ -124,9 +124,56 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
+class UnprovedAccess:
+    """A load or a store of a kernel that is not proved to stay within its buffer: the `missing` condition along an
+    axis. `leaves` are sizes and iterations, by name, for which it leaves the buffer: such an access is wrong, and one
+    without may be right. `looked_at` is False where the search for a proof was ended by its budget."""
+
+    kernel: str
+    buffer: str
+    type: str
+    access: str
+    index: str
+    axis: int
+    missing: str
+    looked_at: bool
+    leaves: Mapping[str, int]
+
+    def __str__(self) -> str:
+        text = f"{self.access} of '{self.buffer}' {self.type} at [{self.index}]: axis {self.axis} needs {self.missing}"
+        if self.leaves:
+            return f"{text}, which fails for {', '.join(f'{name}={n}' for name, n in self.leaves.items())}"
+        return text if self.looked_at else f"{text}, not looked at to the end"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessBounds:
+    """How many loads and stores of all kernels are proved to stay within their buffers: by the ranges of their indices,
+    or by a mask, a condition, a minimum or a clamp; for how many there is no proof, or none was looked for to the end;
+    and these one by one."""
+
+    by_range: int
+    by_guard: int
+    not_proved: int
+    not_looked_at: int
+    unproved: tuple[UnprovedAccess, ...] = ()
+
+    def __add__(self, other: AccessBounds) -> AccessBounds:
+        return AccessBounds(
+            self.by_range + other.by_range, self.by_guard + other.by_guard, self.not_proved + other.not_proved,
+            self.not_looked_at + other.not_looked_at, self.unproved + other.unproved,
+        )  # fmt: skip
+
+    @property
+    def wrong(self) -> tuple[UnprovedAccess, ...]:
+        """The accesses that leave their buffers."""
+        return tuple(access for access in self.unproved if access.leaves)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCheck:
     """What `tilewright.check` finds. A model with `problems`, which are all nodes that cannot be translated, does not
-    run, and has no `costs`."""
+    run, and has no `costs`. `bounds` is None where it was not asked for."""
 
     model: str
     problems: tuple[Problem, ...] = ()
@@ -135,6 +182,7 @@ class ModelCheck:
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     costs: Costs | None = field(default=None)
+    bounds: AccessBounds | None = None
 
     def __repr__(self) -> str:
         of = f" of {self.model}" if self.model else ""

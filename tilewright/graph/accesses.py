@@ -66,6 +66,8 @@ class Walk:
                     yield from self._loop(op)
                 case "if":
                     yield from self._if(op)
+                case "run":
+                    yield from self.accesses(op.blocks[0])
 
     def _of(self, op: Op, memory: Value) -> Iterator[AxisAccess]:
         type = memory.type

@@ -34,7 +34,7 @@ from tilewright.ir.symbolic.cond import (
 )
 from tilewright.ir.symbolic.extremes import lower, upper
 from tilewright.ir.symbolic.parse import parse_sym, parse_sym_prefix
-from tilewright.ir.symbolic.prove import Ranges, affine_in, prove, prove_ge0, simplify
+from tilewright.ir.symbolic.prove import Ranges, affine_in, prove, prove_ge0, prove_ge0_within, simplify
 from tilewright.ir.symbolic.sums import ceildiv, rebuild, weighted_sum
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     "parse_sym_prefix",
     "prove",
     "prove_ge0",
+    "prove_ge0_within",
     "rebuild",
     "select",
     "simplify",

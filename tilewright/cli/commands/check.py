@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from tilewright.checks.model import check
-from tilewright.checks.result import BlockUse, Costs, ModelCheck, Quantity
+from tilewright.checks.result import AccessBounds, BlockUse, Costs, ModelCheck, Quantity
 from tilewright.cli.amounts import bytes_text, count_text
 from tilewright.cli.inputs.specs import read_dims
 from tilewright.cli.models import compile_fields, model_argument, model_options, need_source, threads_option
@@ -32,14 +32,18 @@ kernels. Formulas are over the symbolic dims; numbers are for the sizes that --d
 Examples:
   tilewright check model.onnx
   tilewright check model.onnx --dim batch=8 --threads 1
+  tilewright check model.onnx --bounds
   tilewright check model.onnx --shape x=1,3,224,224 --target zen3 --json
 
 \b
-Exit codes: 0 where the model can be compiled, 1 where it cannot, or is damaged.
+Exit codes: 0 where the model can be compiled, 1 where it cannot, or is damaged, or an access leaves its buffer.
 """
 
 MOST_NODES = 5
 """Names that are listed of nodes of which the same is said; --json has all."""
+
+MOST_ACCESSES = 20
+"""Accesses without a proof that are listed; --json has all."""
 
 LONGEST_FORMULA = 100
 """Characters of a formula that is shown."""
@@ -49,13 +53,16 @@ LONGEST_FORMULA = 100
 @model_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON data (docs/check.md describes it).")
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="Size of a symbolic dim  [default: 1]")
+@click.option("--bounds", is_flag=True, help="Prove that each load and store of the kernels stays in its buffer.")
 @threads_option
 @model_options
-def command(model: Path, as_json: bool, dims: Sequence[str], threads: int | None, **options: Any) -> None:
+def command(
+    model: Path, as_json: bool, dims: Sequence[str], bounds: bool, threads: int | None, **options: Any
+) -> None:
     need_source(model, "check")
     fields, sizes = compile_fields(**options), read_dims(dims)
     with compiling(model.name) as progress:
-        found = check(model, sizes=sizes, threads=threads, progress=progress, **fields)
+        found = check(model, sizes=sizes, threads=threads, progress=progress, bounds=bounds, **fields)
     for note in found.notes:
         if note.kind == "remark":
             say(f"warning: {note.node}: {note.message}", err=True)
@@ -63,7 +70,7 @@ def command(model: Path, as_json: bool, dims: Sequence[str], threads: int | None
         click.echo(json.dumps(found.record(), indent=1))
     else:
         show(found, SafeConsole())
-    if not found.runs:
+    if not found.runs or (found.bounds is not None and found.bounds.wrong):
         click.get_current_context().exit(1)
 
 
@@ -83,6 +90,8 @@ def show(found: ModelCheck, console: Console) -> None:
         )
     if found.costs is not None:
         _show_costs(found.costs, console)
+    if found.bounds is not None:
+        _show_bounds(found.bounds, console)
 
 
 _KINDS = {
@@ -109,6 +118,24 @@ def _tree(title: str, said: Sequence[tuple[str, str, str]]) -> Tree:
         if names:
             branch.add(f"[dim]{escape(', '.join(names[:MOST_NODES]) + more)}")
     return tree
+
+
+def _show_bounds(bounds: AccessBounds, console: Console) -> None:
+    every = bounds.by_range + bounds.by_guard + bounds.not_proved + bounds.not_looked_at
+    left = f", {bounds.not_looked_at} not looked at to the end" if bounds.not_looked_at else ""
+    console.print(
+        f"loads and stores within their buffers: {every} in all; proved of {bounds.by_range} by ranges and of "
+        f"{bounds.by_guard} by guards; {bounds.not_proved} not proved{left}"
+    )
+    listed = [a for a in bounds.unproved if not a.leaves][:MOST_ACCESSES]
+    for title, accesses in (("[bold red]error: beyond their buffers", bounds.wrong), ("[bold]not proved", listed)):
+        if accesses:
+            tree = Tree(title)
+            for access in accesses:
+                tree.add(escape(f"{access.kernel}: {access}"))
+            console.print(tree)
+    if more := len(bounds.unproved) - len(bounds.wrong) - len(listed):
+        console.print(f"and {more} more")
 
 
 def _show_costs(costs: Costs, console: Console) -> None:

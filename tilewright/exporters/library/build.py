@@ -130,16 +130,15 @@ class LibraryCode:
         features = features_c(self.artifact.target, freestanding=self.freestanding)
         tables = tables_c(self.artifact, self.library, weights, features)
         preamble = _FREE + MEMORY_FUNCTIONS if self.freestanding else _HOSTED
-        shown = _shown_on(self.system)
         if self.system == "windows":
-            preamble = preamble.replace(_VISIBLE, shown)
+            preamble = preamble.replace(_VISIBLE, _VISIBLE_OF_WINDOWS)
             if not self.freestanding:
                 windows = (_RUNTIME / "windows.c").read_text(encoding="utf-8")
-                preamble = f"#define TW_CODE\n{windows}\n{preamble[preamble.index(shown):]}"
+                preamble = f"#define TW_CODE\n{windows}\n{preamble[preamble.index(_VISIBLE_OF_WINDOWS):]}"
         text = f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime_c()}'
         if self.library == self.name:
             return named(text, self.name)
-        hidden = preamble.replace(shown, "#define TW_PUBLIC\n")
+        hidden = preamble.replace(_shown(self.system), "#define TW_PUBLIC\n")
         text = named(f"{text.replace(preamble, hidden, 1)}\n{LACKS}", self.name)
         return f"#define {self.name}_weights {self.library}_weights\n{text}"
 
@@ -223,7 +222,7 @@ class Build:
             made.append(self._written(f"{code.name}.c", code.source(weights)))
         self._written(f"{self.name}.h", header)
         if len(self.codes) > 1:
-            text = chooser_c(self.name, [code.name for code in self.codes], _shown_on(self.system))
+            text = chooser_c(self.name, [code.name for code in self.codes], _shown(self.system))
             made.append(self._written(f"{self.name}.c", text))
         return made
 
@@ -357,8 +356,8 @@ _VISIBLE_OF_WINDOWS = """#ifdef TW_SHARED
 """
 
 
-def _shown_on(system: str) -> str:
-    """What defines TW_PUBLIC, for what a shared library shows."""
+def _shown(system: str) -> str:
+    """C that lets others see what is declared with TW_PUBLIC."""
     return _VISIBLE_OF_WINDOWS if system == "windows" else _SHOWN
 
 

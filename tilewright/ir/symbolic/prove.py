@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -59,6 +60,15 @@ def prove_ge0(e: Sym, ranges: Ranges | None = None) -> bool:
         return True
     scope = _scope(_items(ranges))
     return _Prover(scope).start(scope.narrow(e))
+
+
+def prove_ge0_within(steps: int, e: Sym, ranges: Ranges) -> tuple[bool, int]:
+    """`prove_ge0` in at most so many steps of its searches together, and how many of them it took."""
+    if e.interval[0] >= 0:
+        return True, 0
+    scope = _scope(_items(ranges))
+    prover = _Prover(scope, steps)
+    return prover.start(scope.narrow(e)), steps - max(0, prover.left)
 
 
 def prove(condition: Sym, ranges: Ranges | None = None) -> bool | None:
@@ -157,7 +167,9 @@ def _scope(ranges: _Items) -> _Scope:
 class _Prover:
     """A bounded search for the proof of one answer; its expressions are over narrowed variables."""
 
-    def __init__(self, scope: _Scope) -> None:
+    def __init__(self, scope: _Scope, left: int = sys.maxsize) -> None:
+        """`left` are the steps of all its searches together."""
+        self.left = left
         self.ranges = scope.ranges
         self.known: dict[Sym, bool] = {}
         self.steps = self.depth = self.max_depth = 0
@@ -223,8 +235,8 @@ class _Prover:
             return False
         if e in self.known:
             return self.known[e]
-        self.steps += 1
-        if self.steps > _MAX_STEPS or self.depth == self.max_depth:
+        self.steps, self.left = self.steps + 1, self.left - 1
+        if self.steps > _MAX_STEPS or self.depth == self.max_depth or self.left < 0:
             self.given_up = True
             return False
         self.known[e] = False  # a proof must not rest on itself
