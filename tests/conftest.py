@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.backwards import Backwards, collects_backwards
 from tests.compiled import graphs_are_compiled_once, kernels_are_scheduled_once
 from tests.resumed import Progress
 from tests.sweeps import without_what_is_left_to_the_night
@@ -100,6 +101,8 @@ def pytest_configure(config: pytest.Config) -> None:
         ("without_room_for_zones", "tensors, constants and threads lie as in production, without guard zones between"),
     ):
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    if collects_backwards(config):
+        config.pluginmanager.register(Backwards())
     file = config.getoption("--resume")
     progress = None if file is None else Progress(file)
     chosen = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tilewright.runtime import load_fleet as load_fleet
     from tilewright.runtime import sign as sign
     from tilewright.runtime.errors import ArtifactError as ArtifactError
+    from tilewright.runtime.errors import BeyondBufferError as BeyondBufferError
     from tilewright.runtime.errors import CancelledError as CancelledError
     from tilewright.runtime.errors import ExecutionError as ExecutionError
     from tilewright.runtime.errors import InputError as InputError
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ArtifactError": "tilewright.runtime.errors",
+    "BeyondBufferError": "tilewright.runtime.errors",
     "BudgetError": "tilewright.quantization.result",
     "CancelledError": "tilewright.runtime.errors",
     "Certificate": "tilewright.quantization.certificate",

@@ -48,7 +48,6 @@ from tilewright.runtime.artifact import (
     Artifact,
     ConstantInfo,
     Failure,
-    LentArray,
     StateInfo,
     StaticPlan,
     TargetInfo,
@@ -58,6 +57,7 @@ from tilewright.runtime.artifact import (
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.guarded import GUARD_ZONES, PAGE
 from tilewright.runtime.report.records import KeptReport, ProgramReport
+from tilewright.runtime.storage.files import LentArray
 
 
 class Lent:

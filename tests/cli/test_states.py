@@ -72,7 +72,7 @@ def test_mistakes(model: Path, arguments: list[str], message: str) -> None:
 def test_what_is_compiled_has_its_states(model: Path, tmp_path: Path) -> None:
     succeed("compile", model, "-o", tmp_path / "sums.tw")
     result = call("run", tmp_path / "sums.tw", "--input", "random", "--state", "h=hn")
-    assert "--state, --strict and --schedule need the model it came from" in " ".join(result.output.split())
+    assert "--state, --strict, --guarded and --schedule need the model it came from" in " ".join(result.output.split())
 
 
 def test_caches_get_room(tmp_path: Path) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests import models
+from tests.processes import COMPILER, Stage, outputs
 
-KERNELS, MODELS, LOADS = 30, 10, 30
+STEPS = {"kernel": 30, "model": 10, "load": 30}
+"""How many of each are measured."""
 
 _MEASURING = """
 import ctypes, gc, sys
+
+import numpy as np
+import tilewright
+from tilewright.codegen.cpu.assemble import compile_ir
+from tilewright.target.named import parse_target
 
 class Mallinfo(ctypes.Structure):
     _fields_ = [(f"field{i}", ctypes.c_size_t) for i in range(10)]
@@ -34,31 +39,23 @@ def growth(step, warm, count):
     after = mallinfo()
     # uordblks and hblkhd: bytes of small blocks, and of large ones, which are mapped one by one
     return (after.field7 + after.field4 - before.field7 - before.field4) / count
-"""
 
-_KERNELS = """
-from tilewright.codegen.cpu.assemble import compile_ir
-from tilewright.target.named import parse_target
+def kernel(path):
+    text = "define i32 @f(i32 %x) {\\n  %y = add i32 %x, 0\\n  ret i32 %y\\n}\\n"
+    target = parse_target("zen3")
+    return lambda: compile_ir(text, target)
 
-target = parse_target("zen3")
-text = "define i32 @f(i32 %x) {\\n  %y = add i32 %x, 0\\n  ret i32 %y\\n}\\n"
-print(growth(lambda: compile_ir(text, target), 5, int(sys.argv[1])))
-"""
+def model(path):
+    data = open(path, "rb").read()
+    return lambda: tilewright.compile(data, cache=False, threads=2)
 
-_MODELS = """
-import tilewright
+def load(path):
+    tilewright.compile(path, cache=False).save(path + ".tw")
+    x = np.zeros((3, 64), np.float32)
+    return lambda: tilewright.load(path + ".tw", threads=2)(x)
 
-model = open(sys.argv[2], "rb").read()
-print(growth(lambda: tilewright.compile(model, cache=False, threads=2), 5, int(sys.argv[1])))
-"""
-
-_LOADS = """
-import numpy as np
-import tilewright
-
-tilewright.compile(sys.argv[2], cache=False).save(sys.argv[2] + ".tw")
-x = np.zeros((3, 64), np.float32)
-print(growth(lambda: tilewright.load(sys.argv[2] + ".tw", threads=2)(x), 5, int(sys.argv[1])))
+step, count, path = sys.argv[1:]
+print(growth(globals()[step](path), 5, int(count)))
 """
 
 needs_mallinfo = pytest.mark.skipif(
@@ -67,29 +64,29 @@ needs_mallinfo = pytest.mark.skipif(
 )
 
 
-def kept(program: str, *arguments: object) -> float:
-    """Bytes that each step of a program keeps."""
-    command = [sys.executable, "-c", _MEASURING + program, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return float(done.stdout)
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Bytes that each step of a program keeps: programs in processes of their own, which have imported the compiler."""
+    folder = tmp_path_factory.mktemp("leaks")
+    script, model = folder / "measure.py", folder / "mlp.onnx"
+    script.write_text(_MEASURING)
+    model.write_bytes(models.mlp().SerializeToString())
+    runs = [[name, str(count), str(model)] for name, count in STEPS.items()]
+    printed = outputs([Stage(script, runs, ("onnx", "tilewright.frontends.onnx", *COMPILER[:1]))])
+    return {name: float(text) for name, text in zip(STEPS, printed, strict=True)}
 
 
 @needs_mallinfo
-def test_a_compiled_kernel_leaves_nothing_behind() -> None:
+def test_a_compiled_kernel_leaves_nothing_behind(kept: dict[str, float]) -> None:
     # 1.5 kB stay with llvmlite, which never frees the callbacks of a pass builder; a pass manager takes 48 kB
-    assert kept(_KERNELS, KERNELS) < 8_000
+    assert kept["kernel"] < 8_000
 
 
 @needs_mallinfo
-def test_a_compiled_model_leaves_nothing_behind(tmp_path: Path) -> None:
-    path = tmp_path / "mlp.onnx"
-    path.write_bytes(models.mlp().SerializeToString())
-    assert kept(_MODELS, MODELS, path) < 60_000
+def test_a_compiled_model_leaves_nothing_behind(kept: dict[str, float]) -> None:
+    assert kept["model"] < 60_000
 
 
 @needs_mallinfo
-def test_a_loaded_model_leaves_nothing_behind(tmp_path: Path) -> None:
-    path = tmp_path / "mlp.onnx"
-    path.write_bytes(models.mlp().SerializeToString())
-    assert kept(_LOADS, LOADS, path) < 4_000
+def test_a_loaded_model_leaves_nothing_behind(kept: dict[str, float]) -> None:
+    assert kept["load"] < 4_000

@@ -11,6 +11,7 @@ import pytest
 import tilewright
 from tests.comparison.networks import chains, feeds, quantised, renamed, residual, shortened
 from tilewright.comparison.diff import diff
+from tilewright.comparison.errors import Measured
 
 
 @pytest.fixture(scope="module")
@@ -179,3 +180,13 @@ def test_compiled_models_are_refused() -> None:
 def test_numbers_of_samples_are_checked(network: onnx.ModelProto, option: str) -> None:
     with pytest.raises(tilewright.OptionError, match=option):
         diff(network, network, **{option: 0})
+
+
+def test_what_is_no_number_is_an_infinite_error_and_masks_are_none() -> None:
+    wanted = np.array([1.0, -3e38, np.nan, np.inf], np.float32)
+    measured = Measured()
+    measured.add(wanted, np.array([1.0, -np.inf, 2.0, 5.0], np.float32))
+    assert measured.relative == measured.largest == 0
+    measured.add(wanted, np.array([np.nan, -3e38, np.nan, np.inf], np.float32))
+    measured.add(wanted, wanted)
+    assert np.isinf(measured.relative) and np.isinf(measured.largest)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from tilewright.ir.sym import (
     weighted_sum,
 )
 from tilewright.ir.symbolic.arith import _INTERNED, REMEMBERED, SHORT
-from tilewright.ir.symbolic.compiled import function_of
+from tilewright.ir.symbolic.compiled import places_of
 
 N = var("n", 0, None)
 M = var("m", 1, None)
@@ -39,6 +40,7 @@ IO = var("io")
 K = var("k", -7, 9)
 B = var("b", 0, 1)
 U = var("u", None, None)
+LANE = var("lane", 0, None)
 VARIABLES = {v.name: v for v in (N, M, I, IO, K, B, U)}
 
 
@@ -139,10 +141,47 @@ def test_value_bounds_and_text_of_random_expressions(seed: int) -> None:
         for _ in range(12):
             env = sample(rng)
             expected = twin.compute(env)
-            assert e.evaluate(env) == function_of(e)(env) == expected, f"{e} at {env}"
+            assert e.evaluate(env) == expected, f"{e} at {env}"
             assert lo is None or lo <= expected, f"{e} at {env}: {expected} is below {lo}"
             assert hi is None or expected <= hi, f"{e} at {env}: {expected} is above {hi}"
         assert parse_sym(str(e), VARIABLES.__getitem__) is e, str(e)
+
+
+@pytest.mark.fresh_seeds(2)
+def test_places_of_lanes_are_those_of_each_lane(fresh_seed: int) -> None:
+    """Two axes that grow by the same from lane to lane: a slice, an array or an int, and None outside of the shape."""
+    rng = random.Random(fresh_seed)
+    for twin in twins(fresh_seed, 60):
+        env, lanes, offset = sample(rng), rng.randint(1, 5), rng.randrange(3)
+        first = twin.expression + rng.choice([0, 1, -1, 3]) * LANE
+        lowest = min(first.evaluate({**env, "lane": lane}) for lane in range(lanes))
+        first -= min(0, lowest) if rng.random() < 0.8 else 0
+        index = first, M + 4 - rng.choice([0, 1, -1, 3]) * LANE
+        each = [[e.evaluate({**env, "lane": lane}) for e in index] for lane in range(lanes)]
+        shape = tuple(max(0, *axis) + rng.choice([0, 1, 1, 5]) for axis in zip(*each, strict=True))
+        strides = (rng.randint(1, 9), rng.randrange(4))
+        places = places_of(index, "lane")
+        assert places is not None
+        found = places(env, lanes, shape, strides, offset)
+        if all(0 <= i < n for one in each for i, n in zip(one, shape, strict=True)):
+            wanted = [offset + a * strides[0] + b * strides[1] for a, b in each]
+            found = range(found.start, found.stop, found.step) if isinstance(found, slice) else found
+            assert np.broadcast_to(found, lanes).tolist() == wanted, f"{index} at {env}"
+        else:
+            assert found is None, f"{index} at {env}"
+
+
+def test_what_places_of_lanes_are() -> None:
+    def found(index: Sym, lanes: int = 4) -> Any:
+        places = places_of((index, const(1)), "lane")
+        return None if places is None else places({"m": 3}, lanes, (10, 2), (2, 1), 5)
+
+    assert (found(M), found(M + 2 * LANE)) == (12, slice(12, 25, 4))
+    assert found(M - LANE).tolist() == [12, 10, 8, 6]
+    assert (found(M + 7), found(M - 4), found(M + 2 * LANE, 5), found(M - LANE, 5)) == (None,) * 4
+    assert found(LANE // 2) is None
+    with pytest.raises(KeyError):
+        found(N + LANE)
 
 
 @pytest.mark.parametrize("groups", [2, 3, 4, 8])

@@ -146,6 +146,9 @@ def test_the_command_profiles_models_and_files(tmp_path: Path, monkeypatch: pyte
     assert ModelProfile.from_json(printed.stdout).sizes == {"n": 2}
     refused = run(commands, ["profile", str(compiled), "--trace", str(source)])
     assert refused.exit_code == 1 and source.read_bytes() == network()
+    missing = run(commands, ["profile", str(compiled), "--trace", str(tmp_path / "none" / "trace.json")])
+    assert missing.exit_code == 1 and "existing, writable folder" in " ".join(missing.output.split())
+    assert "a call takes" not in missing.output and not (tmp_path / "none").exists()
 
 
 def test_a_file_without_timers_says_how_to_get_them(tmp_path: Path) -> None:

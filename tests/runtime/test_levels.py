@@ -113,6 +113,48 @@ def test_no_level_is_for_another_kind_of_machine(file: Path) -> None:
         at_level(artifact, host=arm)
 
 
+@is_x86
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_damaged_level_costs_that_level_alone(file: Path, tmp_path: Path, mapped: bool) -> None:
+    """Of levels that are not taken the code is looked at when it is asked for: by name, by saving and by pickling."""
+    raw = bytearray(file.read_bytes())
+    entry = ArtifactFile.of(file).sections[1]
+    assert entry.kind == "image"
+    raw[entry.offset + 100] ^= 1
+    damaged = tmp_path / "damaged.tw"
+    damaged.write_bytes(raw)
+    where = f"wrong checksum\n  where: section 1 \\(image\\), bytes {entry.offset} to"
+    taken = tilewright.load(file).artifact.level
+    if taken == "x86-64-v2":
+        pytest.skip("this CPU takes the level that is damaged")
+    model = tilewright.load(damaged, mmap=mapped)
+    np.testing.assert_array_equal(model(X), tilewright.load(file)(X))
+    for use in (lambda: model.save(tmp_path / "again.tw"), lambda: pickle.dumps(model)):
+        with pytest.raises(ArtifactError, match=where):
+            use()
+    assert not (tmp_path / "again.tw").exists()
+    np.testing.assert_array_equal(tilewright.load(damaged, level=taken)(X), model(X))
+    with pytest.raises(ArtifactError, match=where):
+        tilewright.load(damaged, level="x86-64-v2", mmap=mapped)
+    with pytest.raises(ArtifactError, match=where):
+        Artifact.load(damaged)
+
+
+@is_x86
+def test_a_level_outlives_its_file(file: Path, tmp_path: Path) -> None:
+    """What was copied holds the other levels too, whatever becomes of the file, and a closed model lets go of them."""
+    path = tmp_path / "m.tw"
+    path.write_bytes(file.read_bytes())
+    model = tilewright.load(path)
+    path.write_bytes(b"something else")
+    again = copy.copy(model)
+    model.close()
+    with pytest.raises(tilewright.TilewrightError, match="closed"):
+        model.save(tmp_path / "closed.tw")
+    again.save(tmp_path / "again.tw")
+    assert (tmp_path / "again.tw").read_bytes() == file.read_bytes()
+
+
 def test_levels_have_no_levels(file: Path) -> None:
     artifact = Artifact.load(file)
     inner = replace(artifact.levels[0], levels=(artifact.levels[1],))

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.models import mlp, written
 from tilewright import plugins
@@ -107,3 +107,30 @@ def test_a_compiled_model_is_compared_with_its_interpreter(
     assert told.exit_code == 0, told.output
     found = json.loads(told.output)
     assert found["first"]["layer"] == "dense" and found["cause"].startswith("fusion")
+
+
+@pytest.mark.without_zones  # what is left unwritten is known by its bytes
+def test_the_parts_of_a_model_are_compared_with_their_interpreter(tmp_path: Path) -> None:
+    """Boxes are chosen in a part; beyond those that are kept memory stays as it is, which is no error."""
+    constants = {"most": np.array([3]), "overlap": np.array([0.5], np.float32), "least": np.array([0.1], np.float32)}
+    boxes, scores = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("boxes", [1, 6, 4]), ("scores", [1, 1, 6]))
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("NonMaxSuppression", ["boxes", "scores", *constants], ["kept"], "nms"),
+            helper.make_node("Cast", ["kept"], ["floats"], "cast", to=TensorProto.FLOAT),
+            helper.make_node("Exp", ["floats"], ["y"], "exp"),
+        ],
+        "boxes", [boxes, scores], [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["kept", 3])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    model = written(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path, "boxes"
+    )
+    told = CliRunner().invoke(commands, ["diff", str(model), "--json"])
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.output)
+    assert len(found["layers"]) > 4 and {layer["layer"] for layer in found["layers"]} == {"nms", "copy"}
+    assert found["first"] is None and found["outputs"] == {} and all(not x["error"] for x in found["layers"])

@@ -22,6 +22,8 @@ from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.target.host import host_target
 from tilewright.viewer.codes import unpacked
 from tilewright.viewer.page import escaped_json
+from tilewright.viewer.records import ModelView
+from tilewright.viewer.write import Subject, with_names
 
 
 def report(*arguments: object) -> Result:
@@ -97,7 +99,9 @@ def test_an_artefact_says_what_it_does_not_hold(tmp_path: Path) -> None:
     done = report(tmp_path / "net.tw", "-o", tmp_path / "page.html")
     assert done.exit_code == 0, done.output
     (view,) = data_of(tmp_path / "page.html")["models"]
-    assert view["kind"] == "artefact" and len(view["calls"]) == 2 and not view["nodes"]
+    assert view["kind"] == "artefact"
+    computed = [[view["nodes"][k]["name"] for k in call["nodes"]] for call in view["calls"]]
+    assert computed == [["dense", "bias", "activation"], ["probabilities"]]
     assert any("has no graph" in note for note in view["notes"])
     assert any("estimates" in note or "timed" in note for note in view["notes"])
 
@@ -128,6 +132,25 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="dicts"):
         tilewright.write_report(page, mlp(), inputs=[1])  # type: ignore[arg-type]
     assert not page.exists()
+
+
+def test_versions_of_a_model_are_told_apart(tmp_path: Path) -> None:
+    model, page = written(mlp(), tmp_path, "mlp"), tmp_path / "page.html"
+    done = report(model, "--other-options", "--numerics fast", "--estimate", "--no-cache", "-o", page)
+    assert done.exit_code == 0, done.output
+    views = data_of(page)["models"]
+    assert [view["name"] for view in views] == ["mlp.onnx (numerics=default)", "mlp.onnx (numerics=fast)"]
+    assert [dict(view["facts"])["numerics"] for view in views] == ["default", "fast"]
+    for wrong in ("--numerics quick", "--nothing", "'"):
+        refused = report(model, "--other-options", wrong, "--estimate", "-o", page)
+        assert refused.exit_code == 2 and f"--other-options {wrong}" in refused.output
+
+
+def test_names_that_are_equal_get_folders_or_numbers() -> None:
+    views = [ModelView("net.onnx", "model"), ModelView("net.onnx", "model")]
+    names = [[v.name for v in with_names(views, [Subject(one), Subject(two)])]
+             for one, two in (("a/net.onnx", "b/net.onnx"), ("a/net.onnx", "a/net.onnx"), (b"1", b"2"))]  # fmt: skip
+    assert names == [["a/net.onnx", "b/net.onnx"], *[["net.onnx (1)", "net.onnx (2)"]] * 2]
 
 
 def test_times_of_inputs_that_are_given(tmp_path: Path) -> None:

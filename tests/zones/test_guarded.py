@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +17,15 @@ from click.testing import CliRunner
 import tilewright
 from tests.zones.test_plans import X, two_products_proto
 from tests.zones.test_zones import refused
+from tests.zones.turned_on import zones as found_so_far
+from tilewright import compiler
 from tilewright.cli.commands.run import command
 from tilewright.codegen.cpu import assemble
 from tilewright.runtime import Model
-from tilewright.runtime.errors import OptionError
-from tilewright.runtime.guarded.calls import GuardedContext
-from tilewright.runtime.guarded.pages import IS_AVAILABLE
+from tilewright.runtime.errors import OptionError, PerformanceWarning
+from tilewright.runtime.guarded import PAGE, calls, pages
+from tilewright.runtime.guarded.calls import GuardedContext, zones
+from tilewright.runtime.guarded.pages import IS_AVAILABLE, ZonedBuffer
 
 pytestmark = [
     pytest.mark.skipif(not IS_AVAILABLE, reason="there are zones on Linux for x86-64 only"),
@@ -54,11 +61,23 @@ def planted(text: str, access: str, distance: int) -> str:
     return "\n".join([*lines[: entry + 1], *more, *lines[entry + 1 :]])
 
 
+def plant(monkeypatch: pytest.MonkeyPatch, access: str, distance: int) -> None:
+    """Let the first kernel have such an access."""
+    compile_ir = assemble.compile_ir
+
+    def changed(text: str, *rest: Any) -> bytes:
+        is_first = "define void @k0_matmul_tanh(" in text
+        return compile_ir(planted(text, access, distance) if is_first else text, *rest)
+
+    monkeypatch.setattr(assemble, "compile_ir", changed)
+
+
 @pytest.mark.parametrize(
     ("access", "distance", "found"),
     [
         ("store", 1024, r"arena 'h', 1024 bytes at \d+: a store 0 bytes after its end"),
         ("store", 5000, r"arena 'h', 1024 bytes at \d+: a store 3976 bytes after its end"),
+        ("store", 5220, r"arena 'h', 1024 bytes at \d+: a store 4196 bytes after its end"),
         ("store", -4, r"arena 'h', 1024 bytes at \d+: 4 bytes changed, from 1 bytes before its start"),
         ("load", 1024, r"constants 'a\S*', 1024 bytes at \d+: a load 0 bytes after its end"),
         ("store", 1020, ""),
@@ -69,18 +88,62 @@ def test_defects_of_machine_code_are_named(
     access: str, distance: int, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loops are right; LLVM's text of the first kernel has one access too many, the last two within."""
-    compile_ir = assemble.compile_ir
-
-    def changed(text: str, *rest: Any) -> bytes:
-        is_first = "@k0_matmul_tanh(" in text and "define void @k0_matmul_tanh(" in text
-        return compile_ir(planted(text, access, distance) if is_first else text, *rest)
-
-    monkeypatch.setattr(assemble, "compile_ir", changed)
+    plant(monkeypatch, access, distance)
     model = guarded()
     if found:
         refused(lambda: model(X), rf"the kernel k0_matmul_tanh of 'the_MatMul' goes beyond buffers: {found}")
     else:
         model(X)
+
+
+def test_validation_leaves_out_what_goes_beyond_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load is seen by the zones of the whole alone."""
+    plant(monkeypatch, "load", 1024)
+    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: False)
+    with pytest.warns(PerformanceWarning, match="k0_matmul_tanh of 'the_MatMul' goes beyond buffers: constants"):
+        model = tilewright.compile(two_products_proto(16), threads=2, cache=False, guarded=True, validate=True)
+    here = found_so_far()
+    assert here is not None
+    here.found.clear()
+    assert "k0_matmul" in {call.kernel for call in model.report().calls}
+    model(X)
+
+
+def test_a_handler_that_was_set_since_is_not_asked() -> None:
+    """faulthandler and other libraries set handlers between two calls; without one the process would end here."""
+    memory = zones().memory
+    before = bytes(memory._old)
+    touched = ZonedBuffer(memory, "touched", 24, 8, at_end=False)
+    pages._set_handler(pages._SignalAction(), pages._SignalAction())
+    try:
+        guarded()(X)  # it listens again
+        ctypes.memset(touched.address + PAGE, 7, 1)
+        assert [f.text for f in memory.findings()] == ["touched (24 bytes): a store 4072 bytes after its end"]
+    finally:
+        touched.release()
+        ctypes.memmove(ctypes.addressof(memory._old), before, len(before))
+
+
+def test_zones_are_made_once_whichever_threads_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def make() -> object:
+        time.sleep(0.01)
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(calls, "_made", functools.cache(make))
+    with ThreadPoolExecutor(4) as pool:
+        assert len({id(z) for z in pool.map(lambda _: zones(), range(4))}) == len(made) == 1
+
+
+def test_buffers_of_many_sizes_take_the_addresses_of_others() -> None:
+    memory = zones().memory
+    chunks = memory._count.value
+    for pages_of_one in range(1000, 1200):
+        buffer = ZonedBuffer(memory, "of any size", pages_of_one * PAGE - 5, 1)
+        buffer.release()
+    assert memory._count.value <= chunks + 1
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

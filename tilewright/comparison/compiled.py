@@ -17,7 +17,7 @@ from tilewright.runtime.errors import InputError
 from tilewright.session import Session
 from tilewright.validation.cases import Feed
 from tilewright.validation.findings import Fault
-from tilewright.validation.kernels import KernelCheck
+from tilewright.validation.kernels import KernelCheck, written_of
 from tilewright.validation.passes import EVALUATION
 from tilewright.validation.validate import Validation
 from tilewright.validation.values import ReplayedValues, TooLong, is_repeatable
@@ -116,6 +116,10 @@ class _Measuring(Validation):
     layers: list[_Layer] = field(default_factory=list)
     outputs: dict[str, int] = field(default_factory=dict)
 
+    def begin_attempt(self) -> None:
+        super().begin_attempt()
+        self.layers, self.outputs = [], {}
+
     def fail(self, compilation: Compilation, finding: Fault, *others: Fault) -> None:
         self.findings += [finding, *others]
 
@@ -126,12 +130,19 @@ class _Measuring(Validation):
             if why or watch.fused is None:
                 self.skip(watch.compilation, why or "its passes could not be replayed")
                 continue
+            before, self.calls = self.calls, 0
             _LayerErrors(self, watch.fused, setting).run(None)
+            self.calls = max(before, self.calls)
+        if artifact.program is not None:  # what parts give is not what the model gives
+            self.outputs = {}
         return artifact
 
 
+@dataclass
 class _LayerErrors(KernelCheck):
-    """Measures the result of each region instead of looking for faults."""
+    """Measures the result of each region, of the model or one of its parts, instead of looking for faults."""
+
+    numbers: dict[Value, _Layer] = field(default_factory=dict)
 
     def _look_for_races(self, makers: Mapping[Op, str], compilation: Compilation) -> None:
         """They are no errors of a layer."""
@@ -142,13 +153,18 @@ class _LayerErrors(KernelCheck):
     ) -> None:  # fmt: skip
         measuring = self.validation
         assert isinstance(measuring, _Measuring)
-        if not measuring.layers:
-            measuring.layers, measuring.outputs = self._layers()
+        if not self.numbers:
+            found_layers, outputs = self._layers(len(measuring.layers))
+            self.numbers = {layer.value: layer for layer in found_layers}
+            measuring.layers += found_layers
+            measuring.outputs |= outputs
         native = ReplayedValues(known.module, known.case, known.deadline)
-        numbers = {layer.value: layer for layer in measuring.layers}
         for op in known.module.main.body.ops[:-1]:
             if op.name != "fused":
-                native.compute(op)
+                try:
+                    native.compute(op)
+                except EVALUATION:
+                    return  # what rounding decided leaves it no result
                 continue
             if not is_repeatable(op):
                 native.known.update((value, found[value]) for value in op.results)
@@ -158,14 +174,16 @@ class _LayerErrors(KernelCheck):
             except (TooLong, *EVALUATION):
                 exact = None
             for k, value in enumerate(op.results):
-                layer = numbers[value]
-                layer.error.add(known.known[value], found[value])
+                layer = self.numbers[value]
+                written = written_of(op, known.known[value], found[value])
+                layer.error.add(known.known[value], written)
                 if exact is not None:
-                    layer.own.add(exact[k], found[value])
+                    layer.own.add(exact[k], written_of(op, exact[k], found[value]))
                 layer.before = max((measuring.layers[n].error.relative for n in layer.reads), default=0.0)
-                native.known[value] = found[value]
+                native.known[value] = written
 
-    def _layers(self) -> tuple[list[_Layer], dict[str, int]]:
+    def _layers(self, before: int) -> tuple[list[_Layer], dict[str, int]]:
+        """The regions' results, which come behind `before` of other parts, and which of them are outputs."""
         main = self.fused.module.main
         places: dict[Value, int] = {}
         found: list[_Layer] = []
@@ -176,7 +194,8 @@ class _LayerErrors(KernelCheck):
                 continue
             for value in op.results:
                 found.append(_Layer(op, value, reads))
-            places.update((v, len(found) - len(op.results) + k) for k, v in enumerate(op.results))
+            first = before + len(found) - len(op.results)
+            places.update((v, first + k) for k, v in enumerate(op.results))
         names = main.attrs.get("outputs", ())
         return found, {n: places[v] for n, v in zip(names, main.returns, strict=True) if v in places}
 

@@ -20,10 +20,13 @@ class Measured:
         self.noise = self.signal = self.largest = 0.0
 
     def add(self, wanted: np.ndarray, found: np.ndarray) -> None:
-        """One more sample. Elements that are not finite in either are left out: masks are of these."""
+        """One more sample. Elements that are not finite in either are left out: masks are of these. One that is no
+        number where it should be one makes the error infinite."""
         a, b = (np.asarray(x, np.float64).reshape(-1) for x in (wanted, found))
         finite = np.isfinite(a) & np.isfinite(b)
         if not finite.all():
+            if (np.isnan(b) & ~np.isnan(a)).any():
+                self.noise = self.largest = math.inf
             a, b = a[finite], b[finite]
         if a.size:
             difference = b - a

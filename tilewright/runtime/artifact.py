@@ -23,20 +23,16 @@ Native interface. The image of an artefact defines these C functions (`plan` onl
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-import struct
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from tilewright.runtime import staged
-from tilewright.runtime.arena import ALIGNMENT
-from tilewright.runtime.errors import ArtifactError, OptionError, Remark, printable, short_name
+from tilewright.runtime.errors import ArtifactError, Remark, printable, short_name
 from tilewright.runtime.report.records import AddedProgram, KeptReport, ProgramReport, StateRecord
 from tilewright.runtime.report.shown import Report
 from tilewright.runtime.storage.container import (
@@ -45,10 +41,11 @@ from tilewright.runtime.storage.container import (
     Section,
     container_bytes,
     is_container,
+    named_source,
     read_container,
     write_container,
 )
-from tilewright.runtime.storage.files import check_replaced
+from tilewright.runtime.storage.files import LentArray, check_replaced, saved_weights
 from tilewright.runtime.storage.image import Image, ImageLayout, shared_image
 from tilewright.runtime.storage.records import plain, record
 from tilewright.runtime.storage.signing import Trust, signer_of, trusted_keys
@@ -152,16 +149,6 @@ class ConstantInfo:
     shape: tuple[int, ...]
     offset: int
     is_lent: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class LentArray:
-    """Weights that stay where the model's source has them. `data` are their bytes, whose distance from the start of the
-    constants stands `slot` bytes after that, `checksum` is a crc32 of what they were when the model was compiled."""
-
-    slot: int
-    data: np.ndarray
-    checksum: int
 
 
 @dataclass(frozen=True)
@@ -327,41 +314,7 @@ class Artifact:
         With `trust`, one or several public keys (Ed25519, the paths of PEM files, or their bytes), only what one of
         them has signed is loaded, and all of it is compared with what was signed.
         """
-        if isinstance(source, str | os.PathLike):
-            name, source = str(source), Path(source)
-        elif isinstance(source, io.FileIO):
-            name = "the open file"
-        elif isinstance(source, bytes | bytearray | memoryview):
-            name = "the given buffer"
-        else:
-            raise ArtifactError(f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes")
-        if mmap and not isinstance(source, Path | io.FileIO):
-            raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
-        metadata, sections = read_container(
-            source,
-            check_weights=not mmap if check_weights is None else check_weights,
-            mapped=mmap,
-            trusted=None if trust is None else trusted_keys(trust),
-        )
-        try:
-            *code, weights = sections
-            kinds = [section.kind for section in code]
-            described = [metadata, *_list(metadata, "levels")]
-            is_linked, is_code = kinds == ["image"] * len(described), kinds == ["code"] * len(code)
-            if weights.kind != "weights" or not (is_linked or (is_code and len(described) == 1)):
-                raise ValueError("the sections are others")
-            if not is_linked:
-                metadata.pop("image", None)
-                return _from_metadata(metadata).sharing(None, tuple(section.data for section in code), weights.data)
-            found = []
-            for data, section in zip(described, code, strict=True):
-                image = Image.of(record(ImageLayout, data.pop("image", None)), section.data)
-                found.append(_from_metadata(data).sharing(shared_image(image, section.digest), (), weights.data))
-            return found[0].with_levels(found[1:])
-        except (ValueError, IndexError, RecursionError) as error:
-            raise ArtifactError(
-                f"{name}: the metadata is malformed ({error!r})", hint="compile the model again"
-            ) from error
+        return StoredModel.read(source, check_weights=check_weights, mmap=mmap, trust=trust).whole()
 
     def sharing(
         self,
@@ -484,7 +437,7 @@ class Artifact:
 
     def saved_weights(self) -> list[memoryview]:
         """The constants as a file has them, in pieces, also those lent. ArtifactError where these were written to."""
-        return _saved_weights(_byte_view(self.constants), self.lent)
+        return saved_weights(self.constants, self.lent)
 
     def _sections(self) -> list[Section]:
         code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
@@ -517,6 +470,74 @@ class Artifact:
         return metadata
 
 
+@dataclass(frozen=True)
+class StoredModel:
+    """What was read of a file that errors call `name`: what is `described` of the model, or of each of its levels,
+    their code, and the weights. Artefacts are made of it as they are asked for. `images` are those that were: where
+    they are mapped, addresses are written into their sections when they are loaded."""
+
+    name: str
+    described: tuple[Any, ...]
+    code: tuple[Section, ...]
+    weights: memoryview
+    images: dict[int, Image] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def read(
+        cls, source: str | Path | Bytes | io.FileIO, *, check_weights: bool | None, mmap: bool, trust: Trust | None,
+        later: Callable[[dict[str, Any]], Container[int]] = lambda _: (),
+    ) -> StoredModel:
+        """As `Artifact.load`. The code of the levels that `later` gives for the metadata is compared with its digest
+        when the level is made."""
+        name, given = named_source(source, mapped=mmap)
+        metadata, sections = read_container(
+            given,
+            check_weights=not mmap if check_weights is None else check_weights,
+            mapped=mmap,
+            trusted=None if trust is None else trusted_keys(trust),
+            later=later,
+        )
+        with _sound(name):
+            *code, weights = sections
+            kinds = [section.kind for section in code]
+            described = (_without(metadata, "levels"), *_list(metadata, "levels"))
+            is_linked, is_code = kinds == ["image"] * len(described), kinds == ["code"] * len(code)
+            if weights.kind != "weights" or not (is_linked or (is_code and len(described) == 1)):
+                raise ValueError("the sections are others")
+            return cls(name, described, tuple(code), weights.data)
+
+    def whole(self) -> Artifact:
+        """The artefact with all its levels; ArtifactError where one is damaged."""
+        first, *levels = map(self.level, range(len(self.described)))
+        with _sound(self.name):
+            return first.with_levels(levels)
+
+    def level(self, number: int, *shared: str) -> Artifact:
+        """The artefact of a level by itself, with these fields of the first one; ArtifactError where it is damaged."""
+        with _sound(self.name):
+            data = _without(self.described[number], "image")
+            data |= {name: self.described[0][name] for name in shared if name in self.described[0]}
+            found = _from_metadata(data)
+            if any(section.kind == "code" for section in self.code) or not self.code:
+                return found.sharing(None, tuple(section.data for section in self.code), self.weights)
+            if number not in self.images:
+                section = self.code[number]
+                section.check(self.name)
+                image = Image.of(record(ImageLayout, self.described[number].get("image")), section.data)
+                self.images[number] = shared_image(image, section.digest)
+            return found.sharing(self.images[number], (), self.weights)
+
+
+@contextlib.contextmanager
+def _sound(name: str) -> Iterator[None]:
+    """ArtifactError for metadata that is none of an artefact."""
+    try:
+        yield
+    except (ValueError, IndexError, RecursionError) as error:
+        what = f"{name}: the metadata is malformed ({error!r})"
+        raise ArtifactError(what, hint="compile the model again") from error
+
+
 def _state_record(state: StateInfo) -> StateRecord:
     """What a report tells of a state."""
     first = "zeros" if state.initial < 0 else "as the model says"
@@ -533,38 +554,16 @@ _ELSEWHERE = (*_CODE, "program", "parts", "variants", "broadcasting", "kept_repo
 """Fields of an artefact that are no plain metadata: sections, and what only some models have."""
 
 
-def _saved_weights(constants: memoryview, lent: Sequence[LentArray]) -> list[memoryview]:
-    """The constants as a file has them: with what is lent at their end, and its distances in their slots. ArtifactError
-    where that was written to since the model was compiled."""
-    pieces, tail, end, done = [], [], constants.nbytes, 0
-    for array in lent:
-        if zlib.crc32(array.data.data) != array.checksum:
-            raise ArtifactError(
-                "weights that the compiled model shares with its source were written to since it was compiled",
-                hint="compile it again, with share_weights=False if the source is to be changed",
-            )
-        pieces += [constants[done : array.slot], memoryview(_DISTANCE.pack(end))]
-        done = array.slot + _DISTANCE.size
-        padding = bytes(-array.data.nbytes % ALIGNMENT)
-        tail += [array.data.data, memoryview(padding)]
-        end += array.data.nbytes + len(padding)
-    return [*pieces, constants[done:], *tail]
-
-
-_DISTANCE = struct.Struct("=q")
-
-
 def _from_metadata(metadata: Any) -> Artifact:
     """The artefact of some metadata, and those of its parts and variants, without code and weights. ValueError for
     metadata that is none of an artefact."""
-    if not isinstance(metadata, dict):
-        raise ValueError("the model, a part or a variant of it is something else")
+    own = _without(metadata, "parts", "variants", "broadcasting", "report")
     parts = tuple(map(_from_metadata, _list(metadata, "parts")))
     variants = tuple(map(_variant, _list(metadata, "variants")))
-    general = _from_metadata(metadata.pop("broadcasting")) if "broadcasting" in metadata else None
-    report = KeptReport.of_metadata(metadata.pop("report", None))
+    general = _from_metadata(metadata["broadcasting"]) if "broadcasting" in metadata else None
+    report = KeptReport.of_metadata(metadata.get("report"))
     found = record(
-        Artifact, metadata, image=None, objects=(), parts=parts, variants=variants, broadcasting=general,
+        Artifact, own, image=None, objects=(), parts=parts, variants=variants, broadcasting=general,
         kept_report=report, levels=(),
     )  # fmt: skip
     if found.program is not None:
@@ -581,20 +580,19 @@ def _from_metadata(metadata: Any) -> Artifact:
 
 
 def _list(metadata: dict[str, Any], name: str) -> list[Any]:
-    """What is taken out of the metadata, where it is there."""
-    listed = metadata.pop(name, [])
+    """What the metadata lists, where it does."""
+    listed = metadata.get(name, [])
     if not isinstance(listed, list):
         raise ValueError(f"{name} is no list")
     return listed
 
 
 def _variant(data: Any) -> Variant:
+    return record(Variant, _without(data, "artifact"), artifact=_from_metadata(data.get("artifact")))
+
+
+def _without(data: Any, *names: str) -> dict[str, Any]:
+    """Metadata without these entries; ValueError for what is no metadata."""
     if not isinstance(data, dict):
-        raise ValueError("a variant is something else")
-    return record(Variant, data, artifact=_from_metadata(data.pop("artifact", None)))
-
-
-def _byte_view(data: bytes | bytearray | memoryview) -> memoryview:
-    """The bytes of a contiguous buffer; an empty one cannot be cast."""
-    view = memoryview(data)
-    return view.cast("B") if view.nbytes else memoryview(b"")
+        raise ValueError("the model, a level, a part or a variant of it is something else")
+    return {name: item for name, item in data.items() if name not in names}

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.runtime import staged
 from tilewright.runtime.arena import address_of, release_free_memory
-from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.artifact import Artifact, StoredModel
 from tilewright.runtime.context import Context, Linked, Planned, context_class
 from tilewright.runtime.errors import (
     ArtifactError,
@@ -126,13 +126,9 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
     max_seconds: float | None = None
 
     def __init__(
-        self,
-        artifact: Artifact,
-        threads: int | None = None,
-        executor: MakeExecutor | None = None,
-        *,
-        _beside: Linked | None = None,
-        _stops: ctypes.c_int32 | None = None,
+        self, artifact: Artifact, threads: int | None = None, executor: MakeExecutor | None = None, *,
+        _beside: Linked | None = None, _stops: ctypes.c_int32 | None = None,
+        _whole: Artifact | StoredModel | None = None,
     ) -> None:
         """Link `artifact` into this process; OptionError, ArtifactError when it cannot run here. Code for another kind
         of machine is run by `executor(artifact)`, by default that of the plugin which brings the kind."""
@@ -141,7 +137,7 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
                 f"a model is made of an Artifact, not of {artifact!r:.80}",
                 hint="call tilewright.load for a file of a compiled model, tilewright.compile for an ONNX model",
             )
-        self._levels = artifact if artifact.levels else None
+        self._levels = artifact if artifact.levels else _whole
         artifact = at_level(artifact)
         self.inputs = artifact.inputs
         self.outputs = artifact.outputs
@@ -255,7 +251,7 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
         """Write the model to a file that `load` reads; whole or not at all, also over the compiled file it came from.
         A file of another kind, such as the source of the model, is replaced only by `force`; otherwise an
         ArtifactError says what is there."""
-        (self._levels or self.artifact).save(path, force=force)
+        self._whole().save(path, force=force)
 
     def report(self) -> Report:
         """What was compiled, as a record: signature, target, sizes, and what the compiler noted: kernels, times, and
@@ -302,6 +298,11 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
         """The model as data; ExecutionError when it is closed."""
         return self._open().artifact
 
+    def _whole(self) -> Artifact:
+        """With all levels, of which those that are in a file still are looked at now."""
+        levels = self._levels
+        return levels.whole() if isinstance(levels, StoredModel) else levels or self.artifact
+
     def __enter__(self) -> Self:
         self._open()
         return self
@@ -310,14 +311,12 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
         self.close()
 
     def __reduce__(self) -> tuple[object, ...]:
-        whole = (self._levels or self.artifact).to_bytes()
-        return (_loaded_again, (whole, self._wanted_threads, self._executor, self._states.copies()))
+        return (_loaded_again, (self._whole().to_bytes(), self._wanted_threads, self._executor, self._states.copies()))
 
     def __copy__(self) -> Self:
         loaded = self._open()
         beside = loaded.programs[0] if isinstance(loaded, _Native) else None
-        made = type(self)(loaded.artifact, self._wanted_threads, self._executor, _beside=beside)
-        made._levels = self._levels
+        made = type(self)(loaded.artifact, self._wanted_threads, self._executor, _beside=beside, _whole=self._levels)
         self._states.copy_to(made._states)
         return made
 

@@ -25,6 +25,7 @@ from tilewright.ir.text import print_func
 from tilewright.ops.define import OPERATORS
 from tilewright.program.states import GROWING, STATES
 from tilewright.runtime import Artifact, Model
+from tilewright.runtime.errors import BeyondBufferError
 from tilewright.validation.cases import Case, cases_of, dims_of_inputs
 from tilewright.validation.closeness import Deviation, deviation, nudged, steps, tolerance
 from tilewright.validation.extract import input_names, program_of
@@ -89,7 +90,8 @@ class KernelCheck:
         for attribute in (STATES, GROWING):
             tapped.main.attrs.pop(attribute, None)  # what is kept is an input and an output like others
         _join_by_kernels(tapped)
-        setting = replace(self.setting, numbers=count(), watch=None, progress=None, observe=None)
+        options = replace(self.setting.options, guarded=False)  # results lie between bytes of its own
+        setting = replace(self.setting, options=options, numbers=count(), watch=None, progress=None, observe=None)
         compilation = Compilation(tapped, setting)
         made = compile_rest(compilation)
         model = Model(made, THREADS)
@@ -196,8 +198,7 @@ class KernelCheck:
         if results is None:
             return ""
         wanted = results[number]
-        if any(o.name in OPERATORS and OPERATORS[o.name].kind == "irregular" for o in op.blocks[0].ops):
-            found = _without_unwritten(wanted, found)
+        found = written_of(op, wanted, found)
         short = found.dtype.itemsize == 2 and "float" in found.dtype.name
         moved = partial(self._moved, op, number, native)
         wrong: Deviation | None = deviation(wanted, found, moved=moved, of_floats=reads_floats(op))
@@ -264,6 +265,8 @@ class KernelCheck:
         results = [_Guarded.of(a) for a in wanted]
         try:
             Model(artifact, THREADS)(*known.case.arrays, out=[r.array for r in results])
+        except BeyondBufferError:
+            raise
         except TilewrightError as error:
             self.validation.note_refused(known.case, error)
             return ""
@@ -311,9 +314,11 @@ class _Guarded:
         return ""
 
 
-def _without_unwritten(wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """A result of an operator with loops of its own, which may leave elements as they are that nobody reads (boxes
+def written_of(op: Op, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """A result of a region. An operator with loops of its own may leave elements as they are that nobody reads (boxes
     beyond those that are kept): zeros for the interpreter."""
+    if not any(o.name in OPERATORS and OPERATORS[o.name].kind == "irregular" for o in op.blocks[0].ops):
+        return found
     bytes = np.ascontiguousarray(found).view(np.uint8).reshape(*found.shape, found.dtype.itemsize)
     return np.where((bytes == UNWRITTEN).all(axis=-1) & (wanted == 0), wanted, found)
 

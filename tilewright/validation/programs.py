@@ -19,6 +19,7 @@ from tilewright.program.spec import STATE
 from tilewright.program.split import part_functions
 from tilewright.program.states import STATES
 from tilewright.runtime import Artifact, Model
+from tilewright.runtime.errors import BeyondBufferError
 from tilewright.validation.cases import Case
 from tilewright.validation.closeness import deviation, nudged, steps
 from tilewright.validation.passes import EVALUATION, interpreted
@@ -109,6 +110,8 @@ class ProgramReplay:
             try:
                 model = Model(artifact, THREADS)
                 found = [model(*session.case.arrays[:taken]) for _ in session.wanted]
+            except BeyondBufferError:
+                raise
             except TilewrightError:
                 continue  # the case is refused, with an error
             for number, (wanted, given) in enumerate(zip(session.wanted, found, strict=True)):

@@ -26,6 +26,9 @@ SECONDS = 1.0
 FIRST = 3
 """Iterations at each end that run before the others."""
 
+MOST_ELEMENTS = 1 << 24
+"""Of all buffers of a kernel whose iterations run: each element has two owners of eight bytes."""
+
 NOBODY, SEVERAL = -1, -2
 """Who read or wrote an element, in the place of the number of an iteration."""
 
@@ -140,13 +143,11 @@ def races_of(kernel: Func, dims: Mapping[str, int]) -> Races:
     if len(proved) == len(loops):
         return found
     run = _Watched(dict(dims), time.thread_time() + SECONDS, proved)
-    arrays = []
-    for argument in kernel.args:
-        type = argument.buffer
-        if not type.is_dense:
-            return Races(proved=len(proved), left=len(loops) - len(proved))
-        shape = [int(evaluate_sym(d, dims)) for d in type.shape]
-        arrays.append(np.zeros(prod(shape), type.dtype.storage).reshape(shape))
+    shapes = [[int(evaluate_sym(d, dims)) for d in a.buffer.shape] for a in kernel.args]
+    if not all(a.buffer.is_dense for a in kernel.args) or sum(map(prod, shapes)) > MOST_ELEMENTS:
+        found.left = len(loops) - len(proved)
+        return found
+    arrays = [np.zeros(shape, a.buffer.dtype.storage) for a, shape in zip(kernel.args, shapes, strict=True)]
     try:
         run.bind(kernel, arrays)
         with np.errstate(all="ignore"):

@@ -24,8 +24,9 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node of the model, or an input or output of it (the operator is "input" or "output" then): the nodes that it
-    reads, its constants, its results' types, its text, and the kernels that compute it. `error` is relative."""
+    """A node of the model, or an input or output of it (the operator is "input" or "output" then; of an artefact it is
+    not known, and ""): the nodes that it reads, its constants, its results' types, its text, and the kernels that
+    compute it. `error` is relative."""
 
     name: str
     operator: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tilewright.options import OnProgress, Options, Request
 from tilewright.profiling.records import ModelProfile
 from tilewright.profiling.run import profile as run_profile
 from tilewright.runtime import Artifact, Model, load
-from tilewright.runtime.errors import OptionError
+from tilewright.runtime.errors import OptionError, short_name
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
@@ -26,6 +27,9 @@ ARTEFACT_SUFFIX = ".tw"
 
 RUNS = 20
 """Calls in which kernels are timed."""
+
+LONGEST_DIFFERENCE = 60
+"""Characters of what tells two versions of a model apart."""
 
 _BEGIN = b"<!--tilewright"
 """What pages begin with, and other HTML files do not."""
@@ -78,6 +82,7 @@ def write_report(
     inputs: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | None = None,
     options: Options | None = None,
+    other_options: Options | None = None,
     constants: Mapping[str, Any] | str | Path | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     session: Session | None = None,
@@ -88,6 +93,8 @@ def write_report(
     """Write one HTML file that shows what became of a model, and opens without a network: its graph before and after
     fusion, the loop program, schedule, LLVM IR and assembler text of each kernel, times, memory, and reasons; of an
     artefact (`.tw`) what its file holds. `other` is a second model, or version of it, to be shown beside the first.
+    `other_options` are those of the second (those of the first otherwise); without `other` the same model is compiled
+    with both.
 
     inputs: a call in which the kernels are timed; without it times are the cost model's estimates.
     sizes: values of symbolic dims for which numbers are given (1 for others).
@@ -101,7 +108,10 @@ def write_report(
     if not isinstance(sizes, Mapping | None) or not isinstance(inputs, Mapping | None):
         raise OptionError("inputs= and sizes= are dicts: of names of inputs to values, and of names of dims to numbers")
     known = Session.of(session)
-    subjects = [Subject(each, chosen, constants, shapes) for each in (model, *([] if other is None else [other]))]
+    subjects = [Subject(model, chosen, constants, shapes)]
+    if other is not None or other_options is not None:
+        changed_options = chosen if other_options is None else Options.of(other_options)
+        subjects.append(Subject(model if other is None else other, changed_options, constants, shapes))
     check_output(target, subjects, force)
     views = []
     for subject in subjects:
@@ -110,7 +120,26 @@ def write_report(
         if inputs is not None:
             profile, notes = profile_of(subject.compiled(known, progress), inputs, known)
         views.append(subject.view(known, ViewRequest(sizes or {}, profile, notes=notes), progress))
-    write_page(target, views)
+    write_page(target, with_names(views, subjects))
+
+
+def with_names(views: Sequence[ModelView], subjects: Sequence[Subject]) -> list[ModelView]:
+    """The views with names that tell two apart: with what they were compiled with where this differs, with the folders
+    that they are from, or else with numbers."""
+    if len(views) < 2:
+        return list(views)
+    one, two = subjects[0].options, subjects[1].options
+    differ = [f.name for f in fields_of(Options) if getattr(one, f.name) != getattr(two, f.name)]
+    folders = [Path(s.model).parent.name if isinstance(s.model, str | Path) else "" for s in subjects]
+    same = views[0].name == views[1].name
+    named = []
+    for number, (view, subject, folder) in enumerate(zip(views, subjects, folders, strict=True), 1):
+        name = f"{folder}/{view.name}" if same and folders[0] != folders[1] and folder else view.name
+        with_them = "" if subject.is_artefact else ", ".join(f"{n}={getattr(subject.options, n)}" for n in differ)
+        if same and not differ and folders[0] == folders[1]:
+            with_them = str(number)
+        named.append(replace(view, name=f"{name} ({short_name(with_them, LONGEST_DIFFERENCE)})" if with_them else name))
+    return named
 
 
 def check_output(path: Path, subjects: Sequence[Subject], force: bool) -> None:

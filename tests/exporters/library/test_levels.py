@@ -14,6 +14,7 @@ from tests.exporters.library.c_library import CModel
 from tests.exporters.library.emulated import HERE, _packed, _unpacked, difference
 from tests.models import mlp
 from tilewright.exporters.library.levels import chooser_c
+from tilewright.exporters.library.toolchain import Toolchain
 from tilewright.runtime.errors import OptionError
 
 needs_qemu = pytest.mark.skipif(
@@ -26,6 +27,27 @@ int main(void) {
   int status = net_create(NULL, &model);
   printf("%s %d %s", net_info()->target, status, net_error(NULL));
   net_destroy(model);
+  return 0;
+}
+"""
+
+BOTH = """#include <stdio.h>
+#include <stdlib.h>
+static unsigned char memory[1 << 20];
+#define RUN(name) { \\
+  tw_tensor in = {x, sizeof x, TW_FLOAT32, 2, {3, 64}}, out = {0}; \\
+  tw_options options = {.size = sizeof options, .memory = memory, .memory_bytes = sizeof memory, .threads = 1}; \\
+  name##_model *model; \\
+  if (name##_create(&options, &model) || name##_run(model, &in, 1, &out, 1)) return 3; \\
+  for (size_t k = 0; k < out.bytes / 4; k++) printf("%.9g ", ((float *)out.data)[k]); \\
+  printf("\\n"); \\
+  name##_destroy(model); }
+int main(void) {
+  static _Alignas(64) float x[3 * 64];
+  for (int k = 0; k < 3 * 64; k++) if (scanf("%f", x + k) != 1) return 2;
+  printf("%s %s\\n", net_info()->target, other_info()->target);
+  RUN(net)
+  RUN(other)
   return 0;
 }
 """
@@ -69,6 +91,49 @@ def test_the_public_functions_are_those_of_the_header() -> None:
     assert "return chosen()->state(model, index, state);" in text
     assert "void net_destroy(net_model *model) { chosen()->destroy(model); }" in text
     assert text.count("chosen()->") == 9
+
+
+@needs_qemu
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("is_free", [False, True])
+@pytest.mark.parametrize("output", ["net.a", "net.o"])
+def test_levels_in_a_static_library_and_an_object(output: str, is_free: bool, tmp_path: Path) -> None:
+    """Two models of two levels each are in one program; nothing but their interfaces is shown, and without the C
+    library the caller's memory holds all."""
+    x = np.random.default_rng(4).standard_normal((3, 64)).astype(np.float32)
+    wanted = tilewright.compile(mlp(), threads=1)(x)[0]
+    for name in ("net", "other"):
+        file = tmp_path / f"{name}{Path(output).suffix}"
+        tilewright.export(mlp(), file, target="x86-64-v2;x86-64-v3", freestanding=is_free, cc="cc")
+    (tmp_path / "both.c").write_text(BOTH)
+    files = [f"{name}{Path(output).suffix}" for name in ("net", "other")]
+    build = ["cc", "-I.", "-include", "net.h", "-include", "other.h", "both.c", *files, "-o", "both", "-lm"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    for cpu, level in (("Nehalem", "x86-64-v2"), ("Haswell", "x86-64-v3")):
+        run, numbers = ["qemu-x86_64", "-cpu", cpu, "./both"], " ".join(map(str, x.flat))
+        told = subprocess.run(
+            run, cwd=tmp_path, input=numbers, capture_output=True, text=True, check=True, timeout=60
+        )
+        names, *rows = told.stdout.splitlines()
+        assert names == f"{level} {level}"
+        for row in rows:
+            assert difference(np.array(row.split(), np.float32).reshape(wanted.shape), wanted) < 1e-5
+        assert len(rows) == 2
+
+
+def test_windows_shows_the_public_functions_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A .dll shows what is marked in its sources: the functions in front of the levels, and none of these."""
+    sources: dict[str, str] = {}
+    monkeypatch.setattr(
+        Toolchain, "compile", lambda _, source, made, *flags: sources.update({source.name: source.read_text()})
+    )
+    monkeypatch.setattr(
+        Toolchain, "link_shared", lambda _, objects, made, name: [p.touch() for p in (made, made.with_suffix(".lib"))]
+    )
+    tilewright.export(mlp(), tmp_path / "net.dll", target="x86-64-v2,os=windows;x86-64-v3,os=windows", cc="cc")
+    shown = "#define TW_PUBLIC __declspec(dllexport)"
+    assert [name for name in sources if shown in sources[name]] == ["net.c"]
+    assert {"net_x86_64_v2.c", "net_x86_64_v3.c"} < sources.keys()
 
 
 @pytest.mark.parametrize(

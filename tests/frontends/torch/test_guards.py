@@ -182,6 +182,8 @@ def test_inputs_in_structures_are_found() -> None:
         ("L['args'][0].size()[0] // 0 == 3", "divides by zero", "one"),
         ("L['args'][0].stride()[0] == L['args'][0].size()[0]", "how inputs lie in memory", "one"),
         ("L['args'][0].storage_offset() % 7 == 3", "how inputs lie in memory", "both"),
+        ("L['args'][0]._base.size()[0] ** 3 != L['args'][0].size()[0]", "how inputs lie in memory", "one"),
+        ("L['args'][0].stride()[0] // (L['args'][0].size()[0] - 4) != 3", "how inputs lie in memory", "one"),
     ],
 )
 def test_sizes_of_guards_that_cannot_be_read_are_those_of_the_example(guard: str, reason: str, fixed: str) -> None:

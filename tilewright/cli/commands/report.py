@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tilewright.cli.inputs.specs import dim_option, input_option, read_dims, read_specs
 from tilewright.cli.models import (
@@ -29,7 +31,7 @@ from tilewright.session import Session
 from tilewright.validation.recorded import feeds_of
 from tilewright.viewer.collect import ViewRequest
 from tilewright.viewer.records import ModelView
-from tilewright.viewer.write import RUNS, Subject, check_output, profile_of, write_page
+from tilewright.viewer.write import RUNS, Subject, check_output, profile_of, with_names, write_page
 
 HELP = """Write one HTML file that shows what became of MODEL. It opens in a browser, and needs no network.
 
@@ -39,9 +41,12 @@ together; for each kernel its nodes, loop program, schedule, LLVM IR and
 assembler text, times and reasons; the time line, the memory of intermediate
 results, the roofline, and how long compiling took.
 
-With OTHER both are shown beside each other, in step: a model and a quantised one, or two versions. --error also
-measures how far the nodes of OTHER are from those of MODEL; without OTHER, how far each kernel of MODEL is from the
-interpreter of its graph, as `tilewright diff MODEL` does. Of a compiled model (.tw) there is what its file holds.
+With OTHER both are shown beside each other, in step: a model and a quantised one, or two versions.
+--other-options says how OTHER is compiled, or MODEL again, where this differs.
+
+--error also measures how far the nodes of OTHER are from those of MODEL; without OTHER, how far each kernel of MODEL is
+from the interpreter of its graph, as `tilewright diff MODEL` does. Of a compiled model (.tw) there is what its file
+holds.
 
 Kernels are timed in calls with random inputs, or those of --input; --estimate takes the cost model's estimates.
 
@@ -50,6 +55,7 @@ Examples:
   tilewright report model.onnx -o report.html
   tilewright report model.onnx --dim batch=8 --threads 1 -o report.html
   tilewright report model.onnx small.onnx --error --data samples.npz -o both.html
+  tilewright report model.onnx --other-options "--numerics fast" -o versions.html
   tilewright report model.onnx --target neoverse-n1 -o arm.html
 """
 
@@ -68,6 +74,7 @@ MOST_SAMPLES = 16
 @click.option("--runs", type=click.IntRange(min=1), default=RUNS, show_default=True, help="Calls that are timed.")
 @click.option("--error", "errors", is_flag=True, help="Measure the errors of the nodes, as `diff` does.")
 @click.option("--data", type=click.Path(path_type=Path), help="Samples for --error: a .npz file, or a folder of them.")
+@click.option("--other-options", metavar="OPTIONS", help="Options that OTHER, or MODEL again, is compiled with.")
 @force_option
 @threads_option
 @compile_options
@@ -81,28 +88,30 @@ def command(
     runs: int,
     errors: bool,
     data: Path | None,
+    other_options: str | None,
     force: bool,
     threads: int | None,
     **options: Any,
 ) -> None:
     if data is not None and not errors:
         raise click.UsageError("--data has samples for --error")
-    fields, sizes = compile_fields(**options), read_dims(dims)
-    shapes, constants = fields.pop("shapes"), fields.pop("constants")
-    chosen = Options.of(None, threads=threads, **fields)
-    subjects = [Subject(each, chosen, constants, shapes) for each in (model, other) if each is not None]
+    sizes, given = read_dims(dims), {**options, "threads": threads}
+    subjects = [_subject(model, given)]
+    if other is not None or other_options is not None:
+        subjects.append(_subject(other or model, {**given, **_parsed(other_options or "")}))
     check_output(output, subjects, force)
     session = Session()
     if errors and any(subject.is_artefact for subject in subjects):
         raise click.UsageError("--error is measured of models: a compiled one (.tw) has no graph")
-    found = _difference(subjects, data, threads, session) if errors else None
+    found = _differences(subjects, other is not None, data, threads, session) if errors else [None] * len(subjects)
     views: list[ModelView] = []
-    for subject in subjects:
+    for subject, difference in zip(subjects, found, strict=True):
         asked = ViewRequest(sizes) if estimate else _measured(subject, session, specs, sizes, runs)
-        if found is not None and subject is subjects[-1]:
-            asked = replace(asked, errors={layer.layer: layer.error for layer in found.layers})
+        if difference is not None:
+            asked = replace(asked, errors={layer.layer: layer.error for layer in difference.layers})
         with compiling(subject.model.name) as progress:
             views.append(subject.view(session, asked, progress))
+    views = with_names(views, subjects)
     write_page(output, views)
     for view in views:
         for note in view.notes:
@@ -110,16 +119,51 @@ def command(
     say(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
 
 
-def _difference(subjects: Sequence[Subject], data: Path | None, threads: int | None, session: Session) -> Difference:
-    """Of the second model and the first, or of the only one, compiled, and the interpreter of its graph."""
-    first, *others = subjects
-    with compiling(subjects[-1].model.name, "comparing") as progress:
-        if others:
-            return diff(first.model, others[0].model, data, random=RANDOM, threads=threads, progress=progress)
-        feeds = () if data is None else feeds_of(data)[:MOST_SAMPLES]
-        options = replace(first.options, cache=False, validate=True)
-        request = Request.of(first.model, first.constants, first.shapes).with_states_of(options)
-        return diff_compiled(request, options, session, feeds, progress).difference
+@click.command(add_help_option=False)
+@threads_option
+@compile_options
+def _compiling(**options: Any) -> None:
+    """Not run: what --other-options is read by."""
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    """The options of compiling that a text has."""
+    try:
+        context = _compiling.make_context("--other-options", shlex.split(text))
+    except (ValueError, click.UsageError) as error:
+        reason = error.message if isinstance(error, click.UsageError) else str(error)
+        raise click.UsageError(f"--other-options {text}: {reason}") from error
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+
+
+def _subject(model: Path, options: Mapping[str, Any]) -> Subject:
+    """A model, and the options of compiling it."""
+    fields = compile_fields(**{name: value for name, value in options.items() if name != "threads"})
+    shapes, constants = fields.pop("shapes"), fields.pop("constants")
+    return Subject(model, Options.of(None, threads=options["threads"], **fields), constants, shapes)
+
+
+def _differences(
+    subjects: Sequence[Subject], are_two: bool, data: Path | None, threads: int | None, session: Session
+) -> list[Difference | None]:
+    """For each subject: of the second of two models and the first, or of each version of one, compiled, and the
+    interpreter of its graph."""
+    if are_two:
+        one, two = (subject.model for subject in subjects)
+        with compiling(two.name, "comparing") as progress:
+            return [None, diff(one, two, data, random=RANDOM, threads=threads, progress=progress)]
+    feeds = () if data is None else feeds_of(data)[:MOST_SAMPLES]
+    found: list[Difference | None] = []
+    for subject in subjects:
+        options = replace(subject.options, cache=False, validate=True)
+        request = Request.of(subject.model, subject.constants, subject.shapes).with_states_of(options)
+        with compiling(subject.model.name, "comparing") as progress:
+            found.append(diff_compiled(request, options, session, feeds, progress).difference)
+    return found
 
 
 def _measured(

@@ -138,7 +138,7 @@ class LibraryCode:
         text = f'{preamble}\n#include "{self.name}.h"\n\n{tables}\n{runtime_c()}'
         if self.library == self.name:
             return named(text, self.name)
-        hidden = preamble.replace(_SHOWN, "#define TW_PUBLIC\n")
+        hidden = preamble.replace(_shown(self.system), "#define TW_PUBLIC\n")
         text = named(f"{text.replace(preamble, hidden, 1)}\n{LACKS}", self.name)
         return f"#define {self.name}_weights {self.library}_weights\n{text}"
 
@@ -222,7 +222,7 @@ class Build:
             made.append(self._written(f"{code.name}.c", code.source(weights)))
         self._written(f"{self.name}.h", header)
         if len(self.codes) > 1:
-            text = chooser_c(self.name, [code.name for code in self.codes], _SHOWN)
+            text = chooser_c(self.name, [code.name for code in self.codes], _shown(self.system))
             made.append(self._written(f"{self.name}.c", text))
         return made
 
@@ -354,6 +354,12 @@ _VISIBLE_OF_WINDOWS = """#ifdef TW_SHARED
 #define TW_PUBLIC
 #endif
 """
+
+
+def _shown(system: str) -> str:
+    """C that lets others see what is declared with TW_PUBLIC."""
+    return _VISIBLE_OF_WINDOWS if system == "windows" else _SHOWN
+
 
 _FREE = """#define TW_CODE
 #include <stddef.h>

@@ -24,7 +24,7 @@ from tilewright.ir.diag import ExecutionError, InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import ZERO, Sym
-from tilewright.ir.symbolic.compiled import function_of
+from tilewright.ir.symbolic.compiled import Places, places_of
 from tilewright.ops.define.bodies import (
     evaluate_element,
     evaluate_sym,
@@ -95,61 +95,11 @@ class Elements:
             total = total + i * step
         return total
 
-    def addresses(self, indices: Sequence[_Index], env: Mapping[str, int], lanes: int, what: str) -> Any:
-        """`address` for the lanes of a loop: a slice, an array, or an int where all have the same."""
-        start, stride = self.offset, 0
-        for axis, (index, n, step) in enumerate(zip(indices, self.shape, self.strides, strict=True)):
-            low = index.constant
-            for times, name in index.variables:
-                low += times * env[name]
-            for times, function in index.others:
-                low += times * function(env)
-            start += low * step
-            if index.by_lane:
-                stride += index.by_lane * step
-                low, high = sorted((low, low + index.by_lane * (lanes - 1)))
-            else:
-                high = low
-            if low < 0 or high >= n:
-                raise self._outside(low if low < 0 else high, axis, what)
-        if stride > 0:
-            return slice(start, start + stride * (lanes - 1) + 1, stride)
-        return start if stride == 0 else start + stride * np.arange(lanes)
-
     def _outside(self, index: int, axis: int, what: str) -> InternalError:
         return InternalError(
             f"{what} of buffer '{self.name}' {list(self.shape)} at index {index} of axis {axis}, "
             f"which is out of 0..{self.shape[axis]}; the schedule or lowering of this kernel is wrong"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """An index as a sum: `constant`, multiples of variables and of other expressions, and of the number of the lane."""
-
-    constant: int
-    variables: tuple[tuple[int, str], ...]
-    others: tuple[tuple[int, Callable[[Mapping[str, int]], int]], ...]
-    by_lane: int
-
-    @staticmethod
-    def of(e: Sym, lane: str) -> _Index | None:
-        """None where it does not grow by the same from lane to lane of the loop with this variable."""
-        constant, by_lane = 0, 0
-        variables: list[tuple[int, str]] = []
-        others: list[tuple[int, Callable[[Mapping[str, int]], int]]] = []
-        for part, times in e.terms:
-            if part.kind == "const":
-                constant += times * part.value
-            elif part.kind == "var" and part.name == lane:
-                by_lane += times
-            elif part.kind == "var":
-                variables.append((times, part.name))
-            elif any(v.name == lane for v in part.vars):
-                return None
-            else:
-                others.append((times, function_of(part)))
-        return _Index(constant, tuple(variables), tuple(others), by_lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +170,7 @@ class Run:
         self.lanes: int | None = None
         self.lane = ""  # the variable of the loop that runs as lanes
         self.has_uneven_names = False  # whether a variable beside that has a value for each lane
-        self.indices: dict[Op, list[_Index] | None] = {}  # of accesses that ran as lanes
+        self.places: dict[Op, Places | None] = {}  # of accesses that ran as lanes
         self.mask: np.ndarray | None = None
         self.speculating = False  # running a serial loop as lanes, as long as that makes no difference
         self.log: list[tuple[Elements, Any, bool, np.ndarray | None]] = []
@@ -333,7 +283,7 @@ class Run:
         those over elements at once, so that each sum is added up as it is written. False, with nothing done, where it
         is no such nest."""
         if op not in self.sums:
-            self.sums[op] = _summed_into(op)
+            self.sums[op] = _summed_into(op, block)
         names = self.sums[op]
         elements = {name: n for name, n in extents.items() if name in names}
         terms = {name: n for name, n in extents.items() if name not in names}
@@ -448,18 +398,17 @@ class Run:
         return memory, at, mask
 
     def _straight(self, op: Op, memory: Elements) -> Any:
-        """The addresses of all lanes of an access, when they have equal distances; else None."""
+        """The addresses of all lanes of an access, when they have equal distances and are inside; else None."""
         assert self.lanes is not None
-        if op not in self.indices:
-            found = [_Index.of(i, self.lane) for i in op.attrs["idx"]]
-            self.indices[op] = None if None in found else [index for index in found if index is not None]
-        indices = self.indices[op]
-        if indices is None:
+        if op not in self.places:
+            self.places[op] = places_of(op.attrs["idx"], self.lane)
+        places = self.places[op]
+        if places is None:
             return None
         try:
-            return memory.addresses(indices, self.env, self.lanes, op.name)
+            return places(self.env, self.lanes, memory.shape, memory.strides, memory.offset)
         except KeyError:
-            return None  # which variable is missing, the general way says
+            return None  # which variable is missing, or which index is outside, the general way says
 
     def _load(self, op: Op) -> None:
         memory, at, mask = self._place(op)
@@ -509,25 +458,25 @@ _STATEMENTS: Mapping[str, Callable[[Run, Op], None]] = {
     "run": lambda run, op: run.block(op.blocks[0]),
 }
 
-def _summed_into(op: Op) -> frozenset[str]:
+def _summed_into(op: Op, block: Block) -> frozenset[str]:
     """The variables that tell which element of a buffer a nest of loops changes, where it changes no other element in
     an iteration and reads none: the other loops are over the terms of a sum. None of them where it does anything
-    else."""
-    names = {op.attrs["var"].name}
-    while len(op.blocks[0].ops) == 1 and "boustrophedon" not in op.attrs:
-        op = op.blocks[0].ops[0]
-        names.add(op.attrs["var"].name)
-    ops = op.blocks[0].ops
+    else. `block` is what the innermost loop holds."""
+    loops = [op]
+    while loops[-1].blocks[0] is not block:
+        loops.append(loops[-1].blocks[0].ops[0])
+    if any("boustrophedon" in o.attrs for o in loops):
+        return frozenset()
+    names, ops = {o.attrs["var"].name for o in loops}, block.ops
     stores = [o for o in ops if o.name == "store"]
-    if len(stores) != 1 or "boustrophedon" in op.attrs:
+    if len(stores) != 1 or any(o.name in _STATEMENTS and o.name not in ("load", "store") for o in ops):
         return frozenset()
-    if any(o.name in _STATEMENTS and o.name not in ("load", "store") for o in ops):
-        return frozenset()
+    if any(o.name == "index" or o.attrs.get("guard") for o in ops):
+        return frozenset()  # what depends on variables themselves has no view
     own = [o for o in ops if o.name in ("load", "store") and o.operands[-1] is stores[0].operands[-1]]
     places = frozenset(v.name for i in stores[0].attrs["idx"] for v in i.vars) & names
     is_one = all(o.attrs["idx"] == stores[0].attrs["idx"] for o in own)
-    is_free = not any(o.attrs.get("guard") for o in ops)
-    return places if len(own) > 1 and is_one and is_free else frozenset()
+    return places if len(own) > 1 and is_one else frozenset()
 
 
 _NOTHING_HERE = ("return", "yield", "prefetch", "wait", "barrier")

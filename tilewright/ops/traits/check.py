@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -68,6 +69,11 @@ class _Trial:
             return None
         return list(found) if isinstance(found, tuple) else [found]
 
+    @cached_property
+    def plain(self) -> list[np.ndarray] | None:
+        """The results of the operands as they are."""
+        return self.results(self.operands)
+
     def with_elements(self, which: frozenset[int], change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
         return [change(x) if k in which else x for k, x in enumerate(self.operands)]
 
@@ -97,8 +103,8 @@ def _rising(x: np.ndarray) -> np.ndarray:
 
 def _commutes(trial: _Trial, found: Traits, which: frozenset[int], function: Callable[..., np.ndarray]) -> str:
     """Why op(function(x)) is not function(op(x)), but where there are fills."""
-    plain, changed = trial.results(trial.operands), trial.results(trial.with_elements(which, function))
-    if not which or plain is None or changed is None:
+    plain, changed = (trial.plain, trial.results(trial.with_elements(which, function))) if which else (None, None)
+    if plain is None or changed is None:
         return ""
     wanted = function(plain[0])
     filled = np.zeros(wanted.shape, bool)
@@ -219,7 +225,7 @@ _POINTS = 9
 """Places on a line between operands at which a continuous operator is looked at first."""
 
 _HALVINGS = 30
-"""How often the interval with the greatest change is halved then: a step stays, a slope does not."""
+"""How often the interval with the greatest change is halved then, at most: a step stays, a slope does not."""
 
 
 def _continuous(trial: _Trial, found: Traits) -> str:
@@ -241,9 +247,12 @@ def _continuous(trial: _Trial, found: Traits) -> str:
         return ""
     arrays = [v for v in values if v is not None]
     size = max(map(_size, arrays))
+    least = 1e-4 * (1e-3 + size)
     worst = int(np.argmax([_change(a, b) for a, b in pairwise(arrays)]))
     low, high, a, b = worst / (_POINTS - 1), (worst + 1) / (_POINTS - 1), arrays[worst], arrays[worst + 1]
     for _ in range(_HALVINGS):
+        if _change(a, b) <= least:  # a slope, which no halving makes steeper
+            return ""
         middle = at((low + high) / 2)
         if middle is None:
             return ""
@@ -253,7 +262,7 @@ def _continuous(trial: _Trial, found: Traits) -> str:
             low, a = (low + high) / 2, middle
     is_pole = max(_size(a), _size(b)) > 1e3 * (1 + size)
     step = _change(a, b)
-    if is_pole or step <= 1e-4 * (1e-3 + size):
+    if is_pole or step <= least:
         return ""
     return f"where operands change by less than 1e-8, a result changes by {step:.3g}"
 
@@ -275,8 +284,10 @@ def _change(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _is_pure(trial: _Trial, found: Traits) -> str:
-    results = [trial.results(trial.operands) for _ in range(2)]
-    if not found.is_pure or any(r is None for r in results):
+    if not found.is_pure:
+        return ""
+    results = [trial.plain, trial.results(trial.operands)]
+    if any(r is None for r in results):
         return ""
     first, second = (r for r in results if r is not None)
     pairs = zip(first, second, strict=True)
@@ -287,7 +298,7 @@ def _is_pure(trial: _Trial, found: Traits) -> str:
 def _is_elementwise(trial: _Trial, found: Traits) -> str:
     if trial.operator.kind != "primitive" or not trial.operands or not is_elementwise(trial.op()):
         return ""
-    result = trial.results(trial.operands)
+    result = trial.plain
     if result is None:
         return ""
     order = np.random.default_rng(0).permutation(result[0].size)
@@ -301,7 +312,7 @@ def _is_elementwise(trial: _Trial, found: Traits) -> str:
 def _commutative(trial: _Trial, found: Traits) -> str:
     if not found.commutative:
         return ""
-    results = [trial.results(operands) for operands in (trial.operands, trial.operands[::-1])]
+    results = [trial.plain, trial.results(trial.operands[::-1])]
     if any(r is None for r in results):
         return ""
     plain, swapped = (r[0] for r in results if r is not None)

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import itertools
 import math
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from tilewright.runtime.errors import BeyondBufferError, ExecutionError, short_n
 from tilewright.runtime.executor import Executor
 from tilewright.runtime.guarded import GUARD_ZONES, PAGE
 from tilewright.runtime.guarded.pages import IS_AVAILABLE, AccessBeyond, ZonedBuffer, ZonedMemory, check
+from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape
 
@@ -41,6 +43,7 @@ class Zones:
         self.told: Callable[[str], object] | None = None
         self.is_on = True
         self._constants: dict[int, ZonedBuffer] = {}
+        self._copying = free_in_children(threading.RLock())
 
     def report(self, findings: Sequence[AccessBeyond], where: str, kernels: tuple[str, ...] = ()) -> None:
         """Raise what is found, and tell of it."""
@@ -53,6 +56,10 @@ class Zones:
 
     def constants(self, linked: Linked) -> ZonedBuffer:
         """A copy of a model's constants, made once, that only loads may touch."""
+        with self._copying:
+            return self._constants_of(linked)
+
+    def _constants_of(self, linked: Linked) -> ZonedBuffer:
         array = linked.constants
         found = self._constants.get(id(array))
         if found is None:
@@ -75,7 +82,6 @@ class Zones:
         self._constants.pop(key).release()
 
 
-@functools.cache
 def zones() -> Zones:
     """Those of this process; ExecutionError where this machine has none."""
     if not IS_AVAILABLE:
@@ -83,7 +89,12 @@ def zones() -> Zones:
             "this model was compiled with guarded=True, and guard zones are pages of Linux on x86-64",
             hint="run it there, or compile it without",
         )
-    return Zones()
+    with _MAKING:  # two would have two handlers
+        return _made()
+
+
+_MAKING = free_in_children(threading.Lock())
+_made = functools.cache(Zones)
 
 
 class _Buffers:
@@ -208,6 +219,7 @@ class GuardedContext(Context):
         artifact, shapes = program.linked.artifact, program.shapes
         assert shapes is not None
         buffers.begin()
+        memory.listen()
         states = [state.info for state in artifact.states]
         fixed: list[Shape] = [tuple(int(d) for d in info.shape) for info in states]
         inputs = buffers.tensors("input", artifact.inputs, shapes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 import signal
 import sys
@@ -22,8 +23,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tilewright.runtime.errors import BeyondBufferError
+from tilewright.runtime.errors import BeyondBufferError, ExecutionError
 from tilewright.runtime.guarded import PAGE
+from tilewright.runtime.process.forks import free_in_children
 
 PATTERN = 0xA5
 """Fills what lies between a buffer and the end of its pages."""
@@ -42,6 +44,8 @@ _PATTERNS = bytes([PATTERN]) * PAGE
 
 # What the system gives a handler: `siginfo_t` has the address at byte 16; of `ucontext_t` the word at byte 192 is the
 # processor's error code, whose second bit says that it was a store (signal.h and sys/ucontext.h of glibc for x86-64).
+# An access that is not to zones is for the handler that was there before. That one may put this one back to raise the
+# signal again, as faulthandler does: then the process ends as it would have without zones.
 _HANDLER = """
 declare i32 @mprotect(ptr, i64, i32)
 declare i32 @sigaction(i32, ptr, ptr)
@@ -83,10 +87,14 @@ record:
 open:
   %page = and i64 %address, -4096
   %at = inttoptr i64 %page to ptr
-  %done = call i32 @mprotect(ptr %at, i64 4096, i32 3)
+  %failed = call i32 @mprotect(ptr %at, i64 4096, i32 3)
+  %is.shut = icmp ne i32 %failed, 0
+  br i1 %is.shut, label %foreign, label %over.now
+over.now:
   ret void
 foreign:
   %restored = call i32 @sigaction(i32 %signal, ptr inttoptr (i64 {old} to ptr), ptr null)
+  store i64 0, ptr inttoptr (i64 {old} to ptr)
   ret void
 }}
 """
@@ -110,6 +118,13 @@ class AccessBeyond:
     text: str
 
 
+def room_for(pages: int) -> int:
+    """Pages of addresses that a buffer of `pages` takes: one of eight numbers up to its double, so that buffers whose
+    sizes change from call to call take those of others."""
+    step = 1 << max(0, pages.bit_length() - 4)
+    return -(-pages // step) * step
+
+
 Places = tuple[tuple[int, int], ...]
 """Offsets and bytes of the parts of a buffer, in order."""
 
@@ -126,6 +141,7 @@ class ZonedBuffer:
         self.base = memory.take(self.pages)
         self._memory = memory
         self._end = self.base + self.pages * PAGE
+        self._closed = room_for(self.pages) - self.pages + 1
         self.address = (self._end - nbytes) // alignment * alignment if at_end else self.base
         self._is_read_only = False
         self.places: Places = ((0, nbytes),)
@@ -238,12 +254,13 @@ class ZonedBuffer:
 
     def _beside(self, first: int, last: int, what: str, end: str) -> AccessBeyond:
         """Accesses from an address to another one, which lie after the end or before the start of the nearest part."""
-        after = [p for p in self.places if sum(p) <= first - self.address < self._zone_after(p) + PAGE - self.address]
-        if after or (not self._is_split() and first >= self.address):
-            place = after[-1] if after else self.places[0]
+        before = [p for p in self.places if sum(p) <= first - self.address]
+        following = next((p for p in self.places if p[0] > last - self.address), None)
+        if before and (following is None or first < self._zone_after(before[-1]) + PAGE):
+            place = before[-1]
             distance = first - self.address - sum(place)
             return AccessBeyond(f"{self._named(place)}: {what} {distance} bytes after its end{end}")
-        place = next((p for p in self.places if p[0] > last - self.address), self.places[-1])
+        place = following or self.places[0]
         distance = place[0] - (last - self.address)
         return AccessBeyond(f"{self._named(place)}: {what} {distance} bytes before its start{end}")
 
@@ -253,10 +270,14 @@ class ZonedBuffer:
         of = f" '{name:.40}'" if (name := self.names.get(place[0])) else ""
         return f"{self.name}{of}, {place[1]} bytes at {place[0]}"
 
+    def surrounds(self, address: int) -> bool:
+        """Whether an address lies in the buffer's pages or in the closed ones around."""
+        return self.base - PAGE <= address < self._end + self._closed * PAGE
+
     def close_pages(self) -> None:
         """Give all pages the rights that they should have."""
         _protect(self.base - PAGE, 1, _NONE)
-        _protect(self._end, 1, _NONE)
+        _protect(self._end, self._closed, _NONE)
         if self._is_read_only:
             _protect(self.base, self.pages, _READ)
         if self._is_split():
@@ -271,7 +292,7 @@ class ZonedMemory:
         self.owners: dict[int, ZonedBuffer] = {}
         """Buffers by the address of their first page."""
         self._free: defaultdict[int, list[int]] = defaultdict(list)
-        self._lock = threading.Lock()
+        self._lock = free_in_children(threading.RLock())  # what ends a buffer may run while one is taken
         self._next = self._end = 0
         self._chunks = (ctypes.c_int64 * (2 * _MOST_CHUNKS))()
         self._count, self._seen = ctypes.c_int64(0), ctypes.c_int64(0)
@@ -287,38 +308,49 @@ class ZonedMemory:
                 most=_MOST_RECORDS,
             )
         )
-        action = _SignalAction(
+        self._action = _SignalAction(
             handler=self._engine.get_function_address("tw_zones_touched"), flags=_ON_STACK_WITH_INFO
         )
-        if _LIBC.sigaction(int(signal.SIGSEGV), ctypes.byref(action), ctypes.byref(self._old)):
-            raise OSError("no handler for accesses beyond buffers can be set")
+        self.listen()
+
+    def listen(self) -> None:
+        """Let the handler be the process's, also where somebody has set another one since (faulthandler, a library):
+        that is then for accesses to other memory."""
+        with self._lock:
+            now = _SignalAction()
+            _set_handler(None, now)
+            if now.handler != self._action.handler:
+                _set_handler(self._action, self._old)
 
     def take(self, pages: int) -> int:
         """The address of so many pages with all rights between two without any."""
+        room = room_for(pages)
         with self._lock:
-            if self._free[pages]:
-                return self._free[pages].pop()
-            needed = (pages + 2) * PAGE
-            if self._end - self._next < needed:
-                self._add_chunk(max(_CHUNK, needed))
-            base = self._next + PAGE
-            self._next += needed
+            if self._free[room]:
+                base = self._free[room].pop()
+            else:
+                needed = (room + 2) * PAGE
+                if self._end - self._next < needed:
+                    self._add_chunk(max(_CHUNK, needed))
+                base = self._next + PAGE
+                self._next += needed
         _protect(base, pages, _READ_WRITE)
+        _protect(base + pages * PAGE, room - pages + 1, _NONE)
         return base
 
     def give_back(self, base: int, pages: int) -> None:
-        """Take pages back, for the next who needs as many."""
+        """Take pages back, for the next who needs about as many."""
         _protect(base, pages, _READ_WRITE)
         if pages > 64:
             _LIBC.madvise(ctypes.c_void_p(base), ctypes.c_size_t(pages * PAGE), _DONTNEED)
         with self._lock:
-            self._free[pages].append(base)
+            self._free[room_for(pages)].append(base)
 
     def _add_chunk(self, nbytes: int) -> None:
         begin = _LIBC.mmap(None, ctypes.c_size_t(nbytes), _NONE, _MAP, -1, ctypes.c_int64(0))
         at = self._count.value
         if begin in (None, ctypes.c_void_p(-1).value) or at == _MOST_CHUNKS:
-            raise MemoryError(f"no {nbytes} bytes of addresses for guard zones")
+            raise ExecutionError(f"there are no {nbytes} bytes of addresses for guard zones", hint=_FEWER)
         self._chunks[2 * at : 2 * at + 2] = [begin, begin + nbytes]
         self._count.value = at + 1
         self._next, self._end = begin, begin + nbytes
@@ -334,7 +366,7 @@ class ZonedMemory:
             owners = list(self.owners.values())
         found = []
         for address, code in records:
-            owner = next((b for b in owners if b.base - PAGE <= address < b._end + PAGE), None)
+            owner = next((b for b in owners if b.surrounds(address)), None)
             if owner is None:
                 _protect(address // PAGE * PAGE, 1, _NONE)
                 found.append(AccessBeyond(f"{'a store' if code & 2 else 'a load'} to memory that was given back"))
@@ -373,7 +405,18 @@ def _linked(text: str) -> Any:
 
 def _protect(address: int, pages: int, rights: int) -> None:
     if _LIBC.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(pages * PAGE), rights):
-        raise OSError(ctypes.get_errno(), "pages for guard zones cannot be protected")
+        raise ExecutionError(
+            f"pages for guard zones cannot be closed or opened: {os.strerror(ctypes.get_errno())}", hint=_FEWER
+        )
+
+
+def _set_handler(action: _SignalAction | None, before: _SignalAction) -> None:
+    """Set the process's handler, and note what it has been."""
+    if _LIBC.sigaction(int(signal.SIGSEGV), None if action is None else ctypes.byref(action), ctypes.byref(before)):
+        raise ExecutionError(f"no handler for accesses beyond buffers can be set: {os.strerror(ctypes.get_errno())}")
+
+
+_FEWER = "close models, or let the process have more mappings (vm.max_map_count, ulimit -v)"
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

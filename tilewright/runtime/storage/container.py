@@ -28,13 +28,13 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tilewright.runtime.arena import aligned_bytes
-from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.storage.files import open_at_once, replacing, write_slices
 from tilewright.runtime.storage.signing import TRAILER_BYTES, Signature, check_signature
 from tilewright.runtime.storage.store import Store, digest_of
@@ -60,12 +60,15 @@ _PIECE = 1 << 18
 @dataclass(frozen=True)
 class Section:
     """Bytes of the file: `kind` is "image", "code" or "weights". Those that follow `data` may be elsewhere. What was
-    read from a store has its `digest` there."""
+    read from a store has its `digest` there. What is `unchecked` was not compared with this checksum when it was read
+    from the place `where`."""
 
     kind: str
     data: memoryview
     more: tuple[memoryview, ...] = ()
     digest: str = ""
+    unchecked: str = ""
+    where: str = ""
 
     @property
     def pieces(self) -> tuple[memoryview, ...]:
@@ -74,6 +77,12 @@ class Section:
     @property
     def nbytes(self) -> int:
         return sum(piece.nbytes for piece in self.pieces)
+
+    def check(self, name: str) -> None:
+        """ArtifactError where it is not what was written to the file that errors call `name`; nothing is done where
+        that is known."""
+        if self.unchecked and _checksum(self.kind, self.pieces) != self.unchecked:
+            raise ArtifactError(f"{name} is damaged: wrong checksum", where=self.where, hint=_RECOMPILE)
 
 
 def write_container(
@@ -121,7 +130,7 @@ def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> by
 
 def read_container(
     source: Path | io.FileIO | Bytes, *, check_weights: bool = True, mapped: bool = False,
-    trusted: frozenset[bytes] | None = None,
+    trusted: frozenset[bytes] | None = None, later: Callable[[dict[str, Any]], Container[int]] = lambda _: (),
 ) -> tuple[dict[str, Any], list[Section]]:
     """Metadata and sections of a file (by its path, or open) or its bytes; ArtifactError when that is no sound artefact
     of a known format.
@@ -130,7 +139,9 @@ def read_container(
     are views of the mapped file, which stays mapped as long as one of them lives, and an image is mapped by itself, in
     pages that this process may change for itself. Metadata and code are always checked, weights unless `check_weights`
     is false. Of the public keys that are `trusted`, if any are given, one must have signed the file: then weights are
-    always checked, and code is copied, as whoever may write to the file could change it afterwards.
+    always checked, and code is copied, as whoever may write to the file could change it afterwards. Sections whose
+    numbers `later` gives for the metadata are left `unchecked`: the caller has to, before they are used (where weights
+    are mapped, they are views of the same map).
     """
     with opened_artifact(source) as opened:
         head = read_head(opened)
@@ -141,7 +152,8 @@ def read_container(
         try:
             metadata = json.loads(text)
             table = metadata.pop("sections")
-            return metadata, list(_sections(opened, whole, start, table, check_weights, trusted is not None))
+            how = _Reading(whole, check_weights, trusted is not None, later(metadata))
+            return metadata, list(_sections(opened, start, table, how))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(
                 f"{opened.name}: the metadata is malformed ({error!r})", hint=_RECOMPILE
@@ -280,6 +292,20 @@ def _unreadable(name: str, error: OSError | ValueError) -> ArtifactError:
     return ArtifactError(f"cannot read {name}: {_reason(error)}", hint="check the path and its permissions")
 
 
+def named_source(source: object, *, mapped: bool) -> tuple[str, Path | io.FileIO | Bytes]:
+    """What is to be read, and what errors call it; ArtifactError for what cannot be, OptionError for what cannot be
+    `mapped`."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        if mapped:
+            raise OptionError("mmap=True needs a file, and bytes are given", hint="give the path of the file")
+        return "the given buffer", source
+    if isinstance(source, io.FileIO):
+        return "the open file", source
+    if not isinstance(source, str | os.PathLike):
+        raise ArtifactError(f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes")
+    return str(source), Path(source)
+
+
 def opened_artifact(source: Path | io.FileIO | Bytes) -> contextlib.AbstractContextManager[_Source]:
     """The bytes of a file, as long as it is open; ArtifactError where it cannot be."""
     if isinstance(source, Path):
@@ -390,26 +416,33 @@ def read_head(source: _Source) -> Head:
     return Head(text, end, digest, signature)
 
 
-def _sections(
-    source: _Source,
-    mapped: memoryview | None,
-    start: int,
-    table: list[dict[str, Any]],
-    check_weights: bool,
-    is_trusted: bool,
-) -> Iterator[Section]:
+@dataclass(frozen=True)
+class _Reading:
+    """How sections are read: from a `mapped` file, weights with a look at their checksum, with the digests that
+    somebody `is_trusted` for has signed, and which of them are looked at `later`."""
+
+    mapped: memoryview | None
+    check_weights: bool
+    is_trusted: bool
+    later: Container[int] = ()
+
+
+def _sections(source: _Source, start: int, table: list[_Entry], how: _Reading) -> Iterator[Section]:
     for index, entry in enumerate(table):
         offset, size, kind = entry["offset"], entry["size"], entry["kind"]
         where = f"section {index} ({kind}), bytes {offset} to {offset + size}"
+        is_later = index in how.later
+        unchecked = str(entry["checksum"]) if is_later else ""
         if "depth" in entry:
             with _in_store(source, entry, where) as found:
-                whole = found.map() if mapped is not None and size else None
-                data = _section(found, whole, entry, where, check_weights, is_trusted)
-                yield Section(kind, data, digest=entry["digest"])
+                own = replace(how, mapped=found.map() if how.mapped is not None and size else None)
+                data = _section(found, entry, where, own, is_later)
+            yield Section(kind, data, digest=entry["digest"], unchecked=unchecked, where=where)
             continue
         if not start <= offset <= offset + size <= source.size or any(source.read(start, offset - start)):
             raise ArtifactError(f"{source.name} is damaged", where=where, hint=_RECOMPILE)
-        yield Section(kind, _section(source, mapped, entry, where, check_weights, is_trusted))
+        data = _section(source, entry, where, how, is_later)
+        yield Section(kind, data, unchecked=unchecked, where=where)
         start = offset + size
 
 
@@ -437,15 +470,14 @@ def _in_store(source: _Source, entry: _Entry, where: str) -> Iterator[_Source]:
         yield found
 
 
-def _section(
-    source: _Source, mapped: memoryview | None, entry: _Entry, where: str, check_weights: bool, is_trusted: bool
-) -> memoryview:
+def _section(source: _Source, entry: _Entry, where: str, how: _Reading, is_later: bool) -> memoryview:
     """The bytes of a section, looked at as far as is asked for."""
     offset, size, kind = entry["offset"], entry["size"], entry["kind"]
-    view = _view(source, None if is_trusted and kind != "weights" else mapped, kind, offset, size)
+    mapped = None if how.is_trusted and kind != "weights" else how.mapped
+    view = _view(source, mapped, "weights" if is_later else kind, offset, size)
     block = _memory(source, size) if view is None else None
-    wanted = "digest" if is_trusted and kind == "weights" else "checksum"
-    checked = check_weights or is_trusted or kind != "weights"
+    wanted = "digest" if how.is_trusted and kind == "weights" else "checksum"
+    checked = not is_later and (how.check_weights or how.is_trusted or kind != "weights")
     pieces = source.pieces(offset, size, block) if checked or block is not None else iter(())
     found = _checksum(kind if wanted == "checksum" else "", pieces) if checked else None
     for _ in pieces:  # that are read without a look

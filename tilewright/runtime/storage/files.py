@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
+from tilewright.runtime.arena import ALIGNMENT
 from tilewright.runtime.errors import ArtifactError
 
 _SLICE = 1 << 24
@@ -145,3 +151,43 @@ def _temporary(path: Path) -> Path:
 def _random_name(stem: str) -> str:
     short = stem.encode(errors="replace")[:100].decode(errors="ignore")  # a name has up to 255 bytes
     return f".{short}.{os.urandom(8).hex()}.tmp"
+
+
+@dataclass(frozen=True, eq=False)
+class LentArray:
+    """Weights that stay where the model's source has them. `data` are their bytes, whose distance from the start of the
+    constants stands `slot` bytes after that, `checksum` is a crc32 of what they were when the model was compiled."""
+
+    slot: int
+    data: np.ndarray
+    checksum: int
+
+
+def saved_weights(
+    constants: bytes | bytearray | memoryview, lent: Sequence[LentArray]
+) -> list[memoryview]:
+    """The constants as a file has them: with what is lent at their end, and its distances in their slots. ArtifactError
+    where that was written to since the model was compiled."""
+    whole = _byte_view(constants)
+    pieces, tail, end, done = [], [], whole.nbytes, 0
+    for array in lent:
+        if zlib.crc32(array.data.data) != array.checksum:
+            raise ArtifactError(
+                "weights that the compiled model shares with its source were written to since it was compiled",
+                hint="compile it again, with share_weights=False if the source is to be changed",
+            )
+        pieces += [whole[done : array.slot], memoryview(_DISTANCE.pack(end))]
+        done = array.slot + _DISTANCE.size
+        padding = bytes(-array.data.nbytes % ALIGNMENT)
+        tail += [array.data.data, memoryview(padding)]
+        end += array.data.nbytes + len(padding)
+    return [*pieces, whole[done:], *tail]
+
+
+_DISTANCE = struct.Struct("=q")
+
+
+def _byte_view(data: bytes | bytearray | memoryview) -> memoryview:
+    """The bytes of a contiguous buffer; an empty one cannot be cast."""
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")

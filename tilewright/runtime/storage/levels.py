@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from tilewright.runtime.artifact import Artifact, TargetInfo
+from tilewright.runtime.artifact import Artifact, StoredModel, TargetInfo
 from tilewright.runtime.errors import ArtifactError, OptionError
+from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.storage.loader import check_target, platform_of, this_machine
+from tilewright.runtime.storage.records import record
+from tilewright.runtime.storage.signing import Trust
 
 ASKED = "TILEWRIGHT_LEVEL"
 """The environment variable that names a level for all models that have several."""
@@ -19,23 +24,54 @@ def at_level(artifact: Artifact, name: str | None = None, host: TargetInfo | Non
     can run, with what is attached to the artefact; one without levels is given as it is. OptionError for a name that
     there is not, ArtifactError where the CPU can run none."""
     levels = (artifact, *artifact.levels)
-    asked = f"level={name!r:.80}"
-    if name is None and artifact.levels and (name := os.environ.get(ASKED) or None):
-        asked = f"{ASKED}={name:.80}"
-    if name is not None:
-        found = [level for level in levels if level.level == name and name]
-        if not found:
-            known = ", ".join(level.level for level in levels if level.level) or "none"
-            raise OptionError(f"{asked} is not allowed: the levels of this model are {known}")
-        levels = tuple(found)
+    taken = _number([(level.level, level.target) for level in levels], name, host)
     if not artifact.levels:
-        return levels[0]
+        return artifact
+    return replace(levels[taken], levels=(), attached=artifact.attached, model=artifact.model)
+
+
+def load_level(
+    source: str | Path | Bytes, name: str | None = None, host: TargetInfo | None = None, *, check_weights: bool | None,
+    mmap: bool, trust: Trust | None,
+) -> tuple[Artifact, StoredModel | None]:  # fmt: skip
+    """What `at_level` takes of what `Artifact.load` reads, without a look at the code of other levels and what is said
+    of them; and the whole, of which these are compared with their digests when somebody asks for it: None where there
+    are no others, or a `name` says which is wanted."""
+
+    def levels(described: Sequence[dict[str, Any]]) -> list[tuple[str, TargetInfo]]:
+        return [(str(data["level"]), record(TargetInfo, data["target"])) for data in described]
+
+    def others(metadata: dict[str, Any]) -> set[int]:
+        described = [metadata, *metadata.get("levels", ())]
+        return set(range(len(described))) - {_number(levels(described), name, host)}
+
+    stored = StoredModel.read(source, check_weights=check_weights, mmap=mmap, trust=trust, later=others)
+    if len(stored.described) == 1:
+        return stored.whole(), None
+    taken = _number(levels(stored.described), name, host)
+    return stored.level(taken, "attached", "model"), stored if name is None else None
+
+
+def _number(levels: Sequence[tuple[str, TargetInfo]], name: str | None, host: TargetInfo | None) -> int:
+    """Which level is taken of these names and targets."""
+    asked = f"level={name!r:.80}"
+    if name is None and len(levels) > 1 and (name := os.environ.get(ASKED) or None):
+        asked = f"{ASKED}={name:.80}"
+    among = list(range(len(levels)))
+    if name is not None:
+        among = [number for number, (level, _) in enumerate(levels) if level == name and name]
+        if not among:
+            known = ", ".join(level for level, _ in levels if level) or "none"
+            raise OptionError(f"{asked} is not allowed: the levels of this model are {known}")
+    if len(levels) == 1:
+        return 0
     host = this_machine() if host is None else host
-    best = best_of((level.target for level in levels), host)
+    targets = [levels[number][1] for number in among]
+    best = best_of(targets, host)
     if best is None:
-        check_target(min((level.target for level in levels), key=lambda target: len(target.features)), host)
+        check_target(min(targets, key=lambda target: len(target.features)), host)
         raise ArtifactError("no level of the model can run here", hint="compile the model on this machine")
-    return replace(levels[best], levels=(), attached=artifact.attached, model=artifact.model)
+    return among[best]
 
 
 def best_of(targets: Iterable[TargetInfo], host: TargetInfo) -> int | None:

@@ -14,7 +14,7 @@ from tilewright.runtime.module import Model
 from tilewright.runtime.storage.container import Bytes
 from tilewright.runtime.storage.described import ArtifactFile
 from tilewright.runtime.storage.fleet import SUFFIX, Fleet, check_named, models_of, with_shared
-from tilewright.runtime.storage.levels import at_level
+from tilewright.runtime.storage.levels import load_level
 from tilewright.runtime.storage.signing import Trust
 
 
@@ -37,14 +37,15 @@ def load(
     `check_weights` says whether the checksum of the weights, which reads all of them, is looked at: by default unless
     they are mapped (that of code always is). `threads`, `executor` (for another kind of machine): see `Model`.
     Of a model with several levels (`tilewright compile --multi`) the best one is taken that this CPU can run, or the
-    one named `level`. ArtifactError for a file that is missing, damaged, foreign, too new or for another CPU.
+    one named `level`; others are compared with their digests when the model is saved or pickled. ArtifactError for a
+    file that is missing, damaged, foreign, too new or for another CPU.
 
     An artefact is code, which can do whatever the process may: load only what you trust. With `trust`, one or several
     public keys (Ed25519; paths of PEM files, or their bytes), only what one of them has signed is loaded (`sign`), and
     all of it is compared with what was signed; code is then copied also where weights are mapped.
     """
-    artifact = Artifact.load(_found(source), check_weights=check_weights, mmap=mmap, trust=trust)
-    return Model(at_level(artifact, level) if level is not None else artifact, threads, executor)
+    artifact, whole = load_level(_found(source), level, check_weights=check_weights, mmap=mmap, trust=trust)
+    return Model(artifact, threads, executor, _whole=whole)
 
 
 def _found(source: str | Path | Bytes) -> str | Path | Bytes:

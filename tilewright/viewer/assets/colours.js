@@ -41,13 +41,14 @@ function inkOn(share) { return !theme.dark ? (share > 0.8 ? "#ffffff" : theme.te
 
 // How warm an item or group is by what is shown: 0 to 1, or null where nothing is known of it.
 function warmth(graph, mode, value) {
-  if (mode === "time") return graph.mostTime > 0 && value.time ? Math.sqrt(Math.min(1, value.time / graph.mostTime)) : 0;
+  if (mode === "time") return value.time ? Math.sqrt(Math.min(1, value.time / mostOf(graph, "mostTime"))) : 0;
   if (mode === "error") {
     if (value.error === null) return null;
     if (value.error === Infinity) return 1;
-    if (graph.mostError <= 0) return 0;
-    const low = Math.log10(Math.max(graph.mostError * 1e-6, 1e-12));
-    return value.error <= 0 ? 0 : Math.max(0, (Math.log10(value.error) - low) / (Math.log10(graph.mostError) - low));
+    const most = mostOf(graph, "mostError");
+    if (most <= 0) return 0;
+    const low = Math.log10(Math.max(most * 1e-6, 1e-12));
+    return value.error <= 0 ? 0 : Math.max(0, (Math.log10(value.error) - low) / (Math.log10(most) - low));
   }
   return null;
 }

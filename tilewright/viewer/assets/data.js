@@ -1,6 +1,8 @@
 // The data of the page, with what follows from them: who reads what, what is in which group, and how long it takes.
 "use strict";
 
+const QUANTISED = /_quant(ized)?$/;
+
 class Model {
   constructor(view, index) {
     Object.assign(this, view);
@@ -26,9 +28,14 @@ class Model {
     this.hasTimes = this.total > 0;
     this.hasErrors = this.nodes.some((node) => node.error !== null);
     this.levels = [];
-    if (this.nodes.length) this.levels.push("nodes");
+    this.hasGraph = this.kind !== "artefact" && this.nodes.length > 0; // of an artefact only names of nodes are known
+    if (this.hasGraph) this.levels.push("nodes");
     if (this.calls.length) this.levels.push("kernels");
-    this.nodeByName = new Map(this.nodes.map((node, number) => [`${node.operator} ${node.name}`, number]));
+    this.nodesByName = new Map();
+    this.nodes.forEach((node, number) => {
+      const keys = [`${node.operator} ${node.name}`, ...(node.operator === "input" || node.operator === "output" ? [] : [node.name])];
+      for (const key of keys) if (!this.nodesByName.has(key)) this.nodesByName.set(key, number);
+    });
     this.graphs = {};
   }
 
@@ -53,6 +60,17 @@ class Model {
   // A node's share of the times of its kernels, each of which is shared equally by its nodes.
   nodeTime(node) {
     return node.kernels.reduce((sum, k) => sum + (this.calls[k].time ?? 0) / Math.max(1, this.calls[k].nodes.length), 0);
+  }
+
+  // The node of this model that is the same as one of another: by name and operator, or by name alone, as a quantised
+  // model has other operators, and an artefact none. Tools that quantise put something behind names.
+  partnerOf(node) {
+    const bare = node.name.replace(QUANTISED, "");
+    for (const key of [`${node.operator} ${node.name}`, node.name, `${node.name}_quant`, bare]) {
+      const found = this.nodesByName.get(key);
+      if (found !== undefined) return found;
+    }
+    return undefined;
   }
 
   graph(level) {
@@ -113,7 +131,7 @@ function graphOfKernels(model) {
 function operatorsOf(model, call) {
   const counts = new Map();
   for (const n of call.nodes) counts.set(model.nodes[n].operator, (counts.get(model.nodes[n].operator) ?? 0) + 1);
-  const names = [...counts].map(([name, count]) => (count > 1 ? `${name} ×${count}` : name));
+  const names = [...counts].filter(([name]) => name).map(([name, count]) => (count > 1 ? `${name} ×${count}` : name));
   return names.length ? names.join(" + ") : call.name.replace(/^k\d+_/, "");
 }
 
@@ -160,6 +178,12 @@ class Graph {
 
   // A group with one member is that member.
   isPlain(group) { return this.members.get(group).all.length === 1; }
+}
+
+// The most that any of the graphs of a level has: two models are coloured by one scale, where their times are of one kind.
+function mostOf(graph, what) {
+  const beside = models.filter((model) => model.levels.includes(graph.level) && (what !== "mostTime" || model.measured === graph.model.measured && model.inSeconds === graph.model.inSeconds));
+  return Math.max(graph[what], ...beside.map((model) => model.graph(graph.level)[what]));
 }
 
 async function unpacked(text) {

@@ -57,6 +57,17 @@ function shortened(text, most) {
   return text.length <= most ? text : `${text.slice(0, Math.ceil(most / 2) - 1)}…${text.slice(-Math.floor(most / 2))}`;
 }
 
+// A text on a canvas, shortened to the room that there is.
+function fitText(context, text, x, y, room) {
+  let shown = shortened(visible(text.replace(/[\n\t]/g, "␣")), 120);
+  if (context.measureText(shown).width > room) {
+    let most = Math.max(1, Math.floor(shown.length * room / context.measureText(shown).width));
+    while (most > 1 && context.measureText(shortened(shown, most)).width > room) most -= 1;
+    shown = shortened(shown, most);
+  }
+  context.fillText(shown, x, y);
+}
+
 const tip = {
   show(event, ...lines) {
     const box = byId("tip");

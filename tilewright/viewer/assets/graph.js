@@ -25,19 +25,17 @@ class Pane {
 
   // Places and sizes
 
-  fit() {
+  // The scale in which all of it is seen.
+  get whole() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
-    const scale = Math.min(1.25, (width - 30) / this.scene.width, (height - 56) / this.scene.height);
-    // a long graph is shown from its beginning, in a size that can be read
-    const legible = Math.max(scale, Math.min(1, (width - 30) / this.scene.width));
-    const y = legible > scale ? 38 : Math.max(38, (height - this.scene.height * legible) / 2);
-    this.view = { scale: legible, x: (width - this.scene.width * legible) / 2, y };
-    this.repaint();
+    return Math.min(1.25, (width - 30) / this.scene.width, (height - 56) / this.scene.height);
   }
 
-  all() {
+  // The same, but a long graph is shown from its beginning, in a size that can be read.
+  get legible() { return Math.max(this.whole, Math.min(1, (this.canvas.clientWidth - 30) / this.scene.width)); }
+
+  centre(scale) {
     const { clientWidth: width, clientHeight: height } = this.canvas;
-    const scale = Math.min(1.25, (width - 30) / this.scene.width, (height - 56) / this.scene.height);
     this.view = { scale, x: (width - this.scene.width * scale) / 2, y: Math.max(38, (height - this.scene.height * scale) / 2) };
     this.repaint();
   }
@@ -308,16 +306,7 @@ class Pane {
     if (isGroup) this.knob(box, x, y, "+", warm !== null && warm > 0.45 ? inkOn(warm) : theme.accent);
   }
 
-  text(text, x, y, room) {
-    const { context } = this;
-    let shown = shortened(visible(text.replace(/[\n\t]/g, "␣")), 120);
-    if (context.measureText(shown).width > room) {
-      let most = Math.max(1, Math.floor(shown.length * room / context.measureText(shown).width));
-      while (most > 1 && context.measureText(shortened(shown, most)).width > room) most -= 1;
-      shown = shortened(shown, most);
-    }
-    context.fillText(shown, x, y);
-  }
+  text(text, x, y, room) { fitText(this.context, text, x, y, room); }
 }
 
 const LEVEL_NAMES = { nodes: "nodes of the model", kernels: "kernels, after fusion" };
@@ -359,7 +348,7 @@ const graphView = {
       el("span", { class: "segmented" },
         el("button", { type: "button", title: "Open all modules (e)", onclick: () => this.openAll(true) }, "Open all"),
         el("button", { type: "button", title: "Close all modules (c)", onclick: () => this.openAll(false) }, "Close all"),
-        el("button", { type: "button", title: "See all of it (0)", onclick: () => this.panes.forEach((pane) => pane.all()) }, "Fit")),
+        el("button", { type: "button", title: "See all of it (0)", onclick: () => this.fit("whole") }, "Fit")),
     ));
     const row = el("div", { class: "panes" });
     parent.append(row);
@@ -367,12 +356,17 @@ const graphView = {
     if (!this.opened) { this.openFirst(pairs); this.opened = true; }
     const kept = this.panes.map((pane) => [pane.graph, pane.view]);
     this.panes = pairs.map(([model, level]) => new Pane(row, model.graph(level), this));
-    for (const pane of this.panes) {
-      const before = kept.find(([graph]) => graph === pane.graph);
-      // panes of another number have another width
-      if (before && kept.length === pairs.length) { pane.view = before[1]; pane.repaint(); } else pane.fit();
-    }
+    const before = this.panes.map((pane) => kept.find(([graph]) => graph === pane.graph)?.[1]);
+    // panes of another number have another width
+    if (kept.length === pairs.length && before.every(Boolean)) this.panes.forEach((pane, k) => { pane.view = before[k]; pane.repaint(); });
+    else this.fit("legible");
     if (app.selected) this.reveal(app.selected);
+  },
+
+  // Two models have one scale, so that they stay in step.
+  fit(how) {
+    const scales = this.panes.map((pane) => pane[how]);
+    this.panes.forEach((pane, k) => pane.centre(models.length > 1 ? Math.min(...scales) : scales[k]));
   },
 
   scaleBar() {
@@ -405,7 +399,7 @@ const graphView = {
     this.open.clear();
     if (open) for (const pane of this.panes) for (const path of pane.graph.model.paths) this.open.add(path);
     this.rebuild();
-    this.panes.forEach((pane) => pane.fit());
+    this.fit("legible");
   },
 
   rebuild() { for (const pane of this.panes) { pane.rebuild(); pane.repaint(); } },
@@ -503,7 +497,7 @@ const graphView = {
     if (event.key.startsWith("Arrow")) { this.move(event.key); return true; }
     const zoomed = { "+": 1.25, "=": 1.25, "-": 0.8 }[event.key];
     if (zoomed) { for (const pane of this.panes) pane.zoom(zoomed, pane.canvas.clientWidth / 2, pane.canvas.clientHeight / 2); return true; }
-    if (event.key === "0") { this.panes.forEach((pane) => pane.all()); return true; }
+    if (event.key === "0") { this.fit("whole"); return true; }
     if (event.key === "e" || event.key === "c") { this.openAll(event.key === "e"); return true; }
     const arrangement = { m: "nodes", k: "kernels", b: "both" }[event.key];
     if (arrangement && (arrangement !== "both" || models.length === 1)) { this.arrangement = arrangement; app.show("graph"); return true; }
@@ -527,7 +521,7 @@ function partnersIn(chosen, graph) {
   const nodes = item.kind === "kernel" ? item.call.nodes : [from.nodes.indexOf(item.node)];
   const to = graph.model;
   const same = from === to ? nodes
-    : nodes.map((n) => to.nodeByName.get(`${from.nodes[n].operator} ${from.nodes[n].name}`)).filter((n) => n !== undefined);
+    : nodes.map((n) => to.partnerOf(from.nodes[n])).filter((n) => n !== undefined);
   if (graph.level === "nodes") return same;
   return [...new Set(same.flatMap((n) => to.nodes[n].kernels))];
 }

@@ -71,24 +71,29 @@ const inspector = {
     parent.scrollTop = 0;
   },
 
+  // What is said of a whole model, as names and values.
+  summary(model) {
+    const ends = model.nodes.filter((node) => node.operator === "input" || node.operator === "output");
+    return [
+      ["nodes", model.hasGraph ? write.number(model.nodes.length - ends.length) : ""],
+      ["kernels", model.calls.length ? `${write.counted(model.calls.length, "call")} of ${write.counted(model.codes.length, "kernel")}` : ""],
+      [model.timeName, model.hasTimes ? model.timeText(model.total) : ""],
+      ["operations", write.flops(model.calls.reduce((sum, call) => sum + (call.flops ?? 0), 0))],
+      ["arena", model.memory.length ? `${write.bytes(model.memory.reduce((sum, m) => sum + m.total, 0))}, ${write.bytes(model.memory.reduce((sum, m) => sum + m.unshared, 0))} without sharing` : ""],
+      ...model.facts,
+    ];
+  },
+
   overview(parent) {
+    if (models.length > 1) this.both(parent);
     for (const model of models) {
       parent.append(el("h2", {}, model.name), el("p", { class: "kind-line" }, model.kind === "artefact" ? "a compiled model" : "a model on its way through the compiler"));
       for (const note of model.notes) parent.append(el("p", { class: "note" }, note));
-      const distinct = model.codes.length;
-      const ends = model.nodes.filter((node) => node.operator === "input" || node.operator === "output");
-      parent.append(facts([
-        ["nodes", model.nodes.length ? write.number(model.nodes.length - ends.length) : ""],
-        ["kernels", model.calls.length ? `${write.counted(model.calls.length, "call")} of ${write.counted(distinct, "kernel")}` : ""],
-        [model.timeName, model.hasTimes ? model.timeText(model.total) : ""],
-        ["operations", write.flops(model.calls.reduce((sum, call) => sum + (call.flops ?? 0), 0))],
-        ["arena", model.memory.length ? `${write.bytes(model.memory.reduce((sum, m) => sum + m.total, 0))}, ${write.bytes(model.memory.reduce((sum, m) => sum + m.unshared, 0))} without sharing` : ""],
-        ...model.facts,
-      ]));
-      const repeats = model.groups.map((group, number) => [group, number]).filter(([group]) => group.kind === "repeat");
-      if (repeats.length && model.levels.length) {
-        const graph = model.graph(model.levels.at(-1));
-        parent.append(el("h3", {}, "Repeated blocks"), listed(repeats.filter(([, number]) => graph.members.has(number)).map(([group, number]) => [
+      if (models.length === 1) parent.append(facts(this.summary(model)));
+      const graph = model.levels.length ? model.graph(model.levels.at(-1)) : null;
+      const repeats = model.groups.map((group, number) => [group, number]).filter(([group, number]) => group.kind === "repeat" && graph?.members.has(number));
+      if (repeats.length) {
+        parent.append(el("h3", {}, "Repeated blocks"), listed(repeats.map(([, number]) => [
           link(model.groupName(number), { model: model.index, level: graph.level, group: number }),
           el("span", { class: "quiet" }, model.timeText(graph.sums.get(number).time || null))])));
       }
@@ -99,6 +104,14 @@ const inspector = {
           el("span", { class: "quiet" }, `${model.timeText(call.time)}  ${write.share(call.time / model.total)}`)])));
       }
     }
+  },
+
+  // Two models in a table, a line for each fact.
+  both(parent) {
+    const [one, two] = models.map((model) => new Map(this.summary(model).filter(([, value]) => value)));
+    const names = [...new Set([...one.keys(), ...two.keys()])];
+    parent.append(el("table", { class: "both" }, el("thead", {}, el("tr", {}, el("th", {}, ""), models.map((model) => el("th", { scope: "col" }, model.name)))),
+      el("tbody", {}, names.map((name) => el("tr", { class: one.get(name) === two.get(name) ? "same" : "" }, el("th", { scope: "row" }, name), el("td", {}, one.get(name) ?? ""), el("td", {}, two.get(name) ?? ""))))));
   },
 
   group(parent, chosen) {
@@ -124,7 +137,7 @@ const inspector = {
   node(parent, model, item) {
     const { node } = item;
     const number = model.nodes.indexOf(node);
-    parent.append(el("h2", {}, node.name), el("p", { class: "kind-line" }, node.operator), facts([
+    parent.append(el("h2", {}, node.name), el("p", { class: "kind-line" }, node.operator || "a node of the model that this was made of"), facts([
       ["gives", node.types.join(", ")], ["reads", node.constants.length ? shortened(node.constants.join(", "), 400) : ""],
       ["module", model.paths[node.group] ?? ""],
       ["error", write.error(node.error, 3)],
@@ -136,6 +149,7 @@ const inspector = {
           el("span", { class: "quiet" }, model.timeText(model.calls[k].time))])));
       } else parent.append(el("p", { class: "quiet" }, "no kernel: it is known when compiling, needs no work, or is part of another node"));
     }
+    this.partners(parent, model, item, "nodes");
     this.neighbours(parent, model, model.graph("nodes"), number);
     this.reasons(parent, model, item);
     if (node.text) parent.append(el("h3", {}, "As imported"), el("pre", { id: "source" }, coloured(node.text)));
@@ -164,6 +178,7 @@ const inspector = {
       parent.append(el("h3", {}, `Nodes (${call.nodes.length})`), listed(call.nodes.map((n) => [
         link(model.nodes[n].name, { model: model.index, level: "nodes", id: n }), el("span", { class: "quiet" }, model.nodes[n].operator)]), 8));
     }
+    this.partners(parent, model, item, "kernels");
     this.code(parent, model, code, true);
     this.reasons(parent, model, item);
     this.neighbours(parent, model, model.graph("kernels"), item.id);
@@ -174,6 +189,20 @@ const inspector = {
       el("span", { class: "quiet" }, shortened(graph.items[other].label, 28))]);
     const all = [...rows(graph.items[id].reads, "↑"), ...rows([...new Set(graph.readers[id])], "↓")];
     if (all.length) parent.append(el("h3", {}, "Reads ↑ and is read by ↓"), listed(all, 8));
+  },
+
+  // The same in the other model, where there are two, and how long it takes there.
+  partners(parent, model, item, level) {
+    const other = models[1 - model.index];
+    if (!other) return;
+    const graph = other.graph(level);
+    const found = partnersIn({ model: model.index, level, id: item.id }, graph).map((id) => graph.items[id]);
+    const all = (items) => items.reduce((sum, { time }) => sum + (time ?? 0), 0);
+    const comparable = level === "kernels" && found.length && item.time && all(found) && model.measured === other.measured && model.inSeconds === other.inSeconds;
+    parent.append(el("h3", {}, `In ${other.name}`), found.length
+      ? listed(found.map((same) => [link(same.kind === "kernel" ? same.call.name : same.name, { model: other.index, level, id: same.id }), el("span", { class: "quiet" }, same.time ? other.timeText(same.time) : "")]), 8)
+      : el("p", { class: "quiet" }, "nothing of these names"));
+    if (comparable) parent.append(el("p", { class: "quiet" }, `${(all(found) / item.time).toFixed(2)} times the time of this one`));
   },
 
   reasons(parent, model, item) {
@@ -193,7 +222,7 @@ const inspector = {
       if (this.level === level) text.replaceChildren(...coloured(found, level));
     };
     const row = el("div", { class: "levels" }, levels.map(([level, name, title]) => el("button", { type: "button", "data-level": level, title, onclick: () => show(level) }, name)),
-      el("button", { type: "button", class: "wide", title: "All levels beside each other (s)", onclick: () => codeView.open(model, code) }, "Side by side"));
+      el("button", { type: "button", class: "wide", title: "All levels beside each other (s)", onclick: () => codeView.open(model, code) }, "All"));
     parent.append(row, text);
     show(this.level);
   },

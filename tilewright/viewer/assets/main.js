@@ -13,14 +13,14 @@ const app = {
 
   start() {
     const names = models.map((model) => visible(model.name));
-    byId("title").append(names.join("  ·  "), " ", el("small", {}, "tilewright"));
+    byId("title").append(names.join("  ·  "), " ", names.length > 1 ? "" : el("small", {}, "tilewright"));
     byId("title").title = names.join(" and ");
     const usable = Object.entries(VIEWS).filter(([, view]) => view.available());
     byId("tabs").append(...usable.map(([name, view], number) => el("button", { type: "button", role: "tab", "data-view": name, title: `${view.title} (${number + 1})`, onclick: () => this.show(name) }, view.title)));
     this.usable = usable.map(([name]) => name);
     search.listen();
     this.listen();
-    if (this.usable.length) this.show(models.some((model) => model.kind === "artefact") && models.every((model) => !model.nodes.length) && this.usable.includes("table") ? "table" : this.usable[0]);
+    if (this.usable.length) this.show(!models.some((model) => model.hasGraph) && this.usable.includes("table") ? "table" : this.usable[0]);
     else byId("view").append(el("p", { class: "empty" }, "There are no nodes and no kernels to show."));
     inspector.build(null);
   },

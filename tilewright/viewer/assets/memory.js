@@ -9,6 +9,7 @@ const memoryView = {
 
   build(parent) {
     this.maps = [];
+    const most = Math.max(1, ...models.flatMap((model) => model.memory.map((memory) => memory.total))); // one scale for all
     for (const model of models) {
       model.memory.forEach((memory, number) => {
         if (!memory.tensors.length) return;
@@ -19,22 +20,22 @@ const memoryView = {
           el("span", {}, `without sharing ${write.bytes(memory.unshared)}`), el("span", {}, write.counted(memory.tensors.length, "tensor"))));
         const map = el("div", { class: "chart", style: "flex: 3 1 240px" });
         parent.append(map);
-        this.map(map, model, memory, at);
+        this.map(map, model, memory, at, most);
         const used = el("div", { class: "chart", style: "flex: 1 1 130px; max-height: 190px" });
         parent.append(used);
-        this.used(used, model, memory, peak);
+        this.used(used, memory, Math.max(...models.flatMap((each) => each.memory.flatMap((one) => one.alive))));
       });
     }
   },
 
-  map(parent, model, memory, peak) {
+  map(parent, model, memory, peak, most) {
     const steps = memory.alive.length;
     const left = 76;
     let chosen = null;
     const place = (tensor, width, height) => {
       const across = (width - left - 10) / steps;
-      const up = (height - 30) / Math.max(1, memory.total);
-      return [left + tensor.first * across, 8 + (memory.total - tensor.offset - tensor.size) * up, (tensor.last - tensor.first + 1) * across, tensor.size * up];
+      const up = (height - 30) / most;
+      return [left + tensor.first * across, 8 + (most - tensor.offset - tensor.size) * up, (tensor.last - tensor.first + 1) * across, tensor.size * up];
     };
     const made = canvasIn(parent, (context, width, height) => {
       const across = (width - left - 10) / steps;
@@ -44,7 +45,7 @@ const memoryView = {
       context.fillRect(left, 8, width - left - 10, height - 30);
       context.fillStyle = theme.quiet;
       context.textAlign = "right";
-      for (const part of [0, 0.25, 0.5, 0.75, 1]) context.fillText(write.bytes(part * memory.total), left - 8, Math.max(12, 8 + (1 - part) * (height - 30)));
+      for (const part of [0, 0.25, 0.5, 0.75, 1]) context.fillText(write.bytes(part * most), left - 8, Math.max(12, 8 + (1 - part) * (height - 30)));
       context.textAlign = "center";
       const every = Math.max(1, Math.ceil(steps / Math.max(2, (width - left) / 70)));
       for (let step = 0; step < steps; step += every) context.fillText(String(step + 1), left + (step + 0.5) * across, height - 10);
@@ -57,7 +58,10 @@ const memoryView = {
         context.strokeStyle = number === chosen ? theme.accent : theme.page;
         context.lineWidth = number === chosen ? 3 : 0.7;
         context.strokeRect(x, y, w, h);
-        if (w > 46 && h > 13) { context.fillStyle = theme.text; context.fillText(shortened(tensor.name || "unnamed", Math.max(2, Math.floor((w - 8) / 6.4))), x + 4, y + Math.min(h / 2, 12)); }
+        if (w > 60 && h > 13) {
+          context.fillStyle = theme.text;
+          fitText(context, tensor.name.split("/").slice(-2).join("/").replace(/_output_0$/, "") || "unnamed", x + 4, y + Math.min(h / 2, 12), w - 8);
+        }
       });
       context.strokeStyle = theme.mark;
       context.lineWidth = 1.5;
@@ -91,7 +95,7 @@ const memoryView = {
     });
   },
 
-  used(parent, model, memory, peak) {
+  used(parent, memory, peak) {
     chart(parent, (width, height) => ({
       width, height, padding: [8, 10, 0, 0], legend: { show: false }, cursor: { y: false, drag: { x: false } },
       scales: { x: { time: false, range: [0.5, memory.alive.length + 0.5] }, y: { range: [0, Math.max(1, peak * 1.08)] } },

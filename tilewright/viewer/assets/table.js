@@ -18,12 +18,12 @@ const tableView = {
       ["node", "node", (call) => call.node, (call) => call.node, true],
       ["strategy", "strategy", (call) => model.codes[call.code].strategy, (call) => model.codes[call.code].strategy.replaceAll("_", " "), true],
       ["time", model.measured ? "time" : "estimate", (call) => call.time, (call) => model.timeText(call.time)],
+      ["other", other ? `in ${other.name}` : "", (call) => this.other(other, call), (call) => (other ? other.timeText(this.other(other, call)) : "")],
       ["share", "share", (call) => call.time, (call) => (model.total ? write.share((call.time ?? 0) / model.total) : "")],
       ["flops", "operations", (call) => call.flops, (call) => write.flops(call.flops)],
       ["rate", "rate", (call) => pointOf(model, call)?.rate, (call) => write.rate(pointOf(model, call)?.rate ?? null)],
       ["bytes", "data", (call) => call.bytes, (call) => write.bytes(call.bytes)],
       ["roof", "of best", (call) => pointOf(model, call)?.share, (call) => write.share(pointOf(model, call)?.share ?? null)],
-      ["other", other ? other.name : "", (call) => this.other(other, call), (call) => (other ? other.timeText(this.other(other, call)) : "")],
     ];
     const shown = new Set(["number", "kernel", "node", "time", "share", "flops", "rate", "bytes", "roof",
       ...optional("strategy", model.codes.some((code) => code.strategy)), ...optional("other", other)]);

@@ -14,7 +14,8 @@ class Timeline {
     let now = 0;
     for (const call of model.calls) { starts.push(now); now += call.time ?? 0; }
     this.starts = starts;
-    this.total = now || 1;
+    this.total = now || 1; // of two models the longer one, so that both have one scale
+    for (const other of models) if (other.measured === model.measured && other.inSeconds === model.inSeconds) this.total = Math.max(this.total, other.total);
     this.spans = this.modules();
     this.depth = 1 + Math.max(-1, ...this.spans.map((span) => span.depth));
     this.listen();
@@ -56,7 +57,7 @@ class Timeline {
     for (const span of this.spans) this.bar(context, width, top + span.depth * ROW, span.begin, span.end, theme[span.depth % 2 ? "group-deep" : "group"], model.groupName(span.group), theme.line, ROW);
     const kernels = top + this.depth * ROW + 6;
     this.kernelsAt = kernels;
-    const most = Math.max(...model.calls.map((call) => call.time ?? 0), 1e-30);
+    const most = Math.max(mostOf(model.graph("kernels"), "mostTime"), 1e-30);
     this.shares(context, width, kernels + 46 + 14, Math.min(220, height - kernels - 46 - 30));
     model.calls.forEach((call, number) => {
       const end = this.starts[number] + (call.time ?? 0);
@@ -106,9 +107,7 @@ class Timeline {
     const room = Math.min(right, width) - Math.max(left, 0) - 8;
     if (room < 24) return;
     context.fillStyle = ink;
-    let shown = shortened(label, Math.max(2, Math.floor(room / 6.2)));
-    if (context.measureText(shown).width > room) shown = shortened(shown, Math.max(2, Math.floor(shown.length * room / context.measureText(shown).width)));
-    context.fillText(shown, Math.max(left, 0) + 4, y + height / 2 - 1);
+    fitText(context, label, Math.max(left, 0) + 4, y + height / 2 - 1, room);
   }
 
   axis(context, width) {

@@ -25,6 +25,7 @@ from tilewright.frontends.translation import Translation
 from tilewright.ir import sym as s
 from tilewright.ir.diag import Loc, ModelError, UnsupportedError
 from tilewright.ir.sym import Sym
+from tilewright.ir.symbolic.reach import fits_64_bits
 
 _EXPORTED, _OTHERS = "the program was exported for", "; export it again for others"
 
@@ -154,13 +155,19 @@ def require_guards(guards: Guards, translation: Translation, sizes: Sizes, given
 
 
 def _holds_for_examples(condition: Sym, given: GivenSizes) -> bool:
-    """Whether a condition is known to hold for the sizes that the program was exported with."""
+    """Whether a condition is known to hold for the sizes that the program was exported with, and to be computed in 64
+    bits for all."""
     known = {}
     for place, example in given.examples.items():
         size = given.size_of(place)
         if size is not None and size.vars == {size} and example is not None:
             known[size.name] = example
-    return all(v.name in known for v in condition.vars) and bool(condition.evaluate(known))
+    if not fits_64_bits(condition) or any(v.name not in known for v in condition.vars):
+        return False
+    try:
+        return bool(condition.evaluate(known))
+    except ZeroDivisionError:
+        return False
 
 
 def _require_examples(
