@@ -8,7 +8,6 @@ from itertools import islice, product
 
 from tilewright.graph.accesses import AxisAccess
 from tilewright.ir.sym import Sym, affine_in, ge
-from tilewright.ir.symbolic.compiled import function_of
 
 Place = tuple[tuple[str, int], ...]
 """Values of dims and of loops, by name."""
@@ -71,9 +70,9 @@ class _Points:
     """Looks at points of the ranges of loops, so `many` of them."""
 
     def __init__(self, wanted: Sym, access: AxisAccess, loops: Sequence[Sym], all_of: int, many: int) -> None:
-        self.wanted, self.guards = function_of(wanted), [function_of(g) for g in access.guards]
+        self.wanted, self.guards = wanted.evaluate, [g.evaluate for g in access.guards]
         ends = ((v.name, access.ranges[v]) for v in loops)
-        self.ends = [(name, function_of(low), function_of(high)) for name, (low, high) in ends]
+        self.ends = [(name, low.evaluate, high.evaluate) for name, (low, high) in ends]
         self.all_of, self.many, self.tried = all_of, many, 0
 
     def first(self, env: dict[str, int], depth: int = 0) -> dict[str, int] | None:
