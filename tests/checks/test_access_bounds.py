@@ -86,6 +86,9 @@ RIGHT = {
     "the same, where the caller says the least size": (
         "for o in 0..(n + 7) // 8 {\n  for i in 0..8 vector {\n    y[min(8*o, n - 8) + i] = 0.0\n  }\n}", ROW,
         ', specialized_for={"n": 8}', {"guard": 1}),
+    "rows of tiles of which the last has fewer": (
+        "for t in 0..4*n {\n  y[0, 0] += x[0, 4*(t % 4) + 3 if t % 4 < 3]\n}", "x: &f32[n, 14], y: &f32[1, 1]", "",
+        {"range": 2, "guard": 1}),
     "two loops as one": (
         "for ij in 0..n*6 {\n  y[ij // 6, ij % 6] = x[ij // 6, ij % 6]\n}", "x: &f32[n, 6], y: &f32[n, 6]", "",
         {"range": 2}),

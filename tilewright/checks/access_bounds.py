@@ -203,7 +203,7 @@ class _Search:
         a maximum for itself where that is needed."""
         if self._is_sure(e, ranges):
             return True
-        if any(not e.vars.isdisjoint(k.vars) and self._is_sure(e - k, ranges) for k in least):
+        if any(self._is_sure(e - times * k, ranges) for k in least for times in _multiples(e, k)):
             return True
         split = _split(e)
         return split is not None and split[0](self._is_sure_by_cases(case, ranges, least) for case in split[1])
@@ -275,6 +275,13 @@ _CHOICES = frozenset({"min", "max", "select"})
 def _has_choices(e: Sym) -> bool:
     """Whether a minimum, a maximum or a choice is part of an index."""
     return e.kind in _CHOICES or any(map(_has_choices, e.args))
+
+
+def _multiples(e: Sym, k: Sym) -> set[int]:
+    """How often an expression may be taken off another one: once, and so that a term is gone."""
+    own = dict(k.terms)
+    shared = {c // own[m] for m, c in e.terms if m in own and not m.is_const and c * own[m] > 0 and c % own[m] == 0}
+    return shared | {1} if not e.vars.isdisjoint(k.vars) else shared
 
 
 def _split(e: Sym) -> tuple[Callable[[Iterable[bool]], bool], list[Sym]] | None:
