@@ -514,7 +514,7 @@ def _summed_into(op: Op) -> frozenset[str]:
     an iteration and reads none: the other loops are over the terms of a sum. None of them where it does anything
     else."""
     names = {op.attrs["var"].name}
-    while len(op.blocks[0].ops) == 1 and "boustrophedon" not in op.attrs:
+    while [inner.name for inner in op.blocks[0].ops] == ["for"] and "boustrophedon" not in op.attrs:
         op = op.blocks[0].ops[0]
         names.add(op.attrs["var"].name)
     ops = op.blocks[0].ops
