@@ -192,3 +192,13 @@ def test_an_array_without_elements_fits_merged_axes() -> None:
     run_kernel(func, [np.zeros((0, 8)), np.zeros((0, 8))], {"n": 0})
     with pytest.raises(InternalError, match="the array is float64"):
         run_kernel(func, [np.zeros((1, 8)), np.zeros((0, 8))], {"n": 0})
+
+
+def test_a_loop_that_holds_a_condition_alone() -> None:
+    func = read(
+        "kernel @k(x: &f64[20], y: &f64[20]) dims() with {outputs=1} {\n"
+        "  for i in 0..20 { if 3 <= i { y[i] = x[i] + y[i] } }\n  return\n}"
+    )
+    x, y = np.arange(20, dtype=np.float64), np.ones(20)
+    run_kernel(func, [x, y])
+    assert y.tolist() == [1.0] * 3 + [n + 1.0 for n in range(3, 20)]
