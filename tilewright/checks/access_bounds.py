@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, pairwise
 from math import lcm
 from typing import Literal
@@ -58,13 +58,23 @@ def access_bounds(module: Module, assumed: Sequence[Sym] = ()) -> AccessBounds:
     unproved = []
     for kernel in module.funcs.values():
         if kernel.level == "loops":
+            is_certain = _has_dims_of_its_own(kernel, module, assumed)
             for proof in access_proofs(kernel, _given(kernel, module, assumed)):
                 counts[proof.how] += 1
                 if proof.missing is not None:
-                    unproved.append(_unproved(kernel, proof))
+                    unproved.append(_unproved(kernel, proof if is_certain else replace(proof, leaves=())))
     return AccessBounds(
         counts["range"], counts["guard"], counts["not proved"], counts["not looked at"], tuple(unproved)
     )
+
+
+def _has_dims_of_its_own(kernel: Func, module: Module, assumed: Sequence[Sym]) -> bool:
+    """Whether calls may give a kernel all sizes that what is known of its dims allows: not where these are computed
+    from other dims, or an assumption is about such."""
+    calls = [op.attrs["dims"] for op in module.main.body.walk() if op.attrs.get("kernel") == kernel.name]
+    values = {v for dims in calls for v in dims}
+    is_plain = len(calls) == 1 and len(values) == len(kernel.dims) and all(v.kind == "var" for v in values)
+    return not kernel.dims or (is_plain and all(c.vars <= values for c in assumed))
 
 
 def _unproved(kernel: Func, proof: AccessProof) -> UnprovedAccess:
