@@ -89,6 +89,7 @@ def entry(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         entry("target", "features", value=["avx2", 3]),
         entry("static_plan", value=[1, 2]),
         entry("static_plan", "arena", value="many"),
+        entry("static_plan", "most_threads", value=-1),
         entry("variables", value="n"),
         entry("dims_count", value=None),
         entry("run_symbol", value=7),

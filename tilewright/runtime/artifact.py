@@ -123,13 +123,16 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class StaticPlan:
-    """What `tw_plan` would say for a model all of whose shapes are fixed; sizes in bytes. Calls have `most_threads` at
-    most, where the memory that they take is bounded; 0: any number."""
+    """What `tw_plan` would say for a model of fixed shapes, in bytes; the most threads of a call (0: any number)."""
 
     arena: int
     scratch: int
     dims: tuple[int, ...] = ()
     most_threads: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.arena, self.scratch, self.most_threads) < 0:
+            raise ValueError("a plan has no bytes or threads below 0")
 
 
 @dataclass(frozen=True)
@@ -534,8 +537,7 @@ def _sound(name: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, IndexError, RecursionError) as error:
-        what = f"{name}: the metadata is malformed ({error!r})"
-        raise ArtifactError(what, hint="compile the model again") from error
+        raise ArtifactError(f"{name}: the metadata is malformed ({error!r})", hint="compile the model again") from error
 
 
 def _state_record(state: StateInfo) -> StateRecord:

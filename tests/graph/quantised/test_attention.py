@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
 from tests.graph.programs import program
 from tests.graph.quantised.test_dequantized import passed
 from tests.schedule import scheduling as oracle
 from tilewright.compiler import compile_module
+from tilewright.frontends.onnx.load import load_onnx
+from tilewright.graph.precision.attention_products import attention_products
 from tilewright.graph.quantised import attention as integer_attention
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
@@ -320,3 +323,14 @@ def test_products_of_integers_themselves() -> None:
     assert products(module) == ["matmul_widening", "matmul_widening"]
     (after,) = evaluate_func(module.main, module, given)
     assert np.abs(after.astype(int) - before.astype(int)).max() <= 1 and (after != before).mean() < 0.01
+
+
+def test_a_product_with_one_of_several_results() -> None:
+    """What has several results gives no scores; the search for them ended with a ValueError."""
+    source = parse_model("""
+        <ir_version: 9, opset_import: ["" : 17]>
+        g (float[4, 8] x, float[3, 5] y) => (float[4, 5] z) <int64[1] k = {3}> {
+          values, indices = TopK <axis = -1> (x, k)
+          z = MatMul (values, y)
+        }""")
+    assert attention_products(load_onnx(source.SerializeToString())) == {}

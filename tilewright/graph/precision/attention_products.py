@@ -77,7 +77,7 @@ def _scores_of(values: Op) -> Op | None:
     products = []
     while waiting:
         op = waiting.pop()
-        if op is None or op in seen or not type_of(op.result).rank:
+        if op is None or op in seen or len(op.results) != 1 or not type_of(op.result).rank:
             continue
         if _multiplies_matrices(op):
             products.append(op)
