@@ -59,8 +59,8 @@ ROOMS |= {
     },
     "api": {"compiler", "frontends", "options", "runtime", "session", "validation"},
     "validation": {
-        "compilation", "compiler", "graph", "ir", "loops", "ops", "options", "plugins", "program", "runtime", "session",
-        "target",
+        "compilation", "compiler", "graph", "ir", "loops", "ops", "options", "plugins", "program", "runtime",
+        "schedule", "session", "target",
     },
     "onnxruntime": {"api", "ir", "runtime"},
     "exporters": {

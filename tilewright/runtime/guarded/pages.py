@@ -17,8 +17,9 @@ import signal
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -376,18 +377,25 @@ class ZonedMemory:
         return found
 
 
-def check(findings: Iterable[AccessBeyond], where: str, kernels: tuple[str, ...] = ()) -> None:
-    """BeyondBufferError if there are any findings, of one of the `kernels` where these are known."""
+NO_KERNELS: Mapping[str, str] = MappingProxyType({})
+
+
+def check(findings: Iterable[AccessBeyond], where: str, kernels: Mapping[str, str] = NO_KERNELS) -> None:
+    """BeyondBufferError if there are any findings, of one of the `kernels`, by their names and with what they are for
+    people, where these are known."""
     texts = list(dict.fromkeys(found.text for found in findings))
     if not texts:
         return
     who = "native code goes beyond its buffers"
     if kernels:
-        who = f"{'the kernel' if len(kernels) == 1 else 'one of the kernels'} {', '.join(kernels)} goes beyond buffers"
-    raise BeyondBufferError(
+        named = ", ".join(kernels.values())
+        who = f"{'the kernel' if len(kernels) == 1 else 'one of the kernels'} {named} goes beyond buffers"
+    error = BeyondBufferError(
         f"{who}: {'; '.join(texts[:MOST_TOLD])}", where=where,
         hint="this is a defect of the compiler; please report it with the model",
     )  # fmt: skip
+    error.kernels = tuple(kernels)
+    raise error
 
 
 MOST_TOLD = 20
