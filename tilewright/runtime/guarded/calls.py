@@ -243,27 +243,31 @@ class GuardedContext(Context):
         tables = [(ctypes.c_void_p * len(of))(*[b.address for b in of]) for of in (read, written)]
         words = (ctypes.c_void_p * 8).from_buffer_copy(program.arguments)
         words[_INPUTS], words[_OUTPUTS] = map(ctypes.addressof, tables)
+        constants: list[ZonedBuffer] = []
         if 0 < program.linked.constants.nbytes <= MOST_COPIED:
-            words[_CONSTANTS] = self._zones.constants(program.linked).address
+            constants = [self._zones.constants(program.linked)]
+            words[_CONSTANTS] = constants[0].address
         arena, scratch = self._own_memory(program)
         words[_ARENA], words[_SCRATCH] = arena.address, scratch.address
         for buffer in written:
             buffer.poison(MOST_POISONED)
+        own = {*buffers.used, *constants}
 
         def look() -> list[AccessBeyond]:
-            return [*memory.findings(), *buffers.stores_beside()]
+            return [*memory.findings(own), *buffers.stores_beside()]
 
         names = _tensors_of_arena(artifact)
-        if names is None or code.run_guarded is None:
-            for buffer in (arena, scratch):
-                buffer.poison(MOST_POISONED)
-            status = code.native(ctypes.addressof(words))
-        else:
-            begin = functools.partial(self._divide, program, arena, scratch, names)
-            watch = _Watch(begin, look, (ctypes.c_int64 * (1 + 2 * len(names)))())
-            status = watch.run(code.run_guarded, ctypes.addressof(words))
-            self._zones.report(watch.findings, _called(artifact, shapes), watch.kernels(artifact))
-        findings = look()
+        with memory.used(own):
+            if names is None or code.run_guarded is None:
+                for buffer in (arena, scratch):
+                    buffer.poison(MOST_POISONED)
+                status = code.native(ctypes.addressof(words))
+            else:
+                begin = functools.partial(self._divide, program, arena, scratch, names)
+                watch = _Watch(begin, look, (ctypes.c_int64 * (1 + 2 * len(names)))())
+                status = watch.run(code.run_guarded, ctypes.addressof(words))
+                self._zones.report(watch.findings, _called(artifact, shapes), watch.kernels(artifact))
+            findings = look()
         for buffer, address in zip(written, self.out_data, strict=True):
             if address:
                 buffer.copy_to(address)
