@@ -28,7 +28,7 @@ from tilewright.validation.findings import Fault
 from tilewright.validation.reproducers import packed, save, unpacked
 from tilewright.validation.validate import Validation
 
-pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones]  # it looks around results by itself
+pytestmark = pytest.mark.with_scalar_kernels
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from tilewright.runtime import Model
 from tilewright.session import Session
 from tilewright.validation.validate import Validation
 
-pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones]  # it looks around results by itself
+pytestmark = pytest.mark.with_scalar_kernels
 
 RNG = np.random.default_rng(3)
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
