@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
+from tests.loops.interleave import run_interleaved
 from tests.machines.test_toy import EXPECTED, X, model
+from tilewright.ir.core import Func, Op
+from tilewright.ir.diag import VerifyError
+from tilewright.ir.verify import verify_func
+from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.machine.intrinsics import check_machine
+from tilewright.loops.machine.rules import machine_spec
 from tilewright.machines import PRESETS
+from tilewright.options import Options
 from tilewright.plugins import Plugin
 from tilewright.session import Session
+from tilewright.simulator import time_kernel
+from tilewright.stages import programs
 from tilewright.target.machine import Accelerator
+
+NPU = PRESETS["npu16"]
+RNG = np.random.default_rng(5)
 
 
 def told(made: tilewright.Model) -> str:
@@ -45,3 +62,104 @@ def test_a_plugin_brings_facts_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_facts_of_presets_fit_together(name: str) -> None:
     check_machine(PRESETS[name])
+
+
+SIZES = {"l1": 16, "l0a": 2, "l0b": 2, "l0c": 4, "ub": 8}
+TINY = dataclasses.replace(
+    NPU,
+    name="tiny",
+    memories=tuple(dataclasses.replace(m, bytes=SIZES[m.name] << 10) if m.name in SIZES else m for m in NPU.memories),
+)
+"""The same with so little memory that small products need many tiles."""
+
+
+def session(folder: Path) -> Session:
+    return Session(folder, plugins=(Plugin("tiny", machines=(TINY,)),))
+
+
+def halves(
+    rows: int, depth: int, columns: int, *, then: bool = False, batch: int = 0
+) -> tuple[bytes, list[np.ndarray]]:
+    """A product of float16, of data by weights (of two operands of the call where there is a batch), perhaps with a
+    bias and a ReLU behind it; whole numbers, whose sums float16 has. The model, and inputs with what is right."""
+    around = (batch,) if batch else ()
+    x, w = (RNG.integers(-2, 3, (*around, *s)).astype(np.float16) for s in ((rows, depth), (depth, columns)))
+    b = RNG.integers(-4, 5, columns).astype(np.float16)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["p" if then else "y"])]
+    if then:
+        nodes += [helper.make_node("Add", ["p", "b"], ["s"]), helper.make_node("Relu", ["s"], ["y"])]
+    given = {"x": x, "w": w} if batch else {"x": x}
+    known = {k: v for k, v in {"w": w, "b": b}.items() if k not in given and (k != "b" or then)}
+    graph = helper.make_graph(
+        nodes,
+        "product",
+        [helper.make_tensor_value_info(k, TensorProto.FLOAT16, v.shape) for k, v in given.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, None)],
+        [numpy_helper.from_array(v, k) for k, v in known.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    y = (x.astype(np.float32) @ w.astype(np.float32)).astype(np.float16)
+    right = np.maximum(y + b, 0) if then else y
+    return onnx.shape_inference.infer_shapes(made).SerializeToString(), [*given.values(), right]
+
+
+CASES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
+    "one tile": ((40, 64, 24), {}),
+    "no whole tiles": ((41, 48, 30), {"then": True}),
+    "steps that fill no tile": ((50, 33, 70), {}),
+    "batches": ((20, 32, 40), {"batch": 3}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_products_run_on_the_cube(case: str, tmp_path: Path) -> None:
+    sizes, what = CASES[case]
+    data, (*inputs, right) = halves(*sizes, **what)
+    made = tilewright.compile(data, target="tiny", session=session(tmp_path), verify=True)
+    assert np.array_equal(made(*inputs)[0], right)
+    assert "cube" in told(made) and "vector" in told(made)
+
+
+def test_one_product_is_a_kernel_of_the_scalar_unit(tmp_path: Path) -> None:
+    data, (x, right) = halves(1, 1, 1)
+    assert np.array_equal(tilewright.compile(data, target="tiny", session=session(tmp_path), verify=True)(x)[0], right)
+
+
+def product_kernel(sizes: tuple[int, int, int], tmp_path: Path, target: str = "tiny") -> tuple[Func, list[np.ndarray]]:
+    data, (x, right) = halves(*sizes)
+    (text,) = programs(data, "loops", options=Options(target=target), session=session(tmp_path)).values()
+    w = numpy_helper.to_array(onnx.load_from_string(data).graph.initializer[0])
+    return parse_kernel(text), [x, w, right]
+
+
+def test_any_order_of_queues_gives_the_same(tmp_path: Path) -> None:
+    func, (x, w, right) = product_kernel((48, 32, 64), tmp_path)
+    y = np.zeros_like(right)
+    run_interleaved(func, [x, w, y], {}, random.Random(7))
+    assert np.array_equal(y, right)
+
+
+def waits(func: Func) -> list[Op]:
+    return [op for op in func.body.walk() if op.name in ("wait", "run") and op.operands]
+
+
+def test_each_wait_that_is_removed_is_missed(tmp_path: Path) -> None:
+    func, _ = product_kernel((48, 32, 64), tmp_path)
+    verify_func(func, machine_spec(TINY))
+    assert len(waits(func)) > 20
+    for k in range(len(waits(func))):
+        mutant = func.clone()
+        op = waits(mutant)[k]
+        op.set_operands([])
+        if op.name == "wait":
+            op.erase()
+        with pytest.raises(VerifyError, match=r"may not have ended|nobody waits"):
+            verify_func(mutant, machine_spec(TINY))
+
+
+def test_a_product_keeps_the_cube_busy(tmp_path: Path) -> None:
+    """Cycles follow from facts, and not from a clock: of this product the cube works in more than nine of ten."""
+    func, _ = product_kernel((512, 512, 512), tmp_path, "npu16")
+    timed = time_kernel(func, NPU)
+    assert timed.bound == timed.busy["cube"] and timed.busy["cube"] >= 32 * 32 * 32
+    assert timed.cycles <= timed.bound / 0.9

@@ -20,6 +20,11 @@ OPERATIONS = {**dict.fromkeys(SIMPLE, 1), **dict.fromkeys(SLOW, 4), **dict.fromk
 LANES = {"f16": 128, "f32": 64, "i32": 64, "i16": 128, "i8": 256, "u8": 256, "bool": 256}
 
 
+def _route(source: str, target: str, queue: str, bytes: int, start: int = 8, fills: bool = False) -> Route:
+    """A way of so many bytes a cycle, in blocks of 32."""
+    return Route(source, target, queue, 32, 32 / bytes, start, partial=True, fills=fills)
+
+
 def npu(columns: int = 16) -> Accelerator:
     """A core whose cube has 16 rows, 16 steps of the depth and so many columns: float16 into float32 sums, int8 into
     int32 sums."""
@@ -40,13 +45,13 @@ def npu(columns: int = 16) -> Accelerator:
         intrinsics=(*floats, *whole),
         units=(VectorUnit("vector", ("ub",), LANES, OPERATIONS, "vector", across=7, start=4),),
         routes=(
-            Route("global", "l1", "mte2", unit=128, start=32, partial=True, fills=True),
-            Route("global", "ub", "mte2", unit=128, start=32, partial=True, fills=True),
-            Route("l1", "l0a", "mte1", unit=512, start=8, partial=True, fills=True),
-            Route("l1", "l0b", "mte1", unit=256, start=8, partial=True, fills=True),
-            Route("l0c", "ub", "fix", unit=512, start=8, partial=True),
-            Route("ub", "global", "mte3", unit=128, start=32, partial=True),
-            Route("ub", "l1", "mte3", unit=256, start=8, partial=True),
+            _route("global", "l1", "mte2", 256, start=32, fills=True),
+            _route("global", "ub", "mte2", 256, start=32, fills=True),
+            _route("l1", "l0a", "mte1", 1024, fills=True),
+            _route("l1", "l0b", "mte1", 256, fills=True),
+            _route("l0c", "ub", "fix", 512),
+            _route("ub", "global", "mte3", 256, start=32),
+            _route("ub", "l1", "mte3", 256),
         ),
         scalar=ScalarUnit(operation=1, load=4, store=2, issue=1),
         clock_hz=1e9,

@@ -30,6 +30,7 @@ from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
 from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
 from tilewright.loops.machine.async_copy import async_copy, wait
 from tilewright.loops.machine.barrier import barrier
+from tilewright.loops.machine.overlap import overlap
 from tilewright.loops.machine.pipeline import pipeline
 from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.boustrophedon import boustrophedon
@@ -250,4 +251,5 @@ class Schedule:
     wait = _step(wait)
     barrier = _step(barrier)
     pipeline = _step(pipeline)
+    overlap = _step(overlap)
     simplify = _step(simplify)

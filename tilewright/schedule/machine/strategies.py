@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.schedule.machine.facts import matrix_units
+from tilewright.schedule.machine.products import MachineProducts
 from tilewright.schedule.machine.scalar import ScalarLoops
 from tilewright.schedule.strategy import Strategy
 from tilewright.target.machine import Accelerator
@@ -9,4 +11,5 @@ from tilewright.target.machine import Accelerator
 
 def strategies_for(machine: Accelerator) -> tuple[Strategy, ...]:
     """Those that its facts allow; the last takes what is left."""
-    return (ScalarLoops(),)
+    products = (MachineProducts(),) if matrix_units(machine) else ()
+    return (*products, ScalarLoops())
