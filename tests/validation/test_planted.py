@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from tilewright.session import Session
 from tilewright.validation.findings import MeaningChanged
 from tilewright.validation.validate import Validation
 
-pytestmark = pytest.mark.with_scalar_kernels
+pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.usefixtures("as_for_users")]
 
 SHOWN_BY = (
     "dropped epilogue", "a wrong constant fold", "a bound that only real inputs reach", "a race in a parallel loop",
@@ -33,15 +32,6 @@ SHOWN_BY = (
 
 WITHOUT_FALLBACK = ("wrong rounding in a cast",)
 """What code generation does wrong in each form of a kernel: there is an error, and no wrong answer."""
-
-
-@pytest.fixture(autouse=True)
-def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without what makes failures of optional steps errors of tests."""
-    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def validated(planted: Planted, folder: Path) -> tuple[Artifact, Validation]:

@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym, mod, sym
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.deps import accesses, conflicts
 from tilewright.loops.edit import (
+    TakenNames,
     block_of,
     body_of,
     buffer_type,
@@ -151,7 +152,7 @@ def doubled(old: Value) -> Value:
     return alloc.result
 
 
-def _clone(ops: Sequence[Op], variables: dict[Sym, Sym], names: set[str]) -> tuple[list[Op], list[Op]]:
+def _clone(ops: Sequence[Op], variables: dict[Sym, Sym], names: TakenNames) -> tuple[list[Op], list[Op]]:
     """Copies of ops with values for variables, and with loops of their own; twice, as a list to add to."""
     block = Block()
     values: dict[Value, Value] = {}
