@@ -39,7 +39,7 @@ ROOMS_OF_SIZES = ("bench", "cli", "docs", "memory")
 ROOMS_OF_PASSES = ("fuzz", "graph", "loops", "machines", "random_models", "schedule", "staging")
 """Rooms whose tests are about what passes and schedules make of programs, which is verified after each of them."""
 
-ROOMS_THAT_USE_MODELS = ("cli", "comparison", "llm", "quantization")
+ROOMS_THAT_USE_MODELS = ("cli", "comparison", "llm", "quantization", "viewer")
 """Rooms whose tests compile the same few models, probes and taps again and again as a means, and change nothing of the
 compiler: half of their graphs were compiled before."""
 

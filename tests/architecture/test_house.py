@@ -37,7 +37,9 @@ ROOMS: dict[str, set[str]] = {
     "runtime": set(),
     "options": {"frontends", "runtime"},
     "plugins": {"frontends", "ir"},
-    "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
+    "machines": {"target"},
+    "simulator": {"ir", "loops", "target"},
+    "session": {"frontends", "ir", "machines", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {
     *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting",
@@ -59,8 +61,8 @@ ROOMS |= {
     },
     "api": {"compiler", "frontends", "options", "runtime", "session", "validation"},
     "validation": {
-        "compilation", "compiler", "graph", "ir", "loops", "ops", "options", "plugins", "program", "runtime", "session",
-        "target",
+        "compilation", "compiler", "graph", "ir", "loops", "ops", "options", "plugins", "program", "runtime",
+        "schedule", "session", "target",
     },
     "onnxruntime": {"api", "ir", "runtime"},
     "exporters": {

@@ -25,8 +25,7 @@ from tilewright.validation.findings import Fault
 from tilewright.validation.reproducers import packed, save, unpacked
 from tilewright.validation.validate import Validation
 
-# it looks around results by itself
-pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones, pytest.mark.usefixtures("as_for_users")]
+pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.usefixtures("as_for_users")]
 
 
 def validated(model: Any, **fields: Any) -> Validation:

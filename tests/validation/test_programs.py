@@ -25,8 +25,7 @@ from tilewright.runtime import Model
 from tilewright.session import Session
 from tilewright.validation.validate import Validation
 
-# it looks around results by itself
-pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones, pytest.mark.usefixtures("as_for_users")]
+pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.usefixtures("as_for_users")]
 
 RNG = np.random.default_rng(3)
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL

@@ -39,11 +39,13 @@ def repeated_blocks(body: Block) -> list[RepeatedBlock]:
     number = {op: n for n, op in enumerate(ops)}
     kinds = [*map(_kind, ops)]
     reads = [[number.get(v.op, -1) if v.op is not None else -1 for v in op.operands] for op in ops]
-    found = repeats(kinds, reads)
     taken = np.zeros(len(ops), bool)
-    for repeat in found:
-        taken[repeat.start : repeat.end] = True
-    blocks = [_with_variant(repeat, ops, kinds, taken) for repeat in found]
+    blocks = []
+    for repeat in sorted(repeats(kinds, reads), key=lambda each: each.start - each.end):
+        if not taken[repeat.start : repeat.end].any():  # by a variant of a larger one
+            taken[repeat.start : repeat.end] = True
+            blocks.append(_with_variant(repeat, ops, kinds, taken))
+    blocks.sort(key=lambda block: number[block.copies[0][0]])
     return [*blocks, *(each for op in body.ops for inner in op.blocks for each in repeated_blocks(inner))]
 
 
@@ -54,9 +56,14 @@ def _kind(op: Op) -> Hashable:
 
 
 def _with_variant(repeat: Repeat, ops: Sequence[Op], kinds: Sequence[Hashable], taken: np.ndarray) -> RepeatedBlock:
-    """The block, with the interval before it where that is a variant of it, or one more copy that reads values from
-    elsewhere."""
+    """The block, with what is before it: more copies that read values from elsewhere, and an interval that is a variant
+    of it."""
     start, period = repeat.start, repeat.period
+    while start >= period and not taken[start - period : start].any() and (
+        kinds[start - period : start] == kinds[start : start + period]
+    ):
+        taken[start - period : start] = True
+        start -= period
     block = [tuple(ops[begin : begin + period]) for begin in range(start, repeat.end, period)]
     place, added = start, 0
     for name in reversed([op.name for op in block[0]]):
@@ -66,8 +73,7 @@ def _with_variant(repeat: Repeat, ops: Sequence[Op], kinds: Sequence[Hashable], 
         if place < 0 or taken[place] or ops[place].name != name:
             return RepeatedBlock(tuple(block))
     taken[place:start] = True
-    is_copy = kinds[place:start] == kinds[start : start + period]
-    return RepeatedBlock((tuple(ops[place:start]), *block), 0 if is_copy else 1)
+    return RepeatedBlock((tuple(ops[place:start]), *block), 1)
 
 
 def places_of(copy: Sequence[Op]) -> frozenset[Loc]:

@@ -80,6 +80,23 @@ def default_passes(options: PassOptions) -> list[Pass]:
     ]
 
 
+def accelerator_passes(options: PassOptions) -> list[Pass]:
+    """The passes before fusion for machines of the kind "accelerator": no layout of a CPU."""
+    return [
+        RecurrentSteps(),
+        Canonicalize(),
+        Fold(),
+        Canonicalize(),
+        Expand(),
+        Canonicalize(),
+        Fold(),
+        FoldAffine(),
+        MergeDuplicates(),
+        Canonicalize(),
+        Fold(),
+    ]
+
+
 KEPT = Fold(max_growth=1)
 """Constants that would take more memory when folded, as floats of few bits do, are left as they are."""
 

@@ -59,7 +59,7 @@ from tilewright.loops.storage.swap_axes import swap_axes
 from tilewright.loops.sums.factor_out import factor_out
 from tilewright.loops.sums.round_terms import round_terms
 from tilewright.schedule.references import References
-from tilewright.target.machine import Intrinsic, Route
+from tilewright.target.machine import Intrinsic, Route, VectorUnit
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,7 +89,7 @@ def _as_argument(value: Any, references: References) -> Argument:
         return references.to(value)
     if isinstance(value, Sym):
         return str(value)
-    if isinstance(value, Intrinsic):
+    if isinstance(value, Intrinsic | VectorUnit):
         return value.name
     if isinstance(value, Route):
         return f"{value.source} -> {value.target}"

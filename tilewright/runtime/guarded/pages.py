@@ -17,8 +17,10 @@ import signal
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -147,6 +149,8 @@ class ZonedBuffer:
         self.places: Places = ((0, nbytes),)
         self.names: dict[int, str] = {}
         """Of parts, by their offsets."""
+        self.calls = 0
+        """How many calls use it now."""
         self._fill_slack()
         memory.owners[self.base] = self
 
@@ -295,6 +299,7 @@ class ZonedMemory:
         self._lock = free_in_children(threading.RLock())  # what ends a buffer may run while one is taken
         self._next = self._end = 0
         self._chunks = (ctypes.c_int64 * (2 * _MOST_CHUNKS))()
+        self._of_others: list[tuple[ZonedBuffer | None, AccessBeyond]] = []
         self._count, self._seen = ctypes.c_int64(0), ctypes.c_int64(0)
         self._records = (ctypes.c_int64 * (2 * _MOST_RECORDS))()
         self._old = _SignalAction()
@@ -355,39 +360,63 @@ class ZonedMemory:
         self._count.value = at + 1
         self._next, self._end = begin, begin + nbytes
 
-    def findings(self) -> list[AccessBeyond]:
-        """The accesses to pages without rights since the last time, by any thread; the pages are closed again."""
-        if not self._seen.value:
+    def findings(self, own: Collection[ZonedBuffer] | None = None) -> list[AccessBeyond]:
+        """The accesses to pages without rights since the last time, by any thread; the pages are closed again. For a
+        call, with its `own` buffers, those near other ones that another call uses now are left to that call."""
+        if not self._seen.value and not self._of_others:
             return []
         with self._lock:
             count = min(self._seen.value, _MOST_RECORDS)
             records = [tuple(self._records[2 * k : 2 * k + 2]) for k in range(count)]
             self._seen.value = 0
             owners = list(self.owners.values())
-        found = []
-        for address, code in records:
-            owner = next((b for b in owners if b.surrounds(address)), None)
-            if owner is None:
-                _protect(address // PAGE * PAGE, 1, _NONE)
-                found.append(AccessBeyond(f"{'a store' if code & 2 else 'a load'} to memory that was given back"))
-                continue
-            owner.close_pages()
-            found.append(owner.touched(address, bool(code & 2)))
-        return found
+            found, self._of_others = self._of_others, []
+            for address, code in records:
+                owner = next((b for b in owners if b.surrounds(address)), None)
+                if owner is None:
+                    _protect(address // PAGE * PAGE, 1, _NONE)
+                    what = "a store" if code & 2 else "a load"
+                    found.append((None, AccessBeyond(f"{what} to memory that was given back")))
+                    continue
+                owner.close_pages()
+                found.append((owner, owner.touched(address, bool(code & 2))))
+            if own is not None:
+                self._of_others = [(b, access) for b, access in found if b is not None and b.calls and b not in own]
+        return [access for owner, access in found if (owner, access) not in self._of_others]
+
+    @contextmanager
+    def used(self, buffers: Collection[ZonedBuffer]) -> Iterator[None]:
+        """A call of these buffers goes on."""
+        with self._lock:
+            for buffer in buffers:
+                buffer.calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                for buffer in buffers:
+                    buffer.calls -= 1
 
 
-def check(findings: Iterable[AccessBeyond], where: str, kernels: tuple[str, ...] = ()) -> None:
-    """BeyondBufferError if there are any findings, of one of the `kernels` where these are known."""
+NO_KERNELS: Mapping[str, str] = MappingProxyType({})
+
+
+def check(findings: Iterable[AccessBeyond], where: str, kernels: Mapping[str, str] = NO_KERNELS) -> None:
+    """BeyondBufferError if there are any findings, of one of the `kernels`, by their names and with what they are for
+    people, where these are known."""
     texts = list(dict.fromkeys(found.text for found in findings))
     if not texts:
         return
     who = "native code goes beyond its buffers"
     if kernels:
-        who = f"{'the kernel' if len(kernels) == 1 else 'one of the kernels'} {', '.join(kernels)} goes beyond buffers"
-    raise BeyondBufferError(
+        named = ", ".join(kernels.values())
+        who = f"{'the kernel' if len(kernels) == 1 else 'one of the kernels'} {named} goes beyond buffers"
+    error = BeyondBufferError(
         f"{who}: {'; '.join(texts[:MOST_TOLD])}", where=where,
         hint="this is a defect of the compiler; please report it with the model",
     )  # fmt: skip
+    error.kernels = tuple(kernels)
+    raise error
 
 
 MOST_TOLD = 20
