@@ -163,3 +163,68 @@ def test_a_product_keeps_the_cube_busy(tmp_path: Path) -> None:
     timed = time_kernel(func, NPU)
     assert timed.bound == timed.busy["cube"] and timed.busy["cube"] >= 32 * 32 * 32
     assert timed.cycles <= timed.bound / 0.9
+
+
+def conv(sizes: tuple[int, int, int, int], kernel: int, stride: int, pads: int) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """A convolution of [n, c, h, w] with 6 filters, behind it a ReLU; a model, data, and the result in float64."""
+    x = RNG.integers(-2, 3, sizes).astype(np.float32)
+    w = RNG.integers(-2, 3, (6, sizes[1], kernel, kernel)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["p"], strides=[stride] * 2, pads=[pads] * 4),
+        helper.make_node("Relu", ["p"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "conv",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, sizes)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pads, pads), (pads, pads)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (kernel, kernel), axis=(2, 3))[:, :, ::stride, ::stride]
+    right = np.maximum(np.einsum("nchwij,ocij->nohw", windows, w), 0)
+    return onnx.shape_inference.infer_shapes(made).SerializeToString(), x, right
+
+
+@pytest.mark.parametrize("case", [((2, 5, 6, 7), 1, 1, 0), ((1, 3, 9, 8), 3, 2, 1)])
+def test_convolutions_run_on_the_cube_where_users_allow_float16(
+    case: tuple[tuple[int, int, int, int], int, int, int], tmp_path: Path
+) -> None:
+    data, x, right = conv(*case)
+    made = tilewright.compile(data, target="npu16", session=session(tmp_path), numerics="fast", verify=True)
+    assert np.array_equal(made(x)[0], right) and "cube" in told(made)
+    assert all(r.kind != "missed" for r in made.report().remarks if r.stage == "schedule")
+
+
+def test_products_of_float32_stay_exact_by_default(tmp_path: Path) -> None:
+    data, x, right = conv((1, 3, 4, 4), 1, 1, 0)
+    x = x + np.float32(2**-20)
+    made = tilewright.compile(data, target="npu16", session=session(tmp_path))
+    assert "no unit of machine 'npu16' multiplies f32 by f32 into f32" in str(made.report().remarks)
+    assert not np.array_equal(made(x)[0], right)
+
+
+VECTORS = {
+    "a transpose": ("Transpose", [3, 50, 33], {"perm": [2, 0, 1]}, lambda x: x.transpose(2, 0, 1)),
+    "blocks that fill no whole number": ("Relu", [70001], {}, lambda x: np.maximum(x, 0)),
+    "one element": ("Neg", [1], {}, np.negative),
+    "sums of rows": ("ReduceMax", [41, 300], {"axes": [1]}, lambda x: x.max(axis=1, keepdims=True)),
+}
+
+
+@pytest.mark.parametrize("case", VECTORS)
+def test_the_vector_unit_and_copies_do_the_rest(case: str, tmp_path: Path) -> None:
+    name, shape, attrs, right = VECTORS[case]
+    graph = helper.make_graph(
+        [helper.make_node(name, ["x"], ["y"], **attrs)],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x = RNG.normal(size=shape).astype(np.float32)
+    data = onnx.shape_inference.infer_shapes(made).SerializeToString()
+    ran = tilewright.compile(data, target="npu16", session=session(tmp_path), verify=True)
+    assert np.array_equal(ran(x)[0], right(x))
+    assert [r.message for r in ran.report().remarks if r.stage == "strategy"] == ["vector_unit"]

@@ -8,6 +8,7 @@ stage of a ResNet has), it counts as a variant.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -72,8 +73,27 @@ def _with_variant(repeat: Repeat, ops: Sequence[Op], kinds: Sequence[Hashable], 
             place, added = place - 1, added + 1
         if place < 0 or taken[place] or ops[place].name != name:
             return RepeatedBlock(tuple(block))
+    variant = _of_one_module(ops[place:start], block)
+    if not variant:
+        return RepeatedBlock(tuple(block))
     taken[place:start] = True
-    return RepeatedBlock((tuple(ops[place:start]), *block), 1)
+    return RepeatedBlock((variant, *block), 1)
+
+
+def _of_one_module(interval: Sequence[Op], block: Sequence[tuple[Op, ...]]) -> tuple[Op, ...]:
+    """What an interval has of a variant: all of it, or of named modules, where each copy is one, the operators of the
+    module that has most. () where these are not all that a copy has."""
+    paths = [_common([_parts(op) for op in copy]) for copy in block]
+    depth = len(paths[0])
+    if not depth or any(len(path) != depth for path in paths):
+        return tuple(interval)
+    modules = Counter(tuple(_parts(op)[:depth]) for op in interval)
+    module, _ = modules.most_common(1)[0]
+    own = tuple(op for op in interval if tuple(_parts(op)[:depth]) == module)
+    missing = Counter(op.name for op in block[0]) - Counter(op.name for op in own)
+    shared = [parts[0] for parts in zip(*paths, strict=True) if len({*parts}) == 1]
+    is_beside = len(module) == depth and all(part in module for part in shared)
+    return own if is_beside and not missing else ()
 
 
 def places_of(copy: Sequence[Op]) -> frozenset[Loc]:

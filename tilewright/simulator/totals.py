@@ -8,19 +8,26 @@ from operator import add
 
 from tilewright.ir.core import Module
 from tilewright.ir.diag import Remark, UnsupportedError
+from tilewright.ir.sym import sym
 from tilewright.simulator.clock import Timed, time_kernel, without_events
 from tilewright.target.machine import Accelerator
 
 
 def calls_timed(module: Module, machine: Accelerator) -> Iterator[tuple[str, Timed]]:
     """Each call of a kernel in order, by the kernel's name, with its time. UnsupportedError for sizes not known."""
-    known: dict[str, Timed] = {}
+    known: dict[tuple[str, tuple[int, ...]], Timed] = {}
     for op in module.main.body.ops:
         if op.name == "call":
             name = op.attrs["kernel"]
-            if name not in known:
-                known[name] = time_kernel(module.funcs[name], machine)
-            yield name, known[name]
+            sizes = tuple(sym(n) for n in op.attrs["dims"])
+            if unknown := [str(n) for n in sizes if not n.is_const]:
+                raise UnsupportedError(f"the time of kernel '{name}' depends on the size '{unknown[0]}'")
+            key = name, tuple(n.value for n in sizes)
+            if key not in known:
+                func = module.funcs[name]
+                dims = {d.name: n for d, n in zip(func.dims, key[1], strict=True)}
+                known[key] = time_kernel(func, machine, dims)
+            yield name, known[key]
 
 
 def total_of(module: Module, machine: Accelerator) -> Timed:

@@ -13,7 +13,8 @@ import click
 import numpy as np
 
 import tilewright
-from tilewright.cli.inputs.specs import read_dims, read_specs
+from tilewright.cli.inputs.first_calls import first_call
+from tilewright.cli.inputs.specs import read_dims
 from tilewright.cli.models import compile_fields, force_option, model_argument, model_options, need_source
 from tilewright.cli.output import say
 from tilewright.cli.progress import compiling
@@ -129,7 +130,7 @@ def _calls(model: Path, fields: Mapping[str, Any]) -> tuple[_Call, _Call]:
     with compiling(model.name):
         models = [tilewright.compile(model, **{**fields, "threads": 1, "max_memory": most})
                   for most in (fields["max_memory"], None)]  # fmt: skip
-    feed, *_ = read_specs(models[0].inputs, ["random"], {}).first_call(models[0].run, models[0].artifact.assumed)
+    feed = first_call(models[0], ["random"], {}).inputs
     given = sum(np.asarray(array).nbytes for array in feed.values())
     least = [math.inf] * len(models)
     for _ in range(ROUNDS):

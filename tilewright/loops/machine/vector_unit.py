@@ -24,6 +24,16 @@ _FREE = frozenset({"load", "store", "const", "for"})
 
 def why_not_in_lanes(unit: VectorUnit, nest: Sequence[Op]) -> str | None:
     """Why a vector unit cannot do a nest; None where it can."""
+    for op in (o for root in nest for o in root.walk() if o.name in ("load", "store")):
+        buffer = op.operands[-1]
+        if buffer_type(buffer).space not in unit.memories:
+            space, known = buffer_type(buffer).space, ", ".join(unit.memories)
+            return f"'{buffer.name}' is in memory '{space}', and unit '{unit.name}' works in {known}"
+    return why_not_computed(unit, nest)
+
+
+def why_not_computed(unit: VectorUnit, nest: Sequence[Op]) -> str | None:
+    """Why a vector unit could not do a nest whose operands lie in its memory; None where it could."""
     for op in (o for root in nest for o in root.walk()):
         if is_loop(op) and (kind_of(op) == "parallel" or "boustrophedon" in op.attrs):
             return f"{describe(op)} is not an ordinary loop"
@@ -42,9 +52,9 @@ def why_not_in_lanes(unit: VectorUnit, nest: Sequence[Op]) -> str | None:
 def _why_not_here(unit: VectorUnit, access: Op) -> str | None:
     buffer = access.operands[-1]
     type = buffer_type(buffer)
-    if type.space not in unit.memories:
-        known = ", ".join(unit.memories)
-        return f"'{buffer.name}' is in memory '{type.space}', and unit '{unit.name}' works in {known}"
+    around = _loops_around(access)
+    if around and _step(access, around[-1]) not in (0, 1):
+        return f"elements of '{buffer.name}' do not follow each other along loop '{loop_var(around[-1])}'"
     if type.dtype.name not in unit.lanes:
         return f"unit '{unit.name}' has no lanes for '{buffer.name}', which is {type.dtype}"
     return None

@@ -91,17 +91,20 @@ class _Roles:
         if unit is None:
             told = "{} by {} into {}".format(*dtypes)
             raise ScheduleError(f"no unit of machine '{machine.name}' multiplies {told}")
-        moved = [{k for k, o in enumerate(product.axes) if loop_var(o) in _vars(load)} for load in loads]
+        long = [k for k, o in enumerate(product.axes) if extent_of(o) != 1]
+        moved = [{k for k in long if loop_var(product.axes[k]) in _vars(load)} for load in loads]
         last = len(product.axes) - 1
-        if last not in moved[1]:
+        if last in moved[0]:
             loads, moved = loads[::-1], moved[::-1]
         rows, columns = (sorted(a - b) for a, b in (moved, moved[::-1]))
-        if len(rows) != 1 or columns != [last] or loads[0].operands[0] is loads[1].operands[0]:
+        rows = rows or [k for k in range(last) if k not in long][-1:]
+        columns = columns or [k for k in (last,) if k not in long]
+        if not rows or last not in columns or loads[0].operands[0] is loads[1].operands[0]:
             raise ScheduleError("it is not the rows of one operand with the columns of another")
-        others = tuple(k for k in range(len(product.axes)) if k not in (rows[0], last))
+        others = tuple(k for k in range(len(product.axes)) if k not in (rows[-1], last))
         extents = tuple(extent_of(o).value for o in product.axes)
         left, right = (o.operands[0] for o in loads)
-        return cls(unit, left, right, others, rows[0], last, extents, extent_of(product.reduce[0]).value)
+        return cls(unit, left, right, others, rows[-1], last, extents, extent_of(product.reduce[0]).value)
 
 
 def _factors(product: Stage) -> list[Op]:
