@@ -6,12 +6,16 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tests.machines.test_toy import model
+from tilewright.cli.app import commands
 from tilewright.program.memory.scratchpad.bound import least_cycles
 from tilewright.program.memory.scratchpad.picture import schedule_picture
-from tilewright.program.memory.scratchpad.plan import plan
+from tilewright.program.memory.scratchpad.plan import Plan, plan
 from tilewright.program.memory.scratchpad.problem import (
     Operation,
     Problem,
@@ -237,13 +241,51 @@ def test_the_exact_search_is_never_behind(fresh_seed: int) -> None:
     assert not exact.is_best or exact.line.cycles <= listed.line.cycles
 
 
-def test_twelve_operations_are_proved() -> None:
-    """A chain of products whose weights do not all fit: the next one is loaded beside each product."""
+def chain(count: int, capacity: int) -> Problem:
+    """Products in a row, each with a weight of its own."""
     tensors = [ScratchTensor("t0", 8, given=True)]
     operations = []
-    for n in range(12):
-        tensors += [ScratchTensor(f"w{n}", 30 + n, given=True), ScratchTensor(f"t{n + 1}", 8, wanted=n == 11)]
+    for n in range(count):
+        tensors += [ScratchTensor(f"w{n}", 30 + n, given=True), ScratchTensor(f"t{n + 1}", 8, wanted=n == count - 1)]
         operations.append(Operation(f"f{n}", (max(0, 2 * n), 2 * n + 1), (2 * n + 2,), 25 + 3 * (n % 4)))
-    made = plan(Problem(tuple(tensors), tuple(operations), 100))
-    assert made.is_best
-    assert sorted(a.index for a in made.actions if a.kind == "L") == [0, *range(1, 25, 2)]
+    return Problem(tuple(tensors), tuple(operations), capacity)
+
+
+def test_the_next_weight_is_loaded_beside_each_product() -> None:
+    made = plan(chain(12, 150))
+    assert made.is_best and made.line.cycles < 1.1 * sum(made.line.ends[n] - made.line.starts[n] for n in loads(made))
+
+
+def loads(made: Plan) -> list[int]:
+    return [n for n, action in enumerate(made.actions) if action.kind == "L"]
+
+
+def test_few_operations_are_proved_where_memory_is_tight() -> None:
+    """A listing that finds no room in a row lets all leave; the shortest schedule has other addresses."""
+    tight = chain(5, 50)
+    made = plan(tight)
+    assert made.is_best and made.line.cycles < plan(tight, states=0).line.cycles
+
+
+# Models
+
+
+def memory_of(tmp_path: Path, name: str, output: str, *more: str) -> str:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model(name))
+    result = CliRunner().invoke(commands, ["memory", str(path), "-o", str(tmp_path / output), *more])
+    return result.output if result.exit_code == 0 else f"{result.exit_code}: {result.output}"
+
+
+def test_models_have_schedules(tmp_path: Path) -> None:
+    on_npu = ["--target", "npu16", "--scratchpad", "ub"]
+    assert "no schedule is shorter" in memory_of(tmp_path, "rows", "s.txt", *on_npu)
+    text = (tmp_path / "s.txt").read_text()
+    assert text.startswith("schedule in 262144 bytes {") and [line[2] for line in text.splitlines()[1:3]] == ["L", "R"]
+    memory_of(tmp_path, "rows", "s.svg", *on_npu)
+    assert (tmp_path / "s.svg").read_text().startswith("<svg")
+
+
+def test_machines_without_the_memory(tmp_path: Path) -> None:
+    assert "has no scratchpad 'l9'" in memory_of(tmp_path, "double", "s.svg", "--target", "npu16", "--scratchpad", "l9")
+    assert "programs manage no memory of" in memory_of(tmp_path, "double", "s.svg", "--scratchpad", "ub")
