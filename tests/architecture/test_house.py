@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "options": {"frontends", "runtime"},
     "plugins": {"frontends", "ir"},
     "machines": {"target"},
-    "simulator": {"ir", "loops", "target"},
+    "simulator": {"ir", "loops", "program", "target"},
     "session": {"frontends", "ir", "machines", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {

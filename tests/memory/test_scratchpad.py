@@ -18,7 +18,7 @@ from tilewright.program.memory.scratchpad.picture import schedule_picture
 from tilewright.program.memory.scratchpad.plan import Plan, plan
 from tilewright.program.memory.scratchpad.problem import (
     Operation,
-    Problem,
+    ScratchpadProblem,
     ScratchTensor,
     Transfer,
     check,
@@ -40,7 +40,7 @@ X, W, Y, V, Z = (
     ScratchTensor("v", 6, given=True),
     ScratchTensor("z", 2, wanted=True),
 )
-TWO = Problem((X, W, Y, V, Z), (Operation("f", (0, 1), (2,), 10), Operation("g", (2, 3), (4,), 5)), 16)
+TWO = ScratchpadProblem((X, W, Y, V, Z), (Operation("f", (0, 1), (2,), 10), Operation("g", (2, 3), (4,), 5)), 16)
 """Two products in a row, each with a weight of its own."""
 
 
@@ -88,9 +88,9 @@ def test_what_does_not_fit_leaves_and_comes_back() -> None:
         ScratchTensor("d", 2, wanted=True),
     )
     operations = (Operation("f", (0,), (1,), 3), Operation("g", (1,), (2,), 3), Operation("h", (0, 2), (3,), 3))
-    made = plan(Problem(tensors, operations, 12))
+    made = plan(ScratchpadProblem(tensors, operations, 12))
     assert [a.index for a in made.actions if a.kind == "L"] == [0, 0]
-    roomy = plan(Problem(tensors, operations, 16))
+    roomy = plan(ScratchpadProblem(tensors, operations, 16))
     assert [a.index for a in roomy.actions if a.kind == "L"] == [0]
 
 
@@ -146,14 +146,14 @@ def test_operations_that_contradict_each_other() -> None:
 
 
 def test_nothing_to_do() -> None:
-    made = plan(Problem((), (), 0))
+    made = plan(ScratchpadProblem((), (), 0))
     assert made.actions == () and made.line.cycles == 0 and made.is_best
 
 
 # Drawn problems
 
 
-def drawn(rng: random.Random, count: int, most_bytes: int) -> Problem:
+def drawn(rng: random.Random, count: int, most_bytes: int) -> ScratchpadProblem:
     """Operations that read one or two of the last results, most with a weight, in a scratchpad that is hardly large
     enough or has some room."""
     tensors = [ScratchTensor("x 0", rng.randint(0, most_bytes), given=True)]
@@ -171,7 +171,7 @@ def drawn(rng: random.Random, count: int, most_bytes: int) -> Problem:
     read = {t for op in operations for t in op.reads}
     ends = [dataclasses.replace(t, wanted=t.wanted or not (t.given or n in read)) for n, t in enumerate(tensors)]
     rates = [Transfer(rng.choice([1, 4]), rng.randint(1, 2), rng.randint(0, 3)) for _ in range(2)]
-    problem = Problem(tuple(ends), tuple(operations), 0, rng.choice([1, 4]), *rates)
+    problem = ScratchpadProblem(tuple(ends), tuple(operations), 0, rng.choice([1, 4]), *rates)
     return dataclasses.replace(problem, capacity=int(least_capacity(problem) * rng.choice([1, 1.3, 2, 4])))
 
 
@@ -187,7 +187,7 @@ def test_drawn_schedules_keep_all_rules(fresh_seed: int) -> None:
     assert schedule_picture(problem, made.actions, made.line).count("<rect") > 1
 
 
-def assert_tokens_suffice(problem: Problem, actions: tuple[Action, ...], rng: random.Random) -> None:
+def assert_tokens_suffice(problem: ScratchpadProblem, actions: tuple[Action, ...], rng: random.Random) -> None:
     """In any times that queues and tokens allow, no bytes belong to two tensors at once."""
     line = simulate(problem, actions)
     ends: list[int] = []
@@ -241,14 +241,14 @@ def test_the_exact_search_is_never_behind(fresh_seed: int) -> None:
     assert not exact.is_best or exact.line.cycles <= listed.line.cycles
 
 
-def chain(count: int, capacity: int) -> Problem:
+def chain(count: int, capacity: int) -> ScratchpadProblem:
     """Products in a row, each with a weight of its own."""
     tensors = [ScratchTensor("t0", 8, given=True)]
     operations = []
     for n in range(count):
         tensors += [ScratchTensor(f"w{n}", 30 + n, given=True), ScratchTensor(f"t{n + 1}", 8, wanted=n == count - 1)]
         operations.append(Operation(f"f{n}", (max(0, 2 * n), 2 * n + 1), (2 * n + 2,), 25 + 3 * (n % 4)))
-    return Problem(tuple(tensors), tuple(operations), capacity)
+    return ScratchpadProblem(tuple(tensors), tuple(operations), capacity)
 
 
 def test_the_next_weight_is_loaded_beside_each_product() -> None:

@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from tilewright.ir.core import Module, Op
 from tilewright.ir.diag import InputError
 from tilewright.program.memory.scratchpad.of_program import problem_of
-from tilewright.program.memory.scratchpad.problem import Problem, Transfer
+from tilewright.program.memory.scratchpad.problem import ScratchpadProblem, Transfer
 from tilewright.simulator.clock import Timed, time_kernel
 from tilewright.target.machine import GLOBAL, Accelerator, Memory, Route
 
 
-def scratchpad_problem(module: Module, machine: Accelerator, memory: str, sizes: Mapping[str, int]) -> Problem:
+def scratchpad_problem(
+    module: Module, machine: Accelerator, memory: str, sizes: Mapping[str, int]
+) -> ScratchpadProblem:
     """The calls of a program with their tensors in a memory of the machine. A call takes as long as the busiest of the
     units that no copy from or to the large memory runs on. InputError where the machine has no such memory, or no way
     into it from the large one."""

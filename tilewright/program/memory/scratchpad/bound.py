@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.program.memory.scratchpad.problem import Operation, Problem
+from tilewright.program.memory.scratchpad.problem import Operation, ScratchpadProblem
 
 
-def least_cycles(problem: Problem) -> int:
+def least_cycles(problem: ScratchpadProblem) -> int:
     """Cycles that every schedule takes at least: the longest of
 
     - all operations, after the loads without which none can start, and before the store of what the last one makes;
@@ -38,7 +38,7 @@ def in_a_row(jobs: Iterable[tuple[int, int]], first: int, second: int) -> int:
     return second
 
 
-def areas(problem: Problem) -> list[int]:
+def areas(problem: ScratchpadProblem) -> list[int]:
     """Bytes times cycles that each operation takes of the scratchpad, with the stores of results that none reads: what
     is read may be stored meanwhile."""
     stored = {t for t in problem.stored if not problem.readers[t]}
@@ -49,41 +49,41 @@ def areas(problem: Problem) -> list[int]:
     ]
 
 
-def _loads_of(problem: Problem, op: Operation) -> int:
+def _loads_of(problem: ScratchpadProblem, op: Operation) -> int:
     return sum(problem.load_cycles(t) for t in dict.fromkeys(op.reads) if problem.tensors[t].given)
 
 
-def _stores_of(problem: Problem, op: Operation) -> int:
+def _stores_of(problem: ScratchpadProblem, op: Operation) -> int:
     return sum(problem.store_cycles(t) for t in op.writes if t in problem.stored)
 
 
-def _of_operations(problem: Problem) -> int:
+def _of_operations(problem: ScratchpadProblem) -> int:
     first = min(_loads_of(problem, op) for n, op in enumerate(problem.operations) if not problem.before[n])
     followed = {n for before in problem.before for n in before}
     last = min(_stores_of(problem, op) for n, op in enumerate(problem.operations) if n not in followed)
     return first + sum(op.cycles for op in problem.operations) + last
 
 
-def _of_stores(problem: Problem) -> int:
+def _of_stores(problem: ScratchpadProblem) -> int:
     if not problem.stored:
         return 0
     until = _until(problem)
     return min(until[problem.maker[t]] for t in problem.stored) + sum(map(problem.store_cycles, problem.stored))
 
 
-def _of_capacity(problem: Problem) -> int:
+def _of_capacity(problem: ScratchpadProblem) -> int:
     area = sum(problem.bytes_of(t) * problem.load_cycles(t) for t in problem.loaded) + sum(areas(problem))
     return -(-area // problem.capacity) if problem.capacity else 0
 
 
-def _of_rows(problem: Problem) -> int:
+def _of_rows(problem: ScratchpadProblem) -> int:
     own = own_loads(problem)
     stores = [_stores_of(problem, op) for op in problem.operations]
     cycles = [op.cycles for op in problem.operations]
     return max(in_a_row(zip(own, cycles, strict=True), 0, 0), in_a_row(zip(cycles, stores, strict=True), 0, 0))
 
 
-def beside(problem: Problem) -> dict[int, int]:
+def beside(problem: ScratchpadProblem) -> dict[int, int]:
     """For each given tensor that is read the operations that leave room for it beside them, as bits."""
     held = [{*op.reads, *op.writes} for op in problem.operations]
     room = [problem.capacity - sum(map(problem.bytes_of, tensors)) for tensors in held]
@@ -93,12 +93,12 @@ def beside(problem: Problem) -> dict[int, int]:
     }
 
 
-def _of_room(problem: Problem) -> int:
+def _of_room(problem: ScratchpadProblem) -> int:
     alone = [t for t, ops in beside(problem).items() if not ops]
     return sum(op.cycles for op in problem.operations) + sum(map(problem.load_cycles, alone))
 
 
-def own_loads(problem: Problem) -> list[int]:
+def own_loads(problem: ScratchpadProblem) -> list[int]:
     """The cycles of loads that no operation but this one needs."""
     found = [0] * len(problem.operations)
     for t in problem.loaded:
@@ -107,7 +107,7 @@ def own_loads(problem: Problem) -> list[int]:
     return found
 
 
-def waits_of(problem: Problem) -> list[tuple[frozenset[int], frozenset[int]]]:
+def waits_of(problem: ScratchpadProblem) -> list[tuple[frozenset[int], frozenset[int]]]:
     """The operations that each operation waits for, itself among them, and the given tensors that these read."""
     found: list[tuple[frozenset[int], frozenset[int]]] = []
     for n, op in enumerate(problem.operations):
@@ -117,7 +117,7 @@ def waits_of(problem: Problem) -> list[tuple[frozenset[int], frozenset[int]]]:
     return found
 
 
-def _of_chains(problem: Problem) -> int:
+def _of_chains(problem: ScratchpadProblem) -> int:
     rest = behind(problem)
     return max(
         rest[n] + max(
@@ -128,7 +128,7 @@ def _of_chains(problem: Problem) -> int:
     )  # fmt: skip
 
 
-def _until(problem: Problem) -> list[int]:
+def _until(problem: ScratchpadProblem) -> list[int]:
     """The earliest end of each operation."""
     found: list[int] = []
     for n, op in enumerate(problem.operations):
@@ -136,7 +136,7 @@ def _until(problem: Problem) -> list[int]:
     return found
 
 
-def behind(problem: Problem) -> list[int]:
+def behind(problem: ScratchpadProblem) -> list[int]:
     """The cycles from the start of each operation to the end of all that waits for it."""
     found = [0] * len(problem.operations)
     followers: list[list[int]] = [[] for _ in problem.operations]

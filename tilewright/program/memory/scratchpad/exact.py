@@ -15,7 +15,7 @@ from itertools import combinations
 from tilewright.program.memory.packing.boxes import TimedBox
 from tilewright.program.memory.packing.pack import pack
 from tilewright.program.memory.scratchpad.bound import areas, behind, beside, in_a_row, waits_of
-from tilewright.program.memory.scratchpad.problem import Problem
+from tilewright.program.memory.scratchpad.problem import ScratchpadProblem
 from tilewright.program.memory.scratchpad.schedule import Action, simulate
 
 _PACKING = 2_000_000
@@ -65,13 +65,13 @@ class _Step:
     start: int
 
 
-def best_actions(problem: Problem, known: int | None, states: int) -> Exact:
+def best_actions(problem: ScratchpadProblem, known: int | None, states: int) -> Exact:
     """The shortest schedule that is shorter than `known` cycles, looking at so many states at most."""
     return _Search(problem, known, states).run()
 
 
 class _Search:
-    def __init__(self, problem: Problem, known: int | None, states: int) -> None:
+    def __init__(self, problem: ScratchpadProblem, known: int | None, states: int) -> None:
         self.problem = problem
         self.best = known if known is not None else 1 << 62
         self.left = states
@@ -303,7 +303,7 @@ def steps_of(path: _Step | None) -> list[tuple[str, int, int]]:
     return found[::-1]
 
 
-def place(problem: Problem, steps: Sequence[tuple[str, int, int]]) -> tuple[Action, ...] | None:
+def place(problem: ScratchpadProblem, steps: Sequence[tuple[str, int, int]]) -> tuple[Action, ...] | None:
     """Actions with addresses; None where the tensors find none."""
     stays = _Stays(problem, steps)
     events = sorted({event for stay in stays.all for event in (stay.start, stay.end)})
@@ -330,7 +330,7 @@ class _Interval:
 class _Stays:
     """When each tensor lies in the scratchpad, from actions without addresses."""
 
-    def __init__(self, problem: Problem, steps: Sequence[tuple[str, int, int]]) -> None:
+    def __init__(self, problem: ScratchpadProblem, steps: Sequence[tuple[str, int, int]]) -> None:
         self.problem, self.steps = problem, steps
         self.all: list[_Interval] = []
         self.here: dict[int, int] = {}

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.program.memory.scratchpad.problem import Operation, Problem
+from tilewright.program.memory.scratchpad.problem import Operation, ScratchpadProblem
 from tilewright.program.memory.scratchpad.schedule import Action
 
 _NEVER = 1 << 62
@@ -33,13 +33,13 @@ class _Resident:
 _Saved = tuple[int, dict[int, _Resident], dict[int, int], list[tuple[int, int, int]], tuple[int, int, int]]
 
 
-def list_actions(problem: Problem, order: Sequence[int]) -> tuple[Action, ...]:
+def list_actions(problem: ScratchpadProblem, order: Sequence[int]) -> tuple[Action, ...]:
     """A schedule with the operations in this order."""
     return _Listing(problem, order).run()
 
 
 class _Listing:
-    def __init__(self, problem: Problem, order: Sequence[int]) -> None:
+    def __init__(self, problem: ScratchpadProblem, order: Sequence[int]) -> None:
         self.problem = problem
         self.order = order
         at = {n: k for k, n in enumerate(order)}

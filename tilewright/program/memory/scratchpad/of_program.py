@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from tilewright.ir.core import Func, Op, Value
 from tilewright.program.memory.picture import at_sizes
 from tilewright.program.memory.places import places_of
-from tilewright.program.memory.scratchpad.problem import Operation, Problem, ScratchTensor, Transfer
+from tilewright.program.memory.scratchpad.problem import Operation, ScratchpadProblem, ScratchTensor, Transfer
 from tilewright.program.memory.views import bytes_of, is_view
 
 
 def problem_of(
     main: Func, cycles: Callable[[Op], int], sizes: Mapping[str, int], capacity: int, align: int, load: Transfer,
     store: Transfer,
-) -> Problem:  # fmt: skip
+) -> ScratchpadProblem:  # fmt: skip
     """The calls of `main` as operations of so many `cycles`. Inputs and constants are given, outputs are wanted; dims
     that `sizes` has not are 1."""
     names = _Names(main, sizes)
@@ -24,7 +24,7 @@ def problem_of(
         Operation(f"{n} {op.attrs['kernel']}", names.numbers(op.operands), names.numbers(op.results), cycles(op))
         for n, op in enumerate(calls)
     )
-    return Problem(tuple(names.tensors), operations, capacity, align, load, store)
+    return ScratchpadProblem(tuple(names.tensors), operations, capacity, align, load, store)
 
 
 class _Names:
@@ -54,5 +54,4 @@ def _sources(value: Value) -> list[Value]:
     """The values with memory of their own that a view shows, whole."""
     if value.op is None or not is_view(value.op):
         return [value]
-    shown = value.op.operands if value.op.name == "concat" else value.op.operands[:1]
-    return [source for operand in shown for source in _sources(operand)]
+    return [source for operand in value.op.operands for source in _sources(operand)]

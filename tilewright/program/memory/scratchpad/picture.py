@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from tilewright.program.memory.scratchpad.problem import Problem
+from tilewright.program.memory.scratchpad.problem import ScratchpadProblem
 from tilewright.program.memory.scratchpad.schedule import Action, TimeLine, text_of
 from tilewright.runtime.errors import printable
 
@@ -16,7 +16,7 @@ _TURN = 137.508
 """Degrees between the hues of tensors: the golden angle, so that none are near."""
 
 
-def schedule_picture(problem: Problem, actions: tuple[Action, ...], line: TimeLine) -> str:
+def schedule_picture(problem: ScratchpadProblem, actions: tuple[Action, ...], line: TimeLine) -> str:
     """The text of an SVG file. A tensor has one hue, in the queues and in the scratchpad."""
     across, up = WIDTH / max(line.cycles, 1), HEIGHT / max(problem.capacity, 1)
     below = TOP + 3 * ROW + 10

@@ -9,7 +9,7 @@ from random import Random
 from tilewright.program.memory.scratchpad.bound import least_cycles
 from tilewright.program.memory.scratchpad.exact import best_actions
 from tilewright.program.memory.scratchpad.listing import list_actions
-from tilewright.program.memory.scratchpad.problem import Problem, check
+from tilewright.program.memory.scratchpad.problem import ScratchpadProblem, check
 from tilewright.program.memory.scratchpad.schedule import Action, TimeLine, simulate
 
 MOST_EXACT = 12
@@ -36,7 +36,7 @@ class Plan:
         return self.line.cycles <= self.bound
 
 
-def plan(problem: Problem, tries: int = TRIES, states: int = STATES) -> Plan:
+def plan(problem: ScratchpadProblem, tries: int = TRIES, states: int = STATES) -> Plan:
     """The shortest schedule found. InputError where an operation does not fit into the scratchpad. The work is
     counted, not timed, so that a plan does not depend on the machine."""
     check(problem)
@@ -52,7 +52,7 @@ def plan(problem: Problem, tries: int = TRIES, states: int = STATES) -> Plan:
     return Plan(found, line, bound)
 
 
-def _best_order(problem: Problem, bound: int, tries: int) -> tuple[Action, ...]:
+def _best_order(problem: ScratchpadProblem, bound: int, tries: int) -> tuple[Action, ...]:
     """The best listing of the program's order and of those that lead from it, one operation moved at a time."""
     current = order = tuple(range(len(problem.operations)))
     best: tuple[Action, ...] = ()
@@ -69,7 +69,7 @@ def _best_order(problem: Problem, bound: int, tries: int) -> tuple[Action, ...]:
     return best
 
 
-def _moved(problem: Problem, order: Sequence[int], random: Random) -> tuple[int, ...]:
+def _moved(problem: ScratchpadProblem, order: Sequence[int], random: Random) -> tuple[int, ...]:
     """An order with one operation elsewhere, between those that it waits for and those that wait for it."""
     if len(order) < 2:
         return tuple(order)

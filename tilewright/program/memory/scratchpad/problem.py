@@ -44,7 +44,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ScratchpadProblem:
     """Operations in an order that is possible, their tensors, and the scratchpad: `capacity` bytes, tensors at
     multiples of `align`. Loads, operations and stores run beside each other, each of the three in order."""
 
@@ -95,7 +95,7 @@ class Problem:
         return tuple(n for n, t in enumerate(self.tensors) if t.wanted and not t.given)
 
 
-def check(problem: Problem) -> None:
+def check(problem: ScratchpadProblem) -> None:
     """InputError where the facts contradict each other, or where an operation does not fit by itself: with the bytes
     that are missing."""
     names: dict[str, int] = {}
@@ -115,7 +115,7 @@ def check(problem: Problem) -> None:
             raise InputError(f"tensor '{problem.tensors[n].name}' is wanted, and no operation writes it")
 
 
-def _check_operation(problem: Problem, op: Operation, made: set[int]) -> None:
+def _check_operation(problem: ScratchpadProblem, op: Operation, made: set[int]) -> None:
     for t in (*op.reads, *op.writes):
         if not 0 <= t < len(problem.tensors):
             raise InputError(f"operation '{op.name}' names tensor {t}, and there are {len(problem.tensors)}")
@@ -137,12 +137,12 @@ def _check_operation(problem: Problem, op: Operation, made: set[int]) -> None:
         )
 
 
-def least_capacity(problem: Problem) -> int:
+def least_capacity(problem: ScratchpadProblem) -> int:
     """The bytes below which some operation does not fit by itself."""
     return max((_held(problem, op) for op in problem.operations), default=0)
 
 
-def _held(problem: Problem, op: Operation) -> int:
+def _held(problem: ScratchpadProblem, op: Operation) -> int:
     return sum(problem.bytes_of(t) for t in _touched(op))
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.program.memory.scratchpad.problem import Problem
+from tilewright.program.memory.scratchpad.problem import ScratchpadProblem
 from tilewright.runtime.errors import InputError
 
 Kind = Literal["L", "R", "S", "F"]
@@ -82,14 +82,14 @@ class _Held:
     users: list[int]
 
 
-def simulate(problem: Problem, actions: Sequence[Action]) -> TimeLine:
+def simulate(problem: ScratchpadProblem, actions: Sequence[Action]) -> TimeLine:
     """The time line of a schedule. ScheduleFault where it uses what is not in the scratchpad, fills bytes that are not
     free or that there are not, loads what the large memory does not have, or leaves something undone."""
     return _Simulation(problem, actions).run()
 
 
 class _Simulation:
-    def __init__(self, problem: Problem, actions: Sequence[Action]) -> None:
+    def __init__(self, problem: ScratchpadProblem, actions: Sequence[Action]) -> None:
         self.problem = problem
         self.actions = actions
         self.starts: list[int] = []
@@ -221,7 +221,7 @@ def _meet(a: int, b: int, c: int, d: int) -> bool:
 # Text
 
 
-def text_of(problem: Problem, action: Action) -> str:
+def text_of(problem: ScratchpadProblem, action: Action) -> str:
     """The line of an action."""
     if action.kind == "R":
         op = problem.operations[action.index]
@@ -233,7 +233,7 @@ def text_of(problem: Problem, action: Action) -> str:
     return f"{action.kind} {name} at {action.offsets[0]}" if action.kind == "L" else f"{action.kind} {name}"
 
 
-def print_schedule(problem: Problem, actions: Sequence[Action]) -> str:
+def print_schedule(problem: ScratchpadProblem, actions: Sequence[Action]) -> str:
     """The text of a schedule."""
     lines = [f"  {text_of(problem, action)}" for action in actions]
     return "\n".join([f"schedule in {problem.capacity} bytes {{", *lines, "}", ""])
@@ -247,7 +247,7 @@ def _quoted(name: str) -> str:
     return name if _PLAIN.fullmatch(name) and name != "at" else json.dumps(name)
 
 
-def parse_schedule(problem: Problem, text: str) -> tuple[Action, ...]:
+def parse_schedule(problem: ScratchpadProblem, text: str) -> tuple[Action, ...]:
     """The actions of a text that `print_schedule` made, or that somebody wrote. InputError with the line that is no
     action, or that names what the problem does not have."""
     lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
@@ -259,7 +259,7 @@ def parse_schedule(problem: Problem, text: str) -> tuple[Action, ...]:
 class _Line:
     """A line, read word by word."""
 
-    def __init__(self, problem: Problem, number: int, text: str) -> None:
+    def __init__(self, problem: ScratchpadProblem, number: int, text: str) -> None:
         self.problem = problem
         self.number, self.text = number, text
         self.words: Iterator[str] = iter(_WORD.findall(text))
