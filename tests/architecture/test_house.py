@@ -111,6 +111,7 @@ FOREIGN: dict[str, set[str]] = {
     "onnxruntime": {"cli"},
     "openvino": {"cli"},
     "cryptography": {"runtime"},
+    "wgpu": {"runtime"},
     "matplotlib": {"viewer"},
 }
 
@@ -162,6 +163,9 @@ LATE = {
     ("runtime/storage/signing.py", "cryptography.exceptions"),  # an extra
     ("runtime/storage/signing.py", "cryptography.hazmat.primitives"),
     ("runtime/storage/signing.py", "cryptography.hazmat.primitives.asymmetric"),
+    ("back_end.py", "tilewright.runtime.devices.webgpu"),  # an extra
+    ("runtime/executor.py", "tilewright.runtime.devices.webgpu"),
+    ("runtime/devices/webgpu.py", "wgpu"),
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part
     ("runtime/staged/functions/images.py", "PIL.Image"),  # an extra

@@ -52,6 +52,10 @@ def executor_of(artifact: Artifact, make: MakeExecutor | None) -> Executor:
         return _TheirCode.made(make, artifact)
     if kind in NATIVE:
         return NativeCode(artifact)
+    if kind == "gpu":
+        from tilewright.runtime.devices.webgpu import GpuExecutor
+
+        return GpuExecutor(artifact)
     for back_end in _installed_back_ends():
         if getattr(back_end, "name", None) == kind:
             return _TheirCode.made(back_end.executor, artifact)
