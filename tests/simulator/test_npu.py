@@ -228,3 +228,13 @@ def test_the_vector_unit_and_copies_do_the_rest(case: str, tmp_path: Path) -> No
     ran = tilewright.compile(data, target="npu16", session=session(tmp_path), verify=True)
     assert np.array_equal(ran(x)[0], right(x))
     assert [r.message for r in ran.report().remarks if r.stage == "strategy"] == ["vector_unit"]
+
+
+def test_the_machine_of_the_page_is_one_that_products_run_on(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "machines.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    data, (x, right) = halves(70, 64, 40, then=True)
+    own = Session(tmp_path, plugins=(names["PLUGIN"],))
+    made = tilewright.compile(data, target="mine", session=own, verify=True)
+    assert np.array_equal(made(x)[0], right) and "array" in told(made) and "simd" in told(made)
