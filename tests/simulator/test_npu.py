@@ -197,6 +197,25 @@ def test_convolutions_run_on_the_cube_where_users_allow_float16(
     assert all(r.kind != "missed" for r in made.report().remarks if r.stage == "schedule")
 
 
+def test_depthwise_convolutions_run_on_the_vector_unit(tmp_path: Path) -> None:
+    x, w = (RNG.integers(-2, 3, s).astype(np.float32) for s in ((1, 4, 9, 8), (4, 1, 3, 3)))
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=4, pads=[1] * 4, strides=[2, 2])
+    graph = helper.make_graph(
+        [node],
+        "depthwise",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w, "w")],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::2, ::2]
+    data = onnx.shape_inference.infer_shapes(made).SerializeToString()
+    ran = tilewright.compile(data, target="npu16", session=session(tmp_path), verify=True)
+    assert np.array_equal(ran(x)[0], np.einsum("nchwij,cij->nchw", windows, w[:, 0]))
+    assert {r.message for r in ran.report().remarks if r.stage == "strategy"} == {"vector_unit"}
+
+
 def test_products_of_float32_stay_exact_by_default(tmp_path: Path) -> None:
     data, x, right = conv((1, 3, 4, 4), 1, 1, 0)
     x = x + np.float32(2**-20)
@@ -228,3 +247,13 @@ def test_the_vector_unit_and_copies_do_the_rest(case: str, tmp_path: Path) -> No
     ran = tilewright.compile(data, target="npu16", session=session(tmp_path), verify=True)
     assert np.array_equal(ran(x)[0], right(x))
     assert [r.message for r in ran.report().remarks if r.stage == "strategy"] == ["vector_unit"]
+
+
+def test_the_machine_of_the_page_is_one_that_products_run_on(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "machines.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    data, (x, right) = halves(70, 64, 40, then=True)
+    own = Session(tmp_path, plugins=(names["PLUGIN"],))
+    made = tilewright.compile(data, target="mine", session=own, verify=True)
+    assert np.array_equal(made(x)[0], right) and "array" in told(made) and "simd" in told(made)

@@ -11,6 +11,9 @@ BLOCKS = 8
 LEAST = 2048
 """Elements of a block where there are more: the starts of copies and runs take the time of some hundreds."""
 
+MOST_TAPS = 25
+"""Of a depthwise kernel that is added up by elementwise work: each tap is an operand of it."""
+
 
 def block_elements(elements: int, size: int, machine: Accelerator, memory: str) -> int:
     """Elements of a block of which each takes `size` bytes in a memory that holds two blocks."""

@@ -8,11 +8,12 @@ The windows of a kernel of one position are x itself; others are brought togethe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product as positions
 from typing import ClassVar
 
+from tilewright.cost.machine.vector_blocks import MOST_TAPS
 from tilewright.graph.layout.conv_window import ConvWindow, pad_space
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
@@ -22,7 +23,7 @@ from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, rewrite
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops.contract import matmul, matmul_widening
-from tilewright.ops.elementwise import cast
+from tilewright.ops.elementwise import add, cast, mul
 from tilewright.ops.view import concat, reshape, slice_, transpose
 from tilewright.passes import PassContext
 
@@ -36,7 +37,10 @@ class UnitProducts:
     def run(self, module: Module, ctx: PassContext) -> None:
         stages = [
             [Rule("rounded_products", ("conv", "matmul"), rounded_product)] if ctx.fast else [],
-            [Rule("convs_as_products", ("conv",), conv_as_product)],
+            [
+                Rule("convs_as_products", ("conv",), conv_as_product),
+                Rule("depthwise_convs_as_sums", ("conv",), depthwise_conv_as_sum),
+            ],
         ]
         for rules in stages:
             if rules and rewrite(module.main, rules, module, ctx.remarks, stage=self.name, within=ctx):
@@ -84,10 +88,32 @@ def _windows(x: Value, window: ConvWindow, space: Sequence[Sym]) -> Value:
     count = product(space)
     if window.is_pointwise:
         return reshape(x, shape=(n, c, count))
+    taps = [reshape(part, shape=(n, c, count)) for _, part in _taps(x, window, space)]
+    return concat(*taps, axis=1) if len(taps) > 1 else taps[0]
+
+
+def _taps(x: Value, window: ConvWindow, space: Sequence[Sym]) -> Iterator[tuple[tuple[int, ...], Value]]:
+    """The taps of a kernel, each with what all positions of the result read there, [n, c, *space]."""
+    n, c, *_ = shape_of(x)
     padded = pad_space(x, window.before, window.after)
-    taps = []
     for tap in positions(*(range(k.value) for k in window.kernel)):
         starts = (0, 0, *(t * d for t, d in zip(tap, window.dilations, strict=True)))
-        part = slice_(padded, starts=starts, sizes=(n, c, *space), steps=(1, 1, *window.strides))
-        taps.append(reshape(part, shape=(n, c, count)))
-    return concat(*taps, axis=1) if len(taps) > 1 else taps[0]
+        yield tap, slice_(padded, starts=starts, sizes=(n, c, *space), steps=(1, 1, *window.strides))
+
+
+def depthwise_conv_as_sum(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """A convolution with a filter for each channel, of known sizes, as the sum of what its taps read times their
+    weights: elementwise work, in the order in which the convolution adds up."""
+    x, w = op.operands
+    shapes = (shape_of(x), shape_of(w), shape_of(op.result))
+    if op.attrs.get("sums") is not None or not all(d.is_const and d.value > 0 for s in shapes for d in s):
+        return None
+    (_, c, *_), (o, _, *kernel), (_, _, *space) = shapes
+    if op.attrs["groups"] != c.value or o != c or c == 1 or product(kernel).value > MOST_TAPS:
+        return None
+    total: Value | None = None
+    for tap, part in _taps(x, ConvWindow(op), space):
+        weight = slice_(w, starts=(0, 0, *tap), sizes=(o, 1, *(1 for _ in kernel)))
+        term = mul(part, reshape(weight, shape=(1, c, *(1 for _ in kernel))))
+        total = term if total is None else add(total, term)
+    return total
