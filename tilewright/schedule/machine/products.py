@@ -52,6 +52,8 @@ class MachineProducts(Strategy):
             return None
         if not join.info.is_pointwise:
             return NoMatch("it moves elements")
+        if isinstance(join.consumer.strategy, MachineProducts):
+            return NoMatch("it has a product already")
         return Match(join.consumer.domain) if join.is_only_reader() else NoMatch("the product is needed elsewhere too")
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Any) -> None:
