@@ -43,7 +43,7 @@ BISECTED = "bisected"
 HELP = """Compare MODEL (a quantised one, say) with REFERENCE, what it was made of, on the same inputs. Both are
 files of any format that `compile` takes.
 
-Of one MODEL the compiled program is compared with the interpreter of its graph, kernel by kernel: the first one whose
+Of one MODEL the compiled program is compared with its graph in float64, kernel by kernel: the first one whose
 own error is beyond the bound of its type is named, how the error grew up to it, and what probably makes it.
 
 With --bisect one model is compared with itself: each rule, pass and kernel of its compilation with what it was made of.
@@ -146,12 +146,15 @@ def beside_interpreter(
         found = diff_compiled(asked, replace(options, validate=True), Session(), feeds, progress)
     if as_json:
         first = found.first and found.first.record()
-        print_json({**found.difference.record(), "first": first, "cause": found.cause})
+        rounded = list(found.rounded)
+        print_json({**found.difference.record(), "first": first, "cause": found.cause, "rounded": rounded})
         return
     console = SafeConsole(soft_wrap=True)
     if not console.is_terminal:
         console.width = WIDTH
     show(found.difference, everything, console)
+    if found.rounded:
+        say(f"the reference, in float64, computes in their own types: {', '.join(found.rounded)}")
     if found.first is None:
         say("no kernel makes an error beyond the bound of its type")
         return
