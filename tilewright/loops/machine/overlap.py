@@ -101,13 +101,13 @@ class _Stages:
         return [o.result for o in self.allocs if o.result in before & after]
 
     def check(self) -> None:
-        own = {o.result for o in self.allocs}
-        stages = [accesses(list(self.copies)), accesses(self.work), accesses(self.drain)]
-        for k, first in enumerate(stages):
-            for second in stages[k + 1 :]:
-                for a, _ in conflicts(first, second):
-                    if a.buffer not in own:
-                        refuse(STEP, self.loop, f"{describe(a.buffer)} is used by two stages, and changed by one")
+        copies, work, drain = accesses(list(self.copies)), accesses(self.work), accesses(self.drain)
+        own, copied = {o.result for o in self.allocs}, set(self.copies.values())
+        # what the work of an iteration computes is not there yet when copies for it start
+        for first, second, between in ((copies, work, copied), (copies, drain, copied), (work, drain, own)):
+            for a, _ in conflicts(first, second):
+                if a.buffer not in between:
+                    refuse(STEP, self.loop, f"{describe(a.buffer)} is used by two stages, and changed by one")
         tokens = {v for op in (*self.work, *self.copies) for v in op.results}
         for op in self.drain:
             if tokens & {v for o in op.walk() for v in o.operands}:
