@@ -151,6 +151,25 @@ def test_calls_at_the_same_time_have_findings_of_their_own(monkeypatch: pytest.M
     here.found.clear()
 
 
+def test_accesses_of_many_threads_are_each_told_to_their_own() -> None:
+    """Some threads look while others' accesses are being written down. Whoever closes a page before the access to it
+    is made again has it written down twice."""
+    memory = zones().memory
+
+    def accesses(k: int) -> list[set[str]]:
+        buffer, found = ZonedBuffer(memory, f"of-{k}", 24, 8), []
+        for _ in range(200):
+            with memory.used({buffer}):
+                ctypes.memset(buffer.address + 24, 7, 1)
+                found.append({f.text.split()[0] for f in memory.findings({buffer})})
+        buffer.release()
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        for k, found in enumerate(pool.map(accesses, range(4))):
+            assert found == [{f"of-{k}"}] * 200
+
+
 def test_zones_are_made_once_whichever_threads_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
