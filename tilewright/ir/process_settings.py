@@ -67,11 +67,12 @@ class _Aged:
 
     def __init__(self) -> None:
         self.count = 0
+        self.most = YOUNG_OBJECTS
 
     def add(self) -> None:
         """Let all objects be old ones, at no cost; collect those where there are too many."""
         self.count += gc.get_count()[0]
-        if self.count >= YOUNG_OBJECTS:
+        if self.count >= self.most:
             gc.collect()
             self.count = 0
         elif not gc.get_freeze_count():  # else the program keeps some apart, and these would be old ones, too
