@@ -36,5 +36,7 @@ def sample(cases: Sequence[pytest.Function], rng: random.Random) -> Iterator[pyt
 
 
 def _values(case: pytest.Function) -> set[tuple[str, int]]:
-    """The values of a case's parameters, which the cases of a test share."""
-    return {(name, id(value)) for name, value in case.callspec.params.items()}
+    """The values of a case's parameters, which the cases of a test share. A test without parameters has none, and is
+    left to the night."""
+    params = getattr(case, "callspec", None)
+    return {(name, id(value)) for name, value in params.params.items()} if params else set()
