@@ -45,6 +45,7 @@ from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
 from tilewright.program.memory.places import annotate, arena_of, is_planned
 from tilewright.program.memory.plan import plan_in_order
+from tilewright.program.memory.scratch import scratch_of_calls
 from tilewright.program.memory.storage import Place, assign_storage
 from tilewright.program.native import GroupNative
 from tilewright.program.spec import LEVEL
@@ -401,17 +402,15 @@ class Compilation:
         setting, module = self.setting, self.module
         inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
         effort = EFFORTS[setting.options.memory_effort]
-        self.context.remarks += setting.optional.attempt("order", lambda: reorder(module.main, inplace, effort), list)
-        setting.optional.run(
-            "concurrent-kernels", lambda: setting.back_end.arrange(module, setting.machine, self.remarks)
-        )
+        scratch = scratch_of_calls(module) if setting.target is not None else {}
+        order = partial(reorder, module.main, inplace, effort, scratch)
+        self.context.remarks += setting.optional.attempt("order", order, list)
+        arrange = partial(setting.back_end.arrange, module, setting.machine, self.remarks)
+        setting.optional.run("concurrent-kernels", arrange)
         self._clock.lap("schedule")
-        storage = setting.optional.attempt(
-            "share-memory",
-            lambda: assign_storage(module.main, inplace, effort=effort, apart=setting.has_room_for_zones),
-            lambda: assign_storage(module.main, plan=plan_in_order),
-        )
-        annotate(module.main, storage)
+        shared = partial(assign_storage, module.main, inplace, effort=effort, scratch=scratch)
+        apart, simple = setting.has_room_for_zones, partial(assign_storage, module.main, plan=plan_in_order)
+        annotate(module.main, setting.optional.attempt("share-memory", lambda: shared(apart=apart), simple))
         if setting.optional.verified:
             verify_program(module)
 

@@ -23,8 +23,9 @@ from tilewright.graph.fusion.classify import OpClass, classify
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.passes import Pass
-from tilewright.program.memory.of_call import bytes_of_call, most_threads, scratch_of
+from tilewright.program.memory.of_call import bytes_of_call, most_threads
 from tilewright.program.memory.picture import dims_of
+from tilewright.program.memory.scratch import scratch_of_calls
 from tilewright.program.memory.views import bytes_of
 from tilewright.runtime.errors import OptionError
 
@@ -249,10 +250,8 @@ class _Trial:
 
 def _scratch(module: Module, threads: int) -> Mapping[Loc, int]:
     found: dict[Loc, int] = {}
-    for call in module.main.body.ops:
-        if call.name == "call":
-            own = scratch_of(module.funcs[call.attrs["kernel"]]).value * threads
-            found[call.loc] = max(found.get(call.loc, 0), own)
+    for call, bytes in scratch_of_calls(module).items():
+        found[call.loc] = max(found.get(call.loc, 0), bytes.value * threads)
     return found
 
 

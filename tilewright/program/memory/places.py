@@ -6,7 +6,7 @@ has, and which inputs may share the memory of an output (`overwrites`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.sym import Sym
@@ -16,6 +16,10 @@ from tilewright.program.memory.storage import Place, Storage
 from tilewright.program.memory.views import bytes_of, part_offsets, slice_offset
 
 ARENA, UNSHARED, OVERWRITES = "arena", "unshared", "overwrites"
+SCRATCH, OF_THREAD = "scratch", "of_thread"
+"""Of a call, where its scratch memory begins in the arena, and the bytes of a thread; of a program whose arena has that
+of one thread, the bytes that it takes more for each other one."""
+
 ZONES = "zones"
 """Of a program with guard zones between the tensors of its arena: the name, the offset and the bytes of each."""
 
@@ -25,13 +29,18 @@ def annotate(main: Func, storage: Storage) -> None:
     for op in main.body.ops:
         if op.name == "call":
             op.attrs["at"] = tuple(storage.places[v] for v in op.results)
+            if storage.scratch is not None and op in storage.scratch:
+                op.attrs[SCRATCH] = storage.scratch[op]
     main.attrs |= {ARENA: storage.arena.total, UNSHARED: storage.arena.unshared, OVERWRITES: storage.overwrites}
+    if storage.scratch is not None:
+        main.attrs[OF_THREAD] = storage.of_thread
     if storage.zones is not None:
         main.attrs[ZONES] = storage.zones
 
 
 def arena_of(main: Func) -> Sym:
-    """The bytes of intermediate results of a planned program."""
+    """The bytes of intermediate results of a planned program, with scratch memory of one thread where that is among
+    them."""
     found = main.attrs[ARENA]
     assert isinstance(found, Sym)
     return found
@@ -79,6 +88,9 @@ def broken_plan(module: Module) -> tuple[str, Op] | None:
             if op.results and len(op.operands) > 1 and (wrong := _apart(op, at)):
                 return wrong, op
         else:
+            needed_now = [v for v in live if last[v] > n or v in op.operands]
+            if name := _in_scratch(op, [*needed_now, *op.results], at):
+                return f"has scratch memory over {name}, which is needed", op
             for k, result in enumerate(op.results):
                 for value in live:
                     needed = last[value] > n or (value in op.operands and not _may_share(op, value, k, at, module))
@@ -107,6 +119,18 @@ def _may_share(call: Op, value: Value, result: int, at: Mapping[Value, Place], m
     pairs = kernel_info(module.funcs[call.attrs["kernel"]]).inplace
     slots = [k for k, v in enumerate(call.operands) if v is value]
     return at[value] == at[call.results[result]] and all((k, len(call.operands) + result) in pairs for k in slots)
+
+
+def _in_scratch(call: Op, values: Iterable[Value], at: Mapping[Value, Place]) -> str:
+    """A value of the arena that does not lie below the scratch memory of a call."""
+    if SCRATCH not in call.attrs:
+        return ""
+    start, _ = call.attrs[SCRATCH]
+    for value in values:
+        end = at[value].offset + bytes_of(value)
+        if at[value].base == "arena" and end.is_const and start.is_const and end.value > start.value:
+            return f"'{value.name}'" if value.name else "a value"
+    return ""
 
 
 def _apart(op: Op, at: Mapping[Value, Place]) -> str:
