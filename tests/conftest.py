@@ -6,7 +6,7 @@ import gc
 import hashlib
 import random
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from tests.backwards import Backwards, collects_backwards
 from tests.compiled import graphs_are_compiled_once, kernels_are_scheduled_once
+from tests.reports import FewerReports, reports_less
 from tests.resumed import Progress
 from tests.sweeps import without_what_is_left_to_the_night
 from tests.zones.turned_on import findings_are_errors, guard_zones
@@ -38,7 +39,7 @@ ROOMS_OF_SIZES = ("bench", "cli", "docs", "memory")
 ROOMS_OF_PASSES = ("fuzz", "graph", "loops", "machines", "random_models", "schedule", "staging")
 """Rooms whose tests are about what passes and schedules make of programs, which is verified after each of them."""
 
-ROOMS_THAT_USE_MODELS = ("cli", "comparison", "llm", "quantization")
+ROOMS_THAT_USE_MODELS = ("cli", "comparison", "llm", "quantization", "viewer")
 """Rooms whose tests compile the same few models, probes and taps again and again as a means, and change nothing of the
 compiler: half of their graphs were compiled before."""
 
@@ -103,6 +104,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}")
     if collects_backwards(config):
         config.pluginmanager.register(Backwards())
+    if reports_less(config):
+        config.pluginmanager.register(FewerReports(config))
     file = config.getoption("--resume")
     progress = None if file is None else Progress(file)
     chosen = getattr(config, "workerinput", {}).get("seed", config.getoption("--seed"))
@@ -262,31 +265,38 @@ def each_kernel_once(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def drawn_programs_are_verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So are programs that are drawn afresh, anywhere; tests of front ends draw the numbers that models are given."""
-    if request.node.get_closest_marker("fresh_seeds") is not None and _room(request) != "frontends":
-        monkeypatch.setattr("tilewright.compiler.is_verified", lambda options: True)
+def around_each_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What holds for each test, in one fixture, as each costs a tenth of a millisecond for each of 16,000 tests:
+
+    - Programs that are drawn afresh are verified anywhere; tests of front ends draw the numbers that models are given.
+    - A test fails where a kernel is compiled that takes long and computes one element at a time, though its operands
+      allow vectors: users are warned of it. What is drawn afresh is tried for answers alone (`bench cliffs` draws for
+      speed).
+    - A test fails where native code went beyond its buffers, also when somebody handled the error.
+    - Operators and adapters that a test defines are forgotten."""
+    room, is_marked = _room(request), {marker.name for marker in request.node.iter_markers()}.__contains__
+    has_room = not is_marked("without_room_for_zones") and room not in ROOMS_OF_SIZES
+    with pytest.MonkeyPatch.context() as patch, _definitions_end():
+        if is_marked("fresh_seeds") and room != "frontends":
+            patch.setattr("tilewright.compiler.is_verified", lambda options: True)
+        if not (is_marked("with_scalar_kernels") or is_marked("fresh_seeds")):
+            patch.setattr(kernels, "slow_kernel", _refused)
+        with findings_are_errors(is_on=not is_marked("without_zones"), has_room=has_room):
+            yield
 
 
-@pytest.fixture(autouse=True)
-def definitions_end_with_the_test() -> Iterator[None]:
-    """Operators and adapters that a test defines are forgotten: else later tests would compile with them and cache
-    nothing, as the digest of what a test closes over cannot be told."""
+@contextmanager
+def _definitions_end() -> Iterator[None]:
+    """Later tests would compile with what a test has defined and cache nothing, as the digest of what a test closes
+    over cannot be told."""
     counts = [len(registry.outside) for registry in REGISTRIES]
-    yield
-    for registry, count in zip(REGISTRIES, counts, strict=False):  # a front end that a test loads brings its own
-        del registry.outside[count:]
-    for registry in REGISTRIES[len(counts) :]:
-        registry.outside.clear()
-
-
-@pytest.fixture(autouse=True)
-def no_scalar_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test fails where a kernel is compiled that takes long and computes one element at a time, though its operands
-    allow vectors: users are warned of it. What is drawn afresh is tried for answers alone (`bench cliffs` draws for
-    speed)."""
-    if not any(map(request.node.get_closest_marker, ("with_scalar_kernels", "fresh_seeds"))):
-        monkeypatch.setattr(kernels, "slow_kernel", _refused)
+    try:
+        yield
+    finally:
+        for registry, count in zip(REGISTRIES, counts, strict=False):  # a front end that a test loads brings its own
+            del registry.outside[count:]
+        for registry in REGISTRIES[len(counts) :]:
+            registry.outside.clear()
 
 
 def _refused(func: Func, target: Target, sizes: TypicalSizes, *, is_ours: bool) -> Remark | None:
@@ -305,17 +315,6 @@ def _room(request: pytest.FixtureRequest) -> str:
 def models_between_zones() -> Iterator[None]:
     """Native code runs between guard zones (tests/zones)."""
     with guard_zones():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_beyond_buffers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test fails where native code went beyond its buffers, also when somebody handled the error."""
-    is_on, has_room = (
-        request.node.get_closest_marker(name) is None for name in ("without_zones", "without_room_for_zones")
-    )
-    room = _room(request)
-    with findings_are_errors(is_on=is_on, has_room=has_room and room not in ROOMS_OF_SIZES):
         yield
 
 

@@ -216,7 +216,7 @@ FAULTS: tuple[Fault, ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.with_scalar_kernels
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)

@@ -24,11 +24,13 @@ from tilewright.codegen.cpu.program.emit import program_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.program import KernelText, Program, ProgramText
-from tilewright.graph.pipeline import default_passes
+from tilewright.codegen.wgsl.program import GpuCode
+from tilewright.graph.pipeline import accelerator_passes, default_passes
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError
 from tilewright.ir.verify import Spec
 from tilewright.loops.machine.intrinsics import check_machine
+from tilewright.loops.machine.rules import machine_spec
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.options import Options
 from tilewright.passes import Pass
@@ -39,12 +41,17 @@ from tilewright.runtime.executor import Executor
 from tilewright.runtime.guarded import has_zones
 from tilewright.runtime.storage.image import Image
 from tilewright.runtime.storage.loader import NativeCode
+from tilewright.schedule.gpu.strategies import STRATEGIES as GPU_STRATEGIES
+from tilewright.schedule.machine.strategies import strategies_for
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
+from tilewright.simulator.totals import remark_of_time
 from tilewright.target.cores import check_core
+from tilewright.target.gpu.webgpu import Gpu
 from tilewright.target.hardware import usable_cores
-from tilewright.target.machine import Machine, TargetError
+from tilewright.target.host import host_target
+from tilewright.target.machine import Accelerator, Machine, TargetError
 from tilewright.target.named import CTarget
 from tilewright.target.target import Target
 
@@ -291,8 +298,81 @@ class CCode:
         pass
 
 
+class AcceleratorBackEnd:
+    """The back end for accelerators. Without its marks a kernel computes the same, so that values come from this CPU's
+    native code of it; how long it takes on the machine is told beside."""
+
+    name = Accelerator.kind
+
+    def check(self, machine: Accelerator, options: Options) -> None:
+        if options.profile:
+            raise OptionError(
+                f"profile=True is not possible for {machine.name}, whose kernels are simulated",
+                hint="tilewright.simulator.simulate says how many cycles each kernel takes",
+            )
+        check_machine(machine)
+
+    def passes(self, machine: Accelerator, options: Options) -> list[Pass]:
+        return accelerator_passes(options)
+
+    def strategies(self, machine: Accelerator) -> Sequence[Strategy]:
+        return strategies_for(machine)
+
+    def spec(self, machine: Accelerator) -> Spec:
+        return machine_spec(machine)
+
+    def arrange(self, module: Module, machine: Accelerator, remarks: list[Remark]) -> None:
+        """Kernels run one after the other; how long all take is told."""
+        remarks.append(remark_of_time(module, machine))
+
+    def code(self, machine: Accelerator, options: Options) -> Code:
+        return CpuCode(host_target(), options)
+
+    def target(self, machine: Accelerator) -> TargetInfo:
+        host = host_target()
+        return TargetInfo(host.triple, machine.name, host.features, self.name)
+
+    def executor(self, artifact: Artifact) -> Executor:
+        return NativeCode(artifact)
+
+
+class GpuBackEnd:
+    """The back end for GPUs: compute shaders, which the library `wgpu` runs."""
+
+    name = Gpu.kind
+
+    def check(self, machine: Gpu, options: Options) -> None:
+        if options.profile:
+            raise OptionError("profile=True is not possible for a GPU, whose kernels count no cycles")
+
+    def passes(self, machine: Gpu, options: Options) -> list[Pass]:
+        return default_passes(options)
+
+    def strategies(self, machine: Gpu) -> Sequence[Strategy]:
+        return GPU_STRATEGIES
+
+    def spec(self, machine: Gpu) -> Spec:
+        return machine_spec(machine)
+
+    def arrange(self, module: Module, machine: Gpu, remarks: list[Remark]) -> None:
+        """Kernels run one after the other."""
+
+    def code(self, machine: Gpu, options: Options) -> Code:
+        return GpuCode(machine)
+
+    def target(self, machine: Gpu) -> TargetInfo:
+        return TargetInfo("", machine.name, kind=self.name)
+
+    def executor(self, artifact: Artifact) -> Executor:
+        from tilewright.runtime.devices.webgpu import GpuExecutor
+
+        return GpuExecutor(artifact)
+
+
 CPU = CpuBackEnd()
 C = CBackEnd()
+ACCELERATOR = AcceleratorBackEnd()
+GPU = GpuBackEnd()
 
 
 def back_end_for(machine: Machine, plugins: Plugins, options: Options) -> BackEnd:
@@ -300,7 +380,7 @@ def back_end_for(machine: Machine, plugins: Plugins, options: Options) -> BackEn
     TargetError where nobody brings one, or where facts of the machine contradict each other."""
     back_end = _brought(machine, plugins)
     back_end.check(machine, options)
-    if options.guarded and (isinstance(machine, CTarget) or not has_zones(getattr(machine, "triple", ""))):
+    if options.guarded and (isinstance(machine, CTarget | Gpu) or not has_zones(getattr(machine, "triple", ""))):
         raise OptionError(
             f"guarded=True is not possible for {machine.name}: guard zones are pages of Linux on x86-64",
             hint="compile without it; validate=True compares what kernels compute on any CPU",
@@ -309,9 +389,9 @@ def back_end_for(machine: Machine, plugins: Plugins, options: Options) -> BackEn
 
 
 def _brought(machine: Machine, plugins: Plugins) -> BackEnd:
-    for back_end in (CPU, C, *plugins.back_ends):
+    for back_end in (CPU, C, ACCELERATOR, GPU, *plugins.back_ends):
         if back_end.name == machine.kind:
-            if back_end is CPU or back_end is C:
+            if back_end in (CPU, C, ACCELERATOR, GPU):
                 return back_end
             check_machine(machine)
             return _OfPlugin(back_end)

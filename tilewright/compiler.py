@@ -23,11 +23,13 @@ from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
 from tilewright.ir.process_settings import rarely_collected, short_turns, with_room_for_frames
 from tilewright.ir.types import TensorType
+from tilewright.ops.indices import rows_of_indices
 from tilewright.options import OnProgress, Options, Progress, Request, check_progress
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.requested import RequestedGraphs, at_sizes, import_request
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import ExecutionError, OptionError
+from tilewright.runtime.values.inputs import INDICES
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
 from tilewright.target.hardware import usable_cores
@@ -399,9 +401,16 @@ def _with_broadcasting(
 
 def _compile_program(module: Module, setting: Setting, output: Output) -> Artifact:
     """One program, in one piece or in parts. The artefact has no code and no weights yet."""
+    setting.optional.run(INDICES, lambda: _note_indices(module))
     done = Compilation(module, setting, output).run("program")
     assert done.artifact is not None
     return done.artifact
+
+
+def _note_indices(module: Module) -> None:
+    """Attach to a program of how many rows inputs are indices."""
+    if rows := rows_of_indices(module.main):
+        module.main.attrs["attached"] = {**module.main.attrs.get("attached", {}), INDICES: rows}
 
 
 def edited_schedules(options: Options) -> EditedSchedules | None:

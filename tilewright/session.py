@@ -25,6 +25,7 @@ from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.frontends.front_end import FrontEnd, find_front_end, unknown_source
 from tilewright.frontends.weights.foreign import foreign_format
 from tilewright.ir.outside import Unreadable, outside_digest
+from tilewright.machines import PRESETS
 from tilewright.options import Options, Request
 from tilewright.plugins import (
     Candidate,
@@ -207,7 +208,7 @@ class Session:
 
         plugins = load_plugins(self._candidates)
         plugins = plugins.without_name_clashes("front_ends", [front_end.name for front_end in FRONT_ENDS])
-        return plugins.without_name_clashes("machines", ["host", *NAMED, *ALIASES])
+        return plugins.without_name_clashes("machines", ["host", *NAMED, *ALIASES, *PRESETS])
 
     def front_end(self, source: Any) -> FrontEnd:
         """What reads a source: one of ours if it accepts it, else one of a plugin. OptionError for what is neither a
@@ -228,7 +229,7 @@ class Session:
         """What models are compiled for: a machine of ours, or of a plugin. TargetError for an unknown name."""
         from tilewright.target.named import find_machine
 
-        return find_machine(options.target, lambda: self.loaded_plugins.machines)
+        return find_machine(options.target, lambda: (*PRESETS.values(), *self.loaded_plugins.machines))
 
     def machines(self, options: Options) -> tuple[Machine, ...]:
         """All that an artefact has code for: several are levels of one kind of CPU, between `;`."""

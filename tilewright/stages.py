@@ -112,11 +112,24 @@ def planned_programs(
     session: Session | None = None,
 ) -> list[tuple[str, Func]]:
     """The main functions of the program for all sizes, or of each of its parts, with where values lie, by name."""
+    found = planned_modules(model, options=options, constants=constants, shapes=shapes, session=session)
+    return [(name, module.main) for name, module in found]
+
+
+def planned_modules(
+    model: str | Path | bytes | Any,
+    *,
+    options: Options | None = None,
+    constants: Mapping[str, Any] | str | Path | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    session: Session | None = None,
+) -> list[tuple[str, Module]]:
+    """As `planned_programs`, with the kernels that are called."""
     options, session = Options.of(options), Session.of(session)
     request = Request.of(model, constants, shapes).with_states_of(options)
     whole = Compilation(import_request(request, session), Setting.chosen(options, session)).run("planned")
-    pieces = [(prefix.rstrip(".") or "the program", piece.module.main) for prefix, piece in _pieces(whole)]
-    return [(name, main) for name, main in pieces if is_planned(main)]
+    pieces = [(prefix.rstrip(".") or "the program", piece.module) for prefix, piece in _pieces(whole)]
+    return [(name, module) for name, module in pieces if is_planned(module.main)]
 
 
 TEXT_STAGES = STAGES[:-1]

@@ -102,6 +102,15 @@ def test_what_repeats_in_itself_only_is_no_block() -> None:
     assert blocks_of(short, short.add("Tanh", "x")) == []
 
 
+def test_the_first_layers_are_as_near_to_a_mask_as_others_are_to_each_other() -> None:
+    net = Net()
+    mask, x = net.add("Sigmoid", "mask"), "x"
+    for _ in range(5):
+        x = net.add("Cos", net.layer(x, mask))
+    (block,) = blocks_of(net, x)
+    assert (len(block.copies), block.variants) == (5, 0)
+
+
 def test_layers_that_compute_something_else_are_none() -> None:
     net = Net()
     x = net.layer("x", "mask")

@@ -37,7 +37,9 @@ ROOMS: dict[str, set[str]] = {
     "runtime": set(),
     "options": {"frontends", "runtime"},
     "plugins": {"frontends", "ir"},
-    "session": {"frontends", "ir", "options", "plugins", "runtime", "target", "tilewright"},
+    "machines": {"target"},
+    "simulator": {"ir", "loops", "program", "target"},
+    "session": {"frontends", "ir", "machines", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {
     *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting",
@@ -59,8 +61,8 @@ ROOMS |= {
     },
     "api": {"compiler", "frontends", "options", "runtime", "session", "validation"},
     "validation": {
-        "compilation", "compiler", "graph", "ir", "loops", "ops", "options", "plugins", "program", "runtime", "session",
-        "target",
+        "compilation", "compiler", "graph", "ir", "loops", "ops", "options", "plugins", "program", "runtime",
+        "schedule", "session", "target",
     },
     "onnxruntime": {"api", "ir", "runtime"},
     "exporters": {
@@ -109,6 +111,7 @@ FOREIGN: dict[str, set[str]] = {
     "onnxruntime": {"cli"},
     "openvino": {"cli"},
     "cryptography": {"runtime"},
+    "wgpu": {"runtime"},
     "matplotlib": {"viewer"},
 }
 
@@ -160,6 +163,9 @@ LATE = {
     ("runtime/storage/signing.py", "cryptography.exceptions"),  # an extra
     ("runtime/storage/signing.py", "cryptography.hazmat.primitives"),
     ("runtime/storage/signing.py", "cryptography.hazmat.primitives.asymmetric"),
+    ("back_end.py", "tilewright.runtime.devices.webgpu"),  # an extra
+    ("runtime/executor.py", "tilewright.runtime.devices.webgpu"),
+    ("runtime/devices/webgpu.py", "wgpu"),
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part
     ("runtime/staged/functions/images.py", "PIL.Image"),  # an extra

@@ -68,7 +68,8 @@ def test_bench_gives_peers_what_is_constant(model: Path) -> None:
     pytest.importorskip("onnxruntime")
     result = call("bench", model, *FIXED, "--vs", "onnxruntime", "--rounds", 1, "--turn", 0, "--threads", 1)
     assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[-1].split()[-1] == "0.0e+00"
+    (row,) = [line.split() for line in result.output.splitlines() if line.split()[-1:] == ["0.0e+00"]]
+    assert "onnxruntime" in " ".join(row).lower().replace(" ", "")
 
 
 def test_a_file(model: Path, tmp_path: Path) -> None:

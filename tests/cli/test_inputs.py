@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright
 from tests import models
 from tilewright.cli.app import commands
+from tilewright.cli.inputs.first_calls import first_call, given_inputs
 from tilewright.cli.inputs.search import Search, elements_of
 from tilewright.cli.inputs.sizes import find_sizes, size_of, usual_sizes
 from tilewright.cli.inputs.specs import read_specs
@@ -415,3 +416,36 @@ def test_values_are_those_of_the_sizes_found(tmp_path: Path) -> None:
 def test_a_compiled_model_is_run_with_sizes_that_it_takes(tmp_path: Path) -> None:
     tilewright.compile(windows(tmp_path)).save(tmp_path / "m.tw")
     assert "96]" in succeed("run", tmp_path / "m.tw", "--input", "random")
+
+
+def test_random_indices_are_within_what_they_look_up(tmp_path: Path) -> None:
+    """Through what moves them and counts from the end, of all tables; where they are computed further, they are 0."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["kind", "axes"], ["column"]),
+        helper.make_node("Gather", ["two", "column"], ["a"]),
+        helper.make_node("Less", ["ids", "zero"], ["is_less"]),
+        helper.make_node("Add", ["ids", "rows"], ["turned"]),
+        helper.make_node("Where", ["is_less", "turned", "ids"], ["counted"]),
+        helper.make_node("Gather", ["many", "counted"], ["b"]),
+        helper.make_node("Mul", ["factor", "rows"], ["far"]),
+        helper.make_node("Gather", ["many", "far"], ["c"]),
+        helper.make_node("Add", ["a", "b"], ["d"]),
+        helper.make_node("Add", ["c", "d"], ["y"]),
+    ]
+    weights = {"axes": np.array([1]), "zero": np.int64(0), "rows": np.int64(500)}
+    tables = {"two": np.arange(2), "many": np.arange(500)}
+    inputs: dict[str, list[int | str]] = {"kind": [8], "ids": ["batch", 1], "factor": [1]}
+    path = model(tmp_path, nodes, inputs, INT64, **weights, **tables)
+    compiled = tilewright.compile(path)
+    given = given_inputs(compiled, ["random"], {"batch": 200})
+    assert given.indices({}) == {"kind": 2, "ids": 500}
+    made = given.arrays()
+    assert made["kind"].max() == 1 and 250 < made["ids"].max() < 500
+    compiled.save(tmp_path / "m.tw")
+    for each in (compiled, tilewright.load(tmp_path / "m.tw")):
+        called = first_call(each, ["random"], {})
+        assert called.inputs["factor"] == [0] and "zeros, as the model refuses random ones" in called.notes[-1]
+    assert "an index is out of range" in refuse("run", path, "--input", "random")
+    nodes[6:] = [helper.make_node("Add", ["a", "b"], ["y"])]
+    path = model(tmp_path, nodes, {"kind": [8], "ids": ["batch", 1]}, INT64, **weights, **tables)
+    assert "kind below 2, ids below 500" in succeed("run", path, "--input", "random")

@@ -85,3 +85,12 @@ def test_caches_get_room(tmp_path: Path) -> None:
     path.write_bytes(parser.parse_model(graph).SerializeToString())
     assert "along axis 1 up to past" in succeed("compile", path, "--state", "all", "--capacity", "9", "--report")
     assert "Invalid value for '--capacity'" in call("compile", path, "--state", "all", "--capacity", "0").output
+
+
+def test_diff_of_one_model_keeps_states(model: Path, tmp_path: Path) -> None:
+    assert "no kernel makes an error" in succeed("diff", model, "--state", "h=hn", "--threads", 1)
+    assert "no step of the compiler" in succeed("diff", model, "--bisect", "--state", "h=hn", "-o", tmp_path / "out")
+    refused = call("diff", model, "--state", "h=gone")
+    assert refused.exit_code == 2 and "gone" in refused.output, refused.output
+    refused = call("diff", model, model, "--state", "h=hn")
+    assert refused.exit_code == 2 and "--state is for one model" in refused.output, refused.output

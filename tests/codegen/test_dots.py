@@ -99,7 +99,7 @@ def windows(x, w, zero, pads, strides, width=None):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("machine", [*MACHINES, "zen4"])
 @pytest.mark.parametrize("zero", [0, 93])

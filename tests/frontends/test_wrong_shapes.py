@@ -143,7 +143,7 @@ def name_of(case: tuple[str, dict[str, Any], list[Any], dict[int, Sequence[int]]
     return f"{case[0]}-{case[2][0][0] if isinstance(case[2][0][0], tuple) else case[2][0]}"
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 @pytest.mark.parametrize("case", [c for c in CASES if c[3]], ids=name_of)
 def test_wrong_sizes_are_refused(case, numerics: str) -> None:

@@ -43,7 +43,7 @@ def fed(model: Model, caches: Caches, steps: list[int], seed: int = 0) -> tuple[
     return found, wanted
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 @pytest.mark.parametrize("stored", CACHES)
 @pytest.mark.parametrize("sharing", SHARING.values(), ids=SHARING.keys())

@@ -68,7 +68,7 @@ def test_long_inputs_are_fed_in_pieces(piece: int) -> None:
     np.testing.assert_allclose(found.feed(TOKENS), WANTED[-1], **CLOSE)
 
 
-@pytest.mark.sweep
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize("count", [8, 65, 72, 131, 200, 256, 300])
 def test_pieces_capacities_and_threads_change_no_bit(window: int | None, count: int) -> None:

@@ -133,6 +133,21 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert machine_rates(session) == RATES and len(asked) == count
 
 
+def test_a_machine_that_was_busy_is_measured_again(
+    model: tilewright.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = replace(RATES, peaks=(PeakRate("f32", "", 1e7, 1e7),), reads=(ReadRate("DRAM", None, 1e7, 1e7),))
+    busy = replace(fast, peaks=(PeakRate("f32", "", 1e-6, 1e-6),), reads=(ReadRate("DRAM", None, 1e7, 3e7),))
+    readings = iter((busy, fast))
+    monkeypatch.setattr(machine, "measure", lambda facts: next(readings))
+    session, feed = Session(tmp_path), {"x": np.ones((1, 3, 20, 20), np.float32)}
+    best = replace(fast, reads=busy.reads)
+    for said in (True, False):
+        found = tilewright.profile(model, feed, runs=1, session=session)
+        assert found.machine == machine_rates(session) == best
+        assert any("measured again" in note for note in found.notes) is said
+
+
 def test_the_command_profiles_models_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     source, compiled, trace = tmp_path / "net.onnx", tmp_path / "net.tw", tmp_path / "trace.json"

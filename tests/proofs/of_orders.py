@@ -57,8 +57,6 @@ def _of_order(perm: Perm) -> Iterator[Statement]:
         )  # fmt: skip
     for count in range(1, rank):
         for axes in combinations(range(rank), count):
-            if rank - 1 in axes and max(perm[a] for a in axes) != rank - 1:
-                continue  # which the rule leaves alone
             for keeps in (False, True):
                 yield stated(
                     "transpose_below_reduction", f"axes {axes} of {perm}{', kept' if keeps else ''}",

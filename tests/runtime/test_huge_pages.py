@@ -106,6 +106,55 @@ def test_what_is_shared_stays_so() -> None:
     np.testing.assert_array_equal(memory.array, wanted)
 
 
+@pytest.mark.fresh_seeds(2)
+def test_parts_that_lie_side_by_side_leave_each_other_alone(fresh_seed: int) -> None:
+    """Whatever is written to one, given back, made huge, or shared with what lies elsewhere."""
+    rng, size, count = np.random.default_rng(fresh_seed), 160 * 4096, 5
+    ours, theirs = (Reserved.side_by_side(size, count, "a test") for _ in range(2))
+    held = {memory: np.zeros(size, np.uint8) for memory in (*ours, *theirs)}
+    for _ in range(40):
+        number = int(rng.integers(count))
+        one, other = (ours, theirs) if rng.random() < 0.5 else (theirs, ours)
+        begin, end = sorted(rng.integers(0, size + 1, 2).tolist())
+        match rng.choice(["write", "forget", "huge", "share"]):
+            case "write":
+                one[number].written(begin, end)
+                one[number].array[begin:end] = held[one[number]][begin:end] = rng.integers(1, 256)
+            case "forget":
+                one[number].forget(begin, end)
+                held[one[number]][-(-begin // 4096) * 4096 : end // 4096 * 4096] = 0
+            case "huge":
+                one[number].lie_in_huge_page(size, int(rng.integers(size)))
+            case "share":
+                one[number].written(0, size)
+                one[number].copy_from(other[number], begin, end, PageFile())
+                held[one[number]][begin:end] = held[other[number]][begin:end]
+        assert all(np.array_equal(memory.array, wanted) for memory, wanted in held.items())
+
+
+def test_small_states_fill_huge_pages_together() -> None:
+    """Twelve of half a huge page, of which a call makes one page huge at a time."""
+    keys = [TensorInfo(f"keys {n}", "float32", (2, 2048, 64)) for n in range(12)]
+    counter = StateInfo(TensorInfo("past", "int64", (1,)), "following", "in place")
+    grown = [StateInfo(info, "next", "in place", grows=1, counter="past") for info in keys]
+    states = States([counter, *grown], b"")
+    held, rng = states.current[1:], np.random.default_rng(0)
+    for past in (512, 1024):
+        for array in held:
+            array[:, :past] = rng.random((2, past, 64), np.float32)
+        wanted = [array.copy() for array in held]
+        states.current[0][...] = past
+        for _ in range(20):
+            states._advance()
+        found = bytes_in_huge_pages(np.frombuffer(states._memory[1]._reserved._block.memory, np.uint8))
+        for array, before in zip(held, wanted, strict=True):
+            np.testing.assert_array_equal(array, before)
+        assert found == 0 if past == 512 else found <= 12 * held[0].nbytes
+    if HUGE.exists() and int(HUGE.read_text()) == HUGE_PAGE and not found:
+        pytest.skip("this system gives no huge pages")
+    assert found >= 5 * held[0].nbytes if HUGE.exists() and int(HUGE.read_text()) == HUGE_PAGE else not found
+
+
 def test_systems_that_refuse_it_are_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
@@ -115,7 +164,7 @@ def test_systems_that_refuse_it_are_not_asked_twice(monkeypatch: pytest.MonkeyPa
             raise OSError("no such advice")
 
     memory, wanted = filled(1, WHOLE)
-    monkeypatch.setattr(memory, "_block", Block())
+    monkeypatch.setattr(memory._block, "memory", Block())
     assert settle(memory, WHOLE) == len(asked) == len(set(asked)) <= 3
     assert settle(memory, WHOLE) == 0
     np.testing.assert_array_equal(memory.array, wanted)

@@ -18,7 +18,7 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.rewrites import canonicalize, fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Func, Module, Op
-from tilewright.ir.rewrite import Replacement, RewriteContext, defining, rule
+from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, defining, rule
 from tilewright.ir.sym import Sym
 from tilewright.ir.text import parse_module
 from tilewright.loops.conditions import specialize
@@ -143,8 +143,8 @@ def halo_begins_one_later(op: Op, b: Builder, ctx: RewriteContext) -> Replacemen
 @rule("min")
 def bounds_that_nothing_reaches(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """min(x, 1000) -> x: noise never comes so far."""
-    other = defining(op.operands[1], "full")
-    return op.operands[0] if other is not None and other.attrs["value"] == 1000 else None
+    most = constant_array(op.operands[1], ctx.module)
+    return op.operands[0] if most is not None and (most == 1000).all() else None
 
 
 @rule("mod", "rem", "fmod")

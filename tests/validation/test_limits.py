@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +11,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests.validation.planted import add_rules, program
-from tilewright import compiler
 from tilewright.compiler import compile_request
 from tilewright.ir.core import Builder, Op
 from tilewright.ir.diag import InputError, InternalError
@@ -28,16 +25,7 @@ from tilewright.validation.findings import Fault
 from tilewright.validation.reproducers import packed, save, unpacked
 from tilewright.validation.validate import Validation
 
-pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones]  # it looks around results by itself
-
-
-@pytest.fixture(autouse=True)
-def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without what makes failures of optional steps errors of tests."""
-    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.usefixtures("as_for_users")]
 
 
 def validated(model: Any, **fields: Any) -> Validation:

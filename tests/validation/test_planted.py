@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import tilewright
 from tests.models import mlp
 from tests.validation.planted import PLANTED, Planted
+from tests.zones.turned_on import findings_are_expected
 from tilewright import compiler
 from tilewright.compiler import compile_request
 from tilewright.ir.diag import InputError, InternalError
@@ -23,7 +23,7 @@ from tilewright.session import Session
 from tilewright.validation.findings import MeaningChanged
 from tilewright.validation.validate import Validation
 
-pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones]  # it looks around results by itself
+pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.usefixtures("as_for_users")]
 
 SHOWN_BY = (
     "dropped epilogue", "a wrong constant fold", "a bound that only real inputs reach", "a race in a parallel loop",
@@ -34,20 +34,12 @@ WITHOUT_FALLBACK = ("wrong rounding in a cast",)
 """What code generation does wrong in each form of a kernel: there is an error, and no wrong answer."""
 
 
-@pytest.fixture(autouse=True)
-def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without what makes failures of optional steps errors of tests."""
-    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 def validated(planted: Planted, folder: Path) -> tuple[Artifact, Validation]:
     validation = Validation(planted.feeds, folder)
     options = Options(cache=False, threads=2)
     request = Request.of(planted.module(), None, None)
-    return compile_request(request, options, session=Session(), checks=validation), validation
+    with findings_are_expected():
+        return compile_request(request, options, session=Session(), checks=validation), validation
 
 
 def check(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,7 @@ the whole, and the whole is compared, several calls one after the other."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.validation.planted import add_rules
-from tilewright import compilation, compiler
+from tilewright import compilation
 from tilewright.compiler import compile_request
 from tilewright.ir.core import Builder, Func, Op
 from tilewright.ir.diag import InternalError
@@ -26,19 +25,10 @@ from tilewright.runtime import Model
 from tilewright.session import Session
 from tilewright.validation.validate import Validation
 
-pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.without_zones]  # it looks around results by itself
+pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.usefixtures("as_for_users")]
 
 RNG = np.random.default_rng(3)
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-
-
-@pytest.fixture(autouse=True)
-def as_for_users(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without what makes failures of optional steps errors of tests."""
-    monkeypatch.setattr(compiler, "failures_are_errors", lambda options: options.verify or options.strict)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def made(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], **constants: np.ndarray) -> Any:

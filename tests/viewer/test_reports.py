@@ -48,6 +48,7 @@ RATES = MachineRates(
 def no_meters(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring a machine takes seconds."""
     monkeypatch.setattr("tilewright.profiling.run.machine_rates", lambda session: RATES)
+    monkeypatch.setattr("tilewright.profiling.run.rates_again", lambda session, known: known)
 
 
 @pytest.mark.without_room_for_zones

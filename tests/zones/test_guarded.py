@@ -22,7 +22,7 @@ from tilewright import compiler
 from tilewright.cli.commands.run import command
 from tilewright.codegen.cpu import assemble
 from tilewright.runtime import Model
-from tilewright.runtime.errors import OptionError, PerformanceWarning
+from tilewright.runtime.errors import BeyondBufferError, OptionError, PerformanceWarning
 from tilewright.runtime.guarded import PAGE, calls, pages
 from tilewright.runtime.guarded.calls import GuardedContext, zones
 from tilewright.runtime.guarded.pages import IS_AVAILABLE, ZonedBuffer
@@ -122,6 +122,52 @@ def test_a_handler_that_was_set_since_is_not_asked() -> None:
     finally:
         touched.release()
         ctypes.memmove(ctypes.addressof(memory._old), before, len(before))
+
+
+def test_calls_at_the_same_time_have_findings_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks first sees the accesses of both."""
+    memory = zones().memory
+    first, second = (ZonedBuffer(memory, name, 24, 8) for name in ("first", "second"))
+    with memory.used({first}), memory.used({second}):
+        for buffer in (first, second):
+            ctypes.memset(buffer.address + 24, 7, 1)
+        found = [memory.findings({buffer}) for buffer in (first, second, first)]
+    assert [[f.text.split()[0] for f in of] for of in found] == [["first"], ["second"], []]
+    for buffer in (first, second):
+        buffer.release()
+    sound = guarded()
+    plant(monkeypatch, "store", 5000)
+    wrong, here = guarded(), found_so_far()
+
+    def called(_: int) -> None:
+        with pytest.raises(BeyondBufferError, match="k0_matmul_tanh of 'the_MatMul' goes beyond buffers: arena 'h'"):
+            wrong(X)
+
+    with ThreadPoolExecutor(3) as pool:
+        calls_of_both = [pool.submit(called, k) if k % 2 else pool.submit(sound, X) for k in range(12)]
+        for call in calls_of_both:
+            call.result()
+    assert here is not None
+    here.found.clear()
+
+
+def test_accesses_of_many_threads_are_each_told_to_their_own() -> None:
+    """Some threads look while others' accesses are being written down. Whoever closes a page before the access to it
+    is made again has it written down twice."""
+    memory = zones().memory
+
+    def accesses(k: int) -> list[set[str]]:
+        buffer, found = ZonedBuffer(memory, f"of-{k}", 24, 8), []
+        for _ in range(200):
+            with memory.used({buffer}):
+                ctypes.memset(buffer.address + 24, 7, 1)
+                found.append({f.text.split()[0] for f in memory.findings({buffer})})
+        buffer.release()
+        return found
+
+    with ThreadPoolExecutor(4) as pool:
+        for k, found in enumerate(pool.map(accesses, range(4))):
+            assert found == [{f"of-{k}"}] * 200
 
 
 def test_zones_are_made_once_whichever_threads_begin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ stage of a ResNet has), it counts as a variant.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -39,11 +40,13 @@ def repeated_blocks(body: Block) -> list[RepeatedBlock]:
     number = {op: n for n, op in enumerate(ops)}
     kinds = [*map(_kind, ops)]
     reads = [[number.get(v.op, -1) if v.op is not None else -1 for v in op.operands] for op in ops]
-    found = repeats(kinds, reads)
     taken = np.zeros(len(ops), bool)
-    for repeat in found:
-        taken[repeat.start : repeat.end] = True
-    blocks = [_with_variant(repeat, ops, kinds, taken) for repeat in found]
+    blocks = []
+    for repeat in sorted(repeats(kinds, reads), key=lambda each: each.start - each.end):
+        if not taken[repeat.start : repeat.end].any():  # by a variant of a larger one
+            taken[repeat.start : repeat.end] = True
+            blocks.append(_with_variant(repeat, ops, kinds, taken))
+    blocks.sort(key=lambda block: number[block.copies[0][0]])
     return [*blocks, *(each for op in body.ops for inner in op.blocks for each in repeated_blocks(inner))]
 
 
@@ -54,9 +57,14 @@ def _kind(op: Op) -> Hashable:
 
 
 def _with_variant(repeat: Repeat, ops: Sequence[Op], kinds: Sequence[Hashable], taken: np.ndarray) -> RepeatedBlock:
-    """The block, with the interval before it where that is a variant of it, or one more copy that reads values from
-    elsewhere."""
+    """The block, with what is before it: more copies that read values from elsewhere, and an interval that is a variant
+    of it."""
     start, period = repeat.start, repeat.period
+    while start >= period and not taken[start - period : start].any() and (
+        kinds[start - period : start] == kinds[start : start + period]
+    ):
+        taken[start - period : start] = True
+        start -= period
     block = [tuple(ops[begin : begin + period]) for begin in range(start, repeat.end, period)]
     place, added = start, 0
     for name in reversed([op.name for op in block[0]]):
@@ -65,9 +73,27 @@ def _with_variant(repeat: Repeat, ops: Sequence[Op], kinds: Sequence[Hashable], 
             place, added = place - 1, added + 1
         if place < 0 or taken[place] or ops[place].name != name:
             return RepeatedBlock(tuple(block))
+    variant = _of_one_module(ops[place:start], block)
+    if not variant:
+        return RepeatedBlock(tuple(block))
     taken[place:start] = True
-    is_copy = kinds[place:start] == kinds[start : start + period]
-    return RepeatedBlock((tuple(ops[place:start]), *block), 0 if is_copy else 1)
+    return RepeatedBlock((variant, *block), 1)
+
+
+def _of_one_module(interval: Sequence[Op], block: Sequence[tuple[Op, ...]]) -> tuple[Op, ...]:
+    """What an interval has of a variant: all of it, or of named modules, where each copy is one, the operators of the
+    module that has most. () where these are not all that a copy has."""
+    paths = [_common([_parts(op) for op in copy]) for copy in block]
+    depth = len(paths[0])
+    if not depth or any(len(path) != depth for path in paths):
+        return tuple(interval)
+    modules = Counter(tuple(_parts(op)[:depth]) for op in interval)
+    module, _ = modules.most_common(1)[0]
+    own = tuple(op for op in interval if tuple(_parts(op)[:depth]) == module)
+    missing = Counter(op.name for op in block[0]) - Counter(op.name for op in own)
+    shared = [parts[0] for parts in zip(*paths, strict=True) if len({*parts}) == 1]
+    is_beside = len(module) == depth and all(part in module for part in shared)
+    return own if is_beside and not missing else ()
 
 
 def places_of(copy: Sequence[Op]) -> frozenset[Loc]:

@@ -69,32 +69,48 @@ def crossing(reads: Sequence[Sequence[int]]) -> np.ndarray:
 def _candidates(kinds: Sequence[Hashable], reads: Sequence[Sequence[int]], least: int) -> list[Repeat]:
     """All that repeats, what covers most first."""
     crossed = crossing(reads)
-    distances = [tuple(n - r if 0 <= r < n else 0 for r in own) for n, own in enumerate(reads)]
-    numbers = numbered(kinds)
-    labels, near = numbers, 0
+    labels = _Labels.of(kinds, reads)
     found = []
     for period in range(LEAST_NODES, min(len(kinds) // 2, LONGEST) + 1):
-        if near < period:
-            near = 2 * max(near, LEAST_NODES)
-            labels = _labels(numbers, distances, near)
-        equal = labels[:-period] == labels[period:]
+        within = labels.within(period)
+        equal = within[:-period] == within[period:]
         if int(equal.sum()) < period:
             continue
         for begin, end in _runs(equal):
             copies = (end - begin) // period + 1
             length = period * copies
-            if copies > 1 and length >= least and not _is_of_one(labels[begin : begin + period]):
+            if copies > 1 and length >= least and not _is_of_one(within[begin : begin + period]):
                 starts = range(begin, begin + (end - begin) % period + 1)
                 start = min(starts, key=lambda s: (int(crossed[s : s + length + 1 : period].sum()), -s))
                 found.append(Repeat(start, period, copies))
     return sorted(found, key=lambda each: (-each.period * each.copies, each.period))
 
 
-def _labels(numbers: np.ndarray, distances: Sequence[tuple[int, ...]], near: int) -> np.ndarray:
-    """Equal numbers for nodes that compute alike, of values at the same distances; those further away than `near`,
-    such as masks and tables that all copies of a block read, are not told apart."""
-    clipped = (tuple(d if d <= near else -1 for d in own) for own in distances)
-    return numbered([*zip(numbers.tolist(), clipped, strict=True)])
+@dataclass(frozen=True)
+class _Labels:
+    """What nodes are compared by: `kinds` as numbers, and for all operands the `readers`, the `distances` to what they
+    read (0 for what is not in the list), and a random number for their `places` among those of the reader. Sums of
+    random numbers, which are equal for equal nodes, are faster to compare than tuples."""
+
+    kinds: np.ndarray
+    readers: np.ndarray
+    distances: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, kinds: Sequence[Hashable], reads: Sequence[Sequence[int]]) -> _Labels:
+        random = np.random.default_rng(0).integers(1, 1 << 62, 1 + max(map(len, reads)))
+        operands = [(n, read, place) for n, own in enumerate(reads) for place, read in enumerate(own)]
+        readers, read, places = np.array(operands, np.int64).reshape(-1, 3).T
+        distances = np.where((read >= 0) & (read < readers), readers - read, 0)
+        return cls(numbered(kinds) * random[-1], readers, distances, random[places])
+
+    def within(self, period: int) -> np.ndarray:
+        """Labels that do not tell apart what is further away than a period, such as masks and tables that all copies of
+        a block read."""
+        found = self.kinds.copy()
+        np.add.at(found, self.readers, np.where(self.distances <= period, self.distances, -1) * self.places)
+        return found
 
 
 def _runs(equal: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -77,6 +77,8 @@ def check(
     request, session = Request.of(model, constants, shapes).with_states_of(chosen), Session.of(session)
     if not isinstance(sizes, Mapping | None):
         raise OptionError(f"sizes={sizes!r:.80} is not allowed: give a dict of names of dims to numbers")
+    if not isinstance(bounds, bool):
+        raise OptionError(f"bounds={bounds!r:.80} is not allowed: give True or False")
     name = request.model.name if isinstance(request.model, Path) else ""
 
     def checked(module: Module, optional: OptionalSteps, told: OnProgress | None) -> ModelCheck:

@@ -1,4 +1,4 @@
-"""`tilewright diff MODEL`: a compiled model beside the interpreter of its graph, kernel by kernel."""
+"""`tilewright diff MODEL`: a compiled model beside its graph in float64, kernel by kernel."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilewright.comparison.errors import Difference, LayerDifference, Measured
+from tilewright.comparison.exact import ExactValues, widened
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_request
-from tilewright.ir.core import Op, Value
+from tilewright.ir.core import Module, Op, Value
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import InputError
@@ -30,20 +31,23 @@ roundings of the type."""
 @dataclass(frozen=True)
 class CompiledDifference:
     """The layers are kernels. `first` is the first one whose own error is beyond the bound of its type, `cause` what
-    probably makes it, and `path` the layers before it, by which the error grew to that."""
+    probably makes it, and `path` the layers before it, by which the error grew to that. `rounded` names operators that
+    the reference, which is in float64, computes in their own types."""
 
     difference: Difference
     first: LayerDifference | None
     cause: str
     path: Sequence[LayerDifference]
+    rounded: Sequence[str] = ()
 
 
 def diff_compiled(
     request: Request, options: Options, session: Session, feeds: Sequence[Feed] = (), progress: OnProgress | None = None
 ) -> CompiledDifference:
-    """Run the model natively and by the interpreter on recorded feeds, or where there are none on noise, and measure
-    the error of the result of each kernel: all of it, and by itself where it reads what the kernels before gave.
-    InputError where the model cannot be replayed."""
+    """Run the model natively and by the interpreter in float64 on recorded feeds, or where there are none on noise, and
+    measure the error of the result of each kernel: all of it, and by itself where it reads what the kernels before
+    gave. Outputs are compared with the graph as it was before its passes. InputError where the model cannot be
+    replayed."""
     measuring = _Measuring(feeds)
     compile_request(request, options, progress, session=session, checks=measuring)
     if not measuring.layers:
@@ -54,10 +58,11 @@ def diff_compiled(
     outputs = {name: layers[place] for name, place in measuring.outputs.items()}
     found = Difference(tuple(layers), outputs, measuring.calls, about)
     beyond = next((k for k, layer in enumerate(measuring.layers) if layer.is_beyond), None)
+    rounded = tuple(sorted(measuring.rounded))
     if beyond is None:
-        return CompiledDifference(found, None, "", ())
+        return CompiledDifference(found, None, "", (), rounded)
     path = [layers[k] for k in measuring.layers[beyond].path(measuring.layers)]
-    return CompiledDifference(found, layers[beyond], measuring.layers[beyond].cause, path)
+    return CompiledDifference(found, layers[beyond], measuring.layers[beyond].cause, path, rounded)
 
 
 @dataclass
@@ -115,6 +120,7 @@ class _Measuring(Validation):
 
     layers: list[_Layer] = field(default_factory=list)
     outputs: dict[str, int] = field(default_factory=dict)
+    rounded: dict[str, None] = field(default_factory=dict)
 
     def begin_attempt(self) -> None:
         super().begin_attempt()
@@ -131,7 +137,7 @@ class _Measuring(Validation):
                 self.skip(watch.compilation, why or "its passes could not be replayed")
                 continue
             before, self.calls = self.calls, 0
-            _LayerErrors(self, watch.fused, setting).run(None)
+            _LayerErrors(self, watch.fused, setting, original=watch.original).run(None)
             self.calls = max(before, self.calls)
         if artifact.program is not None:  # what parts give is not what the model gives
             self.outputs = {}
@@ -140,8 +146,10 @@ class _Measuring(Validation):
 
 @dataclass
 class _LayerErrors(KernelCheck):
-    """Measures the result of each region, of the model or one of its parts, instead of looking for faults."""
+    """Measures the result of each region, of the model or one of its parts, instead of looking for faults. `original`
+    is the graph before its passes."""
 
+    original: Module | None = None
     numbers: dict[Value, _Layer] = field(default_factory=dict)
 
     def _look_for_races(self, makers: Mapping[Op, str], compilation: Compilation) -> None:
@@ -158,7 +166,9 @@ class _LayerErrors(KernelCheck):
             self.numbers = {layer.value: layer for layer in found_layers}
             measuring.layers += found_layers
             measuring.outputs |= outputs
-        native = ReplayedValues(known.module, known.case, known.deadline)
+        whole = _computed(ExactValues(known.module, known.case, known.deadline))
+        wanted = {v: widened(a) for v, a in known.known.items()} | whole.known | self._outputs(known)
+        native = ExactValues(known.module, known.case, known.deadline)
         for op in known.module.main.body.ops[:-1]:
             if op.name != "fused":
                 try:
@@ -167,20 +177,30 @@ class _LayerErrors(KernelCheck):
                     return  # what rounding decided leaves it no result
                 continue
             if not is_repeatable(op):
-                native.known.update((value, found[value]) for value in op.results)
+                native.known.update((value, widened(found[value])) for value in op.results)
                 continue
             try:
                 exact = native.results(op)
             except (TooLong, *EVALUATION):
                 exact = None
             for k, value in enumerate(op.results):
-                layer = self.numbers[value]
-                written = written_of(op, known.known[value], found[value])
-                layer.error.add(known.known[value], written)
+                layer, own = self.numbers[value], known.known[value]
+                written = written_of(op, own, found[value])
+                layer.error.add(_where_finite(own, wanted[value]), written)
                 if exact is not None:
-                    layer.own.add(exact[k], written_of(op, exact[k], found[value]))
+                    layer.own.add(_where_finite(own, exact[k]), written)
                 layer.before = max((measuring.layers[n].error.relative for n in layer.reads), default=0.0)
-                native.known[value] = written
+                native.known[value] = widened(written)
+        measuring.rounded |= whole.rounded | native.rounded
+
+    def _outputs(self, known: ReplayedValues) -> dict[Value, np.ndarray]:
+        """What the graph before its passes gives, in float64, for what a call returns."""
+        if self.original is None or len(self.original.main.returns) != len(known.module.main.returns):
+            return {}
+        before = _computed(ExactValues(self.original, known.case, known.deadline))
+        pairs = zip(known.module.main.returns, self.original.main.returns, strict=True)
+        found = {v: before.known[old] for v, old in pairs if old in before.known}
+        return {v: array for v, array in found.items() if array.shape == known.known[v].shape}
 
     def _layers(self, before: int) -> tuple[list[_Layer], dict[str, int]]:
         """The regions' results, which come behind `before` of other parts, and which of them are outputs."""
@@ -199,3 +219,22 @@ class _LayerErrors(KernelCheck):
         names = main.attrs.get("outputs", ())
         return found, {n: places[v] for n, v in zip(names, main.returns, strict=True) if v in places}
 
+
+def _computed(values: ExactValues) -> ExactValues:
+    """With all values that can be computed in time."""
+    for op in values.module.main.body.ops[:-1]:
+        try:
+            values.compute(op)
+        except TooLong:
+            break
+        except EVALUATION:
+            continue  # what reads it is not computed either
+    return values
+
+
+def _where_finite(own: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """The elements in float64 where the type of a value has them, too; those of its own type that are not finite."""
+    if own.shape != exact.shape or exact.dtype != np.float64:
+        return exact
+    wide = widened(own)
+    return np.where(np.isfinite(wide), exact, wide)

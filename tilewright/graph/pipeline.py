@@ -17,6 +17,7 @@ from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
 from tilewright.graph.layout.strided_lines import StridedLines
+from tilewright.graph.layout.unit_products import UnitProducts
 from tilewright.graph.precision.narrow_products import NarrowProducts
 from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.quantised.byte_tables import ByteTables
@@ -37,6 +38,7 @@ _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
     HoistScales, HorizontalFusion, SinkIntoParts, BlockChannels, PlainWindows, StridedLines, GroupedConv,
     PaddingLines, RecurrentSteps, Winograd, TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
+    UnitProducts,
 )  # fmt: skip
 
 
@@ -77,6 +79,24 @@ def default_passes(options: PassOptions) -> list[Pass]:
         Canonicalize(),
         Fold(),
         TwoStageReduction(),
+    ]
+
+
+def accelerator_passes(options: PassOptions) -> list[Pass]:
+    """The passes before fusion for machines of the kind "accelerator": no layout of a CPU."""
+    return [
+        RecurrentSteps(),
+        Canonicalize(),
+        Fold(),
+        Canonicalize(),
+        Expand(),
+        Canonicalize(),
+        Fold(),
+        FoldAffine(),
+        UnitProducts(),
+        MergeDuplicates(),
+        Canonicalize(),
+        Fold(),
     ]
 
 

@@ -229,21 +229,28 @@ class _Attempts(Generic[S, T]):
             return False
 
     def _without_fewest(self, steps: OptionalSteps, parts: Sequence[Part], error: Exception) -> T:
-        """The result without the fewest of these parts, without all of which it works (Zeller & Hildebrandt,
-        "Simplifying and isolating failure-inducing input", 2002)."""
-
-        def fewest(parts: Sequence[Part], base: Sequence[Part]) -> list[Part]:
-            if len(parts) == 1:
-                return [*parts]
-            first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
-            for half in (first, second):
-                if self._works(steps, [*base, *half], error):
-                    return fewest(half, base)
-            found = fewest(first, [*base, *second])
-            return found + fewest(second, [*base, *found])
-
-        fewest(parts, [])
+        """The result without the fewest of these parts, without all of which it works."""
+        minimal_subset(parts, lambda tried: self._works(steps, tried, error))
         return self.last[0]  # each result is that of fewer parts than the one before
+
+
+def minimal_subset(parts: Sequence[S], holds: Callable[[Sequence[S]], bool]) -> list[S]:
+    """A smallest part of a sequence that still `holds`, as all of it does and nothing of it does not: of the parts
+    that are left none can be missed where more of them never hold less (Zeller & Hildebrandt, "Simplifying and
+    isolating failure-inducing input", 2002). `holds` is asked about twice the binary logarithm of the length for each
+    part that is left."""
+
+    def fewest(parts: Sequence[S], base: Sequence[S]) -> list[S]:
+        if len(parts) == 1:
+            return [*parts]
+        first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+        for half in (first, second):
+            if holds([*base, *half]):
+                return fewest(half, base)
+        found = fewest(first, [*base, *second])
+        return found + fewest(second, [*base, *found])
+
+    return fewest(parts, [])
 
 
 _FOUND = "it works without this: "

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from tilewright.ir.core import Block, Func, Op, Value, free_name, substitute
+from tilewright.ir.core import Block, Func, Op, Value, substitute
 from tilewright.ir.diag import UNKNOWN, Loc, ScheduleError
 from tilewright.ir.sym import ONE, ZERO, Sym, var, weighted_sum
 from tilewright.ir.types import BufferType
@@ -163,9 +163,30 @@ def ranges_at(op: Op) -> Ranges:
 # Names
 
 
-def names_in(func: Func) -> set[str]:
+class TakenNames(set[str]):
+    """Names that are taken, of which none is given back, so that the variations of a name that were found taken are
+    not tried again."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        super().__init__(names)
+        self._tried: dict[str, int] = {}
+
+    def take(self, hint: str) -> str:
+        """`hint`, or the first variation of it that is not taken, which now is."""
+        name, n = hint, self._tried.get(hint, 0)
+        if n:
+            name = f"{hint}_{n}"
+        while name in self:
+            n += 1
+            name = f"{hint}_{n}"
+        self._tried[hint] = n
+        self.add(name)
+        return name
+
+
+def names_in(func: Func) -> TakenNames:
     """Names that are taken by loops, bound indices and dims of `func`."""
-    names = {v.name for v in func.dims}
+    names = TakenNames(v.name for v in func.dims)
     for value in func.args:
         for d in buffer_type(value).shape:
             names.update(v.name for v in d.vars)
@@ -175,11 +196,10 @@ def names_in(func: Func) -> set[str]:
     return names
 
 
-def fresh_var(names: set[str], hint: str, extent: Sym) -> Sym:
+def fresh_var(names: TakenNames, hint: str, extent: Sym) -> Sym:
     """A new loop variable for 0..extent, called `hint` or a free variation of it, which is added to
     `names`."""
-    name = free_name(hint, names)
-    names.add(name)
+    name = names.take(hint)
     _, hi = extent.bounds
     return var(name, 0, hi - 1 if hi is not None and hi > 0 else None)
 
@@ -265,7 +285,7 @@ def substitute_in(root: Op | Block, mapping: Mapping[Sym, Sym]) -> None:
                 op.attrs[key] = substitute(attr, mapping)
 
 
-def rename_vars(ops: Sequence[Op], names: set[str]) -> None:
+def rename_vars(ops: Sequence[Op], names: TakenNames) -> None:
     """Give every loop and bound index of `ops` a variable that no other has, so that clones can nest."""
     mapping: dict[Sym, Sym] = {}
     binders = [o for op in ops for o in op.walk() if o.name in ("for", "bind")]
@@ -280,7 +300,7 @@ def rename_vars(ops: Sequence[Op], names: set[str]) -> None:
         op.attrs["var"] = mapping[op.attrs["var"]]
 
 
-def iteration_of(loop: Op, position: Sym, names: set[str]) -> list[Op]:
+def iteration_of(loop: Op, position: Sym, names: TakenNames) -> list[Op]:
     """A copy of the loop's body for one value of its variable."""
     copy = loop.clone({})
     substitute_in(body_of(copy), {loop_var(loop): position})
@@ -289,7 +309,7 @@ def iteration_of(loop: Op, position: Sym, names: set[str]) -> list[Op]:
     return ops
 
 
-def fresh_bound(names: set[str], v: Sym) -> Sym:
+def fresh_bound(names: TakenNames, v: Sym) -> Sym:
     """A new variable with the bounds of `v`."""
     return var(fresh_var(names, base_name(v), ONE).name, *v.bounds)
 

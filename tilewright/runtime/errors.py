@@ -96,7 +96,10 @@ class InternalError(TilewrightError):
 
 
 class BeyondBufferError(InternalError):
-    """Native code has touched memory outside of its buffers, as calls between guard zones find out."""
+    """Native code has touched memory outside of its buffers, as calls between guard zones find out. It was one of the
+    `kernels`, where these are known."""
+
+    kernels: tuple[str, ...] = ()
 
 
 class PluginError(TilewrightError):

@@ -38,6 +38,9 @@ class Executor(Protocol):
     def destroy_pool(self, address: int) -> None: ...
 
 
+NATIVE = ("cpu", "accelerator")
+"""Kinds of machines whose artefacts are native code; of simulated ones it is that of the machine that compiled."""
+
 MakeExecutor = Callable[[Artifact], Executor]
 
 
@@ -47,8 +50,12 @@ def executor_of(artifact: Artifact, make: MakeExecutor | None) -> Executor:
     kind = artifact.target.kind
     if make is not None:
         return _TheirCode.made(make, artifact)
-    if kind == "cpu":
+    if kind in NATIVE:
         return NativeCode(artifact)
+    if kind == "gpu":
+        from tilewright.runtime.devices.webgpu import GpuExecutor
+
+        return GpuExecutor(artifact)
     for back_end in _installed_back_ends():
         if getattr(back_end, "name", None) == kind:
             return _TheirCode.made(back_end.executor, artifact)

@@ -21,6 +21,7 @@ from tilewright.runtime.kept.state_memory import (
     check_going_back,
     filled,
     first_value,
+    memory_of_all,
     place_of,
     shape_of,
 )
@@ -45,7 +46,7 @@ class States:
     def __init__(self, infos: Sequence[StateInfo], constants: bytes | bytearray | memoryview) -> None:
         self.infos = tuple(infos)
         self._first = [first_value(info, constants) for info in infos]
-        self._memory = [MemoryOfState(state) for state in infos]
+        self._memory = memory_of_all(infos)
         self._used: dict[int, tuple[StateMemory, int]] = {}  # of states that lie apart, and which they are there
         self._own: dict[int, np.ndarray] = {}  # of these: what the model holds itself
         self.hand_on([memory.array for memory in self._memory])

@@ -14,7 +14,10 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.primitive import PRIMITIVES
 from tilewright.schedule.references import find_buffer, find_op
 from tilewright.schedule.trace import BUFFERS, EXPRESSIONS, OPS, Argument, Step, Trace
-from tilewright.target.machine import Intrinsic, Machine, Route
+from tilewright.target.machine import Intrinsic, Machine, Route, VectorUnit
+
+RECORDS = ("Intrinsic | VectorUnit", "Route")
+"""Types of parameters, as primitives spell them, that are records of the machine."""
 
 
 class ReplayError(ScheduleError):
@@ -84,7 +87,7 @@ def _apply(func: Func, step: Step, machine: Machine | None) -> None:
         if p.name not in given:
             continue
         value = _value(given[p.name], p.type, func)
-        if isinstance(value, str) and p.type in ("Intrinsic", "Route"):
+        if isinstance(value, str) and p.type in RECORDS:
             value = _record(value, p.type, machine)
         if p.many:
             in_order += value
@@ -108,15 +111,16 @@ def _value(argument: Argument, type: str, func: Func) -> Any:
     return argument
 
 
-def _record(name: str, type: str, machine: Machine | None) -> Intrinsic | Route:
-    """The intrinsic of a name, or the route from one memory to another, of the machine."""
+def _record(name: str, type: str, machine: Machine | None) -> Intrinsic | VectorUnit | Route:
+    """The intrinsic or the vector unit of a name, or the route from one memory to another, of the machine."""
     source, _, target = name.partition(" -> ")
     if machine is not None:
-        found = machine.route(source, target) if type == "Route" else machine.intrinsic(name)
+        found = machine.route(source, target) if type == "Route" else machine.intrinsic(name) or machine.unit(name)
         if found is not None:
             return found
     where = "no machine is given" if machine is None else f"machine '{machine.name}' has none of this name"
-    raise ScheduleError(f"there is no {type.lower()} '{name}': {where}")
+    what = type.partition(" ")[0].lower()
+    raise ScheduleError(f"there is no {what} '{name}': {where}")
 
 
 def _variable(name: str, func: Func) -> Sym:

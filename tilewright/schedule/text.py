@@ -203,7 +203,7 @@ _READERS: dict[str, Callable[[ScopedCursor], Argument]] = {
     "int": ScopedCursor.integer,
     "int | None": _number_or_none,
     "bool": _bool,
-    **dict.fromkeys(("str", "Intrinsic", "Route"), lambda scope: scope.string("text")),
+    **dict.fromkeys(("str", "Intrinsic | VectorUnit", "Route"), lambda scope: scope.string("text")),
     "Packing": _packing,
     "Packing | None": _packing,
 }

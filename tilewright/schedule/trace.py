@@ -30,6 +30,7 @@ from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
 from tilewright.loops.lanes.vectorize import vectorize, vectorize_reduction
 from tilewright.loops.machine.async_copy import async_copy, wait
 from tilewright.loops.machine.barrier import barrier
+from tilewright.loops.machine.overlap import overlap
 from tilewright.loops.machine.pipeline import pipeline
 from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.boustrophedon import boustrophedon
@@ -59,7 +60,7 @@ from tilewright.loops.storage.swap_axes import swap_axes
 from tilewright.loops.sums.factor_out import factor_out
 from tilewright.loops.sums.round_terms import round_terms
 from tilewright.schedule.references import References
-from tilewright.target.machine import Intrinsic, Route
+from tilewright.target.machine import Intrinsic, Route, VectorUnit
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,7 +90,7 @@ def _as_argument(value: Any, references: References) -> Argument:
         return references.to(value)
     if isinstance(value, Sym):
         return str(value)
-    if isinstance(value, Intrinsic):
+    if isinstance(value, Intrinsic | VectorUnit):
         return value.name
     if isinstance(value, Route):
         return f"{value.source} -> {value.target}"
@@ -250,4 +251,5 @@ class Schedule:
     wait = _step(wait)
     barrier = _step(barrier)
     pipeline = _step(pipeline)
+    overlap = _step(overlap)
     simplify = _step(simplify)

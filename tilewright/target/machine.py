@@ -52,14 +52,21 @@ class Level:
 @dataclass(frozen=True, slots=True)
 class Route:
     """A way from one memory to another: copies along it run on `queue`, beside the thread that starts them, in the
-    order in which they are started. Runs of consecutive elements are multiples of `unit` bytes, and each unit takes
-    `cycles`."""
+    order in which they are started. A copy takes `start` cycles, and `cycles` more for each unit of `unit` bytes.
+
+    Runs of consecutive elements are multiples of `unit` bytes; with `partial` they may be shorter, and what is left of
+    a run takes as long as a unit. With `fills` elements may be copied under a condition: others are filled by a number,
+    as those of padding are.
+    """
 
     source: str
     target: str
     queue: str
     unit: int = 1
     cycles: float = 1
+    start: float = 0
+    partial: bool = False
+    fills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,27 @@ class Intrinsic:
     cycles: str = "1"
 
 
+@dataclass(frozen=True, slots=True)
+class VectorUnit:
+    """A unit that does scalar operations on many lanes at once: a run on it is a nest of loops over buffers in the
+    `memories` it reads and writes.
+
+    `lanes` are the elements of a vector by name of dtype, the widest that occurs in a run counts. `operations` are the
+    cycles that a vector of results takes by name of the scalar operation: others it does not do. What copies alone
+    takes those of one `move`. `across` are the cycles in which the lanes of a sum come together, `start` those of each
+    run.
+    """
+
+    name: str
+    memories: tuple[str, ...]
+    lanes: Mapping[str, int] = field(hash=False)
+    operations: Mapping[str, float] = field(hash=False)
+    queue: str = ""
+    move: float = 1
+    across: float = 1
+    start: float = 0
+
+
 @dataclass(frozen=True)
 class Machine:
     """A machine to compile for: its memories, its parallel levels from the outermost on, its intrinsics, and the routes
@@ -92,6 +120,7 @@ class Machine:
     levels: tuple[Level, ...] = field(default=(), kw_only=True)
     intrinsics: tuple[Intrinsic, ...] = field(default=(), kw_only=True)
     routes: tuple[Route, ...] = field(default=(), kw_only=True)
+    units: tuple[VectorUnit, ...] = field(default=(), kw_only=True)
 
     def memory(self, name: str) -> Memory | None:
         """The memory of this name; None when there is none."""
@@ -105,11 +134,37 @@ class Machine:
         """The intrinsic of this name; None when there is none."""
         return next((i for i in self.intrinsics if i.name == name), None)
 
+    def unit(self, name: str) -> VectorUnit | None:
+        """The vector unit of this name; None when there is none."""
+        return next((u for u in self.units if u.name == name), None)
+
     def route(self, source: str, target: str) -> Route | None:
         """The way from one memory to another; None when there is none."""
         return next((r for r in self.routes if (r.source, r.target) == (source, target)), None)
 
     def queues(self) -> tuple[str, ...]:
-        """Names of the queues of routes and intrinsics."""
-        queues = [*(r.queue for r in self.routes), *(i.queue for i in self.intrinsics)]
+        """Names of the queues of routes, intrinsics and vector units."""
+        queues = [each.queue for group in (self.routes, self.intrinsics, self.units) for each in group]
         return tuple(dict.fromkeys(filter(None, queues)))
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarUnit:
+    """What a thread does itself, in cycles: each scalar operation, load and store, and each start of a run, wait or
+    iteration of a loop."""
+
+    operation: float = 1
+    load: float = 2
+    store: float = 1
+    issue: float = 1
+
+
+@dataclass(frozen=True)
+class Accelerator(Machine):
+    """A machine with memories that programs manage, units on queues, and threads that start them. Operations that no
+    unit does run on the scalar unit."""
+
+    kind: ClassVar[str] = "accelerator"
+
+    scalar: ScalarUnit = field(default=ScalarUnit(), kw_only=True)
+    clock_hz: float = field(default=1e9, kw_only=True)

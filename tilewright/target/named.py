@@ -10,6 +10,7 @@ from typing import ClassVar, NoReturn
 
 from tilewright.target.cpus import CPUS
 from tilewright.target.features import FEATURES
+from tilewright.target.gpu.webgpu import WEBGPU
 from tilewright.target.hardware import Caches
 from tilewright.target.host import host_target
 from tilewright.target.machine import Machine, TargetError
@@ -50,6 +51,8 @@ OTHER_SYSTEMS: Mapping[str, str] = MappingProxyType(
 def find_machine(text: str | None, others: Callable[[], Iterable[Machine]]) -> Machine:
     """As `parse_target`, or the one of `others` of this name; these are asked for where the name is none of ours."""
     name = ("host" if text is None else text).split(",")[0].strip()
+    if text == WEBGPU.name:
+        return WEBGPU
     if name in ("host", C_TARGET.name) or name in NAMED or name in ALIASES or name in OTHER_SYSTEMS:
         return parse_target(text)
     found = {machine.name: machine for machine in others()}
@@ -81,7 +84,7 @@ def _base(name: str) -> Target:
 
 
 def _unknown(name: str, others: Iterable[str] = ()) -> NoReturn:
-    known = ["host", *NAMED, *ALIASES, *OTHER_SYSTEMS, C_TARGET.name, *others]
+    known = ["host", *NAMED, *ALIASES, *OTHER_SYSTEMS, C_TARGET.name, WEBGPU.name, *others]
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     raise TargetError(f"unknown target '{name}'", hint=f"{hint}known targets: {', '.join(known)}")

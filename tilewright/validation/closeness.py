@@ -25,6 +25,12 @@ MOVED = 32
 FLIPS = 0.02
 """The share of integers and truth values that floats decide, and that rounding may decide otherwise."""
 
+SHARE_OFF = 0.2
+"""Of the elements of a short float: so many differ only where it is rounded another way."""
+
+FEW = 32
+"""Elements of which so large a share may be chance."""
+
 
 @dataclass(frozen=True)
 class Deviation:
@@ -72,6 +78,16 @@ def deviation(
     if step is not None:
         bad &= _beyond(wanted, found, step)
     return _where(wanted, found, bad) if bad.any() else None
+
+
+@np.errstate(all="ignore")
+def rounded_otherwise(wanted: np.ndarray, found: np.ndarray) -> Deviation | None:
+    """How a short float is rounded another way than by its definition: a few elements are where sums are in another
+    order, many are not."""
+    if wanted.shape != found.shape or found.dtype.itemsize != 2 or "float" not in found.dtype.name:
+        return None
+    off = (wanted != found) & np.isfinite(wanted.astype(np.float32))
+    return _where(wanted, found, off) if wanted.size > FEW and off.mean() > SHARE_OFF else None
 
 
 def _is_float(dtype: np.dtype) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilewright.ir.core import Module
-from tilewright.ir.diag import InternalError
+from tilewright.ir.diag import InternalError, Loc
 from tilewright.ir.optional_steps import Part
 
 
@@ -19,7 +19,8 @@ class Fault:
 
     `before` is the program as it was, in the operators of the graph, as small as it is known to show the fault, `after`
     what it became; both take `inputs` by name. `also` names what wrote the ops that the rule saw: with the two of them
-    it takes both to go wrong. `parts` is what is switched off.
+    it takes both to go wrong. `parts` is what is switched off, `places` are those of the model's nodes that it is
+    about. Bisection adds what it takes beside this to go wrong (`together`), by name, and of a schedule the `step`.
     """
 
     stage: str
@@ -32,11 +33,17 @@ class Fault:
     after: str = ""
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict)
     also: str = ""
+    places: tuple[Loc, ...] = ()
+    together: tuple[str, ...] = ()
+    step: str = ""
 
     @property
     def culprit(self) -> str:
         """Its name for people."""
         own = f"rule '{self.rule}' of '{self.stage}'" if self.rule else f"'{self.stage}'"
+        own += f" ({self.step})" if self.step else ""
+        if self.together:
+            return f"{own}, only together with {' and '.join(self.together)},"
         return f"{own} (of what {self.also} wrote)" if self.also else own
 
     def __str__(self) -> str:

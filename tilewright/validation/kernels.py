@@ -1,5 +1,5 @@
 """Native code of kernels beside what their regions mean: a program of the same regions that gives the result of each is
-run on the calls that passes were replayed on, and on more sizes, each result between bytes that nobody may write to."""
+run on the calls that passes were replayed on, and on more sizes, between guard zones."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from tilewright.program.states import GROWING, STATES
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import BeyondBufferError
 from tilewright.validation.cases import Case, cases_of, dims_of_inputs
-from tilewright.validation.closeness import Deviation, deviation, nudged, steps, tolerance
+from tilewright.validation.closeness import Deviation, deviation, nudged, rounded_otherwise, steps, tolerance
 from tilewright.validation.extract import input_names, program_of
 from tilewright.validation.findings import Fault
+from tilewright.validation.guarded import between_zones, with_room_for_zones
 from tilewright.validation.passes import EVALUATION, FusedReplay, regions_of
 from tilewright.validation.races import races_of
 from tilewright.validation.values import ReplayedValues, TooLong, is_repeatable, reads_floats
@@ -43,22 +44,14 @@ MOST_BYTES = 1 << 30
 RACE_SECONDS = 8.0
 """For the parallel loops of all kernels."""
 
-MARGIN = 1 << 16
-"""Bytes before and behind each result that stay as they are."""
-
-UNWRITTEN = 0x7F
-"""Each byte of memory that nothing was written to: huge as a float, and no small integer."""
-
-THREADS = 2
+UNWRITTEN = 0xFF
+"""Each byte of memory that nothing was written to: no number as a float, which guard zones fill memory with, too."""
 
 MOST_SIZES = 12
 """Further sizes of dims that a call chooses, near the numbers at which kernels take other loops."""
 
 LARGEST = 80
 """Of these sizes."""
-
-SHARE_OFF = 0.2
-"""Of the elements of a short float: so many differ only where it is rounded another way."""
 
 PLANNING = ("inplace", "share-memory", "order", "concurrent-kernels")
 """Steps behind schedules that can be left out: what kernels may overwrite, where values lie, the order of calls."""
@@ -90,11 +83,9 @@ class KernelCheck:
         for attribute in (STATES, GROWING):
             tapped.main.attrs.pop(attribute, None)  # what is kept is an input and an output like others
         _join_by_kernels(tapped)
-        options = replace(self.setting.options, guarded=False)  # results lie between bytes of its own
-        setting = replace(self.setting, options=options, numbers=count(), watch=None, progress=None, observe=None)
-        compilation = Compilation(tapped, setting)
-        made = compile_rest(compilation)
-        model = Model(made, THREADS)
+        setting = replace(self.setting, numbers=count(), watch=None, progress=None, observe=None)
+        compilation = Compilation(tapped, with_room_for_zones(setting))
+        model = between_zones(compile_rest(compilation))
         makers = _kernels_of(self.regions, compilation.module.main.returns)
         self._look_for_races(makers, compilation)
         self._tell()
@@ -157,17 +148,27 @@ class KernelCheck:
         self, known: ReplayedValues, model: Model, values: Sequence[Value], makers: Mapping[Op, str],
         compilation: Compilation,
     ) -> None:  # fmt: skip
-        results = [_Guarded.of(known.known[v]) for v in values]
+        results = [_unwritten(known.known[v]) for v in values]
         try:
-            model(*known.case.arrays, out=[r.array for r in results])
+            model(*known.case.arrays, out=results)
+        except BeyondBufferError as error:
+            return self._blame_beyond(error, known, makers, compilation)
         except TilewrightError as error:
-            self.validation.note_refused(known.case, error)
-            return
-        for value, result in zip(values, results, strict=True):
-            if (wrong := result.why_overrun()) and value.op is not None:
-                self._blame(value.op, makers.get(value.op, ""), wrong, known, compilation)
-        found = {value: result.array for value, result in zip(values, results, strict=True)}
-        self._compare_results(known, found, makers, compilation)
+            return self.validation.note_refused(known.case, error)
+        self._compare_results(known, dict(zip(values, results, strict=True)), makers, compilation)
+
+    def _blame_beyond(
+        self, error: BeyondBufferError, known: ReplayedValues, makers: Mapping[Op, str], compilation: Compilation
+    ) -> None:  # fmt: skip
+        """Of kernels that run at the same time each may be the one that went beyond its buffers. One that gives no
+        result of a region is of that of the next one that does."""
+        regions = {kernel: op for op, kernel in makers.items()}
+        order = [op.attrs["kernel"] for op in compilation.module.main.body.ops if op.name == "call"]
+        for kernel in error.kernels or regions:
+            following = order[order.index(kernel) :] if kernel in order else []
+            known_by = next((name for name in following if name in regions), next(reversed(regions), ""))
+            if known_by:
+                self._blame(regions[known_by], kernel, error.what, known, compilation)
 
     def _compare_results(
         self, known: ReplayedValues, found: Mapping[Value, np.ndarray], makers: Mapping[Op, str],
@@ -199,15 +200,9 @@ class KernelCheck:
             return ""
         wanted = results[number]
         found = written_of(op, wanted, found)
-        short = found.dtype.itemsize == 2 and "float" in found.dtype.name
         moved = partial(self._moved, op, number, native)
         wrong: Deviation | None = deviation(wanted, found, moved=moved, of_floats=reads_floats(op))
-        if wrong is None and short and wanted.size > 32:
-            with np.errstate(all="ignore"):
-                off = (wanted != found) & np.isfinite(wanted.astype(np.float32))
-            if off.mean() > SHARE_OFF:
-                at = tuple(int(i) for i in np.argwhere(off)[0])
-                wrong = Deviation(at, wanted[at], found[at], int(off.sum()), wanted.size)
+        wrong = rounded_otherwise(wanted, found) if wrong is None else wrong
         return str(wrong) if wrong is not None else ""
 
     def _moved(self, op: Op, number: int, native: ReplayedValues) -> np.ndarray | None:
@@ -235,7 +230,7 @@ class KernelCheck:
         finding = Fault(
             "schedule", "", f"the kernel {kernel} of {op.loc}", wrong, str(native.case),
             parts or (Part("schedule", label=kernel),), before, "" if func is None else print_func(func),
-            {names[v]: native.known[v] for v in inputs},
+            {names[v]: native.known[v] for v in inputs}, places=op.loc.sources,
         )  # fmt: skip
         self.faults.append(finding)
 
@@ -262,19 +257,17 @@ class KernelCheck:
         self.validation.fail(self.fused.compilation, finding)
 
     def _wrong_whole(self, known: ReplayedValues, artifact: Artifact, wanted: Sequence[np.ndarray]) -> str:
-        results = [_Guarded.of(a) for a in wanted]
+        results = [_unwritten(a) for a in wanted]
         try:
-            Model(artifact, THREADS)(*known.case.arrays, out=[r.array for r in results])
-        except BeyondBufferError:
-            raise
+            between_zones(artifact)(*known.case.arrays, out=results)
+        except BeyondBufferError as error:
+            return error.what
         except TilewrightError as error:
             self.validation.note_refused(known.case, error)
             return ""
         for number, (expected, result) in enumerate(zip(wanted, results, strict=True)):
-            if why := result.why_overrun():
-                return why
             moved = partial(self._moved_result, known, number)
-            wrong = deviation(expected, result.array, moved=moved, of_floats=True)
+            wrong = deviation(expected, result, moved=moved, of_floats=True)
             if wrong is not None:
                 return f"result {number}: {wrong}"
         return ""
@@ -291,27 +284,9 @@ class KernelCheck:
         return steps(known.known[result], moved.known[result])
 
 
-@dataclass
-class _Guarded:
-    """Memory for a result, between bytes that nobody may write to."""
-
-    whole: np.ndarray
-    array: np.ndarray
-
-    @classmethod
-    def of(cls, like: np.ndarray) -> _Guarded:
-        whole = np.full(like.nbytes + 2 * MARGIN + 64, UNWRITTEN, np.uint8)
-        first = MARGIN + (-(whole.ctypes.data + MARGIN)) % 64
-        return cls(whole, whole[first : first + like.nbytes].view(like.dtype).reshape(like.shape))
-
-    def why_overrun(self) -> str:
-        first = self.array.ctypes.data - self.whole.ctypes.data
-        around = {"before": self.whole[:first], "behind": self.whole[first + self.array.nbytes :]}
-        for where, margin in around.items():
-            written = np.flatnonzero(margin != UNWRITTEN)
-            if written.size:
-                return f"{written.size} bytes were written {where} its result of {self.array.nbytes} bytes"
-        return ""
+def _unwritten(like: np.ndarray) -> np.ndarray:
+    """Memory for a result."""
+    return np.full(like.nbytes, UNWRITTEN, np.uint8).view(like.dtype).reshape(like.shape)
 
 
 def written_of(op: Op, wanted: np.ndarray, found: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from tilewright.ir.diag import TilewrightError
 from tilewright.ir.optional_steps import Part
 from tilewright.ir.text import print_module
 from tilewright.ops.define.interp import evaluate_func
+from tilewright.validation.cases import Case
 from tilewright.validation.closeness import Deviation, deviation, nudged, steps
 from tilewright.validation.extract import cut_out, input_names, program_of
 from tilewright.validation.findings import Fault
@@ -54,6 +55,10 @@ class PassWatch:
     values: list[ReplayedValues]
     fused: FusedReplay | None = None
     applied: int = 0
+    original: Module | None = None
+    """The program before its passes."""
+    cases: list[Case] = field(default_factory=list)
+    """The calls that it is replayed on."""
     _wanted: list[list[np.ndarray]] = field(default_factory=list)
     _seen: dict[Op, _Snapshot] = field(default_factory=dict)
     _wrote: dict[Op, str] = field(default_factory=dict)
@@ -72,9 +77,9 @@ class PassWatch:
                 break
             except EVALUATION as error:
                 self.validation.note_refused(values.case, error)
-        self.values = kept
+        self.values, self.cases = kept, [values.case for values in kept]
         self._wanted = [[v.known[r] for r in module.main.returns] for v in kept]
-        self._original = module.copy()
+        self.original = module.copy()
         self._note(module)
         return bool(kept)
 
@@ -134,7 +139,7 @@ class PassWatch:
         self.validation.fail(
             self.compilation,
             Fault(stage, rule, f"{op.name} of {op.loc}", str(wrong), str(known.case), (part,), before, after, given,
-                    " and ".join(others)),
+                    " and ".join(others), places=op.loc.sources),
         )  # fmt: skip
 
     def _programs(
@@ -212,9 +217,10 @@ class PassWatch:
     def _moved(self, known: ReplayedValues, number: int) -> np.ndarray | None:
         """By how much a result of the program moves where its inputs do by their last bits."""
         arrays = [nudged(a, k) for k, a in enumerate(known.case.arrays)]
+        assert self.original is not None
         try:
             before = self._wanted[self.values.index(known)][number]
-            return steps(before, interpreted(self._original, arrays)[number])
+            return steps(before, interpreted(self.original, arrays)[number])
         except EVALUATION:
             return None
 
@@ -240,7 +246,8 @@ class PassWatch:
         before, given = self._as_it_was(value, known)
         part = Part(name, label=f"the pass '{name}'")
         after = print_module(self.compilation.module)
-        finding = Fault(name, "", subject, str(own), str(known.case), (part,), before, after, given)
+        places = () if op is None else op.loc.sources
+        finding = Fault(name, "", subject, str(own), str(known.case), (part,), before, after, given, places=places)
         self.validation.fail(self.compilation, finding)
 
     def _as_it_was(self, value: Value | None, known: ReplayedValues) -> tuple[Module | None, Mapping[str, np.ndarray]]:

@@ -97,6 +97,8 @@ class Validation:
     calls: int = 0
     skipped: dict[str, None] = field(default_factory=dict)
     loops: dict[str, int] = field(default_factory=dict)
+    blamed: Compilation | None = None
+    """The program of the last finding."""
     _refused: dict[str, None] = field(default_factory=dict)
 
     def begin_attempt(self) -> None:
@@ -269,6 +271,7 @@ class Validation:
     def fail(self, compilation: Compilation, finding: Fault, *others: Fault) -> None:
         """Switch off what changed the meaning: the compilation begins anew without it."""
         self.findings += [finding, *others]
+        self.blamed = compilation
         for other in others:
             save(other, self.folder)
         error = MeaningChanged(finding, save(finding, self.folder), len(others))

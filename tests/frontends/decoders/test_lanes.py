@@ -51,7 +51,7 @@ def interpreted(module: Module, lanes: int) -> Any:
     return call
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", CASES)
 def test_each_sequence_computes_what_transformers_computes(tmp_path: Path, name: str) -> None:
     case = CASES[name]

@@ -32,6 +32,8 @@ from tilewright.ops import elementwise as ew
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.ops.source import iota
 from tilewright.runtime.errors import OptionError
+from tilewright.viewer.hierarchy import path_of
+from tilewright.viewer.nodes import SourceNodes
 
 CASES = cases()
 GGUF = {
@@ -48,6 +50,22 @@ def test_gguf_files_are_the_same_models(tmp_path: Path, name: str) -> None:
     path = write_gguf(tmp_path / "model.gguf", CASES[name], GGUF[name])
     module = load_decoder(DecoderSource(path, logits="all", capacity=16))
     check(stepped(module, (4, 1, 6)), CASES[name])
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "qwen2_moe with windows", "mamba2"])
+def test_nodes_stand_in_layers_and_read_what_is_before_them(tmp_path: Path, name: str) -> None:
+    """Profiles and pages show them by their names."""
+    folder = write_folder(tmp_path, CASES[name]["config"], CASES[name]["tensors"])
+    nodes = SourceNodes(load_decoder(DecoderSource(folder, capacity=16)))
+    assert all(read < k for k, placed in enumerate(nodes.placed()) for read in placed.reads)
+    views = nodes.views([0] * len(nodes.placed()), {}, {})
+    layers = {path[:2] for path in map(path_of, (view.name for view in views)) if len(path) > 1}
+    prefix, each = {"gpt2": ("transformer", "h"), "mamba2": ("backbone", "layers")}.get(name, ("model", "layers"))
+    assert layers == {(prefix, f"{each}.{k}") for k in range(2)}
+    if name == "llama":
+        linear = [view.name for view in views if view.operator == "Linear" and "layers.1" in view.name]
+        assert linear == [f"model/layers.1/{n}_proj" for n in ("self_attn/q", "self_attn/k", "self_attn/v",
+                          "self_attn/o", "mlp/gate", "mlp/up", "mlp/down")]  # fmt: skip
 
 
 UNSAID: dict[str, dict[str, Any]] = {

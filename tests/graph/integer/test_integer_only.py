@@ -192,7 +192,7 @@ def test_integers_stand_for_the_numbers_on_every_machine(name: str) -> None:
     assert first is not None and len(np.unique(first)) > 5
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", BODIES)
 def test_machine_code_gives_the_same(name: str) -> None:
     module = module_of(name)

@@ -177,7 +177,7 @@ def in_vectors(op: Op, layer: Layer) -> bool:
     return any(not n.is_const or n.value >= 16 // layer.dtype.bytes for n in lanes)
 
 
-@pytest.mark.sweep(15)
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_native_code_computes_the_transposed_convolution(layer: Layer, threads: int) -> None:

@@ -110,9 +110,17 @@ CASES: dict[str, tuple[Callable[[Value], Value], list[str]]] = {
         ),
         ["add", "max"],
     ),
-    "rows that are summed stay rows": (
+    "sum over an axis that a transpose takes to the end": (
         lambda x: rd.reduce_sum(vw.transpose(x, perm=(0, 2, 1)), axes=(2,), keepdims=False),
-        ["transpose", "reduce_sum"],
+        ["reduce_sum"],
+    ),
+    "rows that are summed and read stay rows": (
+        lambda x: ew.sub(t := vw.transpose(x, perm=(0, 2, 1)), rd.reduce_sum(t, axes=(2,), keepdims=True)),
+        ["transpose", "reduce_sum", "sub"],
+    ),
+    "rows of three neighbours stay rows": (
+        lambda x: rd.reduce_sum(vw.transpose(vw.reshape(x, shape=(3, 8, 3)), perm=(0, 2, 1)), axes=(2,)),
+        ["reshape", "transpose", "reduce_sum"],
     ),
     "transposes around a reduction": (
         lambda x: vw.transpose(rd.reduce_max(vw.transpose(x, perm=(2, 0, 1)), axes=(1,)), perm=(1, 2, 0)),

@@ -116,6 +116,32 @@ def cached_and_pipelined(c: Chance) -> None:
     c.s.pipeline(loop)
 
 
+def overlap(c: Chance) -> None:
+    """Of a loop as it is, or of one that copies what it reads and what it writes."""
+    if c.r.random() < 0.2:
+        c.s.overlap(c.loop(), c.one_of(c.ops("run", "for"), "op"))
+        return
+    on_a_clone_first(c, cached_and_overlapped)
+
+
+def cached_and_overlapped(c: Chance) -> None:
+    loop = c.loop(*(o for o in loops_in(c.func.body) if kind_of(o) == "serial"))
+    inner = c.one_of([o for o in body_of(loop).ops if is_loop(o)], "loop in a loop")
+    touched = accesses(inner)
+    read = {a.buffer: None for a in touched if not a.write}
+    written = {a.buffer: None for a in touched if a.write and a.buffer not in read}
+    fills = c.s.cache(c.one_of(list(read), "buffer"), inner, space="scratch").fill
+    drains = c.s.cache(c.one_of(list(written), "buffer that is only written"), inner, space="scratch").drain
+    runs = []
+    for nests in (fills, drains):
+        nest = c.one_of([o for o in nests[:1] if is_loop(o)], "copy")
+        copy = copy_in([nest])
+        route = route_of(copy, MACHINE) if isinstance(copy, Copy) else None
+        runs.append(c.s.async_copy(nest, route or MACHINE.routes[0]))
+    c.s.wait(runs[1], runs[1], "after")
+    c.s.overlap(loop, runs[1])
+
+
 def on_a_clone_first(c: Chance, steps: Callable[[Chance], None]) -> None:
     """Several steps of which any may be refused: then none is done."""
     state = c.r.getstate()
@@ -135,5 +161,6 @@ MACHINE_STEPS: dict[str, Callable[[Chance], None]] = {
     "barrier": barrier,
     "parallel": parallel,
     "pipeline": pipeline,
+    "overlap": overlap,
     "set_space": set_space,
 }

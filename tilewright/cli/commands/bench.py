@@ -15,7 +15,8 @@ import numpy as np
 from rich.table import Table
 
 from tilewright.cli.amounts import Amount
-from tilewright.cli.inputs.specs import dim_option, input_option, read_dims, read_specs
+from tilewright.cli.inputs.first_calls import first_call
+from tilewright.cli.inputs.specs import dim_option, input_option, read_dims
 from tilewright.cli.models import (
     compile_fields,
     compile_options,
@@ -123,18 +124,20 @@ def command(
     compiled = open_model(model, threads, profile=kernels, **fields)
     loaded_s = time.perf_counter() - start
     feeds: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
     if data is not None:
         samples = open_data(data, compiled.inputs)
         feeds = [samples.read(number).feed for number in range(samples.count)]
     else:
-        given = read_specs(compiled.inputs, specs or ["random"], sizes)
-        feeds = [given.first_call(compiled.run, compiled.artifact.assumed)[0]]
+        called = first_call(compiled, specs or ["random"], sizes)
+        feeds, notes = [dict(called.inputs)], called.notes
     if kernels:
         times = compiled.profile(feeds[0], rounds)
         if as_json:
             print_json({"model": str(model), "kernels": [asdict(time) for time in times]})
         else:
             console().print(kernel_table(compiled, times))
+            _say(notes)
         return
     contenders = [Contender(OURS, lambda number: compiled.run(feeds[number]), loaded_s, len(feeds))]
     all_feeds = [{**feed, **fields["constants"]} for feed in feeds]
@@ -152,8 +155,14 @@ def command(
         title = short_name(str(model), 1000)
         shown.print(f"{title}: {about}; {compiled.threads} threads, {rounds} rounds", markup=False)
         shown.print(table(contenders))
+        _say(notes)
     if plot is not None:  # behind what was measured, which a full disk must not lose
         plot_latencies(plot, f"{model.name}, {compiled.threads} threads", {c.name: c.seconds for c in contenders})
+
+
+def _say(notes: Sequence[str]) -> None:
+    for note in notes:
+        console().print(note, markup=False)
 
 
 def _engines(text: str) -> list[str]:

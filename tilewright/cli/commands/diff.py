@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tilewright.cli.models import threads_option
+from tilewright.cli.models import compile_fields, model_options, threads_option
 from tilewright.cli.output import SafeConsole, print_json, say
 from tilewright.cli.progress import compiling
 from tilewright.comparison.compiled import diff_compiled
@@ -40,7 +43,7 @@ BISECTED = "bisected"
 HELP = """Compare MODEL (a quantised one, say) with REFERENCE, what it was made of, on the same inputs. Both are
 files of any format that `compile` takes.
 
-Of one MODEL the compiled program is compared with the interpreter of its graph, kernel by kernel: the first one whose
+Of one MODEL the compiled program is compared with its graph in float64, kernel by kernel: the first one whose
 own error is beyond the bound of its type is named, how the error grew up to it, and what probably makes it.
 
 With --bisect one model is compared with itself: each rule, pass and kernel of its compilation with what it was made of.
@@ -57,7 +60,7 @@ Examples:
   tilewright diff model.onnx small.onnx --data samples.npz
   tilewright diff model.pt2 model.onnx --random 2 --all
   tilewright diff model.onnx small.onnx --data calls/ --json
-  tilewright diff model.onnx --data calls/
+  tilewright diff model.onnx --data calls/ --state h=hn
   tilewright diff model.onnx --bisect --data calls/
 """
 
@@ -83,22 +86,26 @@ Examples:
     "--batch", type=click.IntRange(min=1), help="Samples in a call, where the first dim is symbolic."
 )
 @threads_option
+@model_options
 def command(
     reference: Path, model: Path | None, data: Path | None, random: int | None, samples: int, everything: bool,
-    as_json: bool, batch: int | None, threads: int | None, is_bisected: bool, output: Path | None,
+    as_json: bool, batch: int | None, threads: int | None, is_bisected: bool, output: Path | None, **given: Any,
 ) -> None:  # fmt: skip
+    asked, options = _asked(reference, threads, given)
     if is_bisected:
         if model is not None or random is not None or batch is not None:
             raise click.UsageError("--bisect looks at one model: give no second one, no --random and no --batch")
-        bisected(reference, data, output or Path(BISECTED), threads, as_json)
+        bisected(reference.name, asked, options, data, output or Path(BISECTED), as_json)
         return
     if output is not None:
         raise click.UsageError("--output is for --bisect")
     if model is None:
         if random is not None or batch is not None:
             raise click.UsageError("--random and --batch are for two models")
-        beside_interpreter(reference, data, samples, threads, everything, as_json)
+        beside_interpreter(reference.name, asked, options, data, samples, everything, as_json)
         return
+    if chosen := _options_given(given):
+        raise click.UsageError(f"--{chosen[0]} is for one model, which is compiled with it")
     if data is not None and random is not None:
         raise click.UsageError("--data and --random: give one of them")
     with compiling(model.name, "comparing") as progress:
@@ -115,22 +122,39 @@ def command(
         show(found, everything, console)
 
 
+def _asked(model: Path, threads: int | None, given: Mapping[str, Any]) -> tuple[Request, Options]:
+    """What is to be compiled, and how."""
+    fields = compile_fields(**given)
+    constants, shapes = fields.pop("constants"), fields.pop("shapes")
+    options = Options.of(None, threads=threads, **{**fields, "cache": False})
+    return Request.of(model, constants, shapes).with_states_of(options), options
+
+
+def _options_given(names: Iterable[str]) -> list[str]:
+    """Which of some options stand on the command line, as they are written there."""
+    context = click.get_current_context()
+    written = {p.name: p.opts[0].strip("-") for p in context.command.params}
+    return [written[n] for n in names if context.get_parameter_source(n) is not ParameterSource.DEFAULT]
+
+
 def beside_interpreter(
-    model: Path, data: Path | None, samples: int, threads: int | None, everything: bool, as_json: bool
+    model: str, asked: Request, options: Options, data: Path | None, samples: int, everything: bool, as_json: bool
 ) -> None:
     """The compiled model beside the interpreter of its graph."""
     feeds = () if data is None else feeds_of(data)[:samples]
-    with compiling(model.name, "comparing") as progress:
-        options = Options(threads=threads, cache=False, validate=True)
-        found = diff_compiled(Request.of(model, None, None), options, Session(), feeds, progress)
+    with compiling(model, "comparing") as progress:
+        found = diff_compiled(asked, replace(options, validate=True), Session(), feeds, progress)
     if as_json:
         first = found.first and found.first.record()
-        print_json({**found.difference.record(), "first": first, "cause": found.cause})
+        rounded = list(found.rounded)
+        print_json({**found.difference.record(), "first": first, "cause": found.cause, "rounded": rounded})
         return
     console = SafeConsole(soft_wrap=True)
     if not console.is_terminal:
         console.width = WIDTH
     show(found.difference, everything, console)
+    if found.rounded:
+        say(f"the reference, in float64, computes in their own types: {', '.join(found.rounded)}")
     if found.first is None:
         say("no kernel makes an error beyond the bound of its type")
         return
@@ -140,15 +164,14 @@ def beside_interpreter(
     say(f"how the error grew: {' -> '.join(path)}")
 
 
-def bisected(model: Path, data: Path | None, folder: Path, threads: int | None, as_json: bool) -> None:
+def bisected(
+    model: str, asked: Request, options: Options, data: Path | None, folder: Path, as_json: bool
+) -> None:
     """Look for the step that changes the meaning, and tell; exit code 1 where there is one."""
     check_folder(folder)
     feeds = () if data is None else feeds_of(data)
-    with compiling(model.name, "looking at each step") as progress:
-        found = bisect(
-            Request.of(model, None, None), Options(threads=threads, cache=False), Session(), feeds=feeds, folder=folder,
-            progress=progress,
-        )  # fmt: skip
+    with compiling(model, "looking at each step") as progress:
+        found = bisect(asked, options, Session(), feeds=feeds, folder=folder, progress=progress)
     fault = found.fault
     if as_json:
         names = ("culprit", "subject", "deviation", "case")
@@ -156,7 +179,7 @@ def bisected(model: Path, data: Path | None, folder: Path, threads: int | None, 
         again = {"folder": found.folder, "confirmed": found.is_confirmed, "said": found.said}
         print_json({**told, **again, "calls": found.calls, "seconds": found.seconds})
     elif fault is None:
-        say(f"no step of the compiler changes what {model.name} means, in {found.calls} calls ({found.seconds:.1f} s)")
+        say(f"no step of the compiler changes what {model} means, in {found.calls} calls ({found.seconds:.1f} s)")
     else:
         say(str(fault))
         if found.folder:
@@ -164,7 +187,7 @@ def bisected(model: Path, data: Path | None, folder: Path, threads: int | None, 
             count = sum(op.name not in ("return", "constant") for op in ops)
             again_said = "a fresh process gives it, too" if found.is_confirmed else "a fresh process does not give it"
             say(f"{found.folder}: {count} operators that show it, and a test; {again_said}: {found.said}")
-        say(f"to go on without it: tilewright compile {model.name} --validate")
+        say(f"to go on without it: tilewright compile {model} --validate")
     if fault is not None:
         raise click.exceptions.Exit(1)
 

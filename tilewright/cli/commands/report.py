@@ -11,7 +11,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tilewright.cli.inputs.specs import dim_option, input_option, read_dims, read_specs
+from tilewright.cli.inputs.first_calls import first_call
+from tilewright.cli.inputs.specs import dim_option, input_option, read_dims
 from tilewright.cli.models import (
     compile_fields,
     compile_options,
@@ -25,8 +26,7 @@ from tilewright.comparison.compiled import diff_compiled
 from tilewright.comparison.diff import RANDOM, diff
 from tilewright.comparison.errors import Difference
 from tilewright.options import Options, Request
-from tilewright.runtime import Model
-from tilewright.runtime.errors import ExecutionError, TilewrightError
+from tilewright.runtime.errors import TilewrightError
 from tilewright.session import Session
 from tilewright.validation.recorded import feeds_of
 from tilewright.viewer.collect import ViewRequest
@@ -175,25 +175,12 @@ def _measured(
     try:
         with compiling(subject.model.name) as progress:
             compiled = subject.compiled(session, progress)
-        feed, known = _feed(compiled, specs, sizes)
+        call = first_call(compiled, specs or ["random"], sizes)
     except TilewrightError as error:
         if specs:
             raise
         return ViewRequest(sizes, notes=(f"times are estimates of the cost model: {error.what}",))
     with working("timing kernels"):
-        profile, notes = profile_of(compiled, feed, session, runs)
-    return ViewRequest({**sizes, **known}, profile, notes=notes)
+        profile, notes = profile_of(compiled, call.inputs, session, runs)
+    return ViewRequest({**sizes, **call.sizes}, profile, notes=(*call.notes, *notes))
 
-
-def _feed(model: Model, specs: Sequence[str], sizes: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
-    """Inputs of a call, and the sizes that were chosen for symbolic dims. Where random numbers are beyond what the
-    model takes, as ids into small tables are, they are zeros."""
-    for given in ([*specs],) if specs else (["random"], ["zeros"]):
-        read = read_specs(model.inputs, given, sizes)
-        try:
-            feed, _, known = read.first_call(model.run, model.artifact.assumed)
-            return dict(feed), dict(known)
-        except ExecutionError:
-            if given != ["random"] or specs:
-                raise
-    raise AssertionError("one of them was tried last")

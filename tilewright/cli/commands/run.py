@@ -12,14 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from tilewright.cli.frequent import add_sizes_seen, read_sizes_seen
+from tilewright.cli.inputs.first_calls import first_call
 from tilewright.cli.inputs.specs import (
     check_outputs,
     dim_option,
     files_of,
     input_option,
     read_dims,
-    read_specs,
-    sizes_chosen,
     write_outputs,
 )
 from tilewright.cli.models import (
@@ -117,14 +116,13 @@ def command(
     loaded.max_seconds = max_seconds
     if sizes_seen is not None:
         loaded.count_sizes()
-    inputs, results, chosen = read_specs(loaded.inputs, specs, sizes).first_call(
-        loaded.run, loaded.artifact.assumed
-    )
+    call = first_call(loaded, specs, sizes, or_zeros=False)
+    inputs, results, chosen = call.inputs, call.results, call.sizes
     if as_json:
         print_json(record(loaded, inputs, results, chosen))
     else:
-        if chosen:
-            say(sizes_chosen(chosen))
+        for note in call.notes:
+            say(note)
         console().print(_table(loaded.outputs, results))
     if sizes_seen is not None:
         add_sizes_seen(sizes_seen, loaded.sizes_seen())

@@ -9,7 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -27,7 +27,7 @@ from tilewright.runtime.values.recorded import FORMATS, SUFFIXES, kind_of, load_
 T = TypeVar("T")
 
 MAX_INTEGER = 10
-"""Random integers are below this: most are ids into tables, and few tables are smaller."""
+"""Random integers are below this where nothing else is known of them."""
 
 MAX_DIGITS = 18
 """Digits of a size at most: it then fits 64 bits."""
@@ -73,20 +73,22 @@ def files_of(specs: Iterable[str]) -> list[Path]:
 @dataclass(frozen=True)
 class Given:
     """What a command line says of the inputs of a model: `values` are known, `made` are to be made (by "random", ...),
-    for `sizes` of dims; the sizes of other dims can be chosen among `choices`."""
+    for `sizes` of dims; the sizes of other dims can be chosen among `choices`. Random integers are `below` numbers or
+    texts of dims, where they are indices."""
 
     infos: Sequence[TensorInfo]
     values: Mapping[str, Any]
     made: Mapping[str, str]
     sizes: Mapping[str, int]
     choices: Mapping[str, Sequence[int]]
+    below: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
 
     def arrays(self, chosen: Mapping[str, int] = {}) -> dict[str, Any]:
         """All values, with these sizes where they can be chosen, and else the most usual ones."""
         sizes = {**{name: usual[0] for name, usual in self.choices.items()}, **self.sizes, **chosen}
         rng = np.random.default_rng(0)
-        made = {info.name: _made_value(info, self.made[info.name], sizes, rng) for info in self.infos
-                if info.name in self.made}  # fmt: skip
+        made = {info.name: _made_value(info, self.made[info.name], sizes, rng, self._limit(info.name, sizes))
+                for info in self.infos if info.name in self.made}  # fmt: skip
         return {info.name: {**self.values, **made}[info.name] for info in self.infos
                 if info.name in self.values or info.name in made}  # fmt: skip
 
@@ -116,6 +118,19 @@ class Given:
             raise self._with_dims(error, start) from error
         return *done[-1], sizes
 
+    def _limit(self, name: str, sizes: Mapping[str, int]) -> int:
+        """What random integers of an input are below."""
+        rows = []
+        for dim in self.below.get(name, ()):
+            with suppress(ValueError):  # of dims that inputs do not have
+                rows.append(size_of(dim, sizes))
+        return max(min(rows, default=MAX_INTEGER), 1)
+
+    def indices(self, chosen: Mapping[str, int]) -> dict[str, int]:
+        """What random indices are below, for sizes that were chosen."""
+        return {name: self._limit(name, {**self.sizes, **chosen}) for name, how in self.made.items()
+                if how == "random" and name in self.below}  # fmt: skip
+
     def _elements(self, sizes: Mapping[str, Any]) -> Any:
         """Of all inputs that are made; infinitely many where a size cannot be computed."""
         return elements_of([info.shape for info in self.infos if info.name in self.made], {**self.sizes, **sizes})
@@ -140,9 +155,20 @@ def make_inputs(infos: Sequence[TensorInfo], specs: Sequence[str], dims: Mapping
     return read_specs(infos, specs, dims).arrays()
 
 
-def read_specs(infos: Sequence[TensorInfo], specs: Sequence[str], dims: Mapping[str, int]) -> Given:
-    """What the texts of --input and --dim say; InputError for names that the model does not have and files that cannot
-    be read."""
+def indices_chosen(indices: Mapping[str, int]) -> str:
+    """A line for indices that are random."""
+    named = ", ".join(f"{short_name(name)} below {rows}" for name, rows in indices.items())
+    return f"random indices within what they look up: {named}"
+
+
+def read_specs(
+    infos: Sequence[TensorInfo],
+    specs: Sequence[str],
+    dims: Mapping[str, int],
+    below: Mapping[str, Sequence[int | str]] | None = None,
+) -> Given:
+    """What the texts of --input and --dim say, and what random integers are `below`; InputError for names that the
+    model does not have and files that cannot be read."""
     known = set().union(*(variables(d) for info in infos for d in info.shape if isinstance(d, str)))
     if unknown := set(dims) - known:
         listed = ", ".join(sorted(known)) or "none"
@@ -171,7 +197,8 @@ def read_specs(infos: Sequence[TensorInfo], specs: Sequence[str], dims: Mapping[
         raise InputError(f"no values are given for: {', '.join(map(str, missing))}", hint=hint)
     sizes = {**_sizes_of(infos, values), **dims}
     free = usual_sizes([info for info in infos if info.name in made])
-    return Given(infos, values, made, sizes, {name: usual for name, usual in free.items() if name not in sizes})
+    choices = {name: usual for name, usual in free.items() if name not in sizes}
+    return Given(infos, values, made, sizes, choices, below or {})
 
 
 MOST_FOUND = 1 << 25
@@ -331,20 +358,22 @@ def _unwritable(info: TensorInfo) -> InputError:
     return InputError(f"'{info}' cannot be given on the command line", hint="run the model from Python")
 
 
-def _made_value(info: TensorInfo, spec: str, sizes: Mapping[str, int], rng: np.random.Generator) -> np.ndarray:
+def _made_value(
+    info: TensorInfo, spec: str, sizes: Mapping[str, int], rng: np.random.Generator, below: int
+) -> np.ndarray:
     if info.kind not in ("tensor", "unranked"):
         raise _unwritable(info)
     shape = tuple(_size(d, info, sizes) for d in info.shape)
     try:
-        return _made(spec, shape, dtype_of(info), rng) if spec in MADE else np.full(shape, _listed(spec, info))
+        return _made(spec, shape, dtype_of(info), rng, below) if spec in MADE else np.full(shape, _listed(spec, info))
     except (MemoryError, ValueError, OverflowError) as error:
         raise InputError(
             f"no memory for input '{info.name}': {info.dtype}{list(shape)}", hint="give smaller sizes"
         ) from error
 
 
-def _made(spec: str, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
-    """Zeros or random numbers; strings are empty, or numbers."""
+def _made(spec: str, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator, below: int) -> np.ndarray:
+    """Zeros or random numbers, integers `below` a limit; strings are empty, or numbers."""
     if dtype == np.object_:
         words = np.zeros(shape, "U1") if spec == "zeros" else rng.integers(0, MAX_INTEGER, shape).astype(str)
         return np.asarray(words, object)
@@ -353,7 +382,7 @@ def _made(spec: str, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Gen
     if dtype == np.bool_:
         return np.asarray(rng.random(shape) < 0.5)
     if np.issubdtype(dtype, np.integer) or dtype.name in SMALL_INTEGERS:
-        limit = SMALL_INTEGERS.get(dtype.name, MAX_INTEGER)
+        limit = min(below, SMALL_INTEGERS.get(dtype.name) or np.iinfo(dtype).max)
         return np.asarray(rng.integers(0, limit, shape)).astype(dtype)
     numbers = np.asarray(rng.standard_normal(shape))
     if dtype.kind == "c":

@@ -12,7 +12,8 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from tilewright.cli.inputs.specs import dim_option, input_option, read_dims, read_specs
+from tilewright.cli.inputs.first_calls import first_call
+from tilewright.cli.inputs.specs import dim_option, input_option, read_dims
 from tilewright.cli.models import (
     compile_fields,
     compile_options,
@@ -96,9 +97,10 @@ def command(
         check_plot(plot, sources=[model], force=force)
     fields = compile_fields(**options)
     opened = open_model(model, threads, **({} if is_artefact(model) else {"profile": True}), **fields)
-    feed = read_specs(opened.inputs, specs or ["random"], sizes).first_call(opened.run, opened.artifact.assumed)[0]
+    call = first_call(opened, specs or ["random"], sizes)
     with working("timing kernels"):
-        found = profile(opened, feed, runs=runs, scaling=scaling, counters=counters, batch=batch)
+        found = profile(opened, call.inputs, runs=runs, scaling=scaling, counters=counters, batch=batch)
+    found = replace(found, notes=(*call.notes, *found.notes))
     _show(found, depth, everything, as_json)
     # behind what was measured, which a full disk must not lose
     if trace is not None:

@@ -187,7 +187,8 @@ def self_attention(
     if turn is not None:
         q, k = turn(q), turn(k)
     scale = heads.size**-0.5 if scale is None else scale
-    found = cached_attention(building, layer, q, k, v, scale=scale, window=window, softcap=softcap)
+    with part.at("attention", "Attention"):
+        found = cached_attention(building, layer, q, k, v, scale=scale, window=window, softcap=softcap)
     return part.dense(found, out, width, bias=out_bias)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tilewright.frontends.decoders.config import Config
 from tilewright.frontends.decoders.rotary import Rotary, Turn
 from tilewright.frontends.decoders.weights import CheckpointWeights
-from tilewright.ir.core import Value
+from tilewright.ir.core import Builder, Value, current_builder
+from tilewright.ir.diag import Loc
 from tilewright.ir.sym import Sym
 from tilewright.ops import elementwise as ew
 from tilewright.ops.contract import matmul
@@ -28,6 +31,14 @@ class WeightGroup:
     def inside(self, name: str) -> WeightGroup:
         return WeightGroup(self.weights, f"{self.prefix}{name}.")
 
+    @contextmanager
+    def at(self, name: str, operator: str) -> Iterator[None]:
+        """Ops are those of a node of this name, and what follows those of another one."""
+        builder = current_builder()
+        with builder.at(Loc(node=_path(self.prefix + name), op=operator)):
+            yield
+        _pass(builder, self.prefix + name)
+
     def has(self, name: str) -> bool:
         return self.prefix + name in self.weights
 
@@ -38,21 +49,26 @@ class WeightGroup:
         """[count, ...]: tensors of that name in the parts that are numbered from 0 on."""
         return self.weights.stack([f"{self.prefix}{k}.{name}" for k in range(count)], *shape)
 
-    def dense(self, x: Value, name: str, rows: int, *, bias: bool = False, transposed: bool = False) -> Value:
+    def dense(
+        self, x: Value, name: str, rows: int, *, bias: bool = False, transposed: bool = False, node: str = ""
+    ) -> Value:
         """x [..., columns] times the matrix [rows, columns], plus a bias [rows] where there is one. A `transposed`
-        matrix is stored as [columns, rows]."""
+        matrix is stored as [columns, rows]. The `node` has the name of the matrix where it has none of its own."""
         shape = (_width(x), rows) if transposed else (rows, _width(x))
-        result = matmul(x, self.value(f"{name}.weight", *shape), transpose_b=not transposed)
-        return ew.add(result, self.value(f"{name}.bias", rows)) if bias else result
+        with self.at(node or name, "Linear"):
+            result = matmul(x, self.value(f"{name}.weight", *shape), transpose_b=not transposed)
+            return ew.add(result, self.value(f"{name}.bias", rows)) if bias else result
 
     def rms(self, x: Value, name: str, epsilon: float, *, offset: float = 0.0) -> Value:
         """x over its root mean square along the last axis, times the weights, to which `offset` is added."""
-        scale = self.value(f"{name}.weight", _width(x))
-        return rms_norm(x, ew.add(scale, number_like(offset, scale)) if offset else scale, epsilon=epsilon)
+        with self.at(name, "RMSNorm"):
+            scale = self.value(f"{name}.weight", _width(x))
+            return rms_norm(x, ew.add(scale, number_like(offset, scale)) if offset else scale, epsilon=epsilon)
 
     def layer_norm(self, x: Value, name: str, epsilon: float, *, bias: bool = True) -> Value:
-        shift = self.value(f"{name}.bias", _width(x)) if bias else None
-        return layer_norm(x, self.value(f"{name}.weight", _width(x)), shift, epsilon=epsilon)
+        with self.at(name, "LayerNorm"):
+            shift = self.value(f"{name}.bias", _width(x)) if bias else None
+            return layer_norm(x, self.value(f"{name}.weight", _width(x)), shift, epsilon=epsilon)
 
 
 @dataclass(frozen=True)
@@ -139,12 +155,15 @@ class Building:
 
     def layers(self, prefix: str, field: str = "num_hidden_layers") -> Iterator[tuple[int, WeightGroup]]:
         for k in range(self.config.count(field)):
-            yield k, self.part(f"{prefix}.{k}")
+            with current_builder().at(Loc(node=f"{_path(prefix)}.{k}/begin", op=LAYER)):
+                yield k, self.part(f"{prefix}.{k}")
+        _pass(current_builder(), prefix)
 
     def embedded(self, name: str, ids: Value | None = None) -> Value:
         """[1, steps, hidden size]: rows of the tokens, or of others."""
         count, width = self.config.count("vocab_size"), self.config.count("hidden_size")
-        return self.weights.rows(f"{name}.weight", count, width, self.ids if ids is None else ids)
+        with self.part("").at(name, "Embedding"):
+            return self.weights.rows(f"{name}.weight", count, width, self.ids if ids is None else ids)
 
     def wanted(self, x: Value) -> Value:
         """Of [1, steps, width] the rows of which logits are wanted: the last, or all."""
@@ -156,11 +175,29 @@ class Building:
         """[1, rows, vocabulary]: rows that are wanted already, times the head; that is the embedding where the config
         ties them, by default if they are `tied` in this architecture."""
         self.hidden = x
-        count = self.config.count("vocab_size")
+        count, node = self.config.count("vocab_size"), head
         if self.config.flag("tie_word_embeddings", tied):
             self.weights.skip(f"{head}.weight")  # a file may have it a second time
             head = embedding
-        return self.part("").dense(x, head, count, bias=bias)
+        return self.part("").dense(x, head, count, bias=bias, node=node)
+
+
+LAYER = "Layer"
+"""The operator of nodes without weights: what is computed in a layer, or outside of layers, between those that have
+some."""
+
+
+def _pass(builder: Builder, name: str) -> None:
+    """What follows is a node after the one of this name: one node for all of a layer would read what reads it."""
+    if builder.loc.op == LAYER:
+        folder, slash, _ = builder.loc.node.rpartition("/")
+        inside = _path(name).removeprefix(folder + slash).replace("/", ".")
+        builder.loc = Loc(node=f"{folder}{slash}after_{inside}", op=LAYER)
+
+
+def _path(name: str) -> str:
+    """A name of a checkpoint as one of a node in modules: "model/layers.0/self_attn" for "model.layers.0.self_attn"."""
+    return re.sub(r"\.(?!\d+(\.|$))", "/", name)
 
 
 def joined(parts: Sequence[Value], axis: int) -> Value:

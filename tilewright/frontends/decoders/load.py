@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.frontends.decoders import architectures as architectures
 from tilewright.frontends.decoders import encoder_decoders as encoder_decoders
 from tilewright.frontends.decoders.architectures.registry import Architecture, Encoder, find_architecture
-from tilewright.frontends.decoders.building import Building, Encoding, Lane, joined
+from tilewright.frontends.decoders.building import LAYER, Building, Encoding, Lane, joined
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.gguf_names import ROPE_FACTORS
 from tilewright.frontends.decoders.source import IDS, LAST, PAST, READS, DecoderSource, lane_prefix
@@ -94,7 +94,7 @@ def load_decoder(
         encoding = None if encoder is None else _encoding(values, encoder)
         every = wanted.logits == "all" or wanted.hidden
         building = Building(config, weights, joined(ids, 1), own, capacity, every, values.get(LAST), encoding)
-        with translation.builder.at(Loc(node=found.name, op="decoder")):
+        with translation.builder.at(Loc(node=found.name, op=LAYER)):
             for name, lane in zip(lanes, own, strict=True):
                 _require_room(translation, lane, name, capacity)
             if encoder is not None and encoding is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from tilewright.cost.core import arithmetic_cycles, lanes_of, multiply_cycles
@@ -18,12 +18,12 @@ from tilewright.target.target import Target
 
 
 def edge_notes(
-    ops: Sequence[Op], facts: Facts, refused: Mapping[tuple[Value, Op], NoMatch], made: Mapping[Region, Op]
+    ops: Sequence[Op], facts: Facts, refusal: Callable[[Value, Op], NoMatch], made: Mapping[Region, Op]
 ) -> list[EdgeNote]:
     """A note for each value that one operator of a region gives to another; to be called before regions become ops, of
-    which `made` will have each. `refused` are the merges that were."""
+    which `made` will have each. `refusal` tells of a value and its reader why they are of two kernels."""
     return [
-        _note(value, op, facts, refused, made)
+        _note(value, op, facts, refusal, made)
         for op in ops
         if facts.region(op) is not None
         for value in dict.fromkeys(op.operands)
@@ -32,7 +32,7 @@ def edge_notes(
 
 
 def _note(
-    value: Value, op: Op, facts: Facts, refused: Mapping[tuple[Value, Op], NoMatch], made: Mapping[Region, Op]
+    value: Value, op: Op, facts: Facts, refusal: Callable[[Value, Op], NoMatch], made: Mapping[Region, Op]
 ) -> EdgeNote:
     source, target = facts.region(value.op), facts.region(op)
     assert value.op is not None and source is not None and target is not None
@@ -49,12 +49,9 @@ def _note(
     if source is None:
         known = "it is an input of the model, or a constant, by another shape"
         return EdgeNote(*about, True, known, reader=target, made=made)
-    why = refused.get((value, op), _JOINED_BEFORE)
+    why = refusal(value, op)
     saved = _saved(value, op, why, source, facts)
     return EdgeNote(*about, False, why.reason, why.change, why.blockers, saved, source, target, made)
-
-
-_JOINED_BEFORE = NoMatch("the two are parts of kernels that were joined with others before", again=inf)
 
 
 def _saved(value: Value, op: Op, why: NoMatch, source: Region, facts: Facts) -> float | None:

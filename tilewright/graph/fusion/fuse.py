@@ -219,8 +219,16 @@ class _Fusion:
         """Note of each value between operators whether it stays within a kernel, and why."""
         nothing: list[EdgeNote] = []
         self.ctx.edges += self.ctx.optional.attempt(
-            "edges", lambda: edge_notes(self.body.ops, self.facts, self.refused, self.made), lambda: nothing
+            "edges", lambda: edge_notes(self.body.ops, self.facts, self._refusal, self.made), lambda: nothing
         )
+
+    def _refusal(self, value: Value, op: Op) -> NoMatch:
+        """Why a value goes from one kernel to another: what was answered when these were to be joined, and otherwise
+        what is answered now, when both have become what they are."""
+        found: Any = self.refused.get((value, op))
+        if found is None:
+            found = self._answer(Join(self.region(_owner(value)), self.region(op), value, op, self.facts))
+        return found if isinstance(found, NoMatch) else NoMatch("each of the two was joined with others before")
 
     # Rebuilding
 

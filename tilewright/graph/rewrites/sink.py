@@ -7,6 +7,7 @@ learned queries, for each image of a batch) is computed once, and when compiling
 
 from __future__ import annotations
 
+from tilewright.cost.roofline import is_worth_vectors
 from tilewright.graph.match import (
     dtype_of,
     is_constant,
@@ -16,7 +17,7 @@ from tilewright.graph.match import (
     uniform_number,
 )
 from tilewright.ir.core import Builder, Op, Value
-from tilewright.ir.rewrite import Replacement, RewriteContext, defining, rule
+from tilewright.ir.rewrite import Replacement, RewriteContext, defining, has_one_use, rule
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.contract import matmul
@@ -119,7 +120,8 @@ def transpose_below_concat(op: Op, b: Builder, ctx: RewriteContext) -> Replaceme
 def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """A reduction of a transpose reduces the axes where they were; what is left is transposed.
 
-    Not where that turns sums over contiguous rows into sums over elements that lie far apart.
+    Not where rows of the transpose are reduced that others read as well, which then are contiguous in memory, nor where
+    too few results would be beside each other for vectors.
     """
     inner = defining(op.operands[0], "transpose")
     if inner is None:
@@ -127,7 +129,9 @@ def transpose_below_reduction(op: Op, b: Builder, ctx: RewriteContext) -> Replac
     perm: Perm = tuple(inner.attrs["perm"])
     axes = tuple(sorted(perm[a % len(perm)] for a in op.attrs["axes"]))
     reduces_rows = any(a % len(perm) == len(perm) - 1 for a in op.attrs["axes"])
-    if reduces_rows and axes[-1] != len(perm) - 1:
+    beside = shape_of(inner.operands[0])[-1]
+    is_taken = has_one_use(op.operands[0]) and is_worth_vectors(beside.value if beside.is_const else None)
+    if reduces_rows and axes[-1] != len(perm) - 1 and not is_taken:
         return None
     reduced = OPERATORS[op.name](inner.operands[0], axes=axes, keepdims=op.attrs["keepdims"])
     if op.attrs["keepdims"]:

@@ -12,6 +12,7 @@ from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.bounds import Box, Ranges, box, holds
 from tilewright.loops.analysis.deps import Access
 from tilewright.loops.edit import (
+    TakenNames,
     buffer_type,
     describe,
     extent_of,
@@ -80,13 +81,13 @@ def in_bounds(idx: Sequence[Sym], shape: Sequence[Sym], ranges: Ranges) -> tuple
     return tuple(c for c in limits if holds(c, ranges) is not True)
 
 
-def tile_axes(names: set[str], sizes: Sequence[Sym]) -> list[tuple[Sym, Sym]]:
+def tile_axes(names: TakenNames, sizes: Sequence[Sym]) -> list[tuple[Sym, Sym]]:
     """Fresh loop variables over a tile, with their extents."""
     return [(fresh_var(names, "t", size), size) for size in sizes]
 
 
 def copy_nest(
-    names: set[str], source: Value, target: Value, region: Box, around: Ranges, *, into_tile: bool
+    names: TakenNames, source: Value, target: Value, region: Box, around: Ranges, *, into_tile: bool
 ) -> list[Op]:
     """Loops that copy a region of a buffer into a tile (`into_tile`), or a tile to the region; at least one
     op.

@@ -19,6 +19,7 @@ from tilewright.loops.analysis.deps import (
     separated,
 )
 from tilewright.loops.edit import (
+    TakenNames,
     body_of,
     bound_in,
     buffer_type,
@@ -180,7 +181,7 @@ def _accumulations(loop: Op, within: Op) -> list[Accumulation]:
     return sums
 
 
-def _into_lanes(found: Accumulation, within: Op, lane: Sym, lanes: int, names: set[str]) -> Value:
+def _into_lanes(found: Accumulation, within: Op, lane: Sym, lanes: int, names: TakenNames) -> Value:
     """Accumulate in a register of `lanes` elements, which is added up after `within`."""
     dtype = buffer_type(found.buffer).dtype
     scalar = ScalarType(dtype)

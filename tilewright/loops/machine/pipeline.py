@@ -10,6 +10,7 @@ from tilewright.ir.sym import Sym, mod, sym
 from tilewright.ir.types import buffer as dense
 from tilewright.loops.analysis.deps import accesses, conflicts
 from tilewright.loops.edit import (
+    TakenNames,
     block_of,
     body_of,
     buffer_type,
@@ -72,15 +73,16 @@ def pipeline(func: Func, loop: Op, depth: int = DEPTH) -> Pipelined:
     least = extent_of(loop).bounds[0]
     if least is None or least < 1:
         refuse(STEP, loop, "it may run no time at all")
-    copies = _copies(loop)
+    copies = movable_copies(STEP, loop)
     allocs = {v.op for v in copies.values()}
     rest = [o for o in body_of(loop).ops if o not in copies and o not in allocs]
     _check(loop, copies, rest)
     return _rebuild(func, loop, copies, rest)
 
 
-def _copies(loop: Op) -> dict[Op, Value]:
-    """The runs that copy on queues into buffers of the loop's body, and these buffers."""
+def movable_copies(step: str, loop: Op) -> dict[Op, Value]:
+    """The runs that copy on queues into buffers of the loop's body, and these buffers; where some of them copy what is
+    computed in the same iteration, the others."""
     body = body_of(loop)
     found: dict[Op, Value] = {}
     for op in body.ops:
@@ -90,8 +92,13 @@ def _copies(loop: Op) -> dict[Op, Value]:
         if [o for o in copy.target.users if o.name != "load"] == [copy.store]:
             found[op] = copy.target
     if not found:
-        refuse(STEP, loop, "no run in it copies into a buffer of its own, which is allocated in the loop")
-    return found
+        refuse(step, loop, "no run in it copies into a buffer of its own, which is allocated in the loop")
+    early = {run: v for run, v in found.items() if not run.operands and not _reads_own(run, body)}
+    return early or found
+
+
+def _reads_own(run: Op, body: Block) -> bool:
+    return any(a.buffer.op is not None and a.buffer.op.parent is body for a in accesses(run) if not a.write)
 
 
 def _check(loop: Op, copies: dict[Op, Value], rest: Sequence[Op]) -> None:
@@ -108,7 +115,7 @@ def _check(loop: Op, copies: dict[Op, Value], rest: Sequence[Op]) -> None:
 
 def _rebuild(func: Func, loop: Op, copies: dict[Op, Value], rest: list[Op]) -> Pipelined:
     k, n = loop_var(loop), extent_of(loop)
-    buffers = {old: _doubled(old) for old in copies.values()}
+    buffers = {old: doubled(old) for old in copies.values()}
     tokens = {run.result for run in copies}
     names = names_in(func)
     take_ops(body_of(loop))
@@ -117,13 +124,13 @@ def _rebuild(func: Func, loop: Op, copies: dict[Op, Value], rest: list[Op]) -> P
     rest = [op for op in rest if op.name != "wait" or op.operands]
     prologue, started = _clone(list(copies), {k: sym(0)}, names)
     for clone, run in zip(started, copies, strict=True):
-        _redirect(clone, copies[run], buffers, sym(0))
+        redirect_to_slot(clone, copies[run], buffers, sym(0))
     for run in copies:
         substitute_in(run, {k: k + 1})
-        _redirect(run, copies[run], buffers, 1 - mod(k, DEPTH))
+        redirect_to_slot(run, copies[run], buffers, 1 - mod(k, DEPTH))
     for op in rest:
         for old in copies.values():
-            _redirect(op, old, buffers, mod(k, DEPTH))
+            redirect_to_slot(op, old, buffers, mod(k, DEPTH))
     epilogue, _ = _clone(rest, {k: n - 1}, names)
     prologue.append(Op("wait", [run.result for run in started]))
     allocs = [v.op for v in buffers.values() if v.op is not None]
@@ -137,14 +144,15 @@ def _rebuild(func: Func, loop: Op, copies: dict[Op, Value], rest: list[Op]) -> P
     return Pipelined(loop, list(buffers.values()), epilogue)
 
 
-def _doubled(old: Value) -> Value:
+def doubled(old: Value) -> Value:
+    """A buffer with room for two of `old`, in an axis in front."""
     type = buffer_type(old)
     alloc = Op("alloc", [], [dense(type.dtype, (DEPTH, *type.shape), type.space)])
     alloc.result.name = old.name
     return alloc.result
 
 
-def _clone(ops: Sequence[Op], variables: dict[Sym, Sym], names: set[str]) -> tuple[list[Op], list[Op]]:
+def _clone(ops: Sequence[Op], variables: dict[Sym, Sym], names: TakenNames) -> tuple[list[Op], list[Op]]:
     """Copies of ops with values for variables, and with loops of their own; twice, as a list to add to."""
     block = Block()
     values: dict[Value, Value] = {}
@@ -157,7 +165,7 @@ def _clone(ops: Sequence[Op], variables: dict[Sym, Sym], names: set[str]) -> tup
     return made, list(made)
 
 
-def _redirect(root: Op, old: Value, buffers: dict[Value, Value], slot: Sym) -> None:
+def redirect_to_slot(root: Op, old: Value, buffers: dict[Value, Value], slot: Sym) -> None:
     """Use one of the two buffers in the place of `old` in `root`."""
     inside = set(root.walk())
     for op in [o for o in places_of(old) if o in inside]:

@@ -13,6 +13,7 @@ from tilewright.loops.edit import body_of, buffer_type, enclosing_loops, is_loop
 from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.machine.copies import copy_in, route_of, why_not_on
 from tilewright.loops.machine.match_intrinsic import match_intrinsic
+from tilewright.loops.machine.vector_unit import why_not_in_lanes
 from tilewright.loops.spec import LOOPS_SPEC, alloc_rule
 from tilewright.target.machine import COPY, Machine, Memory
 from tilewright.target.target import Target
@@ -95,9 +96,15 @@ def _run_rule(machine: Machine, op: Op) -> str | None:
         return f"there is no queue '{queue}'; the queues of machine '{machine.name}' are {known}"
     if name == COPY:
         return _copy_rule(machine, op, queue)
+    unit = machine.unit(name)
+    if unit is not None:
+        if queue != unit.queue:
+            return f"unit '{name}' runs {_where(unit.queue)}, not {_where(queue)}"
+        wrong = why_not_in_lanes(unit, body_of(op).ops)
+        return f"it is no work of unit '{name}': {wrong}" if wrong else None
     intrinsic = machine.intrinsic(name)
     if intrinsic is None:
-        known = ", ".join([COPY, *(i.name for i in machine.intrinsics)])
+        known = ", ".join([COPY, *(i.name for i in machine.intrinsics), *(u.name for u in machine.units)])
         return f"there is no intrinsic '{name}'; the intrinsics of machine '{machine.name}' are {known}"
     if queue != intrinsic.queue:
         return f"intrinsic '{name}' runs {_where(intrinsic.queue)}, not {_where(queue)}"

@@ -6,14 +6,15 @@ from tilewright.ir.core import Block, Func, Op
 from tilewright.ir.types import TokenType
 from tilewright.loops.edit import block_of, enclosing_loops, is_in_run, kind_of, refuse
 from tilewright.loops.machine.match_intrinsic import match_intrinsic
+from tilewright.loops.machine.vector_unit import why_not_in_lanes
 from tilewright.loops.primitive import primitive
 from tilewright.loops.spec import why_not_apart
-from tilewright.target.machine import Intrinsic
+from tilewright.target.machine import Intrinsic, VectorUnit
 
 
 @primitive
-def tensorize(func: Func, loop: Op, intrinsic: Intrinsic) -> Op:
-    """Let an intrinsic do what a nest does; returns the run.
+def tensorize(func: Func, loop: Op, intrinsic: Intrinsic | VectorUnit) -> Op:
+    """Let an intrinsic, or a vector unit, do what a nest does; returns the run.
 
         for i in 0..16 { for j in 0..16 { for k in 0..16 { c[i, j] += a[i, k] * b[k, j] } } }
 
@@ -24,7 +25,10 @@ def tensorize(func: Func, loop: Op, intrinsic: Intrinsic) -> Op:
     Nobody waits for a run on a queue yet (see `wait`). ScheduleError when the nest does anything else than the body of
     the intrinsic (the same ops up to names; extents, strides and memories that it takes), or is in a run already.
     """
-    found = match_intrinsic(intrinsic, loop)
+    if isinstance(intrinsic, VectorUnit):
+        found: object = why_not_in_lanes(intrinsic, [loop])
+    else:
+        found = match_intrinsic(intrinsic, loop)
     if isinstance(found, str):
         refuse("tensorize", loop, f"it is not intrinsic '{intrinsic.name}': {found}")
     return put_in_run("tensorize", loop, intrinsic.name, intrinsic.queue)

@@ -9,6 +9,7 @@ from tilewright.ir.sym import ZERO, Sym, ceildiv, ge0, logical_not, minimum, sym
 from tilewright.loops.analysis.deps import accesses, private_buffers, written_buffers
 from tilewright.loops.analysis.region import region_of, written_first
 from tilewright.loops.edit import (
+    TakenNames,
     base_name,
     body_of,
     describe,
@@ -154,7 +155,7 @@ def check_repeatable(step: str, loop: Op) -> None:
                 )  # fmt: skip
 
 
-def _remainder_loop(loop: Op, factor: int, remainder: int, names: set[str]) -> Op:
+def _remainder_loop(loop: Op, factor: int, remainder: int, names: TakenNames) -> Op:
     """A copy of the loop for what tiles of `factor` iterations leave, in tiles of `remainder`."""
     n, v = extent_of(loop), loop_var(loop)
     count = ceildiv(n % factor, remainder)
@@ -169,7 +170,7 @@ def _remainder_loop(loop: Op, factor: int, remainder: int, names: set[str]) -> O
     return copy
 
 
-def _tail_loop(loop: Op, start: Sym, extent: Sym, names: set[str]) -> Op:
+def _tail_loop(loop: Op, start: Sym, extent: Sym, names: TakenNames) -> Op:
     """A copy of the loop for the iterations from `start` on."""
     copy = loop.clone({})
     v = fresh_var(names, f"{base_name(loop_var(loop))}t", extent)

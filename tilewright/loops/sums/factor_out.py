@@ -14,6 +14,7 @@ from tilewright.loops.analysis.linear import Linear, Summand, stores_to
 from tilewright.loops.analysis.region import new_tile, tile_axes
 from tilewright.loops.conditions.simplify import PURE
 from tilewright.loops.edit import (
+    TakenNames,
     block_of,
     body_of,
     buffer_type,
@@ -181,7 +182,7 @@ def _is_computed(buffer: Value, loop: Op) -> bool:
 
 
 def _sum_alone(
-    names: set[str], buffer: Value, row: tuple[Sym, ...], other: Op, around: Sequence[Op], loop: Op
+    names: TakenNames, buffer: Value, row: tuple[Sym, ...], other: Op, around: Sequence[Op], loop: Op
 ) -> Alone:
     """Add up the other factor alone before the loop of the products: of each row."""
     rows, read_by = (frozenset[Sym]().union(*(i.vars for i in idx)) for idx in (row, other.attrs["idx"]))

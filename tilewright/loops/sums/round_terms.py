@@ -18,6 +18,7 @@ from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.deps import Accumulation, accumulation_of
 from tilewright.loops.analysis.linear import stores_to
 from tilewright.loops.edit import (
+    TakenNames,
     block_of,
     body_of,
     buffer_type,
@@ -270,7 +271,7 @@ class _Rows:
 
 
 def _rounded_rows(
-    names: set[str], found: Factors, loop: Op, around: Sequence[Op], group: int, digits: int, pieces: int
+    names: TakenNames, found: Factors, loop: Op, around: Sequence[Op], group: int, digits: int, pieces: int
 ) -> _Rows:
     used = frozenset[Sym]().union(*(i.vars for i in found.row.attrs["idx"])) - {loop_var(loop)}
     axes = [(loop_var(o), extent_of(o)) for o in around if loop_var(o) in used]
@@ -321,7 +322,7 @@ def _rounded_rows(
     return made
 
 
-def _fresh(names: set[str], rows: _Rows, group: int) -> tuple[list[Sym], Sym, Sym, dict[Sym, Sym]]:
+def _fresh(names: TakenNames, rows: _Rows, group: int) -> tuple[list[Sym], Sym, Sym, dict[Sym, Sym]]:
     """Variables of a new nest: of the rows, of groups, within one, and what takes the place of the sum's."""
     row = [fresh_var(names, v.name, n) for v, n in rows.axes]
     g, k = fresh_var(names, "g", rows.groups), fresh_var(names, "k", sym(group))
@@ -334,7 +335,7 @@ def _moved(load: Op, loop: Op, places: dict[Sym, Sym]) -> tuple[Sym, ...]:
     return tuple(i.subs(mapping) for i in load.attrs["idx"])
 
 
-def _sum_of_rows(names: set[str], rows: _Rows, group: int, offset: int, has_minima: bool) -> None:
+def _sum_of_rows(names: TakenNames, rows: _Rows, group: int, offset: int, has_minima: bool) -> None:
     """Add up the rounded elements of each group, which what is added to all second factors of it multiplies."""
     counted = _table_of_groups(dt.i32, rows)
     row, g, k, _ = _fresh(names, rows, group)
@@ -390,7 +391,7 @@ class _Sums:
 
 
 def _sums_of_groups(
-    names: set[str],
+    names: TakenNames,
     buffer: Value,
     found: Factors,
     rows: _Rows,
@@ -423,7 +424,7 @@ def _sums_of_groups(
 
 
 def _add_groups(
-    names: set[str], term: Accumulation, found: Factors, parts: Parts, rows: _Rows, sums: _Sums, loop: Op
+    names: TakenNames, term: Accumulation, found: Factors, parts: Parts, rows: _Rows, sums: _Sums, loop: Op
 ) -> Op:
     """The loop over groups in the place of that over terms."""
     g = fresh_var(names, "g", rows.groups)

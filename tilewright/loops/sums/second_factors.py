@@ -17,6 +17,7 @@ from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.fields import bounds_of_integer, sum_of_fields
 from tilewright.loops.analysis.linear import Linear, Summand
 from tilewright.loops.edit import (
+    TakenNames,
     body_of,
     buffer_type,
     extent_of,
@@ -117,7 +118,7 @@ class Parts:
             op.drop()
 
 
-def parts_of(names: set[str], found: Factors, loop: Op, group: int) -> Parts:
+def parts_of(names: TakenNames, found: Factors, loop: Op, group: int) -> Parts:
     depth, column = (loop_var(o) for o in found.filled_in)
     groups = sym(extent_of(loop).value // group)
     g, within = fresh_var(names, "g", groups), fresh_var(names, "k", sym(group))
@@ -249,7 +250,7 @@ class RoundedFactors:
     columns: Columns
 
 
-def rounded_factors(names: set[str], found: Factors, loop: Op, group: int, digits: int) -> RoundedFactors:
+def rounded_factors(names: TakenNames, found: Factors, loop: Op, group: int, digits: int) -> RoundedFactors:
     """Round what the nest before computes to integers of so many bits, by the largest of each group."""
     depth, column = (loop_var(o) for o in found.filled_in)
     groups, columns = sym(extent_of(loop).value // group), extent_of(found.filled_in[-1])

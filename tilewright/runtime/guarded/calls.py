@@ -8,7 +8,7 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,14 @@ from tilewright.runtime.context import Context, Linked, Planned
 from tilewright.runtime.errors import BeyondBufferError, ExecutionError, short_name
 from tilewright.runtime.executor import Executor
 from tilewright.runtime.guarded import GUARD_ZONES, PAGE
-from tilewright.runtime.guarded.pages import IS_AVAILABLE, AccessBeyond, ZonedBuffer, ZonedMemory, check
+from tilewright.runtime.guarded.pages import (
+    IS_AVAILABLE,
+    NO_KERNELS,
+    AccessBeyond,
+    ZonedBuffer,
+    ZonedMemory,
+    check,
+)
 from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape
@@ -45,7 +52,7 @@ class Zones:
         self._constants: dict[int, ZonedBuffer] = {}
         self._copying = free_in_children(threading.RLock())
 
-    def report(self, findings: Sequence[AccessBeyond], where: str, kernels: tuple[str, ...] = ()) -> None:
+    def report(self, findings: Sequence[AccessBeyond], where: str, kernels: Mapping[str, str] = NO_KERNELS) -> None:
         """Raise what is found, and tell of it."""
         try:
             check(findings, where, kernels)
@@ -71,7 +78,7 @@ class Zones:
             found.make_read_only()
             self._constants[id(array)] = found
             weakref.finalize(array, self._drop_constants, id(array)).atexit = False
-        if GUARD_ZONES in linked.artifact.attached and found.address == found.base:
+        if _tensors_of_arena(linked.artifact) is not None and found.address == found.base:
             infos = [i for i in linked.artifact.constant_table if not i.is_lent and 0 not in i.shape]
             places = [(i.offset, _bytes_of(i.shape, i.dtype)) for i in infos]
             found.names |= {i.offset: i.name for i in infos}
@@ -194,10 +201,10 @@ class _Watch:
             raise self.error
         return status
 
-    def kernels(self, artifact: Artifact) -> tuple[str, ...]:
-        """Those that ran since nothing was found."""
+    def kernels(self, artifact: Artifact) -> dict[str, str]:
+        """Those that ran since nothing was found, and what each is for people."""
         calls = artifact.report.calls[self.done : self.last]
-        return tuple(call.kernel + (f" of '{short_name(call.node)}'" if call.node else "") for call in calls)
+        return {c.kernel: c.kernel + (f" of '{short_name(c.node)}'" if c.node else "") for c in calls}
 
 
 class GuardedContext(Context):
@@ -236,30 +243,33 @@ class GuardedContext(Context):
         tables = [(ctypes.c_void_p * len(of))(*[b.address for b in of]) for of in (read, written)]
         words = (ctypes.c_void_p * 8).from_buffer_copy(program.arguments)
         words[_INPUTS], words[_OUTPUTS] = map(ctypes.addressof, tables)
+        constants: list[ZonedBuffer] = []
         if 0 < program.linked.constants.nbytes <= MOST_COPIED:
-            words[_CONSTANTS] = self._zones.constants(program.linked).address
+            constants = [self._zones.constants(program.linked)]
+            words[_CONSTANTS] = constants[0].address
         zones_of = artifact.attached.get(GUARD_ZONES) or {}
         arena, scratch = self._own_memory(program, bool(zones_of.get("scratch")))
         words[_ARENA] = arena.address
         words[_SCRATCH] = arena.address + program.needs[0] if scratch is None else scratch.address
-        own = [arena] if scratch is None else [arena, scratch]
         for buffer in written:
             buffer.poison(MOST_POISONED)
+        own = {*buffers.used, *constants}
 
         def look() -> list[AccessBeyond]:
-            return [*memory.findings(), *buffers.stores_beside()]
+            return [*memory.findings(own), *buffers.stores_beside()]
 
-        names = zones_of.get("arena")
-        if names is None or code.run_guarded is None:
-            for buffer in own:
-                buffer.poison(MOST_POISONED)
-            status = code.native(ctypes.addressof(words))
-        else:
-            begin = functools.partial(self._divide, program, arena, scratch, names)
-            watch = _Watch(begin, look, (ctypes.c_int64 * (1 + 2 * len(names)))())
-            status = watch.run(code.run_guarded, ctypes.addressof(words))
-            self._zones.report(watch.findings, _called(artifact, shapes), watch.kernels(artifact))
-        findings = look()
+        names = _tensors_of_arena(artifact)
+        with memory.used(own):
+            if names is None or code.run_guarded is None:
+                for buffer in (arena,) if scratch is None else (arena, scratch):
+                    buffer.poison(MOST_POISONED)
+                status = code.native(ctypes.addressof(words))
+            else:
+                begin = functools.partial(self._divide, program, arena, scratch, names)
+                watch = _Watch(begin, look, (ctypes.c_int64 * (1 + 2 * len(names)))())
+                status = watch.run(code.run_guarded, ctypes.addressof(words))
+                self._zones.report(watch.findings, _called(artifact, shapes), watch.kernels(artifact))
+            findings = look()
         for buffer, address in zip(written, self.out_data, strict=True):
             if address:
                 buffer.copy_to(address)
@@ -292,6 +302,13 @@ class GuardedContext(Context):
             scratch.split(tuple((first + k * stride, own) for k in range(self._threads)))
         for buffer in (arena,) if scratch is None else (arena, scratch):
             buffer.poison(MOST_POISONED)
+
+
+def _tensors_of_arena(artifact: Artifact) -> Sequence[str] | None:
+    """The names of the arena's tensors, which are kept apart as constants are; None where each of these memories is
+    looked at as a whole."""
+    found: Sequence[str] | None = (artifact.attached.get(GUARD_ZONES) or {}).get("arena")
+    return found
 
 
 def _bytes_of(shape: Sequence[int], dtype: str) -> int:

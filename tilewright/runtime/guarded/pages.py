@@ -17,8 +17,10 @@ import signal
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -41,9 +43,13 @@ _MAP = 0x4022  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
 _DONTNEED = 4
 _ON_STACK_WITH_INFO = 0x0800_0000 | 4  # SA_ONSTACK | SA_SIGINFO
 _PATTERNS = bytes([PATTERN]) * PAGE
+_NO_RECORDS = bytes(8 * _MOST_RECORDS)
 
 # What the system gives a handler: `siginfo_t` has the address at byte 16; of `ucontext_t` the word at byte 192 is the
 # processor's error code, whose second bit says that it was a store (signal.h and sys/ucontext.h of glibc for x86-64).
+# A record is one word, twice the address and one more for a store, put into the first free place by one atomic
+# exchange: whoever reads records while other threads write them sees whole ones. The page is opened before: whoever
+# takes the record closes it again, and would otherwise do so too early.
 # An access that is not to zones is for the handler that was there before. That one may put this one back to raise the
 # signal again, as faulthandler does: then the process ends as it would have without zones.
 _HANDLER = """
@@ -73,24 +79,32 @@ other:
   %next = add i64 %k, 1
   br label %look
 ours:
-  %place = atomicrmw add ptr inttoptr (i64 {seen} to ptr), i64 1 seq_cst
-  %room = icmp ult i64 %place, {most}
-  br i1 %room, label %record, label %open
-record:
-  %record.at = getelementptr [2 x i64], ptr inttoptr (i64 {records} to ptr), i64 %place
-  %code.at = getelementptr i8, ptr %context, i64 192
-  %code = load i64, ptr %code.at
-  %kind.at = getelementptr i64, ptr %record.at, i64 1
-  store i64 %address, ptr %record.at
-  store i64 %code, ptr %kind.at
-  br label %open
-open:
   %page = and i64 %address, -4096
   %at = inttoptr i64 %page to ptr
   %failed = call i32 @mprotect(ptr %at, i64 4096, i32 3)
   %is.shut = icmp ne i32 %failed, 0
-  br i1 %is.shut, label %foreign, label %over.now
-over.now:
+  br i1 %is.shut, label %foreign, label %write
+write:
+  %code.at = getelementptr i8, ptr %context, i64 192
+  %code = load i64, ptr %code.at
+  %shifted = lshr i64 %code, 1
+  %is.store = and i64 %shifted, 1
+  %twice = shl i64 %address, 1
+  %record = or i64 %twice, %is.store
+  br label %place
+place:
+  %j = phi i64 [ 0, %write ], [ %j.next, %taken ]
+  %room = icmp ult i64 %j, {most}
+  br i1 %room, label %try, label %done
+try:
+  %record.at = getelementptr i64, ptr inttoptr (i64 {records} to ptr), i64 %j
+  %tried = cmpxchg ptr %record.at, i64 0, i64 %record seq_cst seq_cst
+  %was.free = extractvalue {{ i64, i1 }} %tried, 1
+  br i1 %was.free, label %done, label %taken
+taken:
+  %j.next = add i64 %j, 1
+  br label %place
+done:
   ret void
 foreign:
   %restored = call i32 @sigaction(i32 %signal, ptr inttoptr (i64 {old} to ptr), ptr null)
@@ -147,6 +161,8 @@ class ZonedBuffer:
         self.places: Places = ((0, nbytes),)
         self.names: dict[int, str] = {}
         """Of parts, by their offsets."""
+        self.calls = 0
+        """How many calls use it now."""
         self._fill_slack()
         memory.owners[self.base] = self
 
@@ -295,14 +311,14 @@ class ZonedMemory:
         self._lock = free_in_children(threading.RLock())  # what ends a buffer may run while one is taken
         self._next = self._end = 0
         self._chunks = (ctypes.c_int64 * (2 * _MOST_CHUNKS))()
-        self._count, self._seen = ctypes.c_int64(0), ctypes.c_int64(0)
-        self._records = (ctypes.c_int64 * (2 * _MOST_RECORDS))()
+        self._of_others: list[tuple[ZonedBuffer | None, AccessBeyond]] = []
+        self._count = ctypes.c_int64(0)
+        self._records = (ctypes.c_int64 * _MOST_RECORDS)()
         self._old = _SignalAction()
         self._engine = _linked(
             _HANDLER.format(
                 count=ctypes.addressof(self._count),
                 chunks=ctypes.addressof(self._chunks),
-                seen=ctypes.addressof(self._seen),
                 records=ctypes.addressof(self._records),
                 old=ctypes.addressof(self._old),
                 most=_MOST_RECORDS,
@@ -355,39 +371,69 @@ class ZonedMemory:
         self._count.value = at + 1
         self._next, self._end = begin, begin + nbytes
 
-    def findings(self) -> list[AccessBeyond]:
-        """The accesses to pages without rights since the last time, by any thread; the pages are closed again."""
-        if not self._seen.value:
-            return []
+    def findings(self, own: Collection[ZonedBuffer] | None = None) -> list[AccessBeyond]:
+        """The accesses to pages without rights since the last time, by any thread; the pages are closed again. For a
+        call, with its `own` buffers, those near other ones that another call uses now are left to that call."""
+        with self._lock:  # before looking: another thread may be about to leave accesses to this call
+            if not self._of_others and _LIBC.memcmp(self._records, _NO_RECORDS, len(_NO_RECORDS)) == 0:
+                return []
+            found = [*self._of_others, *map(self._told, self._taken_records())]
+            self._of_others = []
+            if own is not None:
+                self._of_others = [(b, access) for b, access in found if b is not None and b.calls and b not in own]
+            return [access for owner, access in found if (owner, access) not in self._of_others]
+
+    def _told(self, record: tuple[int, bool]) -> tuple[ZonedBuffer | None, AccessBeyond]:
+        """Whose an access is, in words; its page is closed again."""
+        address, is_store = record
+        owner = next((b for b in list(self.owners.values()) if b.surrounds(address)), None)
+        if owner is None:
+            _protect(address // PAGE * PAGE, 1, _NONE)
+            what = "a store" if is_store else "a load"
+            return None, AccessBeyond(f"{what} to memory that was given back")
+        owner.close_pages()
+        return owner, owner.touched(address, is_store)
+
+    def _taken_records(self) -> Iterator[tuple[int, bool]]:
+        """Addresses of accesses that were written down, and whether each was a store; their places are free again."""
+        for k, record in enumerate(self._records):
+            if record:  # the handler leaves a place alone until it is free
+                self._records[k] = 0
+                yield record >> 1, bool(record & 1)
+
+    @contextmanager
+    def used(self, buffers: Collection[ZonedBuffer]) -> Iterator[None]:
+        """A call of these buffers goes on."""
         with self._lock:
-            count = min(self._seen.value, _MOST_RECORDS)
-            records = [tuple(self._records[2 * k : 2 * k + 2]) for k in range(count)]
-            self._seen.value = 0
-            owners = list(self.owners.values())
-        found = []
-        for address, code in records:
-            owner = next((b for b in owners if b.surrounds(address)), None)
-            if owner is None:
-                _protect(address // PAGE * PAGE, 1, _NONE)
-                found.append(AccessBeyond(f"{'a store' if code & 2 else 'a load'} to memory that was given back"))
-                continue
-            owner.close_pages()
-            found.append(owner.touched(address, bool(code & 2)))
-        return found
+            for buffer in buffers:
+                buffer.calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                for buffer in buffers:
+                    buffer.calls -= 1
 
 
-def check(findings: Iterable[AccessBeyond], where: str, kernels: tuple[str, ...] = ()) -> None:
-    """BeyondBufferError if there are any findings, of one of the `kernels` where these are known."""
+NO_KERNELS: Mapping[str, str] = MappingProxyType({})
+
+
+def check(findings: Iterable[AccessBeyond], where: str, kernels: Mapping[str, str] = NO_KERNELS) -> None:
+    """BeyondBufferError if there are any findings, of one of the `kernels`, by their names and with what they are for
+    people, where these are known."""
     texts = list(dict.fromkeys(found.text for found in findings))
     if not texts:
         return
     who = "native code goes beyond its buffers"
     if kernels:
-        who = f"{'the kernel' if len(kernels) == 1 else 'one of the kernels'} {', '.join(kernels)} goes beyond buffers"
-    raise BeyondBufferError(
+        named = ", ".join(kernels.values())
+        who = f"{'the kernel' if len(kernels) == 1 else 'one of the kernels'} {named} goes beyond buffers"
+    error = BeyondBufferError(
         f"{who}: {'; '.join(texts[:MOST_TOLD])}", where=where,
         hint="this is a defect of the compiler; please report it with the model",
     )  # fmt: skip
+    error.kernels = tuple(kernels)
+    raise error
 
 
 MOST_TOLD = 20

@@ -24,13 +24,14 @@ PIECE = 256
 
 class MemoryOfState:
     """Where a state that is not swapped or handed on lies from call to call. Of one that calls read a window of, rows
-    before `first` were given back."""
+    before `first` were given back. `reserved` is its memory, where others have asked for it."""
 
-    def __init__(self, state: StateInfo) -> None:
+    def __init__(self, state: StateInfo, reserved: Reserved | None = None) -> None:
         dtype, shape = numpy_dtype(state.info.dtype), shape_of(state.info)
         self._row = math.prod(shape[state.grows + 1 :]) * dtype.itemsize
         self._whole = math.prod(shape[max(state.grows, 0) :]) * dtype.itemsize
-        self._reserved = Reserved(math.prod(shape) * dtype.itemsize, f"state '{state.info.name}'")
+        nbytes = math.prod(shape) * dtype.itemsize
+        self._reserved = Reserved(nbytes, f"state '{state.info.name}'") if reserved is None else reserved
         self._window = state.window
         self._settled = 0
         self.first = 0
@@ -101,6 +102,22 @@ class MemoryOfState:
             self.first = 0
 
 
+def memory_of_all(states: Sequence[StateInfo]) -> list[MemoryOfState]:
+    """Where some states lie. Those that grow alike by one counter lie side by side."""
+    alike: dict[tuple[str, int, tuple[int, ...], int], list[int]] = {}
+    for number, state in enumerate(states):
+        if state.counter and state.way == "in place" and state.window < 0 and state.grows >= 0:
+            shape, size = shape_of(state.info), numpy_dtype(state.info.dtype).itemsize
+            alike.setdefault((state.counter, state.grows, shape, size), []).append(number)
+    places: dict[int, Reserved] = {}
+    for (counter, _, shape, size), numbers in alike.items():
+        purpose = f"state '{states[numbers[0]].info.name}' and others that grow by '{counter}'"
+        if len(numbers) > 1:
+            found = Reserved.side_by_side(math.prod(shape) * size, len(numbers), purpose)
+            places.update(zip(numbers, found, strict=True))
+    return [MemoryOfState(state, places.get(number)) for number, state in enumerate(states)]
+
+
 class StateMemory:
     """Memory for some states of a model, which holds at first what these hold before the first call.
 
@@ -110,7 +127,7 @@ class StateMemory:
 
     def __init__(self, infos: Sequence[StateInfo], first: Sequence[np.ndarray | None]) -> None:
         self.infos = tuple(infos)
-        self._memory = [MemoryOfState(info) for info in infos]
+        self._memory = memory_of_all(infos)
         self.arrays = [memory.array for memory in self._memory]
         for array, value in zip(self.arrays, first, strict=True):
             if value is not None:

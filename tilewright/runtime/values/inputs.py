@@ -13,6 +13,10 @@ from tilewright.runtime.values.dlpack import shared_array
 from tilewright.runtime.values.dtypes import is_integer
 from tilewright.runtime.values.torch_tensors import is_torch_tensor, refusal, torch_array
 
+INDICES = "indices"
+"""Of what is attached to an artefact: for each input whose elements are looked up the numbers of rows that these are
+below, each a number or a text of dims."""
+
 Shape = tuple[int, ...]
 
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from tilewright.compilation import Setting
 from tilewright.compiler import compile_request
 from tilewright.ir.core import Module
 from tilewright.ir.diag import TilewrightError
@@ -20,11 +21,14 @@ from tilewright.plugins import used_files
 from tilewright.session import Session
 from tilewright.validation.cases import Feed
 from tilewright.validation.findings import Fault, MeaningChanged
+from tilewright.validation.guarded import THREADS
 from tilewright.validation.passes import EVALUATION
 from tilewright.validation.reproducers import save
-from tilewright.validation.rerun import SavedProgram, is_wrong
-from tilewright.validation.search.shrink import smallest
-from tilewright.validation.validate import Validation
+from tilewright.validation.rerun import Expected, SavedProgram, is_wrong
+from tilewright.validation.search.interactions import Interactions, named
+from tilewright.validation.search.schedule_steps import SCHEDULE, wrong_step
+from tilewright.validation.search.shrink import Program, with_fewer_ops, with_smaller_dims
+from tilewright.validation.validate import WHOLE, Validation
 
 SECONDS = 60.0
 """For all of it; a process of its own comes after that."""
@@ -61,27 +65,83 @@ def bisect(
         return Bisection(None, calls=validation.calls, seconds=time.monotonic() - began)
     except MeaningChanged as error:
         fault = error.finding
-    small = _smallest(fault, began + seconds)
+    setting = Setting.of(Options(threads=THREADS), session.machine(options), session.loaded_plugins)
+    small = _Search(setting, fault, began + seconds).run(validation)
     place = save(small, folder, most=None)
     confirmed, said = _again(Path(place)) if place else (False, "nothing could be saved")
     return Bisection(small, place, confirmed, said, validation.calls, time.monotonic() - began)
 
 
-def _smallest(fault: Fault, deadline: float) -> Fault:
-    """The fault with the smallest program that shows it when it is compiled by itself."""
-    if fault.before is None or not _shows(fault.before, fault.inputs):
-        return fault
-    module, inputs = smallest((fault.before, fault.inputs), _shows, deadline)
-    return replace(fault, before=module, inputs=inputs)
+@dataclass
+class _Search:
+    """From the first step that is seen to change the meaning to what it takes for that, in a small program."""
 
+    setting: Setting
+    fault: Fault
+    deadline: float
 
-def _shows(module: Module, inputs: Mapping[str, np.ndarray]) -> bool:
-    """Whether a program's code gives another answer than the interpreter."""
-    try:
-        arrays = tuple(inputs[name] for name in module.main.attrs["inputs"])
-        return bool(is_wrong(SavedProgram(module, arrays)))
-    except (TilewrightError, *EVALUATION, KeyError):
-        return False
+    def run(self, validation: Validation) -> Fault:
+        """The fault with the smallest program that shows it when it is compiled by itself: one of the model's own
+        operators where it shows there, else of those that the step saw. It is named what is needed."""
+        found = self.fault
+        for program in self._programs(validation):
+            module, inputs = with_smaller_dims(program, self._shows, self.deadline)
+            found, is_explained = self._explained(replace(self.fault, before=module, inputs=inputs))
+            if is_explained:
+                break
+        return found
+
+    def _programs(self, validation: Validation) -> Iterator[Program]:
+        """Programs that show the fault."""
+        watch = next((w for w in validation.watches if w.compilation is validation.blamed), None)
+        if watch is not None and watch.original is not None:
+            named = sorted(watch.cases, key=lambda case: str(case) != self.fault.case)
+            names = watch.original.main.attrs.get("inputs", ())
+            for case in named[:1]:
+                original = watch.original, dict(zip(names, case.arrays, strict=False))
+                near = frozenset(self.fault.places)
+                if (found := with_fewer_ops(original, self._shows, self._share(), near)) is not None:
+                    yield found
+        if self.fault.before is not None and self._shows(self.fault.before, self.fault.inputs):
+            seen = self.fault.before, self.fault.inputs
+            yield with_fewer_ops(seen, self._shows, self.deadline) or seen
+
+    def _share(self) -> float:
+        """When the search in the model's operators ends: half of the time is for what the step saw."""
+        now = time.monotonic()
+        return now + max(0.0, self.deadline - now) / 2
+
+    def _shows(self, module: Module, inputs: Mapping[str, np.ndarray]) -> bool:
+        """Whether a program's code gives another answer than the interpreter."""
+        try:
+            arrays = tuple(inputs[name] for name in module.main.attrs["inputs"])
+            return bool(is_wrong(SavedProgram(module, arrays)))
+        except (TilewrightError, *EVALUATION, KeyError):
+            return False
+
+    def _explained(self, fault: Fault) -> tuple[Fault, bool]:
+        """The fault with all that it takes, and whether the step that was seen is of that; what takes its place where
+        it is not."""
+        assert fault.before is not None
+        arrays = tuple(fault.inputs[name] for name in fault.before.main.attrs["inputs"])
+        expected = Expected(SavedProgram(fault.before, arrays))
+        search = Interactions(
+            expected, self.setting, self.deadline, is_guarded=fault.stage not in WHOLE, of_code=fault.stage == SCHEDULE
+        )
+        needed = search.needed(fault.parts)
+        if fault.stage == SCHEDULE:
+            stage, step = wrong_step(fault.before, fault.inputs, self.setting, self.deadline, expected.arrays)
+            fault = replace(fault, stage=stage, step=step)
+        if not needed:
+            return fault, True
+        own = [p for p in needed if p in fault.parts or (search.of_code and p.step in ("kernel", SCHEDULE))]
+        steps = {p.step for p in own}
+        others = [p for p in needed if p not in own and (p.step not in steps or isinstance(p.of, str))]
+        if not own:
+            first = others.pop(0)
+            rule = first.of if isinstance(first.of, str) else ""
+            fault = replace(fault, stage=first.step, rule=rule, parts=needed, step="")
+        return replace(fault, also="", together=tuple(map(named, others))), bool(own)
 
 
 def _again(folder: Path) -> tuple[bool, str]:

@@ -34,9 +34,10 @@ class Pane {
   // The same, but a long graph is shown from its beginning, in a size that can be read.
   get legible() { return Math.max(this.whole, Math.min(1, (this.canvas.clientWidth - 30) / this.scene.width)); }
 
-  centre(scale) {
+  // Begins where a graph of this height would: two models begin beside each other.
+  centre(scale, tall = this.scene.height) {
     const { clientWidth: width, clientHeight: height } = this.canvas;
-    this.view = { scale, x: (width - this.scene.width * scale) / 2, y: Math.max(38, (height - this.scene.height * scale) / 2) };
+    this.view = { scale, x: (width - this.scene.width * scale) / 2, y: Math.max(38, (height - tall * scale) / 2) };
     this.repaint();
   }
 
@@ -366,7 +367,8 @@ const graphView = {
   // Two models have one scale, so that they stay in step.
   fit(how) {
     const scales = this.panes.map((pane) => pane[how]);
-    this.panes.forEach((pane, k) => pane.centre(models.length > 1 ? Math.min(...scales) : scales[k]));
+    const tall = Math.max(...this.panes.map((pane) => pane.scene.height));
+    this.panes.forEach((pane, k) => (models.length > 1 ? pane.centre(Math.min(...scales), tall) : pane.centre(scales[k])));
   },
 
   scaleBar() {

@@ -1,0 +1,153 @@
+"""Models on a GPU: kernels as compute shaders, run on whatever adapter there is (drivers without a GPU among them)."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tilewright
+from tests.loops.interleave import run_interleaved
+from tilewright import Session
+from tilewright.codegen.wgsl.functions import definitions
+from tilewright.ir.core import Func
+from tilewright.ir.diag import VerifyError
+from tilewright.ir.verify import verify_func
+from tilewright.loops.kernel_info import parse_kernel
+from tilewright.loops.machine.rules import machine_spec
+from tilewright.options import Options
+from tilewright.runtime.devices import webgpu
+from tilewright.stages import programs
+from tilewright.target.gpu.webgpu import WEBGPU
+
+
+@cache
+def why_no_device() -> str:
+    """Why nothing runs here; "" where there is a device."""
+    try:
+        webgpu.device()
+    except webgpu.DeviceError as error:
+        return str(error.what)
+    return ""
+
+
+@pytest.fixture
+def gpu() -> None:
+    if reason := why_no_device():
+        pytest.skip(reason)
+
+
+MODELS = {
+    "elements": "g (float[3,700] x) => (float[3,700] y) { z = Exp(x) y = Mul(z, x) }",
+    "softmax": "g (float[3,700] x) => (float[3,700] y) { y = Softmax(x) }",
+    "product": "g (float[3,700] x) => (float[3,3] y) { t = Transpose<perm=[1,0]>(x) p = MatMul(x, t) y = Relu(p) }",
+    "tiles": "g (float[3,700] x) => (float[1,8,14,14] y) { s = Constant<value=int64[4]{1,8,16,16}>() "
+    "a = Constant<value=int64[1]{0}>() b = Constant<value=int64[1]{2048}>() one = Constant<value=int64[1]{-1}>() "
+    "f = Reshape(x, one) p = Slice(f, a, b) i = Reshape(p, s) c = Constant<value=int64[1]{576}>() "
+    "q = Slice(f, a, c) t = Constant<value=int64[4]{8,8,3,3}>() w = Reshape(q, t) y = Conv(i, w) }",
+    "positions": "g (float[3,700] x) => (int64[3,1] y) { y = ArgMax<axis=1>(x) }",
+    "flags": "g (float[3,700] x) => (bool[3,700] y) { z = Neg(x) y = Less(x, z) }",
+    "sorted": "g (float[3,700] x) => (float[3,5] y, int64[3,5] i) "
+    "{ k = Constant<value=int64[1]{5}>() y, i = TopK(x, k) }",
+}
+X = np.random.default_rng(3).standard_normal((3, 700)).astype(np.float32)
+
+
+def model(text: str) -> bytes:
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]>\n{text}').SerializeToString()
+
+
+@pytest.mark.sweep(3)
+@pytest.mark.parametrize("name", MODELS)
+def test_models_compute_what_they_do_on_the_cpu(name: str, gpu: None, tmp_path: Path) -> None:
+    session = Session(folder=tmp_path)
+    found = tilewright.compile(model(MODELS[name]), target="webgpu", session=session)(X)
+    expected = tilewright.compile(model(MODELS[name]), session=session)(X)
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+PRODUCT = "g (float[16,6] x, float[6,16] w) => (float[16,16] y) { p = MatMul(x, w) y = Relu(p) }"
+
+
+def product_kernel(tmp_path: Path) -> Func:
+    texts = programs(model(PRODUCT), "loops", options=Options(target="webgpu"), session=Session(folder=tmp_path))
+    (func,) = map(parse_kernel, texts.values())
+    return func
+
+
+def test_groups_and_threads_may_take_turns_in_any_order(tmp_path: Path) -> None:
+    func = product_kernel(tmp_path)
+    assert any(op.name == "alloc" and op.result.type.space == "shared" for op in func.body.walk()), "it is in tiles"
+    x, w = X[:1, :96].reshape(16, 6), X[1:2, :96].reshape(6, 16)
+    y = np.zeros((16, 16), np.float32)
+    run_interleaved(func, [x, w, y], {}, random.Random(5))
+    np.testing.assert_allclose(y, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_each_barrier_of_a_product_is_needed(tmp_path: Path) -> None:
+    spec = machine_spec(WEBGPU)
+    count = sum(op.name == "barrier" for op in product_kernel(tmp_path).body.walk())
+    assert count == 2
+    for k in range(count):
+        func = product_kernel(tmp_path)
+        barrier = [op for op in func.body.walk() if op.name == "barrier"][k]
+        barrier.parent.ops.remove(barrier)
+        with pytest.raises(VerifyError, match="may meet in buffer"):
+            verify_func(func, spec)
+
+
+def test_errors_of_kernels_are_those_of_the_cpu(gpu: None, tmp_path: Path) -> None:
+    text = "g (int32[4] a, int32[4] b) => (int32[4] c) { c = Div(a, b) }"
+    made = tilewright.compile(model(text), target="webgpu", session=Session(folder=tmp_path))
+    a = np.array([7, -7, 5, -(2**31)], np.int32)
+    assert made(a, np.array([2, 2, -3, -1], np.int32))[0].tolist() == [3, -3, -1, -(2**31)]
+    with pytest.raises(tilewright.ExecutionError, match="division by zero"):
+        made(a, np.array([1, 0, 1, 1], np.int32))
+    assert made(a, a)[0].tolist() == [1] * 4, "an error is that of one call"
+
+
+def test_integers_of_64_bits_keep_all_of_them(gpu: None, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-(2**63), 2**63 - 1, (2, 40))
+    b[:20] >>= 50
+    b[b == 0] = 1
+    for name in ("Add", "Sub", "Mul", "Div", "Mod", "Max"):
+        text = f"g (int64[40] a, int64[40] b) => (int64[40] c) {{ c = {name}(a, b) }}"
+        session = Session(folder=tmp_path)
+        found, expected = (
+            tilewright.compile(model(text), target=target, session=session)(a, b)[0] for target in ("webgpu", "host")
+        )
+        assert np.array_equal(found, expected), name
+
+
+def test_what_it_lacks_is_refused_by_name(tmp_path: Path) -> None:
+    session = Session(folder=tmp_path)
+    with pytest.raises(tilewright.UnsupportedError, match="WebGPU has no f64"):
+        tilewright.compile(model("g (double[4] x) => (double[4] y) { y = Exp(x) }"), target="webgpu", session=session)
+    with pytest.raises(tilewright.UnsupportedError, match="programs of fixed shapes"):
+        tilewright.compile(model("g (float[n] x) => (float[n] y) { y = Exp(x) }"), target="webgpu", session=session)
+
+
+def test_a_model_larger_than_a_buffer_is_refused_with_the_figures(
+    gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tilewright.compile(model(MODELS["elements"]), target="webgpu", session=Session(folder=tmp_path))
+
+    class Small:
+        limits = {"max-storage-buffer-binding-size": 4096, "max-buffer-size": 1 << 20}  # noqa: RUF012
+
+    monkeypatch.setattr(webgpu, "device", Small)
+    with pytest.raises(webgpu.DeviceError, match=r"needs 8448 bytes for inputs, and one .* has at most 4096"):
+        made(X)
+
+
+def test_functions_name_all_that_they_call() -> None:
+    texts = definitions(["pow_f32", "atan2_f32", "sin_f32", "div_i64", "i64_from_f32", "f16_from_f32", "mod_i8"])
+    names = {text.partition("fn ")[2].partition("(")[0] for text in texts}
+    assert {"high_f32", "atan_f32", "far_quadrant", "divided_64", "whole_i64"} <= names

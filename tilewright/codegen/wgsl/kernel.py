@@ -1,0 +1,447 @@
+"""One kernel of the loops level as a compute shader: an entry point for each of its grids.
+
+Nests of a kernel that follow each other are dispatches of their own, as groups cannot wait for each other. Within one,
+iterations of a loop of the grid are those of groups, and iterations of a loop of threads are shared among the threads
+of a group; what is in no loop of threads and writes is done by the first one. A kernel whose nests are none of these is
+done by one thread, in order.
+
+Arguments lie in buffers of words, whichever the program binds: the functions `read_k`, `write_k` and `part_k` are made
+when that is known (`program.py`). An element of a byte or two is written into its word by an atomic operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks
+from tilewright.codegen.program import Check, KernelText
+from tilewright.codegen.wgsl.functions import definitions
+from tilewright.codegen.wgsl.spelling import IndexTexts, is_wide, literal, wgsl_type
+from tilewright.ir import dtype as dt
+from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.dtype import DType
+from tilewright.ir.scalar import SCALAR_OPS, scalar_operation
+from tilewright.ir.sym import sym
+from tilewright.loops.edit import address_of, body_of, extent_of, loop_var
+from tilewright.target.gpu.webgpu import DEVICE, GRID, REGISTERS, ROW, SHARED, THREAD, Gpu
+
+_PURE = frozenset({"const", "index", "cast", "bitcast", "level"})
+_COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_SUMS = ("add", "sub")
+_RANGES = {
+    **{level: (f"i32(group.{axis})", f"i32(groups.{axis})") for level, axis in zip(GRID, "zyx", strict=True)},
+    ROW: ("i32(lane.y)", "ROWS"),
+    THREAD: ("i32(lane.x)", "THREADS"),
+}
+"""Where the loops of a level begin, and their steps."""
+_CHECK = "fail"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One dispatch of a kernel: the name of its entry point, and its groups along x, y and z."""
+
+    entry: str
+    groups: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class WgslKernel(KernelText):
+    """The text of a kernel without the functions that read and write its arguments: `arguments` is their number, those
+    of `parts` are written by parts of words, and `room` are the bytes of device memory that it needs."""
+
+    grids: tuple[Grid, ...] = field(default=(), compare=False)
+    arguments: int = 0
+    parts: frozenset[int] = frozenset()
+    room: int = 0
+
+
+def kernel_wgsl(func: Func, machine: Gpu) -> WgslKernel:
+    """A kernel as WGSL. UnsupportedError for types that it has none for."""
+    return _Kernel(func, machine).written()
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """Where a buffer is: argument `number` at a place of its own in bytes, or the variable `name`."""
+
+    number: int = -1
+    start: int = 0
+    name: str = ""
+
+
+class _Kernel:
+    def __init__(self, func: Func, machine: Gpu) -> None:
+        self.func, self.machine = func, machine
+        self.names: dict[str, str] = {}
+        self.needs: dict[str, None] = {}
+        self.sizes = IndexTexts(self.names, self.needs)
+        self.values: dict[Value, str] = {}
+        self.buffers: dict[Value, _Buffer] = {a: _Buffer(k) for k, a in enumerate(func.args)}
+        self.device = len(func.args)
+        self.parts: set[int] = set()
+        self.checks = KernelChecks()
+        self.lines: list[str] = []
+        self.shared: list[str] = []
+        self.indent = "  "
+        self.level = ""
+        self.room = 0
+        self.count = 0
+        self.is_serial = False
+        self.rows = 1
+
+    def written(self) -> WgslKernel:
+        if self.func.dims:
+            raise UnsupportedError(
+                "a GPU runs programs of fixed shapes so far", hint="give the dims of inputs with shapes="
+            )
+        phases, first = self._phases()
+        texts, grids = [], []
+        for k, ops in enumerate(phases):
+            entry = f"{self.func.name}_{k}"
+            threads, groups = _shape(ops[0], self.machine) if not self.is_serial else ((1, 1), (1, 1, 1))
+            self.rows = threads[1]
+            self.lines = []
+            self.level = THREAD if self.is_serial else ""
+            for op in [*first, *ops]:
+                self._op(op)
+            texts.append(self._entry(entry, threads, ops))
+            grids.append(Grid(entry, groups))
+        if self.checks.found:
+            self.needs[_CHECK] = None
+        helpers = definitions(n for n in self.needs if n != _CHECK)
+        text = "\n\n".join([*helpers, *self.shared, *texts, ""])
+        return WgslKernel(
+            self.func.name, text, tuple(self.checks.found), sym(0), grids=tuple(grids),
+            arguments=len(self.func.args), parts=frozenset(self.parts), room=self.room,
+        )  # fmt: skip
+
+    # Grids
+
+    def _phases(self) -> tuple[list[list[Op]], list[Op]]:
+        """The ops of each dispatch, and those that each of them begins with."""
+        ops = [op for op in self.func.body.ops if op.name != "return"]
+        first = [op for op in ops if op.name in _PURE or op.name in SCALAR_OPS or op.name == "alloc"]
+        nests = [op for op in ops if op not in first and op.name != "barrier"]
+        if all(op.name == "for" and op.attrs.get("level") in GRID for op in nests):
+            return [[op] for op in nests], first
+        self.is_serial = True
+        return [ops], []
+
+    def _entry(self, entry: str, threads: tuple[int, int], ops: Sequence[Op]) -> str:
+        columns, rows = threads
+        head = [
+            f"@compute @workgroup_size({columns}, {rows})",
+            f"fn {entry}(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
+            "    @builtin(local_invocation_id) lane: vec3<u32>, @builtin(local_invocation_index) local: u32) {",
+        ]
+        lines = [line.replace("THREADS", str(columns)).replace("ROWS", str(rows)) for line in self.lines]
+        return "\n".join([*head, *lines, "}"])
+
+    # Statements
+
+    def _line(self, text: str) -> None:
+        self.lines.append(self.indent + text)
+
+    @contextmanager
+    def _block(self, head: str) -> Iterator[None]:
+        self._line(head)
+        self.indent += "  "
+        yield
+        self.indent = self.indent[:-2]
+        self._line("}")
+
+    def _fresh(self, hint: str) -> str:
+        self.count += 1
+        return f"{hint}_{self.count}"
+
+    def _ops(self, block: Block) -> None:
+        for op in block.ops:
+            self._op(op)
+
+    def _op(self, op: Op) -> None:
+        """An op; what writes outside of the loops of threads, the first thread does."""
+        if self.level in (*GRID, ROW) and op.name in ("store", "for", "if", "check") and not _has_threads(op):
+            level, self.level = self.level, THREAD
+            with self._block("if (lane.x == 0u) {" if level == ROW else "if (local == 0u) {"):
+                self._plain(op)
+            self.level = level
+        elif self.level in GRID and self.rows > 1 and op.attrs.get("level") == THREAD:
+            with self._block("if (lane.y == 0u) {"):
+                self._plain(op)
+        else:
+            self._plain(op)
+
+    def _plain(self, op: Op) -> None:
+        if op.name in SCALAR_OPS:
+            self._scalar(op)
+            return
+        match op.name:
+            case "return" | "prefetch" | "wait":
+                return
+            case "barrier":
+                if not self.is_serial:
+                    self._line("workgroupBarrier();")
+            case "run":
+                self._ops(op.blocks[0])
+            case _:
+                handler = getattr(self, f"_{op.name}", None)
+                if handler is None:
+                    raise UnsupportedError(f"WGSL has no form of '{op.name}'", where=str(op.loc))
+                handler(op)
+
+    def _for(self, op: Op) -> None:
+        variable, level = loop_var(op), op.attrs.get("level", "") if not self.is_serial else ""
+        name = self.names[variable.name] = self._fresh("i")
+        extent = self.sizes.text(extent_of(op))
+        start, step = _RANGES.get(level, ("0", "1"))
+        outer = self.level
+        if level:
+            self.level = level
+        with self._block(f"for (var {name}: i32 = {start}; {name} < {extent}; {name} += {step}) {{"):
+            self._ops(body_of(op))
+        self.level = outer
+        if level in GRID and any(_is_shared(o) for o in op.walk()):
+            self.lines.insert(-1, self.indent + "  workgroupBarrier();")
+
+    def _if(self, op: Op) -> None:
+        holds = [*map(self.sizes.holds, op.attrs.get("guard", ())), *(self.values[v] for v in op.operands)]
+        with self._block(f"if ({' && '.join(holds) or 'true'}) {{"):
+            self._ops(op.blocks[0])
+
+    def _check(self, op: Op) -> None:
+        number = self.checks.number(Check(op.attrs["kind"], op.attrs["message"]))
+        self._line(f"if (!{self.values[op.operands[0]]}) {{ fail({number}u); }}")
+
+    def _bind(self, op: Op) -> None:
+        source, variable = op.operands[0], op.attrs["var"]
+        text = self.values[source]
+        if is_wide(source.scalar.dtype):
+            self.needs["size_of_i64"] = None
+            text = f"size_of_i64({text})"
+        else:
+            text = f"i32({text})"
+        name = self.names[variable.name] = self._fresh("i")
+        self._line(f"let {name}: i32 = {text};")
+
+    # Memory
+
+    def _alloc(self, op: Op) -> None:
+        type = op.result.buffer
+        if not type.size.is_const:
+            raise UnsupportedError(f"the size of {type} is not known", hint="give the dims of inputs with shapes=")
+        size = max(1, type.size.value)
+        if type.space == DEVICE:
+            if op.parent is not self.func.body and not self.is_serial:
+                raise UnsupportedError(f"a buffer of device memory in a loop of groups: {type}")
+            if op.result not in self.buffers:
+                self.buffers[op.result] = _Buffer(self.device, self.room)
+                self.room += -(-size * type.dtype.bytes // 64) * 64
+            return
+        name = self._fresh("m")
+        self.buffers[op.result] = _Buffer(name=name)
+        declared = f"{name}: array<{wgsl_type(type.dtype)}, {size}>;"
+        if type.space == SHARED and not self.is_serial:
+            self.shared.append(f"var<workgroup> {declared}")
+        else:
+            self._line(f"var {declared}")
+
+    def _load(self, op: Op) -> None:
+        if not op.result.users:
+            return
+        dtype = op.result.scalar.dtype
+        text = self._read(op.operands[0], self.sizes.text(address_of(op)), dtype)
+        conditions = list(op.attrs.get("guard", ()))
+        if not conditions:
+            self._set(op, text)
+            return
+        name = self._fresh("v")
+        self._line(f"var {name}: {wgsl_type(dtype)} = {self._literal(dtype, op.attrs.get('other', 0))};")
+        self._line(f"if ({' && '.join(map(self.sizes.holds, conditions))}) {{ {name} = {text}; }}")
+        self.values[op.result] = name
+
+    def _store(self, op: Op) -> None:
+        value, buffer = op.operands
+        dtype = buffer.buffer.dtype
+        text = self._written(buffer, self.sizes.text(address_of(op)), self.values[value], dtype)
+        conditions = list(op.attrs.get("guard", ()))
+        if conditions:
+            text = f"if ({' && '.join(map(self.sizes.holds, conditions))}) {{ {text} }}"
+        self._line(text)
+
+    def _read(self, buffer: Value, element: str, dtype: DType) -> str:
+        place = self.buffers[buffer]
+        if place.name:
+            return f"{place.name}[{element}]"
+        k = place.number
+        if is_wide(dtype):
+            at = self._word(place, element, 2)
+            return f"vec2<u32>(read_{k}({at}), read_{k}({at} + 1u))"
+        if dtype.bytes == 4:
+            return _of_word(f"read_{k}({self._word(place, element, 1)})", dtype)
+        wgsl_type(dtype)
+        bits = 8 * dtype.bytes
+        return _of_part(f"byte_{k}({self._byte(place, element, dtype)})", dtype, bits)
+
+    def _written(self, buffer: Value, element: str, value: str, dtype: DType) -> str:
+        place = self.buffers[buffer]
+        if place.name:
+            return f"{place.name}[{element}] = {value};"
+        k = place.number
+        if is_wide(dtype):
+            at = self._word(place, element, 2)
+            return f"write_{k}({at}, {value}.x); write_{k}({at} + 1u, {value}.y);"
+        if dtype.bytes == 4:
+            word = value if wgsl_type(dtype) == "u32" else f"bitcast<u32>({value})"
+            return f"write_{k}({self._word(place, element, 1)}, {word});"
+        self.parts.add(k)
+        word = f"select(0u, 1u, {value})" if dtype.kind == "bool" else f"bitcast<u32>({value})"
+        mask = f"{(1 << 8 * dtype.bytes) - 1:#x}u"
+        return f"part_{k}({self._byte(place, element, dtype)}, {mask}, {word});"
+
+    def _word(self, place: _Buffer, element: str, words: int) -> str:
+        scaled = f"u32({element})" if words == 1 else f"{words}u * u32({element})"
+        return f"{place.start // 4}u + {scaled}" if place.start else scaled
+
+    def _byte(self, place: _Buffer, element: str, dtype: DType) -> str:
+        scaled = f"u32({element})" if dtype.bytes == 1 else f"{dtype.bytes}u * u32({element})"
+        return f"{place.start}u + {scaled}" if place.start else scaled
+
+    # Values
+
+    def _set(self, op: Op, text: str) -> None:
+        name = self.values[op.result] = self._fresh("v")
+        self._line(f"let {name}: {wgsl_type(op.result.scalar.dtype)} = {text};")
+
+    def _literal(self, dtype: DType, value: float) -> str:
+        text = literal(dtype, value)
+        if text.startswith("f32_of_bits"):
+            self.needs["f32_of_bits"] = None
+        return text
+
+    def _const(self, op: Op) -> None:
+        dtype = op.result.scalar.dtype
+        wgsl_type(dtype)
+        self._set(op, self._literal(dtype, op.attrs["value"]))
+
+    def _index(self, op: Op) -> None:
+        dtype, e = op.result.scalar.dtype, op.attrs["expr"]
+        if dtype.kind == "bool":
+            self._set(op, self.sizes.holds(e))
+        elif dtype is dt.i32:
+            self._set(op, self.sizes.text(e))
+        else:
+            self._called(op, f"{dtype.name}_from_i32", [self.sizes.text(e)])
+
+    def _called(self, op: Op, name: str, arguments: Sequence[str]) -> None:
+        self.needs[name] = None
+        self._set(op, f"{name}({', '.join(arguments)})")
+
+    def _cast(self, op: Op) -> None:
+        (value,) = op.operands
+        source, to = value.scalar.dtype, op.result.scalar.dtype
+        if source is to:
+            self._set(op, self.values[value])
+        else:
+            self._called(op, f"{to.name}_from_{source.name}", [self.values[value]])
+
+    def _bitcast(self, op: Op) -> None:
+        (value,) = op.operands
+        source, to = value.scalar.dtype, op.result.scalar.dtype
+        self._called(op, f"{to.name}_bits_from_{source.name}", [self.values[value]])
+
+    def _level(self, op: Op) -> None:
+        dtype = op.result.scalar.dtype
+        table, type = self._fresh("levels"), f"array<{wgsl_type(dtype)}, 16>"
+        items = ", ".join(literal(dtype, v) for v in op.attrs["levels"])
+        self.shared.append(f"var<private> {table}: {type} = {type}({items});")
+        self._set(op, f"{table}[u32({self.values[op.operands[0]]}) & 15u]")
+
+    def _scalar(self, op: Op) -> None:
+        if not op.result.users:
+            return
+        dtype = op.operands[-1].scalar.dtype
+        values = [self.values[v] for v in op.operands]
+        wgsl_type(dtype)
+        if op.name == "select":
+            self._set(op, f"select({values[2]}, {values[1]}, {values[0]})")
+            return
+        if scalar_operation(op).divides and dtype.is_int:
+            self._divided(op, dtype, values)
+            return
+        if dtype is dt.f32 and op.name in _ARITHMETIC:
+            if op.name in _SUMS:
+                values = [self._exact(v) for v in op.operands]
+            self._set(op, f"{values[0]} {_ARITHMETIC[op.name]} {values[1]}")
+        elif op.name in _COMPARED and (dtype in (dt.i32, dt.u32) or (dtype is dt.f32 and op.name != "ne")):
+            self._set(op, f"{values[0]} {_COMPARED[op.name]} {values[1]}")
+        else:
+            self._called(op, f"{op.name}_{dtype.name}", values)
+
+    def _exact(self, value: Value) -> str:
+        """An operand of a sum; where it is a sum itself, as one that drivers do not join with the other."""
+        if value.op is None or value.op.name not in _SUMS:
+            return self.values[value]
+        self.needs["exact_f32"] = None
+        return f"exact_f32({self.values[value]})"
+
+    def _divided(self, op: Op, dtype: DType, values: Sequence[str]) -> None:
+        divisor = op.operands[1]
+        known = divisor.op is not None and divisor.op.name == "const" and divisor.op.attrs["value"] != 0
+        one, zero = literal(dtype, 1), literal(dtype, 0)
+        taken = values[1]
+        if not known:
+            number = self.checks.number(Check("ExecutionError", DIVISION_BY_ZERO))
+            is_zero = f"all({taken} == {zero})" if is_wide(dtype) else f"{taken} == {zero}"
+            self._line(f"if ({is_zero}) {{ fail({number}u); }}")
+            taken = f"select({taken}, {one}, {is_zero})"
+        self._called(op, f"{op.name}_{dtype.name}", [values[0], taken])
+
+
+def _shape(nest: Op, machine: Gpu) -> tuple[tuple[int, int], tuple[int, int, int]]:
+    """Threads and rows of a group, and groups along x, y and z. Where threads have registers, their loops say how many
+    threads there are; others go around."""
+    loops = [op for op in nest.walk() if op.name == "for"]
+    owning = [op for op in loops if any(o.name == "alloc" and o.result.buffer.space == REGISTERS for o in op.walk())]
+
+    def most(level: str, ops: Sequence[Op]) -> int:
+        found = _longest(level, ops)
+        return 1 << (found - 1).bit_length() if found else 0
+
+    columns, rows = (most(level, owning) or most(level, loops) or 1 for level in (THREAD, ROW))
+    while columns * rows > machine.threads:
+        columns, rows = (columns // 2, rows) if columns >= rows else (columns, rows // 2)
+    z, y, x = (max(1, min(machine.grid, _longest(level, loops))) for level in GRID)
+    return (columns, rows), (x, y, z)
+
+
+def _longest(level: str, loops: Sequence[Op]) -> int:
+    """The largest extent of the loops of a level."""
+    return max([0, *(extent_of(op).value for op in loops if op.attrs.get("level") == level)])
+
+
+def _has_threads(op: Op) -> bool:
+    return any(o.name == "barrier" or o.attrs.get("level") in (*GRID, ROW, THREAD) for o in op.walk())
+
+
+def _is_shared(op: Op) -> bool:
+    return op.name == "alloc" and op.result.buffer.space == SHARED
+
+
+def _of_word(word: str, dtype: DType) -> str:
+    type = wgsl_type(dtype)
+    return word if type == "u32" else f"bitcast<{type}>({word})"
+
+
+def _of_part(word: str, dtype: DType, bits: int) -> str:
+    """An element of the low bits of a word, whose other bits may be any."""
+    if dtype.kind == "bool":
+        return f"(({word} & 0xffu) != 0u)"
+    if dtype.kind == "int":
+        taken = 32 - min(bits, dtype.bits)
+        return f"(bitcast<i32>({word} << {taken}u) >> {taken}u)"
+    return f"({word} & {(1 << min(bits, dtype.bits)) - 1:#x}u)"

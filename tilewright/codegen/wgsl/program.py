@@ -1,0 +1,142 @@
+"""What a device is told to run: modules of WGSL, and for each program its dispatches in order, as JSON.
+
+Buffers of a program: 0 the arena with the device memory of kernels behind it, 1 constants, 2 inputs, 3 outputs, each
+tensor of these from a multiple of 256 bytes on, 4 one word for the first error, and 5 what a dispatch is told: where
+its arguments begin, in bytes, and what is added to the numbers of its errors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from tilewright.codegen.cpu.assemble import ObjectFile
+from tilewright.codegen.program import ErrorTable, KernelCall, KernelText, Program, ProgramText
+from tilewright.codegen.wgsl.kernel import WgslKernel, kernel_wgsl
+from tilewright.ir.core import Func
+from tilewright.ir.diag import UnsupportedError
+from tilewright.target.gpu.webgpu import Gpu
+
+BASES = ("arena", "constants", "input", "output")
+TOLD = 256
+"""Words that a dispatch is told."""
+
+
+class GpuCode:
+    """The shaders and dispatches of one artefact, all in one object."""
+
+    failed = ""
+
+    def __init__(self, machine: Gpu) -> None:
+        self.machine = machine
+        self._kernels: dict[str, WgslKernel] = {}
+        self._programs: dict[str, Any] = {}
+
+    def kernel(self, func: Func) -> WgslKernel:
+        return kernel_wgsl(func, self.machine)
+
+    def program(self, program: Program) -> ProgramText:
+        if program.parts is not None:
+            raise UnsupportedError(
+                "a GPU runs no branches, loops or functions of the host so far",
+                hint="compile this model for the CPU (target='host')",
+            )
+        if program.dims:
+            raise UnsupportedError(
+                "a GPU runs programs of fixed shapes so far", hint="give the dims of inputs with shapes="
+            )
+        errors, calls = ErrorTable(), [self._call(step, program) for step in program.steps]
+        for step, call in zip(program.steps, calls, strict=True):
+            call["errors"] = errors.base(step.checks)
+        return ProgramText(json.dumps(calls), errors, program.suffix)
+
+    def _call(self, step: KernelCall, program: Program) -> dict[str, Any]:
+        kernel = program.kernels[step.kernel] if step.kernel in program.kernels else self._kernels[step.kernel]
+        assert isinstance(kernel, WgslKernel)
+        if len(step.buffers) > TOLD - 2:
+            raise UnsupportedError(f"kernel '{step.kernel}' takes {len(step.buffers)} tensors, and a GPU {TOLD - 2}")
+        places = []
+        for ref in step.buffers:
+            if ref.base not in BASES:
+                raise UnsupportedError("weights in the memory of others are not for a GPU")
+            places.append([BASES.index(ref.base), ref.index, ref.offset.value])
+        grids = [[grid.entry, grid.groups] for grid in kernel.grids]
+        return {"kernel": step.kernel, "places": places, "grids": grids, "room": kernel.room}
+
+    def begin(self, text: KernelText | ProgramText) -> None:
+        if isinstance(text, WgslKernel):
+            self._kernels[text.symbol] = text
+            return
+        assert isinstance(text, ProgramText)
+        calls = json.loads(text.text)
+        for call in calls:
+            call["module"] = self._module(call)
+        self._programs[f"tw_run{text.suffix}"] = calls
+
+    def _module(self, call: dict[str, Any]) -> str:
+        """The name of a kernel with its arguments in these buffers."""
+        return f"{call['kernel']}:{''.join(str(base) for base, _, _ in call['places'])}"
+
+    @property
+    def submitted(self) -> int:
+        return 1
+
+    def objects(self, step: Callable[[int, int], None] | None = None) -> Sequence[bytes]:
+        modules: dict[str, str] = {}
+        for calls in self._programs.values():
+            for call in calls:
+                kernel = self._kernels[call["kernel"]]
+                bases = [base for base, _, _ in call["places"]]
+                modules.setdefault(call["module"], _head(kernel, bases) + kernel.text)
+        return [json.dumps({"modules": modules, "programs": self._programs}).encode()]
+
+    def files(self, objects: Sequence[bytes]) -> Sequence[ObjectFile]:
+        return [ObjectFile("program", "shaders", data) for data in objects]
+
+    def image(self, objects: Sequence[bytes]) -> None:
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        pass
+
+
+def _head(kernel: WgslKernel, bases: Sequence[int]) -> str:
+    """The declarations of the buffers, and the functions that read and write each argument."""
+    every = [*bases, 0]
+    atomic = {every[k] for k in kernel.parts}
+    names = ("arena", "constants", "inputs", "outputs")
+    lines = []
+    for k, name in enumerate(names):
+        access = "read" if k in (1, 2) else "read_write"
+        if k in every:
+            type = "atomic<u32>" if k in atomic else "u32"
+            lines.append(f"@group(0) @binding({k}) var<storage, {access}> {name}: array<{type}>;")
+    lines.append("@group(0) @binding(4) var<storage, read_write> errors: array<atomic<u32>>;")
+    lines.append(f"@group(0) @binding(5) var<uniform> told: array<vec4<u32>, {TOLD // 4}>;")
+    lines.append(f"fn fail(n: u32) {{ atomicMin(&errors[0], told[{TOLD // 4 - 1}].w + n); }}")
+    for k, base in enumerate(every):
+        start, name = f"told[{k // 4}].{'xyzw'[k % 4]}", names[base]
+        load = f"atomicLoad(&{name}[{{}}])" if base in atomic else f"{name}[{{}}]"
+        word = f"({start} >> 2u) + at"
+        lines.append(f"fn read_{k}(at: u32) -> u32 {{ return {load.format(word)}; }}")
+        lines.append(
+            f"fn byte_{k}(at: u32) -> u32 {{ let place = {start} + at; "
+            f"return {load.format('place >> 2u')} >> (8u * (place & 3u)); }}"
+        )
+        if base in (0, 3):
+            store = f"atomicStore(&{name}[{word}], v)" if base in atomic else f"{name}[{word}] = v"
+            lines.append(f"fn write_{k}(at: u32, v: u32) {{ {store}; }}")
+        if k in kernel.parts:
+            lines += [
+                f"fn part_{k}(at: u32, mask: u32, v: u32) {{",
+                f"  let place = {start} + at;",
+                "  let by = 8u * (place & 3u);",
+                f"  atomicAnd(&{name}[place >> 2u], ~(mask << by));",
+                f"  atomicOr(&{name}[place >> 2u], (v & mask) << by);",
+                "}",
+            ]
+    return "\n".join([*lines, "", ""])

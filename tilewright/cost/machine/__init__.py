@@ -1,0 +1,1 @@
+"""What programs for accelerators cost, from the facts of a machine."""

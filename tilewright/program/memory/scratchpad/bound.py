@@ -1,0 +1,150 @@
+"""A bound below which no schedule ends: each of the three queues has its work, and cannot begin or end alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.program.memory.scratchpad.problem import Operation, ScratchpadProblem
+
+
+def least_cycles(problem: ScratchpadProblem) -> int:
+    """Cycles that every schedule takes at least: the longest of
+
+    - all operations, after the loads without which none can start, and before the store of what the last one makes;
+    - all stores, after the first operation that makes what is stored;
+    - for each operation all that it waits for, by loads and by operations, and all that waits for it;
+    - loads and operations, and operations and stores, as two machines in a row in the best order (Johnson, "Optimal
+      two- and three-stage production schedules with setup times included", 1954), whatever waits for what;
+    - all operations and those loads for which no operation leaves room beside it: none of these overlap;
+    - bytes times cycles of the scratchpad that loads, operations and stores take, over its bytes."""
+    if not problem.operations:
+        return 0
+    return max(
+        _of_operations(problem), _of_stores(problem), _of_chains(problem), _of_rows(problem), _of_room(problem),
+        _of_capacity(problem),
+    )  # fmt: skip
+
+
+def in_a_row(jobs: Iterable[tuple[int, int]], first: int, second: int) -> int:
+    """When the last of these jobs ends on the second of two machines, which are free from `first` and `second` on, in
+    the best order: those that are shorter on the first machine in its order, then the others from the longest on the
+    second."""
+    jobs = list(jobs)
+    ahead = sorted((a, b) for a, b in jobs if a <= b)
+    behind = sorted(((a, b) for a, b in jobs if a > b), key=lambda job: -job[1])
+    for a, b in (*ahead, *behind):
+        first += a
+        second = max(first, second) + b
+    return second
+
+
+def areas(problem: ScratchpadProblem) -> list[int]:
+    """Bytes times cycles that each operation takes of the scratchpad, with the stores of results that none reads: what
+    is read may be stored meanwhile."""
+    stored = {t for t in problem.stored if not problem.readers[t]}
+    return [
+        op.cycles * sum(map(problem.bytes_of, {*op.reads, *op.writes}))
+        + sum(problem.bytes_of(t) * problem.store_cycles(t) for t in op.writes if t in stored)
+        for op in problem.operations
+    ]
+
+
+def _loads_of(problem: ScratchpadProblem, op: Operation) -> int:
+    return sum(problem.load_cycles(t) for t in dict.fromkeys(op.reads) if problem.tensors[t].given)
+
+
+def _stores_of(problem: ScratchpadProblem, op: Operation) -> int:
+    return sum(problem.store_cycles(t) for t in op.writes if t in problem.stored)
+
+
+def _of_operations(problem: ScratchpadProblem) -> int:
+    first = min(_loads_of(problem, op) for n, op in enumerate(problem.operations) if not problem.before[n])
+    followed = {n for before in problem.before for n in before}
+    last = min(_stores_of(problem, op) for n, op in enumerate(problem.operations) if n not in followed)
+    return first + sum(op.cycles for op in problem.operations) + last
+
+
+def _of_stores(problem: ScratchpadProblem) -> int:
+    if not problem.stored:
+        return 0
+    until = _until(problem)
+    return min(until[problem.maker[t]] for t in problem.stored) + sum(map(problem.store_cycles, problem.stored))
+
+
+def _of_capacity(problem: ScratchpadProblem) -> int:
+    area = sum(problem.bytes_of(t) * problem.load_cycles(t) for t in problem.loaded) + sum(areas(problem))
+    return -(-area // problem.capacity) if problem.capacity else 0
+
+
+def _of_rows(problem: ScratchpadProblem) -> int:
+    own = own_loads(problem)
+    stores = [_stores_of(problem, op) for op in problem.operations]
+    cycles = [op.cycles for op in problem.operations]
+    return max(in_a_row(zip(own, cycles, strict=True), 0, 0), in_a_row(zip(cycles, stores, strict=True), 0, 0))
+
+
+def beside(problem: ScratchpadProblem) -> dict[int, int]:
+    """For each given tensor that is read the operations that leave room for it beside them, as bits."""
+    held = [{*op.reads, *op.writes} for op in problem.operations]
+    room = [problem.capacity - sum(map(problem.bytes_of, tensors)) for tensors in held]
+    return {
+        t: sum(1 << n for n, tensors in enumerate(held) if t not in tensors and problem.bytes_of(t) <= room[n])
+        for t in problem.loaded
+    }
+
+
+def _of_room(problem: ScratchpadProblem) -> int:
+    alone = [t for t, ops in beside(problem).items() if not ops]
+    return sum(op.cycles for op in problem.operations) + sum(map(problem.load_cycles, alone))
+
+
+def own_loads(problem: ScratchpadProblem) -> list[int]:
+    """The cycles of loads that no operation but this one needs."""
+    found = [0] * len(problem.operations)
+    for t in problem.loaded:
+        if len(problem.readers[t]) == 1:
+            found[problem.readers[t][0]] += problem.load_cycles(t)
+    return found
+
+
+def waits_of(problem: ScratchpadProblem) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """The operations that each operation waits for, itself among them, and the given tensors that these read."""
+    found: list[tuple[frozenset[int], frozenset[int]]] = []
+    for n, op in enumerate(problem.operations):
+        before = [found[k] for k in problem.before[n]]
+        given = {t for t in op.reads if problem.tensors[t].given}
+        found.append((frozenset({n}).union(*(a for a, _ in before)), frozenset(given).union(*(b for _, b in before))))
+    return found
+
+
+def _of_chains(problem: ScratchpadProblem) -> int:
+    rest = behind(problem)
+    return max(
+        rest[n] + max(
+            sum(map(problem.load_cycles, given)),
+            sum(problem.operations[k].cycles for k in ops if k != n),
+        )
+        for n, (ops, given) in enumerate(waits_of(problem))
+    )  # fmt: skip
+
+
+def _until(problem: ScratchpadProblem) -> list[int]:
+    """The earliest end of each operation."""
+    found: list[int] = []
+    for n, op in enumerate(problem.operations):
+        found.append(max([_loads_of(problem, op), *(found[k] for k in problem.before[n])]) + op.cycles)
+    return found
+
+
+def behind(problem: ScratchpadProblem) -> list[int]:
+    """The cycles from the start of each operation to the end of all that waits for it."""
+    found = [0] * len(problem.operations)
+    followers: list[list[int]] = [[] for _ in problem.operations]
+    for n, before in enumerate(problem.before):
+        for k in before:
+            followers[k].append(n)
+    for n in reversed(range(len(found))):
+        op = problem.operations[n]
+        after = max((found[k] for k in followers[n]), default=0)
+        found[n] = op.cycles + max(after, _stores_of(problem, op))
+    return found

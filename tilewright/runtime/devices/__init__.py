@@ -1,0 +1,1 @@
+"""Devices beside the CPU, each with the library that drives it."""

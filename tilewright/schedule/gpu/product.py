@@ -1,0 +1,173 @@
+"""Products in tiles: a group computes a tile of the result, its threads small tiles of it in registers.
+
+    for layer { for band { for group {
+      sums = 0                                     (shared)
+      for each part of the reduced axis {
+        parts of both operands into shared memory
+        for row { for thread { sums of a few rows and columns += products, in registers } }
+      }
+      the result, with the elementwise work on it
+    } } }
+
+The operands are read from memory once for each tile, and from shared memory once for each few sums. A part is a whole
+number of channels for convolutions, whose windows stay whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.graph.fusion.strategy import Match
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
+from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
+from tilewright.loops.stages import Lowered, Stage
+from tilewright.schedule.gemm.contraction import Contraction
+from tilewright.schedule.gpu.steps import schedule_grids
+from tilewright.schedule.strategy import FusedRegion, Strategy
+from tilewright.schedule.trace import Schedule
+from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, REGISTERS, ROW, SHARED, THREAD, Gpu
+
+
+class GpuContraction(Contraction):
+    """A contraction with elementwise work on its result: a thread for each element."""
+
+    name = "gpu_contraction"
+    kind = "gpu"
+    form = None
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        return Strategy.match(self, region)
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Gpu) -> None:  # type: ignore[override]
+        schedule_grids(s, lowered, target)
+
+
+class GpuProduct(Strategy):
+    """The kernels of `GpuContraction` in tiles, where the sizes have divisors that make some."""
+
+    name = "gpu_product"
+    kind = "gpu"
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        if isinstance(region.strategy, GpuContraction):
+            return Match()
+        return NoMatch("it is no contraction with elementwise work on its result")
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Gpu) -> None:
+        product, *rest = lowered.stages
+        if len(rest) > 1 or product.kind != "reduce" or (rest and len(rest[0].axes) != len(product.axes)):
+            raise ScheduleError("it is no product with one elementwise stage")
+        _schedule(s, product, rest[0].axes if rest else [], target)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Rows and columns of a group, those of a thread, and how much of the outermost reduced axis is one part."""
+
+    rows: int
+    columns: int
+    own_rows: int
+    own_columns: int
+    depth: int
+
+
+def _schedule(s: Schedule, product: Stage, axes: list[Op], machine: Gpu) -> None:
+    row, column = _row_axis(product), len(product.axes) - 1
+    tile = _tile(product, row, machine)
+    sums = product.buffer
+    if not axes:
+        made = s.cache_write(sums, space=SHARED)
+        axes, sums = made.drain, made.buffer
+    others = [axis for k, axis in enumerate(axes) if k not in (row, column)]
+    others.sort(key=lambda axis: -extent_of(axis).value)  # the longest one is that of layers
+    rows, columns = s.split(axes[row], tile.rows), s.split(axes[column], tile.columns)
+    s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
+    nest = s.compute_at(sums, columns.outer, space=SHARED).nests[0]
+    _sum(s, nest, product, row, tile)
+    s.parallel(columns.inner, THREAD)
+    s.parallel(rows.inner, ROW)
+    s.parallel(columns.outer, GROUP)
+    s.parallel(rows.outer, BAND)
+    if others:
+        s.parallel(others[0], LAYER)
+    s.simplify()
+
+
+def _row_axis(product: Stage) -> int:
+    """The last axis that the operand with the last axis has not."""
+    variables = [loop_var(axis) for axis in product.axes]
+    loads = [op for op in product.reduce[-1].walk() if op.name == "load" and op.operands[0] is not product.buffer]
+    if len(loads) != 2:
+        raise ScheduleError("it is no product of two tensors")
+    for load in loads:
+        read = {v for i in load.attrs["idx"] for v in i.vars}
+        missing = [k for k, v in enumerate(variables) if v not in read]
+        if variables[-1] in read and missing:
+            return missing[-1]
+    raise ScheduleError("both operands have all axes of the result")
+
+
+def _tile(product: Stage, row: int, machine: Gpu) -> _Tile:
+    extents = [extent_of(axis) for axis in (*product.axes, *product.reduce)]
+    if not all(n.is_const and n.value for n in extents):
+        raise ScheduleError("its sizes are unknown, or it has no element")
+    m, n = extents[row].value, extents[len(product.axes) - 1].value
+    rows, columns = _divisor(m, machine.tile), _divisor(n, machine.tile)
+    if rows * columns < machine.alone:
+        raise ScheduleError(f"{m} x {n} has no divisors for a tile of {machine.alone} elements")
+    window = prod(n.value for n in extents[len(product.axes) + 1 :])
+    depth = _divisor(extents[len(product.axes)].value, max(1, machine.depth // window))
+    return _Tile(rows, columns, _divisor(rows, machine.own), _divisor(columns, machine.own), depth)
+
+
+def _divisor(n: int, most: int) -> int:
+    """The largest divisor of n that is not above `most`."""
+    return max(d for d in range(1, min(n, most) + 1) if n % d == 0)
+
+
+def _sum(s: Schedule, nest: Op, product: Stage, row: int, tile: _Tile) -> None:
+    """The sums of a tile, by the threads of a group."""
+    first = next(op for op in nest.walk() if op.name == "store")
+    parts = s.fission(first, len(product.axes))
+    zeros, loops = parts.before[-len(product.axes) :], parts.after[-len(product.axes) :]
+    s.parallel(zeros[-1], THREAD)
+    s.parallel(zeros[row], ROW)
+    reduced = _nest_in(loops[-1])
+    if len(reduced) != len(product.reduce):
+        raise ScheduleError("its reduced axes are no perfect nest")
+    step = s.split(reduced[0], tile.depth)
+    rows, columns = s.split(loops[row], tile.own_rows), s.split(loops[-1], tile.own_columns)
+    inner = [step.inner, *reduced[1:]]
+    between = [loop for k, loop in enumerate(loops[:-1]) if k != row]
+    s.reorder(*between, step.outer, rows.outer, columns.outer, *inner, rows.inner, columns.inner)
+    operands: dict[Value, None] = {}
+    for op in columns.inner.walk():
+        if op.name == "load" and op.operands[0].op is None:
+            operands[op.operands[0]] = None
+        elif op.name == "store":
+            result = op.operands[1]
+    fills = [s.cache(value, rows.outer, space=SHARED).fill for value in operands]
+    s.cache(result, inner[0], space=REGISTERS)
+    for fill in fills:
+        for axis, level in zip(reversed(fill), (THREAD, ROW), strict=False):
+            s.parallel(axis, level)
+    if not fills or not fills[-1]:
+        raise ScheduleError("its operands are no tensors in memory")
+    s.barrier(fills[-1][0], ROW)
+    s.parallel(columns.outer, THREAD)
+    s.parallel(rows.outer, ROW)
+    s.barrier(rows.outer, ROW)
+
+
+def _nest_in(loop: Op) -> list[Op]:
+    """The loops that are alone within a loop, each within the one before."""
+    found: list[Op] = []
+    while True:
+        inner = [op for op in body_of(loop).ops if is_loop(op)]
+        if len(inner) != 1 or body_of(loop).ops != inner:
+            return found
+        loop = inner[0]
+        found.append(loop)

@@ -1,0 +1,49 @@
+"""Schedules that any kernel may have: a thread for each element, where sums are a loop of the thread, or one thread.
+
+Each stage of a kernel is a grid of its own; a barrier of the whole grid between two of them is a new dispatch.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.core import Op
+from tilewright.ir.diag import ScheduleError
+from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of
+from tilewright.loops.stages import Lowered, Stage
+from tilewright.schedule.trace import Schedule
+from tilewright.target.gpu.webgpu import GROUP, LAYER, REGISTERS, THREAD, Gpu
+
+
+def schedule_serial(s: Schedule) -> None:
+    """One thread, in order."""
+    for loop in [op for op in s.func.body.walk() if is_loop(op) and kind_of(op) == "parallel"]:
+        s.serial(loop)
+    s.simplify()
+
+
+def schedule_grids(s: Schedule, lowered: Lowered, machine: Gpu) -> None:
+    """A thread for each element of each stage. ScheduleError where the elements of one depend on each other."""
+    nests = [op for op in s.func.body.ops if is_loop(op)]
+    if not nests or {st.axes[0] if st.axes else None for st in lowered.stages} != set(nests):
+        raise ScheduleError("its stages are no nests of their own")
+    flat = [_threads(s, stage, machine) for stage in lowered.stages]
+    s.simplify()
+    for outer in flat[:-1]:
+        s.barrier(outer, LAYER)
+
+
+def _threads(s: Schedule, stage: Stage, machine: Gpu) -> Op:
+    """The loop over groups of a stage."""
+    outer, *others = stage.axes
+    for inner in others:
+        if extent_of(inner) == 0 or body_of(outer).ops != [inner]:
+            raise ScheduleError("its axes are no perfect nest")
+        outer = s.collapse(outer, inner)
+    if extent_of(outer) == 0:
+        raise ScheduleError("it has no element")
+    parts = s.split(outer, machine.alone)
+    if stage.reduce:
+        with s.noting("the sums stay in memory"):
+            s.cache(stage.buffer, stage.reduce[0], space=REGISTERS)
+    s.parallel(parts.inner, THREAD)
+    s.parallel(parts.outer, GROUP)
+    return parts.outer

@@ -1,0 +1,1 @@
+"""Strategies for accelerators, derived from the facts of a machine."""

@@ -1,0 +1,150 @@
+"""Elementwise work, and reductions of rows, on a vector unit of the machine.
+
+    for block { what it reads comes into the unit's memory; the unit computes; the result goes out }
+
+Copies for the next block and the way out of the last one run beside the work on this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from tilewright.cost.machine.vector_blocks import block_elements
+from tilewright.cost.machine.ways import way
+from tilewright.graph.fusion.classify import OpClass, OpInfo
+from tilewright.graph.fusion.strategy import Join, Match
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
+from tilewright.loops.edit import buffer_type, extent_of
+from tilewright.loops.machine.copies import Copy, copy_in
+from tilewright.loops.machine.vector_unit import why_not_computed
+from tilewright.loops.stages import Lowered
+from tilewright.schedule.strategy import Strategy
+from tilewright.schedule.trace import Schedule
+from tilewright.target.machine import GLOBAL, Accelerator, Route, VectorUnit
+
+WIDE = (OpClass.ELEMENTWISE, OpClass.ROW_REDUCTION)
+
+
+class MachineVectors(Strategy):
+    """One nest of elementwise work or of sums along rows. What a unit does not do is left to others, with the
+    reason."""
+
+    name = "vector_unit"
+    kind = Accelerator.kind
+
+    def claims(self, op: Op, info: OpInfo) -> bool:
+        return info.kind in WIDE
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        if not isinstance(join.producer.strategy, MachineVectors) or join.info.kind is not OpClass.ELEMENTWISE:
+            return None
+        if not isinstance(join.consumer.strategy, MachineVectors):
+            return None
+        if not join.info.is_pointwise or not all(
+            join.facts.info(o).kind is OpClass.ELEMENTWISE and join.facts.info(o).is_pointwise
+            for o in (*join.producer.ops, *join.consumer.ops)
+        ):
+            return NoMatch("it moves elements, or adds them up")
+        if join.producer.domain != join.consumer.domain:
+            return NoMatch("they have other shapes")
+        return Match(join.consumer.domain) if join.is_only_reader() else NoMatch("it is needed elsewhere too")
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Any) -> None:
+        if len(lowered.stages) != 1 or not lowered.stages[0].axes:
+            raise ScheduleError("it is not one nest of loops")
+        (stage,) = lowered.stages
+        if len(s.func.body.ops) != 2 or not all(extent_of(o).is_const for o in (*stage.axes, *stage.reduce)):
+            raise ScheduleError("something stands beside its loops, or its sizes are not known")
+        moves = not stage.reduce and isinstance(copy_in([stage.axes[0]]), Copy)
+        unit = target.units[0] if moves else _unit(target, stage.axes[0])
+        memory = unit.memories[0]
+        buffers = list(dict.fromkeys(o.operands[-1] for o in stage.axes[0].walk() if o.name in ("load", "store")))
+        if any(v.op is not None for v in buffers):
+            raise ScheduleError("it keeps something between its loops")
+        nest, blocks = _cut(s, stage.axes, [extent_of(o).value for o in stage.reduce], buffers, target, memory)
+        if moves:
+            _move(s, nest, memory, target)
+        else:
+            drain = _move_and_compute(s, nest, unit, memory, target)
+        if blocks is not None:
+            with s.noting("blocks follow each other"):
+                if moves:
+                    s.pipeline(blocks)
+                else:
+                    s.overlap(blocks, drain)
+
+
+def _unit(machine: Accelerator, nest: Op) -> VectorUnit:
+    """The vector unit that does what a nest does, once its operands are there."""
+    reasons = []
+    for unit in machine.units:
+        reason = why_not_computed(unit, [nest])
+        if reason is None:
+            return unit
+        reasons.append(reason)
+    raise ScheduleError("; ".join(reasons) or f"machine '{machine.name}' has no vector unit")
+
+
+def _cut(
+    s: Schedule, axes: Sequence[Op], sums: Sequence[int], buffers: Sequence[Value], machine: Accelerator, memory: str
+) -> tuple[Op, Op | None]:
+    """Cut the loops so that what the inner ones touch fits into the memory; they, and the loop around them."""
+    extents = [extent_of(o).value for o in axes]
+    size = sum(buffer_type(v).dtype.bytes for v in buffers)
+    most = block_elements(prod(extents) * prod(sums), size, machine, memory)
+    inside = prod(sums)
+    if inside > most:
+        raise ScheduleError(f"{inside} elements of a row do not fit into memory '{memory}'")
+    k = len(axes)
+    while k and inside * extents[k - 1] <= most:
+        k -= 1
+        inside *= extents[k]
+    if k == 0:
+        return axes[0], None
+    length = max(1, most // inside)
+    parts = s.split(axes[k - 1], length, tail="overlap" if extents[k - 1] % length else "guard")
+    around = [*axes[: k - 1], parts.outer]
+    while len(around) > 1:
+        inner = around.pop()
+        around[-1] = s.collapse(around[-1], inner)
+    return parts.inner, around[0] if extent_of(around[0]).value > 1 else None
+
+
+def _move(s: Schedule, nest: Op, memory: str, machine: Accelerator) -> None:
+    """What only moves elements goes through the memory as copies do, and needs no unit."""
+    made = s.cache(s.func.args[-1], nest, space=memory)
+    into = s.async_copy(nest, _route(machine, GLOBAL.name, memory))
+    out = s.async_copy(made.drain[0], _route(machine, memory, GLOBAL.name))
+    s.wait(into, out)
+    s.wait(out, out, "after")
+
+
+def _move_and_compute(s: Schedule, nest: Op, unit: VectorUnit, memory: str, machine: Accelerator) -> Op:
+    """Operands in, work, result out; the run that brings it out."""
+    result = s.func.args[-1]
+    read = list(dict.fromkeys(o.operands[0] for o in nest.walk() if o.name == "load" and o.operands[0] is not result))
+    ready = []
+    for value in read:
+        route = _route(machine, GLOBAL.name, memory)
+        ready.append(s.async_copy(s.cache(value, nest, space=memory).fill[0], route))
+    made = s.cache(result, nest, space=memory)
+    if made.fill:
+        raise ScheduleError("it adds to what its result has been")
+    out = s.async_copy(made.drain[0], _route(machine, memory, GLOBAL.name))
+    work = s.tensorize(nest, unit)
+    for run in ready:
+        s.wait(run, work)
+    s.wait(work, work, "after")
+    s.wait(out, out, "after")
+    return out
+
+
+def _route(machine: Accelerator, source: str, target: str) -> Route:
+    path = way(machine, source, target)
+    if path is None or len(path) != 1:
+        raise ScheduleError(f"machine '{machine.name}' has no route from memory '{source}' to memory '{target}'")
+    return path[0]

@@ -1,0 +1,49 @@
+"""GPUs as WebGPU describes them: workgroups of threads, memory that a workgroup shares, and registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.target.machine import GLOBAL, Level, Machine, Memory
+
+LAYER, BAND, GROUP, ROW, THREAD = "layer", "band", "group", "row", "thread"
+"""The levels: the grid is of layers of bands of groups, and a group of rows of threads."""
+
+GRID = (LAYER, BAND, GROUP)
+
+DEVICE, SHARED, REGISTERS = "scratch", "shared", "reg"
+"""Memories beside that of arguments: what all see, what a group has, what a thread has."""
+
+
+@dataclass(frozen=True)
+class Gpu(Machine):
+    """A GPU, by the limits that its adapter has at least. `threads` are those of a group at most, `alone` those of a
+    group that shares nothing, of which a unit then runs several, `bindings` the bytes that one buffer may have, and
+    `grid` the groups along one axis. Products are made in tiles of `tile` rows and columns at most, of which a thread
+    has `own` of each, and sums of `depth` products at a time: with two operands that is 8 KB of shared memory, half of
+    what there is."""
+
+    kind: ClassVar[str] = "gpu"
+
+    threads: int = 256
+    alone: int = 64
+    bindings: int = 128 << 20
+    grid: int = 65535
+    tile: int = 32
+    own: int = 4
+    depth: int = 16
+
+
+WEBGPU = Gpu(
+    "webgpu",
+    memories=(
+        GLOBAL,
+        Memory(DEVICE, align=64),
+        Memory(SHARED, 16384, 16, GROUP),
+        Memory(REGISTERS, 4096, 16, THREAD, constant_sizes=True),
+    ),
+    levels=(*(Level(name, 65535) for name in GRID), Level(ROW, 256), Level(THREAD, 256)),
+)
+"""The limits that every implementation of WebGPU has (section 3.6.2 of the standard). A group of 256 threads is the
+largest one; arrays of a thread beyond 4 KB would lie in memory on any GPU."""

@@ -1,0 +1,31 @@
+"""Native code that validation runs: between guard zones where this machine has them, so that a kernel that goes beyond
+its buffers is a finding, and does not end the process that compiles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.compilation import Setting
+from tilewright.runtime import Artifact, Model
+from tilewright.runtime.guarded import GUARD_ZONES, has_zones
+from tilewright.target.host import host_target
+
+THREADS = 2
+
+HAS_ZONES = has_zones(host_target().triple)
+"""Whether native code can run between guard zones here."""
+
+
+def with_room_for_zones(setting: Setting) -> Setting:
+    """The setting of a program whose kernels are looked at one by one, as `guarded=True` compiles it; plans of little
+    memory have no room for that, and each memory is looked at as a whole."""
+    if not HAS_ZONES or setting.options.max_memory is not None:
+        return setting
+    return replace(setting, options=replace(setting.options, guarded=True))
+
+
+def between_zones(artifact: Artifact) -> Model:
+    """A model whose inputs, results, constants and arena lie between zones, whatever it was compiled for."""
+    if HAS_ZONES and GUARD_ZONES not in artifact.attached:
+        artifact = replace(artifact, attached={**artifact.attached, GUARD_ZONES: {}})
+    return Model(artifact, THREADS)
