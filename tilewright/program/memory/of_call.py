@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import itemgetter
 
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import Sym, maximum, sym
-from tilewright.program.memory.places import OF_THREAD, arena_of, places_of
+from tilewright.program.memory.places import OF_THREAD, THREADS, annotate, arena_of, places_of
 from tilewright.program.memory.scratch import scratch_of_calls
+from tilewright.program.memory.storage import Storage
 from tilewright.program.memory.views import bytes_of
 
 
@@ -19,13 +21,38 @@ def bytes_of_call(module: Module, threads: int) -> Sym:
 
 def most_threads(module: Module, most: int) -> int:
     """How many threads, whose scratch memory counts, a call may have that takes `most` bytes; 0 for any number."""
+    if found := room_for(module.main):
+        return found
     scratch = _of_thread(module).value
     return (most - bytes_of_call(module, 0).value) // scratch if scratch else 0
 
 
+def room_for(main: Func) -> int:
+    """For the scratch memory of how many threads there is room; 0 for any number."""
+    found = main.attrs.get(THREADS, 0)
+    assert isinstance(found, int)
+    return found
+
+
+def annotate_within(module: Module, most: int, threads: int, plans: Iterable[Callable[[], Storage | None]]) -> None:
+    """Write down the first of some plans with which a call with so many threads takes no more than `most` bytes, or
+    the one that takes least. No further one is made where more is needed at a step than there is."""
+    known: tuple[int, Storage] | None = None
+    for plan in plans:
+        if (storage := plan()) is None:
+            continue
+        annotate(module.main, storage)
+        taken = bytes_of_call(module, threads).value
+        known = min(known or (taken, storage), (taken, storage), key=itemgetter(0))
+        if taken <= most or given_bytes(module.main).value + storage.arena.alive > most:
+            break
+    assert known is not None
+    annotate(module.main, known[1])
+
+
 def _counted(module: Module) -> int:
     """Of how many threads scratch memory is in the arena."""
-    return int(OF_THREAD in module.main.attrs)
+    return room_for(module.main) or int(OF_THREAD in module.main.attrs)
 
 
 def _of_thread(module: Module) -> Sym:

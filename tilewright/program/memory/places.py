@@ -16,9 +16,10 @@ from tilewright.program.memory.storage import Place, Storage
 from tilewright.program.memory.views import bytes_of, part_offsets, slice_offset
 
 ARENA, UNSHARED, OVERWRITES = "arena", "unshared", "overwrites"
-SCRATCH, OF_THREAD = "scratch", "of_thread"
+SCRATCH, OF_THREAD, THREADS = "scratch", "of_thread", "threads"
 """Of a call, where its scratch memory begins in the arena, and the bytes of a thread; of a program whose arena has that
-of one thread, the bytes that it takes more for each other one."""
+of one thread, the bytes that it takes more for each other one; and of how many threads the arena has it where there is
+no room for more."""
 
 ZONES = "zones"
 """Of a program with guard zones between the tensors of its arena: the name, the offset and the bytes of each."""
@@ -29,11 +30,16 @@ def annotate(main: Func, storage: Storage) -> None:
     for op in main.body.ops:
         if op.name == "call":
             op.attrs["at"] = tuple(storage.places[v] for v in op.results)
+            op.attrs.pop(SCRATCH, None)
             if storage.scratch is not None and op in storage.scratch:
                 op.attrs[SCRATCH] = storage.scratch[op]
+    for name in (OF_THREAD, THREADS):  # of a plan before this one
+        main.attrs.pop(name, None)
     main.attrs |= {ARENA: storage.arena.total, UNSHARED: storage.arena.unshared, OVERWRITES: storage.overwrites}
     if storage.scratch is not None:
         main.attrs[OF_THREAD] = storage.of_thread
+    if storage.threads:
+        main.attrs[THREADS] = storage.threads
     if storage.zones is not None:
         main.attrs[ZONES] = storage.zones
 
@@ -89,7 +95,7 @@ def broken_plan(module: Module) -> tuple[str, Op] | None:
                 return wrong, op
         else:
             needed_now = [v for v in live if last[v] > n or v in op.operands]
-            if name := _in_scratch(op, [*needed_now, *op.results], at):
+            if name := _in_scratch(op, [*needed_now, *op.results], at, main.attrs.get(THREADS, 0)):
                 return f"has scratch memory over {name}, which is needed", op
             for k, result in enumerate(op.results):
                 for value in live:
@@ -121,14 +127,18 @@ def _may_share(call: Op, value: Value, result: int, at: Mapping[Value, Place], m
     return at[value] == at[call.results[result]] and all((k, len(call.operands) + result) in pairs for k in slots)
 
 
-def _in_scratch(call: Op, values: Iterable[Value], at: Mapping[Value, Place]) -> str:
-    """A value of the arena that does not lie below the scratch memory of a call."""
+def _in_scratch(call: Op, values: Iterable[Value], at: Mapping[Value, Place], threads: int) -> str:
+    """A value of the arena that does not lie below the scratch memory of a call, nor above that of so many threads
+    (0: of any number)."""
     if SCRATCH not in call.attrs:
         return ""
-    start, _ = call.attrs[SCRATCH]
+    start, bytes = call.attrs[SCRATCH]
     for value in values:
-        end = at[value].offset + bytes_of(value)
-        if at[value].base == "arena" and end.is_const and start.is_const and end.value > start.value:
+        begin, end = at[value].offset, at[value].offset + bytes_of(value)
+        if at[value].base != "arena" or not (begin.is_const and end.is_const and start.is_const and bytes.is_const):
+            continue
+        is_above = threads and begin.value >= start.value + threads * bytes.value
+        if end.value > start.value and not is_above and end.value > begin.value:
             return f"'{value.name}'" if value.name else "a value"
     return ""
 

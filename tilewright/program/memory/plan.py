@@ -2,13 +2,13 @@
 
 Static sizes are packed as boxes (`packing`). Where a size is symbolic, offsets are expressions that are evaluated at
 call time (`symbolic`). Scratch memory of a kernel lies above all tensors that are needed at its step, so that there is
-room for any number of threads.
+room for any number of threads, or wherever that of a given number fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from tilewright.ir.sym import Sym, maximum, sym
@@ -38,12 +38,14 @@ class Lifetime:
 @dataclass(frozen=True)
 class ArenaPlan:
     """Byte offset of each tensor by key, the arena's total bytes, and what all tensors would take without sharing.
-    `scratch` are the offsets of scratch memory by step; the total counts that of one thread."""
+    `scratch` are the offsets of scratch memory by step; the total counts that of one thread. Of known sizes, `alive` is
+    the most that is needed at a step."""
 
     offsets: dict[int, Sym]
     total: Sym
     unshared: Sym
     scratch: dict[int, Sym] = field(default_factory=dict)
+    alive: int = 0
 
 
 def plan_arena(
@@ -53,7 +55,8 @@ def plan_arena(
     memory of one thread at some steps, above all tensors of the step."""
     if all(size.is_const for size in (*(t.size for t in lifetimes), *scratch.values())):
         boxes = [_typical_box(t) for t in lifetimes]
-        packing = pack(boxes, effort.offsets, {step: aligned_units(size) for step, size in scratch.items()})
+        on_top = {step: aligned_units(size) for step, size in scratch.items()}
+        packing, alive = pack(boxes, effort.offsets, on_top), most_alive(boxes, on_top) * ALIGNMENT
         offsets, total = [sym(start * ALIGNMENT) for start in packing.offsets], sym(packing.total * ALIGNMENT)
         ends = heights(boxes, packing.offsets, 1 + max(scratch, default=0))
         tops = {step: sym(int(ends[step]) * ALIGNMENT) for step in scratch}
@@ -61,9 +64,22 @@ def plan_arena(
         spans = [(t.first, t.last) for t in lifetimes]
         needed = {step: aligned(size) for step, size in scratch.items()}
         placed = pack_symbolic([aligned(t.size) for t in lifetimes], spans, effort.offsets, needed)
-        offsets, total, tops = placed.offsets, placed.total, placed.tops
+        offsets, total, tops, alive = placed.offsets, placed.total, placed.tops, 0
     by_key = {t.key: at for t, at in zip(lifetimes, offsets, strict=True)}
-    return ArenaPlan(by_key, total, unshared_bytes(lifetimes), tops)
+    return ArenaPlan(by_key, total, unshared_bytes(lifetimes), tops, alive)
+
+
+def plan_for_threads(
+    lifetimes: Sequence[Lifetime], effort: PlanEffort, scratch: Mapping[int, Sym], threads: int
+) -> ArenaPlan:
+    """The same with scratch memory of so many threads wherever there is room for it at its step; the total counts that
+    of all."""
+    first_key = 1 + max((t.key for t in lifetimes), default=0)
+    key_of = {step: first_key + k for k, step in enumerate(scratch)}
+    own = [Lifetime(key_of[step], aligned(size) * threads, step, step) for step, size in scratch.items()]
+    found = plan_arena([*lifetimes, *own], effort)
+    places = {step: found.offsets.pop(key) for step, key in key_of.items()}
+    return replace(found, unshared=unshared_bytes(lifetimes), scratch=places)
 
 
 def plan_in_order(lifetimes: Collection[Lifetime]) -> ArenaPlan:

@@ -24,6 +24,7 @@ from tilewright.program.memory.plan import (
     bytes_needed,
     plan_apart,
     plan_arena,
+    plan_for_threads,
     typical,
     unshared_bytes,
 )
@@ -61,7 +62,8 @@ class Storage:
     right in the memory of an output, and of these: whoever needs such an input no longer may give the same memory for
     both. Of a plan with guard zones, `zones` are the name, the offset and the bytes of each tensor between them. Where
     scratch memory lies in the arena, `scratch` has its offset in it and the bytes of a thread for the calls that have
-    some, and `of_thread` is what a call takes more for each thread but the first."""
+    some, and `of_thread` is what a call takes more for each thread but the first; where there is room for so many
+    `threads` and no more (0: any number), nothing."""
 
     places: dict[Value, Place]
     arena: ArenaPlan
@@ -69,11 +71,12 @@ class Storage:
     zones: tuple[tuple[str, Sym, Sym], ...] | None = None
     scratch: dict[Op, tuple[Sym, Sym]] | None = None
     of_thread: Sym = sym(0)
+    threads: int = 0
 
 
 def assign_storage(
     func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, plan: Plan | None = None, effort: PlanEffort = FAST,
-    apart: bool = False, scratch: Mapping[Op, Sym] = NO_SCRATCH,
+    apart: bool = False, scratch: Mapping[Op, Sym] = NO_SCRATCH, threads: int = 0,
 ) -> Storage:  # fmt: skip
     """Places for all values of `func`.
 
@@ -81,12 +84,12 @@ def assign_storage(
     `inplace` tells by names of kernels which results may lie where an operand does. A simpler `plan` has results
     nowhere but in memory of their own. With `apart` no tensor shares memory with another one, and guard zones lie
     between those of the arena. `scratch` are the bytes of scratch memory of one thread in calls, which is in the arena
-    then, if there is neither.
+    then, if there is neither: above all tensors of its step, or of so many `threads` wherever it fits.
     """
     assignment = Assignment(func, inplace, scratch=scratch)
     if apart:
         return assignment.apart()
-    return assignment.run(effort) if plan is None else assignment.planned(plan)
+    return assignment.run(effort, threads) if plan is None else assignment.planned(plan)
 
 
 def _maker(value: Value) -> str:
@@ -134,21 +137,27 @@ class Assignment:
             before = concurrent
             yield step, op
 
-    def run(self, effort: PlanEffort) -> Storage:
+    def run(self, effort: PlanEffort, threads: int = 0) -> Storage:
         """The plan with results in the place of arguments, unless it needs more memory: a tensor that lives longer
         can be harder to pack."""
         apart, homes = self.lifetimes({}), self.overwrites()
         chosen, scratch = self.lifetimes(homes), self.scratch_at_steps()
-        arena = plan_arena(tuple(chosen.values()), effort, scratch)
-        if homes and typical(arena.total) > bytes_needed(apart.values(), scratch):
-            other = plan_arena(tuple(apart.values()), effort, scratch)
+        counted = {step: size * (threads or 1) for step, size in scratch.items()}
+
+        def planned(lifetimes: Mapping[Value, Lifetime]) -> ArenaPlan:
+            held = tuple(lifetimes.values())
+            return plan_for_threads(held, effort, scratch, threads) if threads else plan_arena(held, effort, scratch)
+
+        arena = planned(chosen)
+        if homes and typical(arena.total) > bytes_needed(apart.values(), counted):
+            other = planned(apart)
             if typical(other.total) < typical(arena.total):
                 arena, chosen, homes = other, apart, {}
-        of_thread = maximum(0, *dict.fromkeys(scratch.values()))
-        unshared = unshared_bytes(apart.values()) + of_thread
+        unshared = unshared_bytes(apart.values()) + maximum(0, *dict.fromkeys(counted.values()))
         found = self._storage(replace(arena, unshared=unshared), chosen, homes)
         places = {op: (arena.scratch[n], scratch[n]) for n, op in self.numbered() if op in self.scratch}
-        return replace(found, scratch=places, of_thread=of_thread)
+        of_thread = sym(0) if threads else maximum(0, *dict.fromkeys(scratch.values()))
+        return replace(found, scratch=places, of_thread=of_thread, threads=threads if places else 0)
 
     def scratch_at_steps(self) -> dict[int, Sym]:
         """Bytes of scratch memory of one thread at the steps that need some; of calls at the same time the most."""

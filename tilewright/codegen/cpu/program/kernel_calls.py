@@ -367,7 +367,7 @@ class _Run(_OfKernels):
         start = next((step.scratch_at for step in steps if step.scratch_at is not None), None)
         if start is None:
             return "%scratch", self.indices.uniform(self.program.scratch if most else ZERO)
-        return self._pointer(BufferRef("arena", offset=start)), self.indices.uniform(maximum(*most))
+        return self._pointer(BufferRef("arena", offset=start)), self.indices.uniform(maximum(0, *most))
 
     def _base(self, ref: BufferRef) -> str:
         if ref.base == "lent":
