@@ -46,7 +46,6 @@ from tilewright.schedule.machine.strategies import strategies_for
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
-from tilewright.simulator.totals import remark_of_time
 from tilewright.target.cores import check_core
 from tilewright.target.gpu.webgpu import Gpu
 from tilewright.target.hardware import usable_cores
@@ -308,7 +307,7 @@ class AcceleratorBackEnd:
         if options.profile:
             raise OptionError(
                 f"profile=True is not possible for {machine.name}, whose kernels are simulated",
-                hint="tilewright.simulator.simulate says how many cycles each kernel takes",
+                hint="report().simulated says how many cycles each kernel takes, and so does `tilewright profile`",
             )
         check_machine(machine)
 
@@ -322,8 +321,7 @@ class AcceleratorBackEnd:
         return machine_spec(machine)
 
     def arrange(self, module: Module, machine: Accelerator, remarks: list[Remark]) -> None:
-        """Kernels run one after the other; how long all take is told."""
-        remarks.append(remark_of_time(module, machine))
+        """Kernels run one after the other."""
 
     def code(self, machine: Accelerator, options: Options) -> Code:
         return CpuCode(host_target(), options)

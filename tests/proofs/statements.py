@@ -28,6 +28,7 @@ TESTED_ONLY: Mapping[str, str] = MappingProxyType(
         "attention_in_integers": _OF_TARGET,
         "dequantize_centred": _OF_TARGET,
         "convs_as_products": "it cuts a window into slices, one for each of its taps",
+        "pools_by_axes": "it cuts a window into slices, one for each of its taps",
         "depthwise_convs_as_sums": "it cuts a window into slices, one for each of its taps",
         "rounded_products": "it rounds operands to float16, which only numerics='fast' allows",
         "multiply_in_groups": _OF_TARGET,

@@ -105,7 +105,7 @@ def test_capped_scores_stay_in_the_attention_kernel(tmp_path: Path) -> None:
     assert steps["gemma2"] == steps["gemma3"]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep(3)) for name in CASES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep(2)) for name in CASES])
 def test_compiled_models_do(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     write_folder(tmp_path, case["config"], case["tensors"])

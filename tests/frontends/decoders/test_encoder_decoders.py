@@ -55,7 +55,7 @@ def test_graphs_compute_what_transformers_computes(tmp_path: Path, name: str) ->
         check(stepped(module, read(case["config"]), pieces), case)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep(2)) for name in CASES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep(1)) for name in CASES])
 def test_compiled_models_do(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     write_folder(tmp_path, case["config"], case["tensors"])

@@ -51,7 +51,7 @@ def interpreted(module: Module, lanes: int) -> Any:
     return call
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", CASES)
 def test_each_sequence_computes_what_transformers_computes(tmp_path: Path, name: str) -> None:
     case = CASES[name]
@@ -61,7 +61,7 @@ def test_each_sequence_computes_what_transformers_computes(tmp_path: Path, name:
         check(rows, case)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep(2)) for name in CASES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.sweep(1)) for name in CASES])
 def test_compiled_models_do(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     write_folder(tmp_path, case["config"], case["tensors"])

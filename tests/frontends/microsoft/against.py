@@ -1,4 +1,4 @@
-"""One-node models of ONNX Runtime's operators, as machine code and by ONNX Runtime."""
+"""One-node models of ONNX Runtime's operators, as machine code, by the interpreter of graphs, and by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import onnxruntime
 from onnx import helper
 
 import tilewright
-from tests.frontends.helpers import info, model_of
+from tests.frontends.helpers import info, model_of, run
 from tests.saturating import unsaturated
+from tilewright.frontends.onnx.load import load_onnx
 
 onnxruntime.set_default_logger_severity(4)
 RNG = np.random.default_rng(17)
@@ -114,12 +115,17 @@ def compiled(model: onnx.ModelProto, arrays: Sequence[np.ndarray]) -> list[np.nd
 
 
 def agree(
-    case: Case, symbolic: bool = False, reference: Callable[..., Sequence[np.ndarray]] | None = None
+    case: Case,
+    symbolic: bool = False,
+    reference: Callable[..., Sequence[np.ndarray]] | None = None,
+    *,
+    native: bool = True,
 ) -> None:
-    """The compiled node gives what ONNX Runtime gives, or `reference` of the operands, where that has no code."""
+    """The compiled node (else: the graph that it is) gives what ONNX Runtime gives, or `reference` of the operands,
+    where that has no code."""
     model = case.model(symbolic)
     wanted = by_onnxruntime(model, case.given) if reference is None else reference(*case.arrays)
-    got = compiled(model, case.given)
+    got = compiled(model, case.given) if native else run(load_onnx(model), *case.given)
     assert len(got) == len(wanted)
     for ours, theirs in zip(got, wanted, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)

@@ -110,7 +110,7 @@ def test_quantized_attention_in_half_precision() -> None:
     attrs, known, outputs = {"num_heads": 2, "unidirectional": 1}, (1, 2, 3, 4, 6, 7), (True, True)
     single = Case("QAttention", wide, attrs, known, outputs)
     wanted = [y.astype(np.float16) for y in by_onnxruntime(single.model(), single.given)]
-    agree(Case("QAttention", arrays, attrs, known, outputs, error=4e-3), reference=lambda *_: wanted)
+    agree(Case("QAttention", arrays, attrs, known, outputs, error=4e-3), reference=lambda *_: wanted, native=False)
 
 
 @pytest.mark.sweep
@@ -118,7 +118,7 @@ def test_quantized_attention_in_half_precision() -> None:
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("case", [*ATTENTION, *QUANTIZED, *MULTI_HEAD, *ROTARY], ids=str)
 def test_it_means_what_onnxruntime_does(case: Case, symbolic: bool, fresh_seed: int) -> None:
-    agree(case.redrawn(fresh_seed), symbolic)
+    agree(case.redrawn(fresh_seed), symbolic, native=False)
 
 
 def grouped(
@@ -174,6 +174,14 @@ GROUPED = [
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("case", GROUPED, ids=str)
 def test_groups_of_heads_mean_what_onnxruntime_does(case: Case, symbolic: bool, fresh_seed: int) -> None:
+    agree(case.redrawn(fresh_seed), symbolic, native=False)
+
+
+@pytest.mark.sweep(8)
+@pytest.mark.fresh_seeds(1)
+@pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
+@pytest.mark.parametrize("case", [*ATTENTION, *QUANTIZED, *MULTI_HEAD, *ROTARY, *GROUPED], ids=str)
+def test_native_code_means_it_too(case: Case, symbolic: bool, fresh_seed: int) -> None:
     agree(case.redrawn(fresh_seed), symbolic)
 
 

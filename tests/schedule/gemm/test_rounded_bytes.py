@@ -58,7 +58,7 @@ def test_sums_and_codes_are_in_registers_for_any_number_of_rows(rows: object, bi
     assert all(space == "reg" or dtype == "i8" for space, dtype in memory), "but for rows, which are bytes"
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("activations", ["int16", "int8"])
 @pytest.mark.parametrize("kind", ["4 bits", "8 bits", "minima", "two levels", "scales of columns"])
 def test_the_bits_of_a_row_do_not_depend_on_others(kind: str, activations: str) -> None:
