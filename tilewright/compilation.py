@@ -41,13 +41,12 @@ from tilewright.program.caches import check_frequent
 from tilewright.program.legal import verify_all, verify_graph, verify_program
 from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.effort import EFFORTS
-from tilewright.program.memory.of_call import annotate_within
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
-from tilewright.program.memory.places import annotate, arena_of, is_planned
-from tilewright.program.memory.plan import plan_in_order
+from tilewright.program.memory.places import arena_of, is_planned
+from tilewright.program.memory.planned import plan_memory
 from tilewright.program.memory.scratch import scratch_of_calls
-from tilewright.program.memory.storage import Place, assign_storage
+from tilewright.program.memory.storage import Place
 from tilewright.program.native import GroupNative
 from tilewright.program.spec import LEVEL
 from tilewright.program.split import SplitGraph, is_of_parts, joined, parts_of
@@ -86,8 +85,7 @@ class Setting:
     watch: MakeWatch | None = None
     numbers: Iterator[int] = field(default_factory=count)
     """Of the kernels, which have no name twice."""
-    fitted_to: int | None = None
-    """Bytes that a call of a program may take which is tried for `fitting`."""
+    fitted_to: int | None = None  # bytes that a call of a program may take which is tried for `fitting`
     known: KnownKernels | None = None
     """Kernels that are scheduled, where programs are compared to find one that takes little memory."""
 
@@ -117,11 +115,6 @@ class Setting:
     def target(self) -> Target | None:
         """The machine where it is a CPU, whose facts passes of the graph level ask for."""
         return self.machine if isinstance(self.machine, Target) else None
-
-    @property
-    def most_memory(self) -> int | None:
-        """Bytes that a call may take."""
-        return self.options.max_memory if self.fitted_to is None else self.fitted_to
 
     @property
     def has_room_for_zones(self) -> bool:
@@ -416,16 +409,10 @@ class Compilation:
         arrange = partial(setting.back_end.arrange, module, setting.machine, self.remarks)
         setting.optional.run("concurrent-kernels", arrange)
         self._clock.lap("schedule")
-        shared = partial(assign_storage, module.main, inplace, effort=effort, scratch=scratch)
-        apart, simple = setting.has_room_for_zones, partial(assign_storage, module.main, plan=plan_in_order)
-        plan = partial(setting.optional.attempt, "share-memory", lambda: shared(apart=apart), simple)
-        if setting.most_memory is None:
-            annotate(module.main, plan())
-        else:
-            threads = setting.options.threads or 1
-            tries = (partial(shared, threads=threads, effort=e) for e in dict.fromkeys((effort, EFFORTS["search"])))
-            more = (partial(setting.optional.attempt, "pack-scratch", packed, lambda: None) for packed in tries)
-            annotate_within(module, setting.most_memory, threads, (plan, *more))
+        plan_memory(
+            module, inplace, scratch, effort, setting.optional, apart=setting.has_room_for_zones,
+            most=setting.options.max_memory or setting.fitted_to, threads=setting.options.threads or 1,
+        )  # fmt: skip
         if setting.optional.verified:
             verify_program(module)
 
@@ -466,8 +453,7 @@ class Compilation:
         )  # fmt: skip
         target = self.setting.back_end.target(self.setting.machine)
         made = link.make_artifact(module, constants, program, text, target, report)
-        plan = made.static_plan
-        if plan is not None:
+        if (plan := made.static_plan) is not None:
             plan = replace(plan, most_threads=threads_within(module, options.max_memory, options.threads or 1))
         self.artifact = replace(made, states=states, static_plan=plan)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import itemgetter
 
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import Sym, maximum, sym
@@ -36,18 +35,22 @@ def room_for(main: Func) -> int:
 
 def annotate_within(module: Module, most: int, threads: int, plans: Iterable[Callable[[], Storage | None]]) -> None:
     """Write down the first of some plans with which a call with so many threads takes no more than `most` bytes, or
-    the one that takes least. No further one is made where more is needed at a step than there is."""
+    the one that takes least. No further one is made where more is needed at a step than there is, or sizes are not
+    known, for which no limit is held."""
     known: tuple[int, Storage] | None = None
     for plan in plans:
         if (storage := plan()) is None:
             continue
         annotate(module.main, storage)
-        taken = bytes_of_call(module, threads).value
-        known = min(known or (taken, storage), (taken, storage), key=itemgetter(0))
-        if taken <= most or given_bytes(module.main).value + storage.arena.alive > most:
+        taken, given = bytes_of_call(module, threads), given_bytes(module.main)
+        if not (taken.is_const and given.is_const):
+            return
+        if known is None or taken.value < known[0]:
+            known = taken.value, storage
+        if taken.value <= most or given.value + storage.arena.alive > most:
             break
-    assert known is not None
-    annotate(module.main, known[1])
+    if known is not None:
+        annotate(module.main, known[1])
 
 
 def _counted(module: Module) -> int:
