@@ -63,12 +63,12 @@ COLLECTIONS = (20_000, 20, 80)
 """Thresholds of Python's collector of cyclic garbage: by its own it runs for each 700 objects, and takes a sixth of the
 processor time of the suite, whose tests make programs and drop them."""
 
-LEFT_OBJECTS = 5_000_000
-"""What compilations may leave before all objects are collected, which looks at some millions that are in use late in a
-run. It is 300 MB more than in production."""
-
 SHORT_S = 0.002
 """Seconds for which kernels are timed where nobody asks how long they take."""
+
+COLLECTED = 4
+"""How many times as much as in production compilations leave before a collection of all objects. A process of the suite
+holds millions, all tests and what they import: each such collection takes it three to eight seconds."""
 
 KEPT_OBJECTS = 1000
 """How many object files of LLVM's a process of the suite remembers."""
@@ -104,7 +104,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the first fresh seed once for the whole run: every worker has to collect the same tests."""
     gc.set_threshold(*COLLECTIONS)
-    process_settings._AGED.most = LEFT_OBJECTS
     config.addinivalue_line(
         "markers",
         "fresh_seeds(count): run the test for `count` values of its argument `fresh_seed`, new in every run",
@@ -260,6 +259,13 @@ def own_garbage() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_objects_are_collected_rarely() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_settings, "_AGED", process_settings._Aged(COLLECTED))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -66,8 +66,8 @@ class _Aged:
     """Young objects that compilations left to collections of old ones, since the last of these, and how many there may
     be."""
 
-    def __init__(self) -> None:
-        self.count, self.most = 0, YOUNG_OBJECTS
+    def __init__(self, times: int = 1) -> None:
+        self.count, self.most = 0, times * YOUNG_OBJECTS
 
     def add(self) -> None:
         """Let all objects be old ones, at no cost; collect those where there are too many."""
