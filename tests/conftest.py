@@ -220,6 +220,12 @@ def machine_code_is_made_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def by_night(pytestconfig: pytest.Config) -> bool:
+    """Whether all cases of all tests run."""
+    return bool(pytestconfig.getoption("--sweeps"))
+
+
 @pytest.fixture
 def own_garbage() -> Iterator[None]:
     """`gc.collect()` looks at what the test makes alone: at all that a process of the suite holds, PyTorch and jaxlib
