@@ -252,6 +252,12 @@ def half_of_the_kernels_with_little_effort(request: pytest.FixtureRequest, littl
     little_effort.clear()
 
 
+@pytest.fixture(scope="session")
+def by_night(pytestconfig: pytest.Config) -> bool:
+    """Whether all cases of all tests run."""
+    return bool(pytestconfig.getoption("--sweeps"))
+
+
 @pytest.fixture
 def own_garbage() -> Iterator[None]:
     """`gc.collect()` looks at what the test makes alone: at all that a process of the suite holds, PyTorch and jaxlib
