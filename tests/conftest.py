@@ -50,12 +50,6 @@ ROOMS_THAT_SHARE_KERNELS = (
 )  # fmt: skip
 """Rooms whose tests change nothing of what schedules kernels, and meet the same kernels in model after model."""
 
-ROOMS_OF_RESULTS = (
-    "broadcasting", "errors", "frequent", "frontends", "graph", "llm", "ops", "random_models", "staging", "torch",
-)  # fmt: skip
-"""Rooms whose tests ask of native code what it computes: LLVM makes half of the kernels with little effort there, drawn
-afresh in each run, and by night all with the effort that users have."""
-
 SEEDS_BY_NIGHT = 5
 """How many times as many fresh seeds are tried with `--sweeps`."""
 
@@ -240,16 +234,6 @@ def machine_code_is_made_once(pytestconfig: pytest.Config, little_effort: set[st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(assemble, "compile_ir", once)
         yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def half_of_the_kernels_with_little_effort(request: pytest.FixtureRequest, little_effort: set[str]) -> Iterator[None]:
-    """Of the texts of a run, which its seed draws, where tests ask for results alone: LLVM's passes are a tenth of the
-    suite, and the same text for the same machine is compiled with all of them in every second run."""
-    if _room(request) in ROOMS_OF_RESULTS and not request.config.getoption("--sweeps"):
-        little_effort.add(_room(request))
-    yield
-    little_effort.clear()
 
 
 @pytest.fixture(scope="session")
