@@ -26,6 +26,7 @@ from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.codegen.wgsl.program import GpuCode
 from tilewright.graph.pipeline import accelerator_passes, default_passes
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError
 from tilewright.ir.verify import Spec
@@ -42,11 +43,11 @@ from tilewright.runtime.guarded import has_zones
 from tilewright.runtime.storage.image import Image
 from tilewright.runtime.storage.loader import NativeCode
 from tilewright.schedule.gpu.strategies import STRATEGIES as GPU_STRATEGIES
+from tilewright.schedule.machine.facts import matrix_units
 from tilewright.schedule.machine.strategies import strategies_for
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
-from tilewright.simulator.totals import remark_of_time
 from tilewright.target.cores import check_core
 from tilewright.target.gpu.webgpu import Gpu
 from tilewright.target.hardware import usable_cores
@@ -308,12 +309,13 @@ class AcceleratorBackEnd:
         if options.profile:
             raise OptionError(
                 f"profile=True is not possible for {machine.name}, whose kernels are simulated",
-                hint="tilewright.simulator.simulate says how many cycles each kernel takes",
+                hint="report().simulated says how many cycles each kernel takes, and so does `tilewright profile`",
             )
         check_machine(machine)
 
     def passes(self, machine: Accelerator, options: Options) -> list[Pass]:
-        return accelerator_passes(options)
+        bytes_ = any(unit.dtypes == (dt.i8, dt.i8, dt.i32) for unit in matrix_units(machine))
+        return accelerator_passes(options, multiplies_bytes=bytes_)
 
     def strategies(self, machine: Accelerator) -> Sequence[Strategy]:
         return strategies_for(machine)
@@ -322,8 +324,7 @@ class AcceleratorBackEnd:
         return machine_spec(machine)
 
     def arrange(self, module: Module, machine: Accelerator, remarks: list[Remark]) -> None:
-        """Kernels run one after the other; how long all take is told."""
-        remarks.append(remark_of_time(module, machine))
+        """Kernels run one after the other."""
 
     def code(self, machine: Accelerator, options: Options) -> Code:
         return CpuCode(host_target(), options)

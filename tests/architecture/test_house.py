@@ -33,12 +33,12 @@ ROOMS: dict[str, set[str]] = {
     "program": {"ir", "loops", "ops", "passes", "runtime"},
     "codegen": {"ir", "loops", "ops", "program", "runtime", "target"},
     "asm": {"ir", "target"},
-    "accounts": {"codegen", "cost", "graph", "ir", "loops", "ops", "program", "runtime", "target"},
+    "accounts": {"codegen", "cost", "graph", "ir", "loops", "ops", "program", "runtime", "simulator", "target"},
     "runtime": set(),
     "options": {"frontends", "runtime"},
     "plugins": {"frontends", "ir"},
     "machines": {"target"},
-    "simulator": {"ir", "loops", "program", "target"},
+    "simulator": {"ir", "loops", "program", "runtime", "target"},
     "session": {"frontends", "ir", "machines", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {

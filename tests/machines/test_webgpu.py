@@ -72,6 +72,31 @@ def test_models_compute_what_they_do_on_the_cpu(name: str, gpu: None, tmp_path: 
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
+UNKNOWN = {
+    "product": "g (float[n,m] x, float[m,k] w) => (float[n,k] y) { p = MatMul(x, w) y = Relu(p) }",
+    "softmax": "g (float[n,m] x, float[m,k] w) => (float[k,m] y) { z = Transpose<perm=[1,0]>(w) y = Softmax(z) }",
+    "bytes": "g (float[n,m] x, float[m,k] w) => (float16[n,m] y) { y = Cast<to=10>(x) }",
+    "sizes": "g (float[n,m] x, float[m,k] w, int64[2] s) => (float[p,q] y) { y = Reshape<allowzero=1>(x, s) }",
+}
+
+
+@pytest.mark.sweep(2)
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_sizes_may_be_others_in_each_call(name: str, gpu: None, tmp_path: Path) -> None:
+    session = Session(folder=tmp_path)
+    ours, host = (tilewright.compile(model(UNKNOWN[name]), target=t, session=session) for t in ("webgpu", "host"))
+    for n, m, k in ((3, 5, 2), (70, 66, 33), (1, 1, 1), (0, 4, 2), (4, 0, 3), (3, 5, 2)):
+        data = [np.resize(X, (n, m)), np.resize(X, (m, k))]
+        if len(host.inputs) > 2:
+            data.append(np.array([m, n]))
+        (found,), (expected,) = ours(*data), host(*data)
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    if name == "sizes":
+        with pytest.raises(tilewright.InputError):
+            ours(X, np.ones((700, 1), np.float32), np.array([7, 5]))
+
+
 PRODUCT = "g (float[16,6] x, float[6,16] w) => (float[16,16] y) { p = MatMul(x, w) y = Relu(p) }"
 
 
@@ -130,8 +155,9 @@ def test_what_it_lacks_is_refused_by_name(tmp_path: Path) -> None:
     session = Session(folder=tmp_path)
     with pytest.raises(tilewright.UnsupportedError, match="WebGPU has no f64"):
         tilewright.compile(model("g (double[4] x) => (double[4] y) { y = Exp(x) }"), target="webgpu", session=session)
-    with pytest.raises(tilewright.UnsupportedError, match="programs of fixed shapes"):
-        tilewright.compile(model("g (float[n] x) => (float[n] y) { y = Exp(x) }"), target="webgpu", session=session)
+    with pytest.raises(tilewright.UnsupportedError, match="keeps no states from call to call"):
+        text = "g (float[4] x, float[4] s) => (float[4] y, float[4] t) { y = Exp(x) t = Add(s, x) }"
+        tilewright.compile(model(text), target="webgpu", states={"s": "t"}, session=session)
 
 
 def test_a_model_larger_than_a_buffer_is_refused_with_the_figures(

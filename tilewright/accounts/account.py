@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from tilewright.accounts.anatomy import RepeatedBlock, places_of, repeated_blocks, title_of
@@ -13,20 +13,22 @@ from tilewright.accounts.loops import first_steps, loop_records
 from tilewright.accounts.work import flops_of_region
 from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Module, Op
-from tilewright.ir.diag import Loc
+from tilewright.ir.diag import Loc, Remark, UnsupportedError
 from tilewright.ir.notes import EdgeNote, Outcome
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym
 from tilewright.runtime.report.records import (
     BlockRecord,
     EdgeRecord,
+    KernelCycles,
     LoopRecord,
     ProductCount,
     ScheduleRecord,
     TypesOfKernel,
     TypesOfLayer,
 )
-from tilewright.target.machine import Machine
+from tilewright.simulator.totals import kernels_timed, remark_of_time
+from tilewright.target.machine import Accelerator, Machine
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,15 @@ class TypesOfProgram:
 
 @dataclass(frozen=True)
 class ProgramDecisions:
-    """Which blocks repeat, why values go through memory or not, and why loops are run as they are."""
+    """Which blocks repeat, why values go through memory or not, why loops are run as they are, and how long kernels
+    take on a simulated machine, with what is said of that."""
 
     blocks: tuple[BlockRecord, ...] = ()
     edges: tuple[EdgeRecord, ...] = ()
     loops: tuple[LoopRecord, ...] = ()
     schedules: tuple[ScheduleRecord, ...] = ()
+    simulated: tuple[KernelCycles, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
 
 class _Copies:
@@ -126,9 +131,9 @@ class Account:
         )
 
     def decisions(self, module: Module) -> ProgramDecisions:
-        """What was decided of edges, and with counting of the loops of each kernel."""
+        """What was decided of edges, and with counting of the loops of each kernel; for an accelerator the cycles."""
         kernels = [f for f in module.funcs.values() if f.level == "loops"] if self._counted else []
-        return self._optional.attempt(
+        found = self._optional.attempt(
             _NAME,
             lambda: ProgramDecisions(
                 tuple(block.record(module) for block in self._blocks),
@@ -138,6 +143,18 @@ class Account:
             ),
             ProgramDecisions,
         )
+        times, told = self._optional.attempt(_SIMULATOR, lambda: self._times(module), _no_times)
+        return replace(found, simulated=times, remarks=told)
+
+    def _times(self, module: Module) -> tuple[tuple[KernelCycles, ...], tuple[Remark, ...]]:
+        machine = self._machine
+        if not isinstance(machine, Accelerator):
+            return _no_times()
+        try:
+            times = kernels_timed(module, machine)
+        except UnsupportedError as error:
+            return (), (Remark(_SIMULATOR, machine.name, f"its time is not known: {error}", "analysis"),)
+        return times, (remark_of_time(times, machine),)
 
     def _edge(self, note: EdgeNote) -> EdgeRecord:
         source, target = (self._kernels_of[self._numbers[op]] if op in self._numbers else () for op in note.ends)
@@ -147,4 +164,9 @@ class Account:
         )  # fmt: skip
 
 
+def _no_times() -> tuple[tuple[KernelCycles, ...], tuple[Remark, ...]]:
+    return (), ()
+
+
+_SIMULATOR = "simulator"
 _NAME = "account"

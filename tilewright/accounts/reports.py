@@ -69,7 +69,8 @@ def program_report(
         edges=decisions.edges,
         loops=decisions.loops,
         schedules=decisions.schedules,
-        remarks=tuple(remarks),
+        simulated=decisions.simulated,
+        remarks=(*remarks, *decisions.remarks),
     )
 
 
@@ -160,6 +161,7 @@ def report_of_parts(reports: Sequence[ProgramReport], nodes: int, numerics: str)
         layers=tuple(layer for r in reports for layer in r.layers),
         integers=tuple(meaning for r in reports for meaning in r.integers),
         blocks=_blocks_of_parts(reports),
+        simulated=tuple(kernel for r in reports for kernel in r.simulated),
         edges=tuple(edge for r in reports for edge in r.edges),
         loops=tuple(loop for r in reports for loop in r.loops),
         schedules=tuple(schedule for r in reports for schedule in r.schedules),

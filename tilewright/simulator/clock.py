@@ -11,7 +11,7 @@ and costs nothing that depends on the iteration: all that follow then take as lo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 
 from tilewright.ir.core import Block, Func, Op, Value
@@ -49,12 +49,6 @@ class Timed:
     busy: Mapping[str, float] = field(default_factory=dict)
     bytes: Mapping[str, int] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
-
-    def __add__(self, other: Timed) -> Timed:
-        """One after the other; without the runs."""
-        busy = {q: self.busy.get(q, 0) + other.busy.get(q, 0) for q in {**self.busy, **other.busy}}
-        moved = {r: self.bytes.get(r, 0) + other.bytes.get(r, 0) for r in {**self.bytes, **other.bytes}}
-        return Timed(self.cycles + other.cycles, busy, moved)
 
     @property
     def bound(self) -> float:
@@ -272,8 +266,3 @@ def _number(e: Sym, env: Mapping[str, int]) -> int:
     if unknown:
         env = {**env, **{v.name: v.bounds[1] or 1 for v in unknown}}
     return int(e.evaluate(dict(env)))
-
-
-def without_events(timed: Timed) -> Timed:
-    """The sums alone."""
-    return replace(timed, events=())

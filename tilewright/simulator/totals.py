@@ -2,47 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import reduce
-from operator import add
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from tilewright.ir.core import Module
+from tilewright.ir.core import Module, Op
 from tilewright.ir.diag import Remark, UnsupportedError
 from tilewright.ir.sym import sym
-from tilewright.simulator.clock import Timed, time_kernel, without_events
+from tilewright.runtime.report.records import KernelCycles
+from tilewright.simulator.clock import Timed, time_kernel
 from tilewright.target.machine import Accelerator
 
 
-def calls_timed(module: Module, machine: Accelerator) -> Iterator[tuple[str, Timed]]:
-    """Each call of a kernel in order, by the kernel's name, with its time. UnsupportedError for sizes not known."""
+def calls_timed(
+    module: Module, machine: Accelerator, sizes: Mapping[str, int] | None = None
+) -> Iterator[tuple[Op, Timed]]:
+    """Each call of a kernel in order, with its time. UnsupportedError for a size that `sizes` of the symbolic dims of
+    the program do not say."""
+    given = dict(sizes or {})
     known: dict[tuple[str, tuple[int, ...]], Timed] = {}
     for op in module.main.body.ops:
         if op.name == "call":
             name = op.attrs["kernel"]
-            sizes = tuple(sym(n) for n in op.attrs["dims"])
-            if unknown := [str(n) for n in sizes if not n.is_const]:
-                raise UnsupportedError(f"the time of kernel '{name}' depends on the size '{unknown[0]}'")
-            key = name, tuple(n.value for n in sizes)
+            dims = tuple(sym(n) for n in op.attrs["dims"])
+            if unknown := [v.name for n in dims for v in n.vars if v.name not in given]:
+                raise UnsupportedError(
+                    f"the time of kernel '{name}' depends on the size '{unknown[0]}'", hint="give it with --dim"
+                )
+            key = name, tuple(int(n.evaluate(given)) for n in dims)
             if key not in known:
                 func = module.funcs[name]
-                dims = {d.name: n for d, n in zip(func.dims, key[1], strict=True)}
-                known[key] = time_kernel(func, machine, dims)
-            yield name, known[key]
+                named = {d.name: n for d, n in zip(func.dims, key[1], strict=True)}
+                known[key] = time_kernel(func, machine, named)
+            yield op, known[key]
 
 
-def total_of(module: Module, machine: Accelerator) -> Timed:
-    """All calls together."""
-    return reduce(add, (without_events(timed) for _, timed in calls_timed(module, machine)), Timed())
+def kernels_timed(
+    module: Module, machine: Accelerator, sizes: Mapping[str, int] | None = None
+) -> tuple[KernelCycles, ...]:
+    """The kernels of a program in the order of their first calls. UnsupportedError as `calls_timed`."""
+    found: dict[tuple[str, float], KernelCycles] = {}
+    for op, timed in calls_timed(module, machine, sizes):
+        key = op.attrs["kernel"], timed.cycles
+        if key in found:
+            found[key] = replace(found[key], calls=found[key].calls + 1)
+        else:
+            busy = {name: n for name, n in sorted(timed.busy.items()) if n}
+            bound = max(busy, key=lambda name: busy[name], default="")
+            bytes = dict(sorted(timed.bytes.items()))
+            found[key] = KernelCycles(op.attrs["kernel"], op.loc.node, 1, timed.cycles, bound, busy, bytes)
+    return tuple(found.values())
 
 
-def remark_of_time(module: Module, machine: Accelerator) -> Remark:
+def program_cycles(kernels: Sequence[KernelCycles]) -> KernelCycles:
+    """All calls of all kernels together, as one."""
+    busy: dict[str, float] = {}
+    moved: dict[str, int] = {}
+    for kernel in kernels:
+        for name, cycles in kernel.busy.items():
+            busy[name] = busy.get(name, 0) + cycles * kernel.calls
+        for route, count in kernel.bytes.items():
+            moved[route] = moved.get(route, 0) + count * kernel.calls
+    cycles = sum(k.cycles * k.calls for k in kernels)
+    bound = max(busy, key=lambda name: busy[name], default="")
+    return KernelCycles("", "", 1, cycles, bound, dict(sorted(busy.items())), dict(sorted(moved.items())))
+
+
+def remark_of_time(kernels: Sequence[KernelCycles], machine: Accelerator) -> Remark:
     """What the report says of a program's time."""
-    try:
-        total = total_of(module, machine)
-    except UnsupportedError as error:
-        return Remark("simulator", machine.name, f"its time is not known: {error}", "analysis")
-    shares = [f"{name} {n / total.cycles:.1%}" for name, n in sorted(total.busy.items()) if total.cycles and n]
-    moved = [f"{route} {n:,} bytes" for route, n in sorted(total.bytes.items())]
+    total = program_cycles(kernels)
+    shares = [f"{name} {n / total.cycles:.1%}" for name, n in total.busy.items() if total.cycles]
+    moved = [f"{route} {n:,} bytes" for route, n in total.bytes.items()]
     milliseconds = total.cycles / machine.clock_hz * 1e3
     time = f"{total.cycles:,.0f} cycles, {milliseconds:.3g} ms at {machine.clock_hz / 1e9:g} GHz"
     told = "; ".join(filter(None, [time, ", ".join(shares), ", ".join(moved)]))

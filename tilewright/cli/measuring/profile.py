@@ -14,6 +14,12 @@ from rich.table import Table
 
 from tilewright.cli.inputs.first_calls import first_call
 from tilewright.cli.inputs.specs import dim_option, input_option, read_dims
+from tilewright.cli.measuring.simulated import (
+    MOST_SHOWN,
+    show_simulated,
+    simulated_machine,
+    simulated_profile,
+)
 from tilewright.cli.models import (
     compile_fields,
     compile_options,
@@ -54,12 +60,16 @@ Examples:
   tilewright profile model.onnx --dim batch=4 --scaling
   tilewright profile model.onnx --trace model.json     (for ui.perfetto.dev)
   tilewright profile model.onnx --json
+  tilewright profile model.onnx --target npu16
+
+For a machine that is simulated (--target npu16) nothing is run: each kernel is told with its cycles, how busy each unit
+is, and what moves along each route; a trace is the time line of its queues.
 """
 
 T = TypeVar("T", KernelProfile, LayerProfile)
 
-MOST_SHOWN = 30
-"""Rows of a table, unless all are wanted."""
+DISTURBED = 0.95
+"""Where the medians of the kernels come to a smaller share of what they take in a median call, this is said."""
 
 
 @click.command("profile", help=HELP, short_help="Time kernels and layers beside the machine's best.")
@@ -96,6 +106,12 @@ def command(
     if plot is not None:
         check_plot(plot, sources=[model], force=force)
     fields = compile_fields(**options)
+    if (machine := simulated_machine(model, fields)) is not None:
+        asked = {"--input": specs, "--scaling": scaling, "--counters": counters, "--plot": plot, "--layers": depth}
+        if given := [name for name, value in asked.items() if value]:
+            raise click.UsageError(f"{given[0]} is for kernels that run, and those for {machine.name} are simulated")
+        show_simulated(simulated_profile(model, machine, fields, sizes, trace), machine, everything, as_json)
+        return
     opened = open_model(model, threads, **({} if is_artefact(model) else {"profile": True}), **fields)
     call = first_call(opened, specs or ["random"], sizes)
     with working("timing kernels"):
@@ -145,6 +161,9 @@ def summary(found: ModelProfile) -> list[str]:
         f"a call takes {found.latency_ms:.3f} ms (median; {found.least_ms:.3f} at least), its kernels "
         f"{found.kernels_ms:.3f} ms",
     ]
+    medians = sum(k.median_ms for k in found.kernels)
+    if medians < DISTURBED * found.kernels_ms:
+        lines.append(f"other programs disturbed the calls: the medians of the kernels come to {medians:.3f} ms")
     bounds = [k.bound_ms for k in found.kernels]
     if found.machine is not None and all(b is not None for b in bounds):
         least = sum(b for b in bounds if b is not None)

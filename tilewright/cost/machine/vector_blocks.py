@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.cost.machine.ways import room
-from tilewright.target.machine import Accelerator
-
 BLOCKS = 8
 """Of large work: the first block comes in and the last goes out with nothing beside them, an eighth of all each."""
 
@@ -15,7 +12,6 @@ MOST_TAPS = 25
 """Of a depthwise kernel that is added up by elementwise work: each tap is an operand of it."""
 
 
-def block_elements(elements: int, size: int, machine: Accelerator, memory: str) -> int:
-    """Elements of a block of which each takes `size` bytes in a memory that holds two blocks."""
-    fits = max(1, (room(machine, memory) - 1024) // (2 * size))
-    return min(fits, max(LEAST, -(-elements // BLOCKS)))
+def block_elements(elements: int) -> int:
+    """Elements of a block, where the memory has room for two of them."""
+    return max(LEAST, -(-elements // BLOCKS))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import product as positions
 from typing import ClassVar
 
-from tilewright.cost.machine.vector_blocks import MOST_TAPS
 from tilewright.graph.layout.conv_window import ConvWindow, pad_space
+from tilewright.graph.layout.unit_windows import WINDOW_RULES
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
@@ -23,24 +23,22 @@ from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, rewrite
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.ops.contract import matmul, matmul_widening
-from tilewright.ops.elementwise import add, cast, mul
+from tilewright.ops.elementwise import cast
 from tilewright.ops.view import concat, reshape, slice_, transpose
 from tilewright.passes import PassContext
 
 
 @dataclass(frozen=True)
 class UnitProducts:
-    """Write convolutions as products of matrices, and round what is multiplied where users allow it."""
+    """Write convolutions as products of matrices, and round what is multiplied where users allow it; pools and
+    depthwise convolutions as elementwise work."""
 
     name: ClassVar[str] = "unit-products"
 
     def run(self, module: Module, ctx: PassContext) -> None:
         stages = [
             [Rule("rounded_products", ("conv", "matmul"), rounded_product)] if ctx.fast else [],
-            [
-                Rule("convs_as_products", ("conv",), conv_as_product),
-                Rule("depthwise_convs_as_sums", ("conv",), depthwise_conv_as_sum),
-            ],
+            [Rule("convs_as_products", ("conv",), conv_as_product), *WINDOW_RULES],
         ]
         for rules in stages:
             if rules and rewrite(module.main, rules, module, ctx.remarks, stage=self.name, within=ctx):
@@ -100,20 +98,3 @@ def _taps(x: Value, window: ConvWindow, space: Sequence[Sym]) -> Iterator[tuple[
         starts = (0, 0, *(t * d for t, d in zip(tap, window.dilations, strict=True)))
         yield tap, slice_(padded, starts=starts, sizes=(n, c, *space), steps=(1, 1, *window.strides))
 
-
-def depthwise_conv_as_sum(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
-    """A convolution with a filter for each channel, of known sizes, as the sum of what its taps read times their
-    weights: elementwise work, in the order in which the convolution adds up."""
-    x, w = op.operands
-    shapes = (shape_of(x), shape_of(w), shape_of(op.result))
-    if op.attrs.get("sums") is not None or not all(d.is_const and d.value > 0 for s in shapes for d in s):
-        return None
-    (_, c, *_), (o, _, *kernel), (_, _, *space) = shapes
-    if op.attrs["groups"] != c.value or o != c or c == 1 or product(kernel).value > MOST_TAPS:
-        return None
-    total: Value | None = None
-    for tap, part in _taps(x, ConvWindow(op), space):
-        weight = slice_(w, starts=(0, 0, *tap), sizes=(o, 1, *(1 for _ in kernel)))
-        term = mul(part, reshape(weight, shape=(1, c, *(1 for _ in kernel))))
-        total = term if total is None else add(total, term)
-    return total

@@ -165,6 +165,20 @@ class ScheduleRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelCycles:
+    """The `calls` of a kernel on a simulated machine: cycles of one call, the unit or queue that is busy in most of
+    them (`bound`), in how many of them each is busy, and the bytes that move along each route (as "global -> l1")."""
+
+    kernel: str
+    node: str
+    calls: int
+    cycles: float
+    bound: str
+    busy: Mapping[str, float]
+    bytes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class IntegerMeaning:
     """What the integers of an input or output of a program without floats stand for: (integer - zero_point) * scale.
     `tensor` is "input" or "output"."""
@@ -211,9 +225,9 @@ class ProgramReport:
     shared memory. `compile_ms` are milliseconds by stages, where it was compiled in this process: files have none, so
     that the same model, options and compiler give the same bytes. `products` are those of a call of the program,
     `types` are of kernels, `layers` of the model, `integers` of a program without floats, `blocks` of repeated parts,
-    `edges` of values between operators; `loops` and `schedules` are of kernels that were compiled with `profile=True`.
-    A program beside another one says how many bytes it added to the file. A program of several `parts` tells of all of
-    them.
+    `simulated` of kernels for a machine that is simulated, `edges` of values between operators; `loops` and `schedules`
+    are of kernels that were compiled with `profile=True`. A program beside another one says how many bytes it added to
+    the file. A program of several `parts` tells of all of them.
     """
 
     version: int = VERSION
@@ -233,6 +247,7 @@ class ProgramReport:
     added_code_bytes: int | None = None
     added_constant_bytes: int | None = None
     blocks: tuple[BlockRecord, ...] = ()
+    simulated: tuple[KernelCycles, ...] = ()
     edges: tuple[EdgeRecord, ...] = field(default=(), repr=False)
     loops: tuple[LoopRecord, ...] = field(default=(), repr=False)
     schedules: tuple[ScheduleRecord, ...] = field(default=(), repr=False)

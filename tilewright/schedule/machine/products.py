@@ -186,7 +186,10 @@ class _Nest:
         panel = s.split(_loops(sums[-1])[1], tile.panel)
         step = s.split(panel.inner, tile.step)
         s.reorder(panel.outer, step.outer, sums[-2], step.inner, sums[-1])
-        around = panel.outer if tile.panel == self.roles.depth else step.outer
+        panels = panel.outer
+        for batch in reversed(sums[:-2]):  # of one element each: panels come in the tile's own body
+            panels = s.collapse(batch, panels)
+        around = panels if tile.panel == self.roles.depth else step.outer
         copies = []
         for operand, memory in zip((self.roles.left, self.roles.right), unit.memories, strict=False):
             buffer = operand
@@ -206,8 +209,8 @@ class _Nest:
         if tile.double:
             if extent_of(step.outer).value > 1:
                 s.pipeline(step.outer)
-            if extent_of(panel.outer).value > 1 and len(path) > 1:
-                s.pipeline(panel.outer)
+            if extent_of(panels).value > 1 and len(path) > 1:
+                s.pipeline(panels)
 
     def finish(self, nest: Op, sums: Value, computes: bool) -> Op:
         """The way out of a tile's sums, and work on them where there is some; returns the first run."""

@@ -8,17 +8,20 @@ Copies for the next block and the way out of the last one run beside the work on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from tilewright.cost.machine.vector_blocks import block_elements
-from tilewright.cost.machine.ways import way
+from tilewright.cost.machine.ways import room, way
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.edit import buffer_type, extent_of
+from tilewright.ir.sym import ZERO, sym
+from tilewright.loops.analysis.bounds import box
+from tilewright.loops.analysis.deps import Access, accesses
+from tilewright.loops.edit import buffer_type, extent_of, loop_var
 from tilewright.loops.machine.copies import Copy, copy_in
 from tilewright.loops.machine.vector_unit import why_not_computed
 from tilewright.loops.stages import Lowered
@@ -45,7 +48,7 @@ class MachineVectors(Strategy):
         if not isinstance(join.consumer.strategy, MachineVectors):
             return None
         if not join.info.is_pointwise or not all(
-            join.facts.info(o).kind is OpClass.ELEMENTWISE and join.facts.info(o).is_pointwise
+            _is_part_of_lines(o) or (join.facts.info(o).kind is OpClass.ELEMENTWISE and join.facts.info(o).is_pointwise)
             for o in (*join.producer.ops, *join.consumer.ops)
         ):
             return NoMatch("it moves elements, or adds them up")
@@ -65,7 +68,7 @@ class MachineVectors(Strategy):
         buffers = list(dict.fromkeys(o.operands[-1] for o in stage.axes[0].walk() if o.name in ("load", "store")))
         if any(v.op is not None for v in buffers):
             raise ScheduleError("it keeps something between its loops")
-        nest, blocks = _cut(s, stage.axes, [extent_of(o).value for o in stage.reduce], buffers, target, memory)
+        nest, blocks = _cut(s, stage.axes, [extent_of(o).value for o in stage.reduce], target, memory)
         if moves:
             _move(s, nest, memory, target)
         else:
@@ -76,6 +79,11 @@ class MachineVectors(Strategy):
                     s.pipeline(blocks)
                 else:
                     s.overlap(blocks, drain)
+
+
+def _is_part_of_lines(op: Op) -> bool:
+    """Whether an op is a slice whose elements follow each other along the last axis, as its readers ask."""
+    return op.attrs.keys() >= {"starts", "sizes", "steps"} and op.attrs["steps"][-1:] == (1,)
 
 
 def _unit(machine: Accelerator, nest: Op) -> VectorUnit:
@@ -90,28 +98,59 @@ def _unit(machine: Accelerator, nest: Op) -> VectorUnit:
 
 
 def _cut(
-    s: Schedule, axes: Sequence[Op], sums: Sequence[int], buffers: Sequence[Value], machine: Accelerator, memory: str
+    s: Schedule, axes: Sequence[Op], sums: Sequence[int], machine: Accelerator, memory: str
 ) -> tuple[Op, Op | None]:
     """Cut the loops so that what the inner ones touch fits into the memory; they, and the loop around them."""
     extents = [extent_of(o).value for o in axes]
-    size = sum(buffer_type(v).dtype.bytes for v in buffers)
-    most = block_elements(prod(extents) * prod(sums), size, machine, memory)
-    inside = prod(sums)
-    if inside > most:
-        raise ScheduleError(f"{inside} elements of a row do not fit into memory '{memory}'")
-    k = len(axes)
-    while k and inside * extents[k - 1] <= most:
-        k -= 1
-        inside *= extents[k]
+    most = block_elements(prod(extents) * prod(sums))
+    used = accesses([axes[0]])
+    k, length = _block(extents, prod(sums), most)
+    while 2 * _touched(used, axes, k, length) > room(machine, memory) - 1024:  # windows reach beyond the block
+        if most == 1:
+            raise ScheduleError(f"a row and what it is computed of do not fit into memory '{memory}'")
+        most //= 2
+        k, length = _block(extents, prod(sums), most)
+    if prod(sums) > most:
+        raise ScheduleError(f"{prod(sums)} elements of a row do not fit into memory '{memory}'")
     if k == 0:
         return axes[0], None
-    length = max(1, most // inside)
     parts = s.split(axes[k - 1], length, tail="overlap" if extents[k - 1] % length else "guard")
     around = [*axes[: k - 1], parts.outer]
     while len(around) > 1:
         inner = around.pop()
         around[-1] = s.collapse(around[-1], inner)
     return parts.inner, around[0] if extent_of(around[0]).value > 1 else None
+
+
+def _block(extents: Sequence[int], inside: int, most: int) -> tuple[int, int]:
+    """How a block of at most so many elements is cut: the axes from the k-th on whole, and a length of the one before;
+    (0, 0) where all is one block."""
+    k = len(extents)
+    while k and inside * extents[k - 1] <= most:
+        k -= 1
+        inside *= extents[k]
+    if k == 0:
+        return 0, 0
+    return k, ceil(extents[k - 1] / ceil(extents[k - 1] / max(1, most // inside)))  # of about the same length
+
+
+def _touched(used: Sequence[Access], axes: Sequence[Op], k: int, length: int) -> int:
+    """Bytes of the boxes of all buffers that a block touches."""
+    lengths = {loop_var(o): length if n == k - 1 else 1 for n, o in enumerate(axes[:k])}
+    boxes: dict[Value, list[Access]] = {}
+    for access in used:
+        boxes.setdefault(access.buffer, []).append(access)
+    total = 0
+    for buffer, found in boxes.items():
+        ranges = [
+            {loop_var(o): (ZERO, sym(lengths.get(loop_var(o), extent_of(o).value)) - 1) for o in a.loops} for a in found
+        ]
+        touched = box([a.idx for a in found], ranges)
+        sizes = None if touched is None else [d.value for d in touched.sizes if d.is_const]
+        whole = buffer_type(buffer)
+        total += whole.dtype.bytes * prod(sizes if sizes is not None and len(sizes) == len(whole.shape) else
+                                          [d.value for d in whole.shape])  # fmt: skip
+    return total
 
 
 def _move(s: Schedule, nest: Op, memory: str, machine: Accelerator) -> None:

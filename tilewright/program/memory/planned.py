@@ -1,0 +1,33 @@
+"""The plan of a program's memory: the best one that can be made, within a limit where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from tilewright.ir.core import Module, Op
+from tilewright.ir.optional_steps import OptionalSteps
+from tilewright.ir.sym import Sym
+from tilewright.program.memory.effort import SEARCH, PlanEffort
+from tilewright.program.memory.of_call import annotate_within
+from tilewright.program.memory.places import annotate
+from tilewright.program.memory.plan import plan_in_order
+from tilewright.program.memory.storage import Pairs, assign_storage
+
+
+def plan_memory(
+    module: Module, inplace: Mapping[str, Pairs], scratch: Mapping[Op, Sym], effort: PlanEffort,
+    optional: OptionalSteps, *, apart: bool, most: int | None, threads: int,
+) -> None:  # fmt: skip
+    """Write down where values and scratch memory lie, as `assign_storage` has it. Where a call with so many `threads`
+    may take no more than `most` bytes, and does, their scratch memory lies wherever it fits, and there is room for no
+    more; in the end with a longer search."""
+    shared = partial(assign_storage, module.main, inplace, effort=effort, scratch=scratch)
+    simple = partial(assign_storage, module.main, plan=plan_in_order)
+    plan = partial(optional.attempt, "share-memory", lambda: shared(apart=apart), simple)
+    if most is None:
+        annotate(module.main, plan())
+        return
+    tries = (partial(shared, threads=threads, effort=e) for e in dict.fromkeys((effort, SEARCH)))
+    more = (partial(optional.attempt, "pack-scratch", packed, lambda: None) for packed in tries)
+    annotate_within(module, most, threads, (plan, *more))
