@@ -21,6 +21,7 @@ from tests.zones.turned_on import findings_are_errors, guard_zones
 from tilewright.codegen.cpu import assemble
 from tilewright.codegen.cpu.assemble import Effort, compile_ir
 from tilewright.cost.typical import TypicalSizes
+from tilewright.ir import process_settings
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
 from tilewright.ir.outside import REGISTRIES
@@ -43,15 +44,31 @@ ROOMS_THAT_USE_MODELS = ("cli", "comparison", "llm", "quantization", "viewer")
 """Rooms whose tests compile the same few models, probes and taps again and again as a means, and change nothing of the
 compiler: half of their graphs were compiled before."""
 
-ROOMS_THAT_SHARE_KERNELS = (*ROOMS_THAT_USE_MODELS, "frontends", "torch")
+ROOMS_THAT_SHARE_KERNELS = (
+    *ROOMS_THAT_USE_MODELS, "accounts", "broadcasting", "checks", "exporters", "fleet", "frequent", "frontends",
+    "onnxruntime", "profiling", "program", "torch",
+)  # fmt: skip
 """Rooms whose tests change nothing of what schedules kernels, and meet the same kernels in model after model."""
+
+ROOMS_OF_RESULTS = (
+    "broadcasting", "errors", "frequent", "frontends", "graph", "llm", "ops", "random_models", "staging", "torch",
+)  # fmt: skip
+"""Rooms whose tests ask of native code what it computes: LLVM makes half of the kernels with little effort there, drawn
+afresh in each run, and by night all with the effort that users have."""
 
 SEEDS_BY_NIGHT = 5
 """How many times as many fresh seeds are tried with `--sweeps`."""
 
-COLLECTIONS = (20_000, 20, 20)
+COLLECTIONS = (20_000, 20, 80)
 """Thresholds of Python's collector of cyclic garbage: by its own it runs for each 700 objects, and takes a sixth of the
 processor time of the suite, whose tests make programs and drop them."""
+
+SHORT_S = 0.002
+"""Seconds for which kernels are timed where nobody asks how long they take."""
+
+COLLECTED = 4
+"""How many times as much as in production compilations leave before a collection of all objects. A process of the suite
+holds millions, all tests and what they import: each such collection takes it three to eight seconds."""
 
 KEPT_OBJECTS = 1000
 """How many object files of LLVM's a process of the suite remembers."""
@@ -195,14 +212,24 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{report.duration:6.1f} s  {report.nodeid}")
 
 
+@pytest.fixture(scope="session")
+def little_effort() -> set[str]:
+    """Holds the room whose tests run, where kernels may be made with little effort."""
+    return set()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def machine_code_is_made_once() -> Iterator[None]:
+def machine_code_is_made_once(pytestconfig: pytest.Config, little_effort: set[str]) -> Iterator[None]:
     """A text that LLVM has compiled for a machine is not compiled again for the next test: a fifth of those of a run
     are texts that were there before (the same model with another number of threads, once more without the cache)."""
     made: dict[tuple[bytes, Target, Effort], bytes] = {}
+    seed = str(pytestconfig.stash[SEED]).encode()
 
     def once(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
-        key = hashlib.sha256(text.encode()).digest(), target, effort
+        digest = hashlib.sha256(seed + text.encode()).digest()
+        if little_effort and effort is Effort.KERNEL and digest[0] % 2:
+            effort = Effort.LITTLE
+        key = digest, target, effort
         found = made.get(key)
         if found is None:
             found = made[key] = compile_ir(text, target, effort)
@@ -215,6 +242,22 @@ def machine_code_is_made_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def half_of_the_kernels_with_little_effort(request: pytest.FixtureRequest, little_effort: set[str]) -> Iterator[None]:
+    """Of the texts of a run, which its seed draws, where tests ask for results alone: LLVM's passes are a tenth of the
+    suite, and the same text for the same machine is compiled with all of them in every second run."""
+    if _room(request) in ROOMS_OF_RESULTS and not request.config.getoption("--sweeps"):
+        little_effort.add(_room(request))
+    yield
+    little_effort.clear()
+
+
+@pytest.fixture(scope="session")
+def by_night(pytestconfig: pytest.Config) -> bool:
+    """Whether all cases of all tests run."""
+    return bool(pytestconfig.getoption("--sweeps"))
+
+
 @pytest.fixture
 def own_garbage() -> Iterator[None]:
     """`gc.collect()` looks at what the test makes alone: at all that a process of the suite holds, PyTorch and jaxlib
@@ -222,6 +265,13 @@ def own_garbage() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_objects_are_collected_rarely() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_settings, "_AGED", process_settings._Aged(COLLECTED))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -254,6 +304,17 @@ def programs_are_verified(request: pytest.FixtureRequest) -> Iterator[None]:
 def each_graph_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """Graphs are compiled once where tests only use what comes of them."""
     with graphs_are_compiled_once() if _room(request) in ROOMS_THAT_USE_MODELS else nullcontext():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def measurements_are_short(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where models are a means, their kernels are timed for 2 ms, not for 50, and a turn of two models takes 2 ms, not
+    80: no test asks for times, and a quantisation measures for 2 to 8 seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        if _room(request) in ROOMS_THAT_USE_MODELS:
+            patch.setattr("tilewright.runtime.profile.LEAST_S", SHORT_S)
+            patch.setattr("tilewright.quantization.decision.timing.TURN_S", SHORT_S)
         yield
 
 

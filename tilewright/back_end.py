@@ -26,6 +26,7 @@ from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.codegen.wgsl.program import GpuCode
 from tilewright.graph.pipeline import accelerator_passes, default_passes
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError
 from tilewright.ir.verify import Spec
@@ -42,6 +43,7 @@ from tilewright.runtime.guarded import has_zones
 from tilewright.runtime.storage.image import Image
 from tilewright.runtime.storage.loader import NativeCode
 from tilewright.schedule.gpu.strategies import STRATEGIES as GPU_STRATEGIES
+from tilewright.schedule.machine.facts import matrix_units
 from tilewright.schedule.machine.strategies import strategies_for
 from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kernels
 from tilewright.schedule.strategies import STRATEGIES
@@ -312,7 +314,8 @@ class AcceleratorBackEnd:
         check_machine(machine)
 
     def passes(self, machine: Accelerator, options: Options) -> list[Pass]:
-        return accelerator_passes(options)
+        bytes_ = any(unit.dtypes == (dt.i8, dt.i8, dt.i32) for unit in matrix_units(machine))
+        return accelerator_passes(options, multiplies_bytes=bytes_)
 
     def strategies(self, machine: Accelerator) -> Sequence[Strategy]:
         return strategies_for(machine)

@@ -22,6 +22,7 @@ from tilewright.graph.precision.narrow_products import NarrowProducts
 from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.quantised.byte_tables import ByteTables
 from tilewright.graph.quantised.integer_products import IntegerProducts
+from tilewright.graph.quantised.unit_integers import UnitIntegers
 from tilewright.graph.quantised.weight_only import WeightOnly
 from tilewright.graph.rewrites.affine import FoldAffine
 from tilewright.graph.rewrites.canonicalize import Canonicalize
@@ -38,7 +39,7 @@ _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
     HoistScales, HorizontalFusion, SinkIntoParts, BlockChannels, PlainWindows, StridedLines, GroupedConv,
     PaddingLines, RecurrentSteps, Winograd, TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
-    UnitProducts,
+    UnitIntegers, UnitProducts,
 )  # fmt: skip
 
 
@@ -82,13 +83,16 @@ def default_passes(options: PassOptions) -> list[Pass]:
     ]
 
 
-def accelerator_passes(options: PassOptions) -> list[Pass]:
-    """The passes before fusion for machines of the kind "accelerator": no layout of a CPU."""
+def accelerator_passes(options: PassOptions, *, multiplies_bytes: bool) -> list[Pass]:
+    """The passes before fusion for machines of the kind "accelerator": no layout of a CPU. Of some a unit multiplies
+    bytes with a sign."""
+    integers: list[Pass] = [UnitIntegers()] if multiplies_bytes else []
     return [
         RecurrentSteps(),
         Canonicalize(),
         Fold(),
         Canonicalize(),
+        *integers,
         Expand(),
         Canonicalize(),
         Fold(),

@@ -191,6 +191,7 @@ def test_sizes_need_not_be_known(pool: Any, kernel: tuple[int, ...]) -> None:
     assert found == [pool.name, "pad", pool.name]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("is_known", [True, False])
 def test_windows_with_strides_along_lines_of_plain_images(pool: Any, is_known: bool) -> None:

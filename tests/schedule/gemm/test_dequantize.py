@@ -338,6 +338,7 @@ SHARED: dict[str, tuple[float, Callable[[int, int, Value], Value]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.without_room_for_zones
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("form", SHARED)

@@ -317,6 +317,7 @@ def test_states_that_fill_no_groups_are_multiplied_one_by_one() -> None:
     assert kernel_info(kernel).packed
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["lstm", "gru", "gru linear", "rnn"])
 def test_batches_of_unknown_size_go_through_time_in_groups_where_they_can(name: str) -> None:
     """Weights that were read serve four entries at once, of fewer two; a single one goes alone."""

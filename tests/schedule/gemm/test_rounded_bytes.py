@@ -9,6 +9,7 @@ import pytest
 from tests.schedule import scheduling as oracle
 from tests.schedule.gemm.test_rounded_rows import bound, f32, product_of, scales, scheduled, spread
 from tilewright.compiler import compile_module
+from tilewright.cost.gemm.register_tile import GemmShape, columns_of_byte_panel
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import sym, var
@@ -78,6 +79,14 @@ def test_the_bits_of_a_row_do_not_depend_on_others(kind: str, activations: str) 
         np.testing.assert_array_equal(few, all_rows[:rows])
     for number in (0, 40):
         np.testing.assert_array_equal(model(x[number:][:1])[0][0], all_rows[number])
+
+
+@pytest.mark.parametrize(("columns", "panel"), [(2048, 64), (768, 96), (1000, 96), (96 * 7, 96), (80, 80)])
+def test_panels_divide_columns_where_they_are_not_much_narrower(columns: int, panel: int) -> None:
+    """Of panels that do not, the last one is multiplied as a whole, and results are stored under a condition."""
+    target = parse_target("zen4")
+    shape = GemmShape(rows=None, columns=columns // 16, depth=128, lanes=16)
+    assert 16 * columns_of_byte_panel(1, shape, target) == panel
 
 
 def test_special_rows_are_alone() -> None:

@@ -124,7 +124,7 @@ def _dot_of(dots: Sequence[Dot], op: Op, weights: np.ndarray, zeros: np.ndarray)
     whose rows are summed for that."""
     if known_product(op).of_matrices:
         return dots[0]
-    centred = _centred_by(weights, zeros)
+    centred = centred_by(weights, zeros)
     return next((dot for dot in dots if _fits(centred, dot.right)), dots[0])
 
 
@@ -133,7 +133,7 @@ def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray)
     `weights` are laid out as the operator reads them."""
     is_product = known_product(op).of_matrices
     axes = (-2,) if is_product else tuple(range(1, weights.ndim))
-    if OF_NUMBERS.of(op) is None and _may_be_long(weights, zeros, axes):  # its own are modulo 2^32
+    if OF_NUMBERS.of(op) is None and may_be_long(weights, zeros, axes):  # its own are modulo 2^32
         return "its sums may be longer than 32 bits"
     if is_product:
         depth = weights.shape[-2]
@@ -141,23 +141,24 @@ def why_not_multiplied(dot: Dot, op: Op, weights: np.ndarray, zeros: np.ndarray)
             return f"{depth} products are no multiple of the groups of {dot.group} that are added at once"
         return ""
     groups = op.attrs["groups"]
-    if not _fits(_centred_by(weights, zeros), dot.right):
+    if not _fits(centred_by(weights, zeros), dot.right):
         return "its centred weights do not fit a byte"
     if not filters_suit_blocks(weights.shape, groups, BlockChannels.block):
         return "its filters or groups do not allow whole blocks of channels"
     return ""
 
 
-def _centred_by(weights: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+def centred_by(weights: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+    """Weights without their zero points."""
     return weights.astype(np.int32) - zeros.astype(np.int32)
 
 
-def _may_be_long(weights: np.ndarray, zeros: np.ndarray, axes: tuple[int, ...]) -> bool:
+def may_be_long(weights: np.ndarray, zeros: np.ndarray, axes: tuple[int, ...]) -> bool:
     """Whether sums of bytes times weights along these axes may be longer than 32 bits."""
     terms = math.prod(weights.shape[a] for a in axes)
     if weights.itemsize == zeros.itemsize == 1 and terms * BYTES * BYTES < 1 << 31:  # whatever they are
         return False
-    sizes = np.abs(_centred_by(weights, zeros), dtype=np.int64)
+    sizes = np.abs(centred_by(weights, zeros), dtype=np.int64)
     return bool(BYTES * sizes.sum(axis=axes).max(initial=0) >= 1 << 31)
 
 
@@ -168,6 +169,11 @@ def _fits(array: np.ndarray, dtype: DType) -> bool:
 
 StoredAs = Callable[[Op, np.ndarray], DType]
 """The dtype in which the centred weights of a matrix product are stored."""
+
+
+def bytes_as_stored(op: Op, centred: np.ndarray) -> DType:
+    """One byte each."""
+    return dt.i8
 
 
 def _bytes_of_weights(module: Module, dot: Dot) -> int:
@@ -205,10 +211,11 @@ def multiply_in_groups(
     reason = why_not_multiplied(dot, op, array, zeros)
     if reason:
         return NoMatch(reason)
-    centred = _centred_by(array, zeros)
+    centred = centred_by(array, zeros)
     if product.of_matrices:
-        return _product(dot, stored_as, op, centred, zeros, ctx)
-    return _convolution(dot, target, op, centred, ctx)
+        return product_of_bytes(dot, stored_as, op, centred, zeros, ctx)
+    more = 0 if dot.left is dt.i16 else _taps_to_whole_groups(dot, target, op, centred)
+    return convolution_of_bytes(dot, op, centred, more, ctx)
 
 
 def _pads(op: Op) -> bool:
@@ -230,9 +237,10 @@ def _centred(x: Value, zero: Value) -> Value:
     return ew.sub(ew.cast(x, dtype=dt.i16), ew.cast(zero, dtype=dt.i16))
 
 
-def _product(
+def product_of_bytes(
     dot: Dot, stored_as: StoredAs, op: Op, centred: np.ndarray, zeros: np.ndarray, ctx: RewriteContext
 ) -> Value:
+    """A product in the dtypes of an instruction, and what zero points add to it."""
     left, right, left_zero, _ = op.operands
     if dot.left is dt.i16:
         weights = _constant(centred, stored_as(op, centred))
@@ -252,7 +260,9 @@ def _product(
     return sums
 
 
-def _convolution(dot: Dot, target: Target, op: Op, centred: np.ndarray, ctx: RewriteContext) -> Value:
+def convolution_of_bytes(dot: Dot, op: Op, centred: np.ndarray, more: int, ctx: RewriteContext) -> Value:
+    """A convolution in the dtypes of an instruction, lines of filters with so many zeros `more` behind them, and what
+    zero points add to it."""
     conv, (x, _, x_zero, _) = OF_NUMBERS.of(op), op.operands
     assert conv is not None
     attrs: dict[str, Any] = dict(op.attrs)
@@ -261,7 +271,7 @@ def _convolution(dot: Dot, target: Target, op: Op, centred: np.ndarray, ctx: Rew
         return made
     bytes_, shift = as_bytes(x, dot.left)
     number = uniform_number(x_zero, ctx.module)
-    filters, more = centred, _taps_to_whole_groups(dot, target, op, centred)
+    filters = centred
     if more or (_pads(op) and (number is None or int(number) + shift != 0)):
         bytes_ = _padded(bytes_, attrs, x_zero if number is None else int(number), shift, more)
         filters = np.pad(centred, [(0, 0)] * (centred.ndim - 1) + [(0, more)])
