@@ -12,7 +12,7 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO, Sym, maximum, sym
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.program.memory.places import OF_THREAD, SCRATCH, arena_of, places_of
+from tilewright.program.memory.places import OF_THREAD, SCRATCH, arena_of, of_thread, places_of
 from tilewright.program.memory.storage import Place
 from tilewright.runtime.guarded import PAGE
 
@@ -154,7 +154,7 @@ class Program:
     @property
     def arena(self) -> Sym:
         """Bytes that a call takes beside those of each thread (`scratch`)."""
-        return arena_of(self.main) - self.main.attrs.get(OF_THREAD, ZERO)
+        return arena_of(self.main) - of_thread(self.main)
 
     @property
     def is_static(self) -> bool:

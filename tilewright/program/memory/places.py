@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tilewright.ir.core import Func, Module, Op, Value
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.program.memory.storage import Place, Storage
@@ -48,6 +48,13 @@ def arena_of(main: Func) -> Sym:
     """The bytes of intermediate results of a planned program, with scratch memory of one thread where that is among
     them."""
     found = main.attrs[ARENA]
+    assert isinstance(found, Sym)
+    return found
+
+
+def of_thread(main: Func) -> Sym:
+    """The bytes of scratch memory that each thread takes, those of one of which `arena_of` counts."""
+    found = main.attrs.get(OF_THREAD, ZERO)
     assert isinstance(found, Sym)
     return found
 
