@@ -44,10 +44,7 @@ ROOMS_THAT_USE_MODELS = ("cli", "comparison", "llm", "quantization", "viewer")
 """Rooms whose tests compile the same few models, probes and taps again and again as a means, and change nothing of the
 compiler: half of their graphs were compiled before."""
 
-ROOMS_THAT_SHARE_KERNELS = (
-    *ROOMS_THAT_USE_MODELS, "accounts", "broadcasting", "checks", "exporters", "fleet", "frequent", "frontends",
-    "onnxruntime", "profiling", "program", "torch",
-)  # fmt: skip
+ROOMS_THAT_SHARE_KERNELS = (*ROOMS_THAT_USE_MODELS, "frontends", "torch")
 """Rooms whose tests change nothing of what schedules kernels, and meet the same kernels in model after model."""
 
 SEEDS_BY_NIGHT = 5
@@ -206,24 +203,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{report.duration:6.1f} s  {report.nodeid}")
 
 
-@pytest.fixture(scope="session")
-def little_effort() -> set[str]:
-    """Holds the room whose tests run, where kernels may be made with little effort."""
-    return set()
-
-
 @pytest.fixture(scope="session", autouse=True)
-def machine_code_is_made_once(pytestconfig: pytest.Config, little_effort: set[str]) -> Iterator[None]:
+def machine_code_is_made_once() -> Iterator[None]:
     """A text that LLVM has compiled for a machine is not compiled again for the next test: a fifth of those of a run
     are texts that were there before (the same model with another number of threads, once more without the cache)."""
     made: dict[tuple[bytes, Target, Effort], bytes] = {}
-    seed = str(pytestconfig.stash[SEED]).encode()
 
     def once(text: str, target: Target, effort: Effort = Effort.KERNEL) -> bytes:
-        digest = hashlib.sha256(seed + text.encode()).digest()
-        if little_effort and effort is Effort.KERNEL and digest[0] % 2:
-            effort = Effort.LITTLE
-        key = digest, target, effort
+        key = hashlib.sha256(text.encode()).digest(), target, effort
         found = made.get(key)
         if found is None:
             found = made[key] = compile_ir(text, target, effort)
