@@ -79,15 +79,15 @@ def test_a_quantised_network_runs_whole_and_to_the_bit(tmp_path: Path) -> None:
     ]
     known = {"w": w, "d": d, "v": v, "b": b, **scales}
     known |= {k: np.float32(s) for k, s in SCALES.items()} | {k: np.uint8(z) for k, z in ZEROS.items()}
-    x = RNG.uniform(-7, 7, (1, 5, 8, 8)).astype(np.float32)
+    x = RNG.uniform(-7, 7, (3, 5, 8, 8)).astype(np.float32)
     data = model(nodes, helper.make_tensor_value_info("data", TensorProto.FLOAT, x.shape), TensorProto.UINT8, known)
     filters = w * scales["sw"].astype(np.float64).reshape(-1, 1, 1, 1)
     first = convolved(quantised(x.astype(np.float64), "x"), filters, 2)
     y = quantised(np.maximum(first + b.reshape(1, -1, 1, 1), 0), "y")
-    z = quantised(convolved(y, d * 2.0**-7, 1, 12), "z").reshape(1, -1)
+    z = quantised(convolved(y, d * 2.0**-7, 1, 12), "z").reshape(3, -1)
     right = np.clip(np.rint((z @ (v * 2.0**-6)) / SCALES["so"]) + ZEROS["zo"], 0, 255).astype(np.uint8)
     made = tilewright.compile(data, target="npu16", session=session(tmp_path), verify=True)
-    assert np.array_equal(made(x)[0], right) and len(np.unique(right)) > 5
+    assert np.array_equal(made(x)[0], right) and len(np.unique(right)) > 20
     units = [r.message for r in made.report().remarks if r.stage == "strategy"]
     assert units.count("matrix_unit") == 2 and units.count("vector_unit") == len(units) - 2
     assert {p.form.left for p in made.report().products if p.form.adds_integers} >= {"i8"}

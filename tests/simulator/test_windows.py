@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,8 @@ from onnx.reference import ReferenceEvaluator
 
 import tilewright
 from tests.loops.interleave import run_interleaved
-from tests.simulator.test_npu import TINY, session, waits
-from tilewright.ir.core import Func
-from tilewright.ir.diag import VerifyError
-from tilewright.ir.verify import verify_func
+from tests.simulator.test_npu import is_accepted, session, waits, without_one_wait
 from tilewright.loops.kernel_info import parse_kernel
-from tilewright.loops.machine.rules import machine_spec
 from tilewright.options import Options
 from tilewright.stages import programs
 
@@ -63,6 +58,21 @@ def test_pools_run_on_the_vector_unit(case: str, tmp_path: Path) -> None:
     assert {r.message for r in made.report().remarks if r.stage == "strategy"} == {"vector_unit"}
 
 
+def test_values_behind_each_other_are_copied_one_after_the_other(tmp_path: Path) -> None:
+    """Which one is read depends on the position; each takes several blocks of its own."""
+    arrays = [RNG.normal(size=(2, n, 40)).astype(np.float32) for n in (30, 1, 27)]
+    graph = helper.make_graph(
+        [helper.make_node("Concat", ["a", "b", "c"], ["y"], axis=1)],
+        "concat",
+        [helper.make_tensor_value_info(k, TensorProto.FLOAT, v.shape) for k, v in zip("abc", arrays, strict=True)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 58, 40])],
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    made = tilewright.compile(data, target="tiny", session=session(tmp_path), verify=True)
+    assert np.array_equal(made(*arrays)[0], np.concatenate(arrays, axis=1))
+    assert [r.message for r in made.report().remarks if r.stage == "strategy"] == ["vector_unit"]
+
+
 def test_windows_are_read_once_in_any_order_of_queues(tmp_path: Path) -> None:
     """Three taps of each column, of lines that come once. A wait that is removed is missed, or another one behind it on
     the same queue is enough: then any order gives the same."""
@@ -78,22 +88,3 @@ def test_windows_are_read_once_in_any_order_of_queues(tmp_path: Path) -> None:
             y = np.zeros((1, 24, 12, 32), np.float32)
             run_interleaved(each, [x, y], {}, random.Random(seed))
             assert np.array_equal(y, right)
-
-
-def without_one_wait(func: Func) -> Iterator[Func]:
-    for k in range(len(waits(func))):
-        mutant = func.clone()
-        op = waits(mutant)[k]
-        op.set_operands([])
-        if op.name == "wait":
-            op.erase()
-        yield mutant
-
-
-def is_accepted(func: Func) -> bool:
-    try:
-        verify_func(func, machine_spec(TINY))
-    except VerifyError as error:
-        assert "may not have ended" in str(error) or "nobody waits" in str(error)
-        return False
-    return True

@@ -143,18 +143,10 @@ class Account:
             ),
             ProgramDecisions,
         )
-        times, told = self._optional.attempt(_SIMULATOR, lambda: self._times(module), _no_times)
+        if not isinstance(machine := self._machine, Accelerator):
+            return found
+        times, told = self._optional.attempt(_SIMULATOR, lambda: _times(module, machine), _no_times)
         return replace(found, simulated=times, remarks=told)
-
-    def _times(self, module: Module) -> tuple[tuple[KernelCycles, ...], tuple[Remark, ...]]:
-        machine = self._machine
-        if not isinstance(machine, Accelerator):
-            return _no_times()
-        try:
-            times = kernels_timed(module, machine)
-        except UnsupportedError as error:
-            return (), (Remark(_SIMULATOR, machine.name, f"its time is not known: {error}", "analysis"),)
-        return times, (remark_of_time(times, machine),)
 
     def _edge(self, note: EdgeNote) -> EdgeRecord:
         source, target = (self._kernels_of[self._numbers[op]] if op in self._numbers else () for op in note.ends)
@@ -164,8 +156,19 @@ class Account:
         )  # fmt: skip
 
 
-def _no_times() -> tuple[tuple[KernelCycles, ...], tuple[Remark, ...]]:
+_Times = tuple[tuple[KernelCycles, ...], tuple[Remark, ...]]
+
+
+def _no_times() -> _Times:
     return (), ()
+
+
+def _times(module: Module, machine: Accelerator) -> _Times:
+    try:
+        times = kernels_timed(module, machine)
+    except UnsupportedError as error:
+        return (), (Remark(_SIMULATOR, machine.name, f"its time is not known: {error}", "analysis"),)
+    return times, (remark_of_time(times, machine),)
 
 
 _SIMULATOR = "simulator"

@@ -12,7 +12,7 @@ from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO, Sym, maximum, sym
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.program.memory.places import OF_THREAD, SCRATCH, arena_of, places_of
+from tilewright.program.memory.places import OF_THREAD, SCRATCH, arena_of, of_thread, places_of
 from tilewright.program.memory.storage import Place
 from tilewright.runtime.guarded import PAGE
 
@@ -154,7 +154,7 @@ class Program:
     @property
     def arena(self) -> Sym:
         """Bytes that a call takes beside those of each thread (`scratch`)."""
-        return arena_of(self.main) - self.main.attrs.get(OF_THREAD, ZERO)
+        return arena_of(self.main) - of_thread(self.main)
 
     @property
     def is_static(self) -> bool:
@@ -171,9 +171,11 @@ class Program:
         kernel = self.module.funcs[call.attrs["kernel"]]
         buffers = [self.buffer(v) for v in (*call.operands, *call.results)]
         found = kernel_step(kernel, self.kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
-        if SCRATCH not in call.attrs:
+        start, bytes = call.attrs.get(SCRATCH, (None, ZERO))
+        if OF_THREAD not in self.main.attrs or found.scratch == 0:
             return found
-        start, bytes = call.attrs[SCRATCH]
+        if start is None:
+            raise InternalError(f"scratch memory of {found.scratch} bytes that has no place", where=str(call.loc))
         if found.scratch.is_const and bytes.is_const and found.scratch.value > bytes.value:
             raise InternalError(f"scratch memory of {bytes} bytes, where {found.scratch} are used", where=str(call.loc))
         return replace(found, scratch_at=start)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from tilewright.cost.machine.ways import MatrixUnit, copy_cycles, room, way
+from tilewright.cost.machine.ways import MatrixUnit, aligned, copy_cycles, room, way
 from tilewright.target.machine import GLOBAL, Accelerator, Route, VectorUnit
 
 STARTS = 7
@@ -52,7 +52,7 @@ def best_tile(
 
 
 def _sizes(shape: ProductShape, unit: MatrixUnit) -> Iterator[tuple[int, int, int, int]]:
-    steps = [k for k in _divisors(shape.depth) if k <= min(unit.most("k"), 256)][-8:]
+    steps = [k for k in _divisors(shape.depth) if k <= unit.most("k")][-8:]
     panels = [k for k in _divisors(shape.depth) if k * 16 >= min(shape.depth, 512)]
     for rows in _lengths(shape.rows, unit.most("m")):
         for columns in _lengths(shape.columns, unit.most("n")):
@@ -96,13 +96,14 @@ def _estimated(
 
     for k, ((memory, size, length), path) in enumerate(zip(sides, ways, strict=True)):
         assert path is not None
-        needed[memory] = needed.get(memory, 0) + copies * length * step * size + 64
+        needed[memory] = needed.get(memory, 0) + aligned(machine, memory, copies * length * step * size)
         runs, run = (length, step) if k == 0 else (step, length)
         part = copy_cycles(path[-1], runs, run * size)
         first += part
         spend(path[-1].queue, shape.depth // step * part)
         for route in path[:-1]:
-            needed[route.target] = needed.get(route.target, 0) + copies * length * panel * size + 64
+            more = aligned(machine, route.target, copies * length * panel * size)
+            needed[route.target] = needed.get(route.target, 0) + more
             runs, run = (length, panel) if k == 0 else (panel, length)
             whole = shape.depth // panel * copy_cycles(route, runs, run * size)
             fill += copy_cycles(route, runs, run * size)
@@ -112,12 +113,17 @@ def _estimated(
     drain = _drain(shape, unit, machine, out, rows, columns, needed, spend)
     if any(n > room(machine, memory) for memory, n in needed.items()):
         return None
+    whole = panel
+    if all(path is not None and len(path) == 1 for path in ways):  # no panels: operands come to the unit at once
+        if panel < shape.depth:
+            return None
+        panel, fill, first = step, first, 0.0  # of the whole depth where that is one step
     each = max(busy.values()) if double else sum(busy.values())
     if double and panel < shape.depth:
         each += fill + drain  # tiles follow each other, and only steps within them overlap
     issue = machine.scalar.issue
     each += (first if double else 0) + (STARTS * shape.depth // step + STARTS) * issue
-    return ProductTile(rows, columns, step, panel, fill + tiles * each + drain, double)
+    return ProductTile(rows, columns, step, whole, fill + tiles * each + drain, double)
 
 
 def _drain(

@@ -66,3 +66,10 @@ def room(machine: Accelerator, name: str) -> int:
     """Bytes of a memory that strategies plan with."""
     memory = machine.memory(name)
     return 1 << 62 if memory is None or memory.bytes is None else memory.bytes
+
+
+def aligned(machine: Accelerator, name: str, bytes: int) -> int:
+    """What a buffer of so many bytes takes in a memory, whose buffers are aligned."""
+    memory = machine.memory(name)
+    align = 1 if memory is None else memory.align
+    return -(-bytes // align) * align

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import Sym, maximum, sym
-from tilewright.program.memory.places import OF_THREAD, THREADS, annotate, arena_of, places_of
+from tilewright.program.memory.places import OF_THREAD, THREADS, arena_of, places_of
 from tilewright.program.memory.scratch import scratch_of_calls
-from tilewright.program.memory.storage import Storage
 from tilewright.program.memory.views import bytes_of
 
 
@@ -31,26 +30,6 @@ def room_for(main: Func) -> int:
     found = main.attrs.get(THREADS, 0)
     assert isinstance(found, int)
     return found
-
-
-def annotate_within(module: Module, most: int, threads: int, plans: Iterable[Callable[[], Storage | None]]) -> None:
-    """Write down the first of some plans with which a call with so many threads takes no more than `most` bytes, or
-    the one that takes least. No further one is made where more is needed at a step than there is, or sizes are not
-    known, for which no limit is held."""
-    known: tuple[int, Storage] | None = None
-    for plan in plans:
-        if (storage := plan()) is None:
-            continue
-        annotate(module.main, storage)
-        taken, given = bytes_of_call(module, threads), given_bytes(module.main)
-        if not (taken.is_const and given.is_const):
-            return
-        if known is None or taken.value < known[0]:
-            known = taken.value, storage
-        if taken.value <= most or given.value + storage.arena.alive > most:
-            break
-    if known is not None:
-        annotate(module.main, known[1])
 
 
 def _counted(module: Module) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tilewright.ir.core import Func, Module, Op, Value
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.program.memory.storage import Place, Storage
@@ -48,6 +48,13 @@ def arena_of(main: Func) -> Sym:
     """The bytes of intermediate results of a planned program, with scratch memory of one thread where that is among
     them."""
     found = main.attrs[ARENA]
+    assert isinstance(found, Sym)
+    return found
+
+
+def of_thread(main: Func) -> Sym:
+    """The bytes of scratch memory that each thread takes, those of one of which `arena_of` counts."""
+    found = main.attrs.get(OF_THREAD, ZERO)
     assert isinstance(found, Sym)
     return found
 
@@ -95,14 +102,14 @@ def broken_plan(module: Module) -> tuple[str, Op] | None:
                 return wrong, op
         else:
             needed_now = [v for v in live if last[v] > n or v in op.operands]
-            if name := _in_scratch(op, [*needed_now, *op.results], at, main.attrs.get(THREADS, 0)):
-                return f"has scratch memory over {name}, which is needed", op
             for k, result in enumerate(op.results):
                 for value in live:
                     needed = last[value] > n or (value in op.operands and not _may_share(op, value, k, at, module))
                     if needed and _overlap(at[result], result, at[value], value):
                         name, other = (f"'{v.name}'" if v.name else "a value" for v in (result, value))
                         return f"writes {name} over {other}, which is still needed", op
+            if name := _in_scratch(op, [*needed_now, *op.results], at, main.attrs.get(THREADS, 0)):
+                return f"has scratch memory over {name}, which is needed", op
         live |= dict.fromkeys(op.results)
         live = {v: None for v in live if last[v] > n}
     return None

@@ -155,6 +155,8 @@ class Assignment:
                 arena, chosen, homes = other, apart, {}
         unshared = unshared_bytes(apart.values()) + maximum(0, *dict.fromkeys(counted.values()))
         found = self._storage(replace(arena, unshared=unshared), chosen, homes)
+        if not scratch:  # of nobody, or not told: then it lies behind the arena
+            return found
         places = {op: (arena.scratch[n], scratch[n]) for n, op in self.numbered() if op in self.scratch}
         of_thread = sym(0) if threads else maximum(0, *dict.fromkeys(scratch.values()))
         return replace(found, scratch=places, of_thread=of_thread, threads=threads if places else 0)

@@ -190,12 +190,13 @@ class _Nest:
         for batch in reversed(sums[:-2]):  # of one element each: panels come in the tile's own body
             panels = s.collapse(batch, panels)
         around = panels if tile.panel == self.roles.depth else step.outer
+        unit_at = panels if tile.step == self.roles.depth else sums[-2]
         copies = []
         for operand, memory in zip((self.roles.left, self.roles.right), unit.memories, strict=False):
             buffer = operand
             path = self.way(GLOBAL.name, memory)
             for route in path:
-                cached = s.cache(buffer, sums[-2] if route is path[-1] else around, space=route.target)
+                cached = s.cache(buffer, unit_at if route is path[-1] else around, space=route.target)
                 run = s.async_copy(cached.fill[0], route)
                 if route is not path[-1]:
                     s.wait(run, around)

@@ -18,10 +18,10 @@ from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.ir.sym import ZERO, sym
+from tilewright.ir.sym import ZERO, Sym, affine_in, sym
 from tilewright.loops.analysis.bounds import box
 from tilewright.loops.analysis.deps import Access, accesses
-from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_var
 from tilewright.loops.machine.copies import Copy, copy_in
 from tilewright.loops.machine.vector_unit import why_not_computed
 from tilewright.loops.stages import Lowered
@@ -62,23 +62,70 @@ class MachineVectors(Strategy):
         (stage,) = lowered.stages
         if len(s.func.body.ops) != 2 or not all(extent_of(o).is_const for o in (*stage.axes, *stage.reduce)):
             raise ScheduleError("something stands beside its loops, or its sizes are not known")
-        moves = not stage.reduce and isinstance(copy_in([stage.axes[0]]), Copy)
-        unit = target.units[0] if moves else _unit(target, stage.axes[0])
-        memory = unit.memories[0]
-        buffers = list(dict.fromkeys(o.operands[-1] for o in stage.axes[0].walk() if o.name in ("load", "store")))
-        if any(v.op is not None for v in buffers):
-            raise ScheduleError("it keeps something between its loops")
-        nest, blocks = _cut(s, stage.axes, [extent_of(o).value for o in stage.reduce], target, memory)
-        if moves:
-            _move(s, nest, memory, target)
-        else:
-            drain = _move_and_compute(s, nest, unit, memory, target)
-        if blocks is not None:
-            with s.noting("blocks follow each other"):
-                if moves:
-                    s.pipeline(blocks)
-                else:
-                    s.overlap(blocks, drain)
+        if stage.reduce:
+            _nest(s, stage.axes, stage.reduce, target)
+            return
+        pieces = _pieces(s, stage.axes)
+        for root in pieces:
+            _nest(s, _axes_of(root), [], target, len(pieces))
+
+
+def _pieces(s: Schedule, axes: Sequence[Op]) -> list[Op]:
+    """The nests between the positions of an axis at which another operand is read, as where several follow each
+    other."""
+    places: dict[Op, set[int]] = {}
+    for op in axes[0].walk():
+        if op.name == "index" and (turn := _turns_at(op.attrs["expr"], axes)) is not None:
+            places.setdefault(turn[0], set()).add(turn[1])
+    if len(places) != 1:
+        return [axes[0]]
+    ((axis, positions),) = places.items()
+    s.reorder(axis, *(o for o in axes if o is not axis))
+    rest, before = axis, 0
+    for at in sorted(positions):
+        _, rest = s.split_range(rest, at - before)
+        before = at
+    s.simplify()
+    return [op for op in s.func.body.ops if is_loop(op)]
+
+
+def _turns_at(condition: Sym, axes: Sequence[Op]) -> tuple[Op, int] | None:
+    """The axis, and the first position or the first one beyond, where a condition on positions holds."""
+    for axis in axes:
+        v = loop_var(axis)
+        found = affine_in(condition.args[0], v) if condition.kind == "ge0" and condition.vars == {v} else None
+        if found is not None and found[0].is_const and found[1].is_const and abs(found[0].value) == 1:
+            at = -found[1].value if found[0].value == 1 else found[1].value + 1
+            return (axis, at) if 0 < at < extent_of(axis).value else None
+    return None
+
+
+def _axes_of(root: Op) -> list[Op]:
+    axes = [root]
+    while len(body_of(axes[-1]).ops) == 1 and is_loop(body_of(axes[-1]).ops[0]):
+        axes.append(body_of(axes[-1]).ops[0])
+    return axes
+
+
+def _nest(s: Schedule, axes: Sequence[Op], sums: Sequence[Op], target: Accelerator, among: int = 1) -> None:
+    """One nest in blocks: what it reads comes in, the work, and the result goes out. It is one among some that share
+    the memory."""
+    moves = not sums and isinstance(copy_in([axes[0]]), Copy)
+    unit = target.units[0] if moves else _unit(target, axes[0])
+    memory = unit.memories[0]
+    if any(o.operands[-1].op is not None for o in axes[0].walk() if o.name in ("load", "store")):
+        raise ScheduleError("it keeps something between its loops")
+    nest, blocks = _cut(s, axes, [extent_of(o).value for o in sums], memory, room(target, memory) // among)
+    if moves:
+        _move(s, nest, memory, target)
+    else:
+        drain = _move_and_compute(s, nest, unit, memory, target)
+    if blocks is not None:
+        with s.noting("blocks follow each other"):
+            if moves:
+                s.pipeline(blocks)
+            else:
+                s.overlap(blocks, drain)
 
 
 def _is_part_of_lines(op: Op) -> bool:
@@ -98,14 +145,14 @@ def _unit(machine: Accelerator, nest: Op) -> VectorUnit:
 
 
 def _cut(
-    s: Schedule, axes: Sequence[Op], sums: Sequence[int], machine: Accelerator, memory: str
+    s: Schedule, axes: Sequence[Op], sums: Sequence[int], memory: str, bytes: int
 ) -> tuple[Op, Op | None]:
-    """Cut the loops so that what the inner ones touch fits into the memory; they, and the loop around them."""
+    """Cut the loops so that what the inner ones touch fits into so many bytes; they, and the loop around them."""
     extents = [extent_of(o).value for o in axes]
     most = block_elements(prod(extents) * prod(sums))
     used = accesses([axes[0]])
     k, length = _block(extents, prod(sums), most)
-    while 2 * _touched(used, axes, k, length) > room(machine, memory) - 1024:  # windows reach beyond the block
+    while 2 * _touched(used, axes, k, length) > bytes - 1024:  # windows reach beyond the block
         if most == 1:
             raise ScheduleError(f"a row and what it is computed of do not fit into memory '{memory}'")
         most //= 2
