@@ -12,7 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tests.zones.test_zones import refused
+from tilewright.codegen.cpu.kernel import emit
 from tilewright.codegen.cpu.kernel.memory import MemoryAccess
+from tilewright.ir.core import Op
+from tilewright.ir.types import BufferType
 from tilewright.runtime import Model
 from tilewright.runtime.guarded import GUARD_ZONES as REPORT
 from tilewright.runtime.guarded import PAGE
@@ -98,6 +101,20 @@ def test_a_store_beyond_the_scratch_memory_of_a_thread(worker: int, monkeypatch:
 
     monkeypatch.setattr(GuardedContext, "_divide", beyond)
     refused(lambda: model(X), rf"scratch memory, 1024 bytes at {3072 + worker * 8192}: a store 0 bytes after its end")
+
+
+def test_scratch_memory_that_code_generation_counts_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel asks for a cache line less than its buffers take."""
+    scratch = emit._Kernel._scratch
+
+    def short(self: Any, op: Op, type: BufferType) -> str:
+        at = scratch(self, op, type)
+        self.scratch -= 64
+        return at
+
+    monkeypatch.setattr(emit._Kernel, "_scratch", short)
+    found = r"scratch memory, 960 bytes at \d+: a store 0 bytes after its end"
+    refused(lambda: two_products(16)(X), rf"the kernel k\d_\w+ of '\w+' goes beyond buffers: {found}")
 
 
 def test_a_store_before_a_tensor_of_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def deviation(
     bad = _beyond(wanted, found, None)
     if not bad.any():
         return None
-    if not _is_float(wanted.dtype):
+    if not is_float(wanted.dtype):
         if not of_floats:
             return _where(wanted, found, bad)
         if _by_one(wanted, found, bad) and bad.sum() <= max(1, FLIPS * bad.size):
@@ -110,7 +110,7 @@ def rounded_otherwise(wanted: np.ndarray, found: np.ndarray) -> Deviation | None
     return _where(wanted, found, off) if wanted.size > FEW and off.mean() > SHARE_OFF else None
 
 
-def _is_float(dtype: np.dtype) -> bool:
+def is_float(dtype: np.dtype) -> bool:
     return dtype.kind in "fc" or "float" in dtype.name
 
 
@@ -122,18 +122,23 @@ def tolerance(dtype: np.dtype) -> float:
 @np.errstate(all="ignore")
 def _beyond(wanted: np.ndarray, found: np.ndarray, step: np.ndarray | None) -> np.ndarray:
     """The elements that differ by more than is allowed, with `step` by how much they move."""
-    if not _is_float(wanted.dtype):
+    if not is_float(wanted.dtype):
         return np.asarray(wanted != found)
     wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
     a, b = wanted.astype(wide), found.astype(wide)
-    finite = np.isfinite(a)
-    size = np.abs(np.where(finite, a, 0))
-    scale = float(np.sqrt((size**2).mean())) if np.isfinite(size).all() else 0.0
+    return np.asarray(np.isfinite(a) & ~(np.abs(b - a) <= allowance(wanted, step)))
+
+
+@np.errstate(all="ignore")
+def allowance(wanted: np.ndarray, step: np.ndarray | None) -> np.ndarray:
+    """By how much each element may differ, in float64; nothing of what is no float."""
+    if not is_float(wanted.dtype) or not wanted.size:
+        return np.zeros(wanted.shape)
+    a = wanted.astype(np.complex128 if wanted.dtype.kind == "c" else np.float64)
+    size = np.abs(np.where(np.isfinite(a), a, 0))
+    scale = _rms(size) if np.isfinite(size).all() else 0.0
     allowed = tolerance(wanted.dtype) * (size + scale)
-    if step is not None:
-        known = step[np.isfinite(step)]
-        allowed = allowed + MOVED * (step + (float(np.sqrt((known**2).mean())) if known.size else 0.0))
-    return np.asarray(finite & ~(np.abs(b - a) <= allowed))
+    return np.asarray(allowed if step is None else allowed + MOVED * (step + _rms(step[np.isfinite(step)])))
 
 
 def _by_one(wanted: np.ndarray, found: np.ndarray, bad: np.ndarray) -> bool:
@@ -162,7 +167,7 @@ def steps(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 def nudged(array: np.ndarray, seed: int = 0) -> np.ndarray:
     """The array with floats moved by about their last bits; integers as they are."""
-    if not _is_float(array.dtype) or not array.size:
+    if not is_float(array.dtype) or not array.size:
         return array
     rng = np.random.default_rng(seed)
     step = LAST_BITS.get(array.dtype.name, 0.0)

@@ -67,7 +67,8 @@ class PassWatch:
     """The program before its passes."""
     cases: list[Case] = field(default_factory=list)
     """The calls that it is replayed on."""
-    _wanted: list[list[np.ndarray]] = field(default_factory=list)
+    wanted: list[list[np.ndarray]] = field(default_factory=list)
+    """What each of these calls gives."""
     _rounded: dict[ReplayedValues, list[list[np.ndarray]]] = field(default_factory=dict)
     _seen: dict[Op, _Snapshot] = field(default_factory=dict)
     _wrote: dict[Op, str] = field(default_factory=dict)
@@ -87,7 +88,7 @@ class PassWatch:
             except EVALUATION as error:
                 self.validation.note_refused(values.case, error)
         self.values, self.cases = kept, [values.case for values in kept]
-        self._wanted = [[v.known[r] for r in module.main.returns] for v in kept]
+        self.wanted = [[v.known[r] for r in module.main.returns] for v in kept]
         self.original = module.copy()
         self._note(module)
         return bool(kept)
@@ -178,7 +179,7 @@ class PassWatch:
                 self.values = []
             return None
         try:
-            for known, wanted in zip(self.values, self._wanted, strict=True):
+            for known, wanted in zip(self.values, self.wanted, strict=True):
                 self._look(name, module, known, wanted)
                 known.keep(module)
         except TooLong:
@@ -228,7 +229,7 @@ class PassWatch:
         arrays = [nudged(a, k) for k, a in enumerate(known.case.arrays)]
         assert self.original is not None
         try:
-            before = self._wanted[self.values.index(known)][number]
+            before = self.wanted[self.values.index(known)][number]
             return steps(before, interpreted(self.original, arrays)[number])
         except EVALUATION:
             return None

@@ -120,11 +120,12 @@ class ProgramReplay:
                 for place, (x, y) in enumerate(zip(wanted, results, strict=False)):
                     if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.dtype == object:
                         continue
-                    moved = partial(self._moved, session, number, place)
+                    moved = partial(self.moved, session, number, place)
                     if (why := deviation(x, y, moved=moved, of_floats=True)) is not None:
                         yield session.case, f"result {place} of call {number + 1}: {why}"
 
-    def _moved(self, session: ReplayedCalls, number: int, place: int) -> np.ndarray | None:
+    def moved(self, session: ReplayedCalls, number: int, place: int) -> np.ndarray | None:
+        """By how much a result of a call moves where inputs do by their last bits."""
         try:
             arrays = [nudged(a, k) for k, a in enumerate(session.case.arrays)]
             after = self._calls(arrays)[number][place]

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_request
-from tilewright.ir.core import Func
-from tilewright.ir.diag import Remark
+from tilewright.ir.core import Func, Module
+from tilewright.ir.diag import Remark, TilewrightError
 from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import EnoughAttempts, Part
 from tilewright.options import OnProgress, Options, Request
 from tilewright.program.native import GroupNative
 from tilewright.program.split import is_of_parts
 from tilewright.program.states import STATES
-from tilewright.runtime import Artifact
+from tilewright.runtime import Artifact, Model
 from tilewright.runtime.artifact import TensorInfo
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.values.known_call import KNOWN_CALL, MOST_BYTES, KnownCall, KnownResult
 from tilewright.session import Session
 from tilewright.target.host import host_target
 from tilewright.target.target import Target
@@ -38,6 +40,7 @@ from tilewright.validation.cases import (
     recorded_cases,
     why_no_cases,
 )
+from tilewright.validation.closeness import MOVED, allowance, is_float, nudged, steps
 from tilewright.validation.findings import Fault, MeaningChanged
 from tilewright.validation.kernels import PLANNING, KernelCheck
 from tilewright.validation.passes import PassWatch
@@ -45,7 +48,7 @@ from tilewright.validation.programs import ProgramReplay
 from tilewright.validation.races import Races
 from tilewright.validation.recorded import feeds_of
 from tilewright.validation.reproducers import save
-from tilewright.validation.values import EVALUATION, ReplayedValues
+from tilewright.validation.values import EVALUATION, ReplayedValues, TooLong, is_repeatable
 
 STAGE = "validate"
 
@@ -222,7 +225,42 @@ class Validation:
                 whole = artifact if is_whole else None
                 KernelCheck(self, watch.fused, setting).run(whole)
         self._finish_programs(artifact)
+        artifact = self._with_known_call(artifact)
         return artifact.reporting(remarks=(*artifact.report.remarks, *self.remarks()))
+
+    def _with_known_call(self, artifact: Artifact) -> Artifact:
+        """The artefact with the first replayed call that it takes, for `tilewright verify`."""
+        why, compilation = "", None
+        for compilation, call in self._known_calls(artifact):
+            why = call if isinstance(call, str) else self._why_not_kept(compilation, artifact, call)
+            if isinstance(call, KnownCall) and not why:
+                return replace(artifact, attached={**artifact.attached, KNOWN_CALL: call.record()})
+        if compilation is not None:
+            self.skip(compilation, f"no call is kept for `tilewright verify`: {why}")
+        return artifact
+
+    def _known_calls(self, artifact: Artifact) -> Iterator[tuple[Compilation, KnownCall | str]]:
+        for replay in self.programs[:1]:
+            for session in replay.sessions:
+                moved = [replay.moved(session, 0, k) for k in range(len(session.wanted[0]))]
+                call = known_call(artifact, replay.module, session.case, session.wanted[0], moved)
+                yield replay.compilation, call
+        for watch in self.watches[:1] if not self.programs and not artifact.states else ():
+            assert watch.original is not None
+            for case, wanted in zip(watch.cases, watch.wanted, strict=True):
+                moved = _moved_results(watch.original, case, wanted, time.monotonic() + self.seconds / 8)
+                yield watch.compilation, known_call(artifact, watch.original, case, wanted, moved)
+
+    def _why_not_kept(self, compilation: Compilation, artifact: Artifact, call: KnownCall) -> str:
+        """Why a call is none to compare with: the model refuses it, or rounds more than is known; "" where it is one,
+        and where code does not run here."""
+        if self._why_not_native(compilation, artifact):
+            return ""
+        try:
+            wrong = call.differences(lambda *arrays: _called(artifact, arrays), [o.name for o in artifact.outputs])
+        except TilewrightError as error:
+            return f"the model refuses it: {error.what}"
+        return next((f"'{name}' has {how}" for name, how in wrong.items()), "")
 
     def _why_not_native(self, compilation: Compilation, artifact: Artifact) -> str:
         machine = compilation.setting.machine
@@ -289,6 +327,49 @@ class Validation:
             )
             told.append(Remark(STAGE, "the model", said, "applied"))
         return told
+
+
+def known_call(
+    artifact: Artifact, module: Module, case: Case, wanted: Sequence[Any], moved: Sequence[np.ndarray | None]
+) -> KnownCall | str:
+    """A call and what it gives, with what rounding may do to it: `moved` is by how much results move where inputs do by
+    their last bits. Or why there is none."""
+    infos = artifact.inputs
+    arrays = case.arrays[: len(infos)]
+    if not all(map(_takes, [info.parts for info in infos], arrays)) or len(arrays) != len(infos):
+        return "the model takes other inputs than its graph"
+    if not all(map(is_repeatable, module.main.body.ops[:-1])):
+        return "it draws random numbers"
+    if any(not isinstance(a, np.ndarray) or a.dtype.hasobject for a in wanted):
+        return "it gives something else than numbers"
+    results = [_known_result(a, step) for a, step in zip(wanted, moved, strict=True)]
+    call = KnownCall(dict(zip((info.name for info in infos), arrays, strict=True)), results)
+    return call if call.nbytes <= MOST_BYTES else f"it would take {call.nbytes >> 20} MiB"
+
+
+def _known_result(wanted: np.ndarray, step: np.ndarray | None) -> KnownResult:
+    flips = 0.0 if is_float(wanted.dtype) or step is None else float((step != 0).mean())
+    return KnownResult(wanted, allowance(wanted, step), min(1.0, MOVED * flips))
+
+
+def _moved_results(
+    module: Module, case: Case, wanted: Sequence[np.ndarray], deadline: float
+) -> list[np.ndarray | None]:
+    """By how much the results of a graph move where its inputs do by their last bits."""
+    arrays = tuple(nudged(a, k) for k, a in enumerate(case.arrays))
+    values = ReplayedValues(module, Case(case.kind, arrays, case.env), deadline)
+    try:
+        for op in module.main.body.ops[:-1]:
+            values.compute(op)
+    except (TooLong, *EVALUATION):
+        return [None] * len(module.main.returns)
+    results = zip(wanted, (values.known.get(v) for v in module.main.returns), strict=True)
+    return [None if b is None or a.shape != b.shape else steps(a, b) for a, b in results]
+
+
+def _called(artifact: Artifact, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+    found = Model(artifact, 1)(*arrays)
+    return found if isinstance(found, tuple | list) else (found,)
 
 
 def _takes(info: TensorInfo, array: np.ndarray | None) -> bool:
