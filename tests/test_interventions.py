@@ -13,6 +13,7 @@ import tilewright
 from tests import models
 from tilewright.api import compile_artifact
 from tilewright.cli.app import commands
+from tilewright.interventions import kernels_near
 from tilewright.ir.diag import TextError
 from tilewright.ir.text import parse_module
 from tilewright.loops.kernel_info import KernelInfo, parse_kernel
@@ -131,6 +132,10 @@ def test_kernels_and_folders_that_there_are_not(dumped: Path, tmp_path: Path) ->
     with pytest.raises(OptionError, match="no kernel 'k7'") as caught:
         overridden(k7=kernel(dumped, "k1", ".loops"))
     assert "k0_matmul_add_max" in str(caught.value)
+    names = [f"k{number}_matmul" for number in range(30)]
+    hint = kernels_near("k299", names)
+    assert hint.startswith("did you mean 'k29_matmul'") and hint.endswith(", k19_matmul and 10 more")
+    assert kernels_near("elsewhere", []) == "the kernels are: none"
     with pytest.raises(OptionError, match="cannot read the kernel 'k1'"):
         overridden(k1=tmp_path / "missing.loops")
     (tmp_path / "file").write_text("")

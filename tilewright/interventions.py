@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from tilewright.ir.verify import Spec, verify_func
 from tilewright.loops.kernel_info import kernel_info, parse_kernel
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.options import KernelFile
-from tilewright.runtime.errors import OptionError
+from tilewright.runtime.errors import OptionError, short_name
 from tilewright.target.gpu.webgpu import Gpu
 from tilewright.target.machine import Machine
 from tilewright.target.named import CTarget
@@ -32,6 +33,19 @@ _CODE = {Target.kind: LLVM, CTarget.kind: ".c", Gpu.kind: ".wgsl"}
 
 _STAGE = re.compile(r"\d{3,}-\w+(\.remarks)?\.txt")
 """Names of the files of stages."""
+
+
+MOST_LISTED = 20
+"""Kernels that a hint lists."""
+
+
+def kernels_near(wanted: str, kernels: Sequence[str]) -> str:
+    """A hint for a kernel that is not there: those with nearest names or numbers, and which there are."""
+    known = {name: name for name in kernels} | {name.partition("_")[0]: name for name in kernels}
+    near = dict.fromkeys(known[name] for name in difflib.get_close_matches(wanted, known, 3))
+    said = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    more = f" and {len(kernels) - MOST_LISTED} more" if len(kernels) > MOST_LISTED else ""
+    return f"{said}the kernels are: {', '.join(kernels[:MOST_LISTED]) or 'none'}{more}"
 
 
 class Dump:
@@ -131,8 +145,8 @@ class KernelOverrides:
         """OptionError for a file of a kernel that there is not."""
         for given in self._files:
             if given.kernel not in self._used:
-                names = ", ".join(self._kernels[:20]) or "none"
-                raise OptionError(f"there is no kernel '{given.kernel}' to override", hint=f"the kernels are: {names}")
+                what = f"there is no kernel '{short_name(given.kernel)}' to override"
+                raise OptionError(what, hint=kernels_near(given.kernel, self._kernels))
 
     def _for(self, kernel: str, suffix: str) -> KernelFile | None:
         """By its whole name, or by its number (`k3`)."""

@@ -12,6 +12,7 @@ from tilewright.asm.listing import annotated
 from tilewright.codegen.cpu.assemble import assembly
 from tilewright.compilation import STAGES, Compilation, Setting
 from tilewright.compiler import compile_with_fallbacks, edited_schedules
+from tilewright.interventions import kernels_near
 from tilewright.ir.core import Func, Module
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.text import print_func, print_module
@@ -19,7 +20,7 @@ from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Request
 from tilewright.program.memory.places import is_planned
 from tilewright.requested import RequestedGraphs, import_request
-from tilewright.runtime.errors import OptionError
+from tilewright.runtime.errors import OptionError, short_name
 from tilewright.schedule.edited import EditedSchedules, print_schedule
 from tilewright.session import Session
 from tilewright.target.target import Target
@@ -152,8 +153,8 @@ def _chosen(kernels: dict[str, Func], prefix: str | None) -> dict[str, Func]:
     chosen = {n: f for n, f in kernels.items() if f.name == prefix or f.name.startswith(f"{prefix}_")}
     chosen = chosen or {n: f for n, f in kernels.items() if f.name.startswith(prefix)}
     if not chosen:
-        names = ", ".join(f.name for f in kernels.values()) or "none"
-        raise OptionError(f"there is no kernel '{prefix}'", hint=f"the kernels are: {names}")
+        hint = kernels_near(prefix, [f.name for f in kernels.values()])
+        raise OptionError(f"there is no kernel '{short_name(prefix)}'", hint=hint)
     return chosen
 
 

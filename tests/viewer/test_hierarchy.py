@@ -56,6 +56,26 @@ def test_equal_modules_that_follow_each_other_are_put_together() -> None:
     assert named(groups, placed[0]) == "/net"
 
 
+def test_sizes_that_the_first_layer_computes_for_all_do_not_tell_it_from_others() -> None:
+    """As exporters of PyTorch write them: a layer has nodes for the sizes that those before it have not asked for."""
+    vi, make = helper.make_tensor_value_info, helper.make_node
+    nodes = [make("Shape", ["x"], ["size"], "/net/layer.0/Shape")]
+    for k, given in enumerate(("x", "y0", "y1")):
+        if k == 2:
+            nodes += [make("Shape", [given], ["own"], f"/net/layer.{k}/Shape")]
+        nodes += [
+            make("Relu", [given], [f"r{k}"], f"/net/layer.{k}/act/Relu"),
+            make("Reshape", [f"r{k}", "own" if k == 2 else "size"], [f"y{k}"], f"/net/layer.{k}/Reshape"),
+        ]
+    nodes.append(make("Tanh", ["y2"], ["y"], "/net/end/Tanh"))
+    ends = [[vi(name, TensorProto.FLOAT, ["n", 4])] for name in "xy"]
+    graph = helper.make_graph(nodes, "g", *ends)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    source = SourceNodes(load_onnx(model.SerializeToString()))
+    groups, _ = hierarchy(source.placed())
+    assert [(g.name, g.count) for g in groups if g.kind == "repeat"] == [("layer.0 to layer.2", 3)]
+
+
 def test_many_short_repetitions_are_no_blocks() -> None:
     labels = [f"{k}{at}" for k in range(500) for at in "abcabcabcabc"]
     groups, _ = hierarchy(chain([()] * len(labels), labels))

@@ -29,12 +29,13 @@ DEEPEST = 24
 
 @dataclass(frozen=True)
 class Placed:
-    """A node to be placed: the path of its module, what it is (equal for nodes that compute alike), and the nodes that
-    it reads."""
+    """A node to be placed: the path of its module, what it is (equal for nodes that compute alike), the nodes that
+    it reads, and whether it computes sizes of tensors alone."""
 
     path: tuple[str, ...]
     label: Hashable
     reads: tuple[int, ...]
+    is_size: bool = False
 
 
 @dataclass
@@ -177,10 +178,16 @@ def _stack(group: _Group, nodes: Sequence[Placed]) -> None:
 
 
 def _structure(group: _Group, nodes: Sequence[Placed]) -> Hashable:
-    """Equal for groups whose nodes compute alike and read each other alike."""
-    own = sorted(group.nodes())
+    """Equal for groups whose nodes compute alike and read each other alike. Sizes do not count: exporters compute those
+    that several layers need once, in the first of them."""
+    every = sorted(group.nodes())
+    own = [n for n in every if not nodes[n].is_size] or every
     place = {number: at for at, number in enumerate(own)}
-    return tuple((nodes[n].label, tuple(place.get(r, -1) for r in nodes[n].reads)) for n in own)
+
+    def read_by(n: int) -> tuple[int, ...]:
+        return tuple(place.get(r, -1) for r in nodes[n].reads if r in place or not nodes[r].is_size)
+
+    return tuple((nodes[n].label, read_by(n)) for n in own)
 
 
 def _number(group: _Group, number: int, groups: list[GroupView], placed: list[int]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Loc
 from tilewright.ir.text import texts_of_ops
+from tilewright.ir.types import TensorType
 from tilewright.viewer.hierarchy import Placed, path_of, shared_path
 from tilewright.viewer.records import NodeView
 
@@ -26,6 +27,7 @@ class _Node:
     types: list[str] = field(default_factory=list)
     label: list[object] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
+    is_size: bool = False
 
 
 class SourceNodes:
@@ -106,7 +108,7 @@ class SourceNodes:
         key = _key(loc) or len(self._nodes)
         if key not in self._numbers:
             self._numbers[key] = len(self._nodes)
-            self._nodes.append(_Node(loc.node or loc.value or op.name, loc.op or op.name, path))
+            self._nodes.append(_Node(loc.node or loc.value or op.name, loc.op or op.name, path, is_size=True))
         own = self._numbers[key]
         node = self._nodes[own]
         for value in reads:
@@ -116,6 +118,7 @@ class SourceNodes:
                 node.reads.append(made)
         results = [str(v.type) for v in op.results]
         node.types = results or node.types
+        node.is_size &= all(map(_may_be_sizes, op.results)) and all(self._nodes[k].is_size for k in node.reads)
         node.label += [op.name, *results, _attributes(op)]
         if text:
             node.text.append(text)
@@ -124,7 +127,7 @@ class SourceNodes:
 
     def placed(self) -> list[Placed]:
         """For the hierarchy."""
-        return [Placed(n.path, tuple(n.label), tuple(n.reads)) for n in self._nodes]
+        return [Placed(n.path, tuple(n.label), tuple(n.reads), n.is_size) for n in self._nodes]
 
     def numbers_of(self, locs: Iterable[Loc]) -> tuple[int, ...]:
         """The nodes at some places, each once, in their order."""
@@ -140,6 +143,11 @@ class SourceNodes:
                      "\n".join(n.text), tuple(kernels.get(k, ())), errors.get(n.name))
             for k, n in enumerate(self._nodes)
         )  # fmt: skip
+
+
+def _may_be_sizes(value: Value) -> bool:
+    """Whether it is an integer or a row of them."""
+    return isinstance(value.type, TensorType) and value.type.dtype.is_int and value.type.rank <= 1
 
 
 def _path(loc: Loc, inside: tuple[str, ...]) -> tuple[str, ...]:
