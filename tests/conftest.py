@@ -21,6 +21,7 @@ from tests.zones.turned_on import findings_are_errors, guard_zones
 from tilewright.codegen.cpu import assemble
 from tilewright.codegen.cpu.assemble import Effort, compile_ir
 from tilewright.cost.typical import TypicalSizes
+from tilewright.ir import process_settings
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
 from tilewright.ir.outside import REGISTRIES
@@ -49,9 +50,16 @@ ROOMS_THAT_SHARE_KERNELS = (*ROOMS_THAT_USE_MODELS, "frontends", "torch")
 SEEDS_BY_NIGHT = 5
 """How many times as many fresh seeds are tried with `--sweeps`."""
 
-COLLECTIONS = (20_000, 20, 20)
+COLLECTIONS = (20_000, 20, 80)
 """Thresholds of Python's collector of cyclic garbage: by its own it runs for each 700 objects, and takes a sixth of the
 processor time of the suite, whose tests make programs and drop them."""
+
+SHORT_S = 0.002
+"""Seconds for which kernels are timed where nobody asks how long they take."""
+
+COLLECTED = 4
+"""How many times as much as in production compilations leave before a collection of all objects. A process of the suite
+holds millions, all tests and what they import: each such collection takes it three to eight seconds."""
 
 KEPT_OBJECTS = 1000
 """How many object files of LLVM's a process of the suite remembers."""
@@ -215,6 +223,12 @@ def machine_code_is_made_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def by_night(pytestconfig: pytest.Config) -> bool:
+    """Whether all cases of all tests run."""
+    return bool(pytestconfig.getoption("--sweeps"))
+
+
 @pytest.fixture
 def own_garbage() -> Iterator[None]:
     """`gc.collect()` looks at what the test makes alone: at all that a process of the suite holds, PyTorch and jaxlib
@@ -222,6 +236,13 @@ def own_garbage() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def all_objects_are_collected_rarely() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_settings, "_AGED", process_settings._Aged(COLLECTED))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -254,6 +275,17 @@ def programs_are_verified(request: pytest.FixtureRequest) -> Iterator[None]:
 def each_graph_once(request: pytest.FixtureRequest) -> Iterator[None]:
     """Graphs are compiled once where tests only use what comes of them."""
     with graphs_are_compiled_once() if _room(request) in ROOMS_THAT_USE_MODELS else nullcontext():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def measurements_are_short(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where models are a means, their kernels are timed for 2 ms, not for 50, and a turn of two models takes 2 ms, not
+    80: no test asks for times, and a quantisation measures for 2 to 8 seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        if _room(request) in ROOMS_THAT_USE_MODELS:
+            patch.setattr("tilewright.runtime.profile.LEAST_S", SHORT_S)
+            patch.setattr("tilewright.quantization.decision.timing.TURN_S", SHORT_S)
         yield
 
 

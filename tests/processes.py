@@ -13,23 +13,25 @@ from pathlib import Path
 from types import TracebackType
 
 _PARENT = """
-import importlib, json, os, runpy, sys
+import gc, importlib, json, os, runpy, sys
 stages, ended = sys.argv[1:]
 for stage in json.loads(stages):
     for module in stage["imported"]:
         importlib.import_module(module)
+    gc.freeze()
     for arguments in stage["runs"]:
         child = os.fork()
         if not child:
             sys.argv[:] = [stage["script"], *arguments]
             runpy.run_path(stage["script"], run_name="__main__")
+            gc.freeze()  # what ends need not be collected
             sys.exit()
         if os.waitpid(child, 0)[1]:
             sys.exit("one of the processes failed")
         print(ended, flush=True)
 """
 _ENDED = "this process has ended"
-PYTORCH = ("torch", "torch._dynamo", "torch._functorch.aot_autograd")
+PYTORCH = ("torch", "torch._dynamo", "torch._functorch.aot_autograd", "torch._dynamo.testing", "torch.export._trace")
 COMPILER = ("tilewright.compiler", "tilewright.torch.traced")
 
 

@@ -20,16 +20,23 @@ def without_what_is_left_to_the_night(items: Sequence[pytest.Item], seed: int) -
 
 
 def sample(cases: Sequence[pytest.Function], rng: random.Random) -> Iterator[pytest.Function]:
-    """As many as the marker says; else some in which each value of each parameter occurs."""
+    """As many as the marker says; else some in which each value of each parameter occurs, and few of them: the next
+    one is that with most values that are still left."""
     marker = cases[0].get_closest_marker("sweep")
     assert marker is not None
     drawn = rng.sample(cases, len(cases))
     if marker.args:
         yield from drawn[: marker.args[0]]
         return
-    seen: set[tuple[str, int]] = set()
-    for case in drawn:
-        values = {(name, id(value)) for name, value in case.callspec.params.items()}  # cases share their values
-        if not values <= seen:
-            seen |= values
-            yield case
+    left = {value for case in drawn for value in _values(case)}
+    while left:
+        case = max(drawn, key=lambda case: len(left & _values(case)))  # of equal ones that which was drawn first
+        yield case
+        left -= _values(case)
+
+
+def _values(case: pytest.Function) -> set[tuple[str, int]]:
+    """The values of a case's parameters, which the cases of a test share. A test without parameters has none, and is
+    left to the night."""
+    params = getattr(case, "callspec", None)
+    return {(name, id(value)) for name, value in params.params.items()} if params else set()

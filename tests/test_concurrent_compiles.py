@@ -18,7 +18,7 @@ import tilewright
 from tests import models
 from tilewright.session import Session
 
-THREADS = 4
+THREADS = 3
 
 
 def network(seed: int) -> onnx.ModelProto:
@@ -59,15 +59,15 @@ def test_threads_that_compile_at_once_make_the_same_code() -> None:
         start.wait()
         return [
             code_and_result(tilewright.compile(network(seed), cache=False, threads=1, compile_threads=2))
-            for seed in (first, first + 1, 7)
+            for seed in (first, 7)
         ]
 
     with ThreadPoolExecutor(THREADS) as pool:
         found = list(pool.map(compile_some, range(THREADS)))
-    seeds = (*range(THREADS + 1), 7)
+    seeds = (*range(THREADS), 7)
     alone = {seed: code_and_result(tilewright.compile(network(seed), cache=False, threads=1)) for seed in seeds}
     for first, several in enumerate(found):
-        for seed, one in zip((first, first + 1, 7), several, strict=True):
+        for seed, one in zip((first, 7), several, strict=True):
             assert one == alone[seed], seed
 
 
@@ -110,6 +110,7 @@ print(hashlib.sha256(results[0]).hexdigest())
 """
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("cache", [True, False])
 def test_processes_whose_first_compiles_race(tmp_path: Path, cache: bool) -> None:
     path = tmp_path / "mlp.onnx"

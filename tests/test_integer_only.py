@@ -108,7 +108,7 @@ def test_files_and_threads_change_nothing(compiled: tilewright.Model, tmp_path: 
     assert again.report().integers == compiled.report().integers
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4", "zen4", "neoverse-n1", "apple-m1"])
 def test_code_for_other_machines_has_no_floats(target: str) -> None:
     """Each kernel's assembler text is searched."""

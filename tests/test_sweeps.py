@@ -22,7 +22,10 @@ def test_covered(array, small): pass
 @pytest.mark.parametrize("row", range(20))
 def test_counted(row): pass
 
-@pytest.mark.parametrize("row", range(4))
+@pytest.mark.sweep
+def test_one(): pass
+
+@pytest.mark.parametrize("row", [pytest.param(0, marks=pytest.mark.sweep(0)), 1, 2, 3, 4])
 def test_all(row): pass
 
 @pytest.mark.fresh_seeds(2)
@@ -65,11 +68,12 @@ def test_a_sample_has_each_value_of_each_parameter(fresh_seed: int, tmp_path: Pa
     found = collected(tmp_path, *(("--seed", str(seed)) for seed in seeds))
     for names in found:
         covered = of(names, "test_covered")
-        assert 5 <= len(covered) <= 6
+        assert len(covered) == 5
         arrays, smalls = ({case.split("-")[k] for case in covered} for k in (0, 1))
         assert arrays == {f"array{k}" for k in range(5)} and smalls == {"0", "1"}
         assert len(of(names, "test_counted")) == 3
-        assert len(of(names, "test_all")) == 4 and len(of(names, "test_drawn")) == 2
+        assert of(names, "test_all") == [*"1234"] and "test_one" not in names
+        assert len(of(names, "test_drawn")) == 2
     assert found[0] == found[2]
 
 
@@ -80,5 +84,5 @@ def test_seeds_nights_and_names(tmp_path: Path) -> None:
     found = collected(tmp_path, *seeds, ("--sweeps",), *named)
     assert len({tuple(of(names, "test_counted")) for names in found[:4]}) > 1
     counts = [len(of(found[4], test)) for test in ("test_covered", "test_counted", "test_all", "test_drawn")]
-    assert counts == [10, 20, 4, 10]
+    assert counts == [10, 20, 5, 10] and "test_one" in found[4]
     assert found[5:] == [["test_counted[0]"], ["test_counted[7]"], ["test_counted[14]"]]

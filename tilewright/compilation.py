@@ -43,9 +43,10 @@ from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.effort import EFFORTS
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
-from tilewright.program.memory.places import annotate, arena_of, is_planned
-from tilewright.program.memory.plan import plan_in_order
-from tilewright.program.memory.storage import Place, assign_storage
+from tilewright.program.memory.places import arena_of, is_planned
+from tilewright.program.memory.planned import plan_memory
+from tilewright.program.memory.scratch import scratch_of_calls
+from tilewright.program.memory.storage import Place
 from tilewright.program.native import GroupNative
 from tilewright.program.spec import LEVEL
 from tilewright.program.split import SplitGraph, is_of_parts, joined, parts_of
@@ -84,6 +85,7 @@ class Setting:
     watch: MakeWatch | None = None
     numbers: Iterator[int] = field(default_factory=count)
     """Of the kernels, which have no name twice."""
+    fitted_to: int | None = None  # bytes that a call of a program may take which is tried for `fitting`
     known: KnownKernels | None = None
     """Kernels that are scheduled, where programs are compared to find one that takes little memory."""
 
@@ -401,17 +403,16 @@ class Compilation:
         setting, module = self.setting, self.module
         inplace = {f.name: kernel_info(f).inplace for f in module.funcs.values() if f.level == "loops"}
         effort = EFFORTS[setting.options.memory_effort]
-        self.context.remarks += setting.optional.attempt("order", lambda: reorder(module.main, inplace, effort), list)
-        setting.optional.run(
-            "concurrent-kernels", lambda: setting.back_end.arrange(module, setting.machine, self.remarks)
-        )
+        scratch = scratch_of_calls(module) if setting.target is not None else {}
+        order = partial(reorder, module.main, inplace, effort, scratch)
+        self.context.remarks += setting.optional.attempt("order", order, list)
+        arrange = partial(setting.back_end.arrange, module, setting.machine, self.remarks)
+        setting.optional.run("concurrent-kernels", arrange)
         self._clock.lap("schedule")
-        storage = setting.optional.attempt(
-            "share-memory",
-            lambda: assign_storage(module.main, inplace, effort=effort, apart=setting.has_room_for_zones),
-            lambda: assign_storage(module.main, plan=plan_in_order),
-        )
-        annotate(module.main, storage)
+        plan_memory(
+            module, inplace, scratch, effort, setting.optional, apart=setting.has_room_for_zones,
+            most=setting.options.max_memory or setting.fitted_to, threads=setting.options.threads or 1,
+        )  # fmt: skip
         if setting.optional.verified:
             verify_program(module)
 
@@ -452,9 +453,8 @@ class Compilation:
         )  # fmt: skip
         target = self.setting.back_end.target(self.setting.machine)
         made = link.make_artifact(module, constants, program, text, target, report)
-        plan = made.static_plan
-        if plan is not None and (most := options.max_memory) is not None:
-            plan = replace(plan, most_threads=threads_within(module, most, options.threads or 1))
+        if (plan := made.static_plan) is not None:
+            plan = replace(plan, most_threads=threads_within(module, options.max_memory, options.threads or 1))
         self.artifact = replace(made, states=states, static_plan=plan)
 
     def _link_parts(self, parts: Sequence[Compilation]) -> None:

@@ -23,8 +23,9 @@ from tilewright.graph.fusion.classify import OpClass, classify
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.diag import Loc, UnsupportedError
 from tilewright.passes import Pass
-from tilewright.program.memory.of_call import bytes_of_call, most_threads, scratch_of
+from tilewright.program.memory.of_call import bytes_of_call, most_threads, room_for
 from tilewright.program.memory.picture import dims_of
+from tilewright.program.memory.scratch import scratch_of_calls
 from tilewright.program.memory.views import bytes_of
 from tilewright.runtime.errors import OptionError
 
@@ -72,11 +73,14 @@ def refuse_parts(main: Func, max_memory: int | None) -> None:
         )
 
 
-def threads_within(module: Module, most: int, threads: int) -> int:
-    """How many threads a call of a planned program may have at most, within a limit; 0 for any number.
+def threads_within(module: Module, most: int | None, threads: int) -> int:
+    """How many threads a call of a planned program may have at most, within a limit where there is one; 0 for any
+    number.
 
     UnsupportedError, OptionError where it takes more with `threads`: texts of late stages say what is computed by rows,
     and schedules of a user may take other scratch memory than was counted."""
+    if most is None:
+        return room_for(module.main)
     refuse_unknown_sizes(module.main, most)
     taken = bytes_of_call(module, threads).value
     if taken > most:
@@ -99,6 +103,7 @@ def fit(setting: Setting, lowered: Lowered, remade: Remade) -> Fit:
         progress=None,
         observe=None,
         dump=None,
+        fitted_to=most,
         numbers=count(),
     )
     search = _Search(most, quiet, lowered, remade)
@@ -249,10 +254,8 @@ class _Trial:
 
 def _scratch(module: Module, threads: int) -> Mapping[Loc, int]:
     found: dict[Loc, int] = {}
-    for call in module.main.body.ops:
-        if call.name == "call":
-            own = scratch_of(module.funcs[call.attrs["kernel"]]).value * threads
-            found[call.loc] = max(found.get(call.loc, 0), own)
+    for call, bytes in scratch_of_calls(module).items():
+        found[call.loc] = max(found.get(call.loc, 0), bytes.value * threads)
     return found
 
 

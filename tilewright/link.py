@@ -36,7 +36,7 @@ from tilewright.loops.storage.packing import PackedArray
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
-from tilewright.program.memory.places import ZONES, is_planned, places_of
+from tilewright.program.memory.places import OF_THREAD, ZONES, is_planned, places_of
 from tilewright.program.memory.storage import needs_copy
 from tilewright.program.spec import READ
 from tilewright.program.split import PLACE, part_functions
@@ -361,12 +361,13 @@ def make_artifact(
 
 
 def _attached(program: Program) -> Mapping[str, Any]:
-    """What tools keep with a program, and the names of tensors between guard zones."""
+    """What tools keep with a program, and the names of tensors between guard zones; whether scratch memory is apart."""
     attrs = program.main.attrs
     attached: Mapping[str, Any] = attrs.get("attached", {})
     if not program.guarded:
         return attached
-    return {**attached, GUARD_ZONES: {"arena": [name for name, _, _ in attrs.get(ZONES, ())]}}
+    names = [name for name, _, _ in attrs.get(ZONES, ())]
+    return {**attached, GUARD_ZONES: {"arena": names, "scratch": OF_THREAD not in attrs}}
 
 
 def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:

@@ -362,10 +362,11 @@ def test_the_environment_is_read_in_few_places() -> None:
 
 def test_nobody_spells_the_order_of_passes_and_stages_a_second_time() -> None:
     """Tools name passes, or a stage; a `Compilation` runs them."""
-    steps = {"run_passes", "schedule_regions", "assign_storage", "annotate", "introduce_states", "SplitGraph", "Fuse",
-             "default_passes"}  # fmt: skip
+    steps = {"run_passes", "schedule_regions", "plan_memory", "assign_storage", "annotate", "introduce_states",
+             "SplitGraph", "Fuse", "default_passes"}  # fmt: skip
     homes = {
         "compilation.py", "back_end.py", "graph/pipeline.py",
+        "program/memory/planned.py",  # tries several plans within a limit
         "checks/regions.py",  # plans what kernels will need that are not there yet
         "graph/fusion/otherwise.py",  # cuts one region again whose kernel failed
     }  # fmt: skip

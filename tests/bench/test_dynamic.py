@@ -17,7 +17,7 @@ from bench.references import by_onnxruntime
 pytest.importorskip("onnxruntime")
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_ours_computes_the_references(name: str, tmp_path: Path) -> None:
     case = make_case(name, tmp_path, by_onnxruntime)

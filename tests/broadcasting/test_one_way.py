@@ -25,7 +25,7 @@ NODES = {
 }
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", NODES)
 def test_data_are_not_stretched(name: str) -> None:
     text = HEAD + NODES[name]

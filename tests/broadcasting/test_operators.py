@@ -118,7 +118,7 @@ CASES = (
 )  # fmt: skip
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(4)
 @pytest.mark.with_scalar_kernels  # attention whose operands may all be stretched
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_operators(case: Case) -> None:

@@ -21,6 +21,7 @@ PARTS: dict[str, Callable] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", PARTS)
 def test_compiled(name: str) -> None:
     part = PARTS[name]

@@ -112,6 +112,7 @@ BLOCKS = (
 )
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize(("dims", "shape", "sizes"), BLOCKS)
 def test_products_of_sizes_are_what_the_model_assumes(
     tmp_path: Path, dims: list[int | str], shape: list[int], sizes: str

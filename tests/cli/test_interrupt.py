@@ -96,6 +96,7 @@ def interrupted(seen: str, *arguments: object, cores: int = 2, **environment: st
 def talkative() -> None:
     """The command line, which says on the error stream where it is."""
     import tilewright.compilation
+    import tilewright.runtime.profile
     from tilewright.cli import main
     from tilewright.runtime import Model
 
@@ -118,6 +119,7 @@ def talkative() -> None:
             time.sleep(PATIENCE_S)
 
     State.put = keeping
+    tilewright.runtime.profile.LEAST_S = 0.002
     tilewright.compilation.schedule_regions = scheduling
     Model.__call__ = calling
     main()

@@ -90,6 +90,7 @@ def test_an_artefact_that_does_not_fit_the_disk_leaves_nothing(tmp_path: Path) -
     assert os.listdir(tmp_path) == ["m.onnx"]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 @pytest.mark.parametrize("command", [["show"], ["explain"], ["run", "--input", "random"]])
 def test_a_full_standard_output_is_named(tmp_path: Path, command: list[str]) -> None:

@@ -99,7 +99,7 @@ def windows(x, w, zero, pads, strides, width=None):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("machine", [*MACHINES, "zen4"])
 @pytest.mark.parametrize("zero", [0, 93])
@@ -121,6 +121,7 @@ def test_windows_of_each_channel_have_exact_sums(kernel, stride, zero, machine, 
         np.testing.assert_array_equal(found, np.einsum("nchwkl,ckl->nchw", seen, w[:, 0].astype(np.int64)))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("machine", "taps"), [("zen4", 3), ("zen4", 5), ("zen4", 1), ("cascadelake", 3)])
 def test_neighbours_in_each_channel_are_shuffled_into_groups(machine, taps):
     """One instruction shuffles and one adds up four; without that shuffle, each neighbour is multiplied by itself."""

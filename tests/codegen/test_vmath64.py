@@ -91,6 +91,7 @@ def test_bounded_functions_never_exceed_one(name: str) -> None:
         assert np.nanmax(np.abs(function(*arguments(name, seed)))) <= 1.0
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("name", sorted(SUPPORTED))
 def test_all_widths_agree_to_the_bit(name: str) -> None:
     operands = arguments(name, 1)

@@ -7,11 +7,11 @@ import pytest
 
 from tests.validation.planted import program
 from tilewright.comparison.compiled import diff_compiled
-from tilewright.comparison.exact import ExactValues
 from tilewright.ir.text import parse_module
 from tilewright.options import Options, Request
 from tilewright.session import Session
 from tilewright.validation.cases import Case
+from tilewright.validation.values import ExactValues
 
 X = np.linspace(0.1, 3, 64, dtype=np.float32)
 

@@ -94,6 +94,7 @@ def test_weights_of_a_model(tmp_path: Path) -> None:
     assert isinstance(error, TilewrightError) and "is not a regular file" in str(error)
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("command", [["run"], ["bench"], ["explain"]])
 def test_commands(command: list[str], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.tw")

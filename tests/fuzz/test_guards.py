@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.registry import run_seed
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("seed", range(10))
 def test_fixed_guards(seed: int) -> None:
     run_seed("guards", seed)

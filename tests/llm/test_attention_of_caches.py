@@ -43,7 +43,7 @@ def fed(model: Model, caches: Caches, steps: list[int], seed: int = 0) -> tuple[
     return found, wanted
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 @pytest.mark.parametrize("stored", CACHES)
 @pytest.mark.parametrize("sharing", SHARING.values(), ids=SHARING.keys())
@@ -62,9 +62,9 @@ def test_rows_few_and_many(sharing: tuple[int, int], stored: str, numerics: str)
 
 
 def test_long_caches_are_shared_by_threads() -> None:
-    caches = Caches(9, 3, 64, capacity=1500)
+    caches = Caches(9, 3, 64, capacity=700)
     models = [Model(artifact(caches), threads) for threads in (1, 2, 3)]
-    results = [fed(model, caches, [1400, 1, 5, 1]) for model in models]
+    results = [fed(model, caches, [600, 1, 5, 1]) for model in models]
     for found, wanted in results:
         for a, b in zip(found, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

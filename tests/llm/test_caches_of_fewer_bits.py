@@ -60,6 +60,7 @@ def test_logits_are_nearly_those_of_float32(folder: Path, caches: str) -> None:
     assert 1e-6 < apart < ERRORS[caches]  # and it is not float32 that is computed with
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("caches", ["float16", "int8"])
 def test_threads_pieces_and_capacities_change_no_bit(folder: Path, caches: str) -> None:
     wanted = fed(decoder(folder, caches))
@@ -146,7 +147,7 @@ def assert_near(found: np.ndarray, wanted: np.ndarray) -> None:
     assert 1e-4 < apart < 0.08  # and caches have fewer bits
 
 
-@pytest.mark.parametrize("caches", ["float16", "int8"])
+@pytest.mark.parametrize("caches", [pytest.param("float16", marks=pytest.mark.sweep(0)), "int8"])
 def test_bytes_are_told(folder: Path, caches: str) -> None:
     bytes_ = LAYERS * 2 * 2 * BYTES[caches]  # keys and values of 2 heads
     assert position_bytes(model(folder, caches)) == bytes_

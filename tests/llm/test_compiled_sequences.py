@@ -45,6 +45,7 @@ def tokens(seed: int, count: int) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(0, ROWS, count)]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_order_of_calls_gives_what_each_gives_alone(folder: Path, fresh_seed: int, threads: int) -> None:
@@ -54,7 +55,7 @@ def test_any_order_of_calls_gives_what_each_gives_alone(folder: Path, fresh_seed
     forks = ForkedSequences(CompiledDecoder(copy.copy(model(folder, 1)), piece=24))
     own: dict[int, int] = {}
     twins: dict[int, int] = {}
-    for _ in range(120):
+    for _ in range(60):
         what = rng.choice(("open", "like", "close", "rewind", "feed", "feed", "feed", "feed"))
         if what in ("open", "like") and len(own) < 2 * LANES:
             like = rng.choice([*own]) if what == "like" and own else None
@@ -153,13 +154,15 @@ def test_nothing_is_copied(folder: Path) -> None:
 
 
 def test_a_full_sequence_fails_alone(folder: Path) -> None:
-    found = together(folder, capacity=12)
+    found = together(folder)
     one, other = found.open(), found.open()
-    wanted = found.feed([(one, tokens(1, 12)), (other, tokens(2, 3))])
-    with pytest.raises(SequenceError, match=f"sequence {one}: 1 tokens behind 12 are more than the context") as error:
+    wanted = found.feed([(one, tokens(1, CONTEXT)), (other, tokens(2, 3))])
+    with pytest.raises(
+        SequenceError, match=f"sequence {one}: 1 tokens behind {CONTEXT} are more than the context"
+    ) as error:
         found.feed([(other, [7]), (one, [1])])
     assert error.value.handle == one
-    assert (found.length(one), found.length(other)) == (12, 3)
+    assert (found.length(one), found.length(other)) == (CONTEXT, 3)
     third = found.open()
     np.testing.assert_array_equal(found.feed([(third, tokens(2, 3))])[0], wanted[1])
     (found_now,) = found.feed([(other, [7])])

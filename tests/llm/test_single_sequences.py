@@ -128,8 +128,8 @@ def test_guesses_change_no_text(tmp_path: Path, how: dict[str, Any], monkeypatch
     for draft in ("lookup", path):
         found = llm.load(path, threads=1, draft=draft)
         for prompt in ("the state of the state of the", "Hello"):
-            expected = plain.answer(prompt, max_tokens=150, ends=False, log_probabilities=1, **how)
-            answer = found.answer(prompt, max_tokens=150, ends=False, log_probabilities=1, **how)
+            expected = plain.answer(prompt, max_tokens=60, ends=False, log_probabilities=1, **how)
+            answer = found.answer(prompt, max_tokens=60, ends=False, log_probabilities=1, **how)
             assert answer.drawn == expected.drawn
         assert found.drafted is not None and found.drafted.plain + found.drafted.calls + found.drafted.accepted > 50
         assert found.drafted.accepted > 0 or draft == "lookup"

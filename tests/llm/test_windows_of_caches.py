@@ -159,7 +159,7 @@ def test_a_call_of_several_that_fails_far_on_leaves_none_half_fed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What can be taken back is; where a window has moved on, the sequence is empty, and all go on."""
-    case = cases()["gemma3"]
+    case = cases()["mistral"]
     write_folder(tmp_path, case["config"], case["tensors"])
     model = tilewright.compile(DecoderSource(tmp_path, capacity=CAPACITY, sequences=2), cache=False, threads=1)
     found = CompiledSequences(model, piece=200)

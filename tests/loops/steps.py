@@ -207,6 +207,11 @@ def rfactor(c: Chance) -> None:
     c.s.rfactor(c.buffer(store.operands[-1]), loop, c.r.choice(SPACES))
 
 
+def tree_reduce(c: Chance) -> None:
+    loop, store = c.one_of(standing_still(c), "sum over a loop")
+    c.s.tree_reduce(c.buffer(store.operands[-1]), loop, c.r.choice(SPACES))
+
+
 def factor_out(c: Chance) -> None:
     loop, store = c.one_of(standing_still(c), "sum over a loop")
     c.s.factor_out(c.buffer(store.operands[-1]), loop)
@@ -320,6 +325,7 @@ STEPS: dict[str, Step] = {
     "split_axis": split_axis,
     "swap_axes": swap_axes,
     "rfactor": rfactor,
+    "tree_reduce": tree_reduce,
     "factor_out": factor_out,
     "vectorize_reduction": vectorize_reduction,
     "dot": dot,

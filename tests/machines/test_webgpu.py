@@ -44,6 +44,8 @@ def gpu() -> None:
 MODELS = {
     "elements": "g (float[3,700] x) => (float[3,700] y) { z = Exp(x) y = Mul(z, x) }",
     "softmax": "g (float[3,700] x) => (float[3,700] y) { y = Softmax(x) }",
+    "norm": "g (float[3,700] x) => (float[3,700] y) { s = Constant<value=float[1]{2.0}>() "
+    "y = LayerNormalization(x, s) }",
     "product": "g (float[3,700] x) => (float[3,3] y) { t = Transpose<perm=[1,0]>(x) p = MatMul(x, t) y = Relu(p) }",
     "tiles": "g (float[3,700] x) => (float[1,8,14,14] y) { s = Constant<value=int64[4]{1,8,16,16}>() "
     "a = Constant<value=int64[1]{0}>() b = Constant<value=int64[1]{2048}>() one = Constant<value=int64[1]{-1}>() "
@@ -72,30 +74,74 @@ def test_models_compute_what_they_do_on_the_cpu(name: str, gpu: None, tmp_path: 
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
+UNKNOWN = {
+    "product": "g (float[n,m] x, float[m,k] w) => (float[n,k] y) { p = MatMul(x, w) y = Relu(p) }",
+    "softmax": "g (float[n,m] x, float[m,k] w) => (float[k,m] y) { z = Transpose<perm=[1,0]>(w) y = Softmax(z) }",
+    "bytes": "g (float[n,m] x, float[m,k] w) => (float16[n,m] y) { y = Cast<to=10>(x) }",
+    "sizes": "g (float[n,m] x, float[m,k] w, int64[2] s) => (float[p,q] y) { y = Reshape<allowzero=1>(x, s) }",
+}
+
+
+@pytest.mark.sweep(2)
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_sizes_may_be_others_in_each_call(name: str, gpu: None, tmp_path: Path) -> None:
+    session = Session(folder=tmp_path)
+    ours, host = (tilewright.compile(model(UNKNOWN[name]), target=t, session=session) for t in ("webgpu", "host"))
+    for n, m, k in ((3, 5, 2), (70, 66, 33), (1, 1, 1), (0, 4, 2), (4, 0, 3), (3, 5, 2)):
+        data = [np.resize(X, (n, m)), np.resize(X, (m, k))]
+        if len(host.inputs) > 2:
+            data.append(np.array([m, n]))
+        (found,), (expected,) = ours(*data), host(*data)
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+    if name == "sizes":
+        with pytest.raises(tilewright.InputError):
+            ours(X, np.ones((700, 1), np.float32), np.array([7, 5]))
+
+
 PRODUCT = "g (float[16,6] x, float[6,16] w) => (float[16,16] y) { p = MatMul(x, w) y = Relu(p) }"
 
 
-def product_kernel(tmp_path: Path) -> Func:
-    texts = programs(model(PRODUCT), "loops", options=Options(target="webgpu"), session=Session(folder=tmp_path))
+ROWS = {
+    "softmax": "g (float[3,70] x) => (float[3,70] y) { y = Softmax(x) }",
+    "norm": "g (float[3,70] x) => (float[3,70] y) { s = Constant<value=float[1]{2.0}>() "
+    "y = LayerNormalization(x, s) }",
+    "long": "g (float[2,1030] x) => (float[2,1] y) { y = ReduceMax<axes=[1]>(x) }",
+    "unknown": "g (float[n,m] x) => (float[n,m] y) { y = Softmax(x) }",
+}
+
+
+def kernel(text: str, tmp_path: Path) -> Func:
+    texts = programs(model(text), "loops", options=Options(target="webgpu"), session=Session(folder=tmp_path))
     (func,) = map(parse_kernel, texts.values())
+    assert any(op.name == "alloc" and op.result.type.space == "shared" for op in func.body.walk()), "it shares memory"
     return func
 
 
 def test_groups_and_threads_may_take_turns_in_any_order(tmp_path: Path) -> None:
-    func = product_kernel(tmp_path)
-    assert any(op.name == "alloc" and op.result.type.space == "shared" for op in func.body.walk()), "it is in tiles"
+    func = kernel(PRODUCT, tmp_path)
     x, w = X[:1, :96].reshape(16, 6), X[1:2, :96].reshape(6, 16)
     y = np.zeros((16, 16), np.float32)
     run_interleaved(func, [x, w, y], {}, random.Random(5))
     np.testing.assert_allclose(y, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-5)
 
 
-def test_each_barrier_of_a_product_is_needed(tmp_path: Path) -> None:
+def test_threads_share_rows_of_any_length_in_any_order(tmp_path: Path) -> None:
+    func = kernel(ROWS["unknown"], tmp_path)
+    x = np.resize(X, (2, 70))
+    y = np.zeros_like(x)
+    run_interleaved(func, [x, y], {dim.name: n for dim, n in zip(func.dims, x.shape, strict=True)}, random.Random(7))
+    np.testing.assert_allclose(y, np.exp(x) / np.exp(x).sum(1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("text", [PRODUCT, *ROWS.values()], ids=["product", *ROWS])
+def test_each_barrier_is_needed(text: str, tmp_path: Path) -> None:
     spec = machine_spec(WEBGPU)
-    count = sum(op.name == "barrier" for op in product_kernel(tmp_path).body.walk())
-    assert count == 2
+    count = sum(op.name == "barrier" for op in kernel(text, tmp_path).body.walk())
+    assert count >= 2
     for k in range(count):
-        func = product_kernel(tmp_path)
+        func = kernel(text, tmp_path)
         barrier = [op for op in func.body.walk() if op.name == "barrier"][k]
         barrier.parent.ops.remove(barrier)
         with pytest.raises(VerifyError, match="may meet in buffer"):
@@ -130,8 +176,9 @@ def test_what_it_lacks_is_refused_by_name(tmp_path: Path) -> None:
     session = Session(folder=tmp_path)
     with pytest.raises(tilewright.UnsupportedError, match="WebGPU has no f64"):
         tilewright.compile(model("g (double[4] x) => (double[4] y) { y = Exp(x) }"), target="webgpu", session=session)
-    with pytest.raises(tilewright.UnsupportedError, match="programs of fixed shapes"):
-        tilewright.compile(model("g (float[n] x) => (float[n] y) { y = Exp(x) }"), target="webgpu", session=session)
+    with pytest.raises(tilewright.UnsupportedError, match="keeps no states from call to call"):
+        text = "g (float[4] x, float[4] s) => (float[4] y, float[4] t) { y = Exp(x) t = Add(s, x) }"
+        tilewright.compile(model(text), target="webgpu", states={"s": "t"}, session=session)
 
 
 def test_a_model_larger_than_a_buffer_is_refused_with_the_figures(

@@ -46,33 +46,46 @@ def order_of_many(rng: random.Random) -> None:
 
 
 def boxes(rng: random.Random) -> None:
-    """No two overlap, and none ends higher than it does greedily."""
+    """No two overlap, all lie below what is on top of their steps, and none ends higher than it does greedily."""
     some = random_boxes(rng, rng.randint(0, 80), 30) if rng.random() < 0.5 else cut(rng, 500, 20, rng.randint(1, 60))
-    found = pack(some, rng.choice((0, 20_000, 100_000)))
+    on_top = {rng.randrange(40): rng.randint(0, 300) for _ in range(rng.choice((0, 1, 12)))}
+    found = pack(some, rng.choice((0, 20_000, 100_000)), on_top)
     assert (wrong := overlapping(some, found)) is None, f"{wrong} of {some}: {found}"
     ends = [start + box.size for start, box in zip(found.offsets, some, strict=True)]
-    assert max(ends, default=0) == found.total and min(found.offsets, default=0) >= 0
-    assert most_alive(some) <= found.total <= by_size(some).total
+    above = [0, *on_top.values()]
+    for step, size in on_top.items():
+        above += [end + size for end, box in zip(ends, some, strict=True) if box.first <= step <= box.last and box.size]
+    assert max((*above, *ends)) == found.total and min(found.offsets, default=0) >= 0
+    assert most_alive(some, on_top) <= found.total <= by_size(some, on_top=on_top).total
 
 
 def expressions(rng: random.Random) -> None:
-    """No two overlap for any dims, also huge ones and those that make a tensor empty."""
+    """No two overlap for any dims, also huge ones and those that make a tensor empty, and none lies above what is on
+    top of a step of it."""
     dims = [var("n", rng.choice((0, 1))), var("m", 1, rng.choice((None, 40)))]
     spans = [(first := rng.randrange(20), first + rng.randrange(5)) for _ in range(rng.randint(1, 40))]
     sizes = [random_size(rng, dims) for _ in spans]
-    offsets, total = pack_symbolic(sizes, spans, 50_000)
+    on_top = {rng.randrange(26): random_size(rng, dims) for _ in range(rng.choice((0, 1, 12)))}
+    found = pack_symbolic(sizes, spans, 50_000, on_top)
+    offsets = found.offsets
     for n, m in ((1, 1), (64, 40), (1, 40), (5000, 2), (7, 13), (0 if dims[0].bounds[0] == 0 else 3, 5)):
         env = {"n": n, "m": m}
         known = [TimedBox(size.evaluate(env), *span) for size, span in zip(sizes, spans, strict=True)]
         places = [offset.evaluate(env) for offset in offsets]
+        total = found.total.evaluate(env)
         assert all(place % 64 == 0 for place in places)
         for a, box in enumerate(known):
-            assert places[a] >= 0 and places[a] + box.size <= total.evaluate(env)
+            assert places[a] >= 0 and places[a] + box.size <= total
             for b in range(a):
                 other = known[b]
                 if box.first <= other.last and other.first <= box.last and box.size and other.size:
                     apart = places[a] + box.size <= places[b] or places[b] + other.size <= places[a]
                     assert apart, f"{a} and {b} of {sizes} at {spans} overlap for {env}: {offsets}"
+        for step, size in on_top.items():
+            top = found.tops[step].evaluate(env)
+            here = [n for n, box in enumerate(known) if box.first <= step <= box.last and box.size]
+            below = [places[n] + known[n].size for n in here]
+            assert max(below, default=0) <= top <= total - size.evaluate(env), f"{step} of {on_top}, {sizes}, {env}"
 
 
 def random_size(rng: random.Random, dims: list[Sym]) -> Sym:

@@ -130,7 +130,7 @@ def test_of_many_dims_few_are_looked_at_by_themselves() -> None:
     """A packing is made for each point."""
     dims = [var(f"n{k}", 1) for k in range(40)]
     sizes = [64 * dim for dim in (*dims, *dims[30:])]
-    compared = _Comparison(sizes, [(k, k + 2) for k in range(len(sizes))])
+    compared = _Comparison(sizes, [(k, k + 2) for k in range(len(sizes))], {})
     assert compared.starts <= 6 * 7
     assert _varied(sizes) == [f"n{k}" for k in range(30, 36)]
     tensors = [Lifetime(k, size, k, k + 2) for k, size in enumerate(sizes)]
@@ -141,10 +141,10 @@ def test_of_many_dims_few_are_looked_at_by_themselves() -> None:
 def test_what_a_plan_takes_is_not_taken_for_that_of_another_one() -> None:
     """Of plans that are dropped the memory is used again."""
     sizes = [64 * var("n", 1), sym(128)]
-    compared = _Comparison(sizes, [(0, 1), (0, 1)])
+    compared = _Comparison(sizes, [(0, 1), (0, 1)], {})
     for below in ([[], [0]], [[], []]) * 20:
         found = compared.totals(_Stack(below, [0, 1]))
-        np.testing.assert_array_equal(found, _Stack(below, [0, 1]).totals(compared.sizes))
+        np.testing.assert_array_equal(found, _Stack(below, [0, 1]).totals(compared.sizes, {}))
 
 
 def test_a_tensor_lies_above_the_highest_ones_that_it_meets() -> None:

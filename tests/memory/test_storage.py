@@ -110,6 +110,7 @@ def residual_network(width: int) -> tuple[Module, np.ndarray, np.ndarray]:
     return module, x, wanted @ w[0]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("width", [16, 48, 83])
 def test_residual_sums_are_right(width: int, threads: int) -> None:

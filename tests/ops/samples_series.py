@@ -190,7 +190,8 @@ def orders() -> Iterator[Sample]:
         x[0, ::7] = 3  # ties
         if dtype.kind == "f":
             x[1, 5::11], x[1, 6::11] = 0.0, -0.0
-        for k in (3, 12, 100, 150):  # in registers, picked and sorted, and all sorted
+        is_first = dtype == np.float32  # of the algorithms that compare elements of any type in the same way
+        for k in (3, 12, 100, 150) if is_first else (3, 12, 150):  # in registers, picked and sorted, and all sorted
             how = {"axis": 1, "k": k, "largest": k != 12}
             yield sample("topk", [x], lambda x=x, k=k: _sorted(x, 1, k, k != 12), note=str(k), **how)
         for n, k in ((40, 12), (40, 40), (1, 1)):  # by their ranks
@@ -204,7 +205,7 @@ def orders() -> Iterator[Sample]:
         long = normal((2, 700), dtype)
         long[0, 40:] = np.iinfo(dtype).min if dtype.kind == "i" else -np.inf  # what comes last of all, among those kept
         long[1, 600:] = long[1].max()
-        for k in (8, 9, 50):  # in registers, in a heap, and picked
+        for k in (8, 9, 50) if is_first else (8, 9):  # in registers, in a heap, and picked
             how = {"axis": 1, "k": k}
             yield sample("topk", [long], lambda x=long, k=k: _sorted(x, 1, k, True), note=f"{k} of 700", **how)
 

@@ -50,6 +50,7 @@ def chosen_by(how: str, rng: np.random.Generator, tokens: int, experts: int, eac
     return np.array([rng.permutation(experts)[:each] for _ in range(tokens)], np.int64).reshape(tokens, each)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("experts", "each"), [(1, 1), (4, 1), (4, 2), (3, 3), (16, 4), (64, 8)])
 def test_each_token_gets_its_experts(rng: np.random.Generator, experts: int, each: int) -> None:
     stack = rng.standard_normal((experts, WIDTH, OUT)).astype(np.float32)

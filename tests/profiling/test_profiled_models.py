@@ -80,6 +80,45 @@ def test_flops_and_bytes_are_those_counted_by_hand(model: tilewright.Model, tmp_
     assert ModelProfile.from_json(found.to_json()) == found
 
 
+def counted(graph: str, feed: dict[str, np.ndarray], session: Session, **constants: np.ndarray) -> ModelProfile:
+    """The profile of a model."""
+    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}')
+    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    model = tilewright.compile(proto.SerializeToString(), threads=1, cache=False, profile=True)
+    return tilewright.profile(model, feed, runs=1, session=session)
+
+
+def test_flops_and_bytes_of_a_convolution_with_padding_and_stride(tmp_path: Path) -> None:
+    """Of images of 21 x 21, an odd size, 11 x 11 results; the last row of windows ends at the last row of padding."""
+    graph = "g (float[n, 16, 21, 21] x) => (float[n, 32, 11, 11] y) {\n" \
+        "c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w, b)\n y = Relu (c) }"  # fmt: skip
+    w, b, x = (np.ones(shape, np.float32) for shape in ((32, 16, 3, 3), (32,), (2, 16, 21, 21)))
+    found = counted(graph, {"x": x}, Session(tmp_path), w=w, b=b)
+    (conv,) = (k for k in found.kernels if "c" in k.nodes and k.flops)
+    results = 2 * 32 * 11 * 11
+    assert conv.flops == results * (2 * 16 * 3 * 3 + 1 + 1)  # products and sums, the bias, the activation
+    assert conv.bytes == 4 * (2 * 16 * 23 * 23 + w.size + b.size + results)  # zeros around are there already
+    assert sum(k.flops or 0 for k in found.kernels) == conv.flops
+
+
+def test_flops_and_bytes_of_attention(tmp_path: Path) -> None:
+    """Scores stay within the kernel."""
+    graph = """g (float[2, 3, 64, 32] q, float[2, 3, 32, 48] k, float[2, 3, 48, 32] v) => (float[2, 3, 64, 32] y) {
+        s = MatMul (q, k)
+        t = Mul (s, scale)
+        p = Softmax <axis = -1> (t)
+        y = MatMul (p, v)
+    }"""
+    shapes = {"q": (2, 3, 64, 32), "k": (2, 3, 32, 48), "v": (2, 3, 48, 32)}
+    feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    (kernel,) = counted(graph, feed, Session(tmp_path), scale=np.array(0.125, np.float32)).kernels
+    rows, scores = 2 * 3 * 64, 2 * 3 * 64 * 48
+    softmax = scores * (1 + 1 + 1 + 1) + rows  # the largest, differences, exponentials, their sum; its inverse
+    results = rows * 32
+    assert kernel.flops == scores * (2 * 32 + 1) + softmax + results * (2 * 48 + 1)  # the scale, the inverse sum
+    assert kernel.bytes == 4 * (sum(value.size for value in feed.values()) + rows * 32)
+
+
 def test_calls_are_timed_on_each_number_of_threads(model: tilewright.Model, tmp_path: Path) -> None:
     feed = {"x": np.ones((1, 3, 20, 20), np.float32)}
     scaling = tilewright.profile(model, feed, runs=1, scaling=True, session=Session(tmp_path)).scaling

@@ -52,9 +52,15 @@ def causal(n: int, filled: int) -> np.ndarray:
     return np.where(np.arange(filled + n) > np.arange(n)[:, None] + filled, -np.inf, 0)[None, None].astype(np.float32)
 
 
+@pytest.fixture(scope="module")
+def plain() -> tilewright.Model:
+    """The model without states."""
+    return compiled(decoder())
+
+
 @pytest.mark.parametrize("states", [True, {f"v{k}": f"now_{'kv'[k % 2]}{k // 2}" for k in range(4)}])
-def test_they_grow_as_callers_would_have_it(states: Any) -> None:
-    plain, model = compiled(decoder()), compiled(decoder(), states=states, capacity=CAPACITY)
+def test_they_grow_as_callers_would_have_it(plain: tilewright.Model, states: Any) -> None:
+    model = compiled(decoder(), states=states, capacity=CAPACITY)
     assert [info.name for info in model.inputs] == ["heads0", "mask"]
     assert {(state.info.name, state.way, state.counter) for state in model.states} == {
         ("past", model.states[0].way, ""), *((f"v{k}", "in place", "past") for k in range(4)),

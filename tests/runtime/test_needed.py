@@ -48,7 +48,7 @@ def taken(model: Model, *inputs: np.ndarray) -> int:
     states = sum(
         array.nbytes for array in (*model._states.current, *model._states._beside) if array is not None
     )
-    return context.arena.nbytes + context.scratch.nbytes + sum(o.nbytes for o in outputs) + states
+    return context.arena.nbytes + sum(o.nbytes for o in outputs) + states
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,28 @@ def test_seconds_come_from_counts_and_the_clock() -> None:
     assert second.busy == ()
 
 
+def test_kernels_come_to_a_median_call_where_each_meets_another_disturbance() -> None:
+    """Three kernels of 100 us, of which one takes 400 in each call: their medians know nothing of it. What is called
+    between the runs is called before each of them."""
+    counted: list[int] = []
+    between: list[int] = []
+
+    def code(call: int, address: int) -> int:
+        counts = (ctypes.c_uint64 * 8).from_address(address)
+        spans = [400_000 if k == len(counted) % 3 else 100_000 for k in range(3)]
+        begin = int(time.perf_counter() * 1e9)
+        counts[:4] = [begin + sum(spans[:k]) for k in range(4)]
+        counted.append(call)
+        time.sleep(0.001)
+        return 0
+
+    counts = KernelCounts(3, code)
+    spans = measured_spans(lambda: counts.run(7), [counts], 30, lambda: between.append(len(counted)))
+    assert sum(s.median for s in spans) == pytest.approx(300e-6, rel=0.02)
+    assert sum(s.typical for s in spans) == pytest.approx(600e-6, rel=0.02)
+    assert between == [*range(1, len(counted))]
+
+
 @X86
 def test_a_profiled_model_names_each_call_and_what_it_computes(tmp_path: Path) -> None:
     path = models.written(models.mlp(), tmp_path, "mlp")

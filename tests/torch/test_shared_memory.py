@@ -173,7 +173,7 @@ READING = (
 WRITING = (written_rows, written_transposed, written_whole)
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", (*READING, *WRITING), ids=lambda f: f.__name__)
 def test_results_lie_in_memory_as_those_of_eager_calls(function: Callable[[Any], Any], dynamic: bool) -> None:

@@ -41,6 +41,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return torch.compile(function, backend=backend, options={"cache": False, "threads": 1, **options})
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("size", [8, 200])  # 200: 160,000 bytes, which have whole pages
 def test_any_write_to_weights_is_seen(size: int, watching: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frozen, "MAX_VARIANTS", 1000)  # afterwards weights are inputs, which are always right

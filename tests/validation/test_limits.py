@@ -12,11 +12,13 @@ from onnx import TensorProto, helper
 
 from tests.validation.planted import add_rules, program
 from tilewright.compiler import compile_request
-from tilewright.ir.core import Builder, Op
+from tilewright.graph.precision.widen_floats import WidenFloats
+from tilewright.ir.core import Builder, Module, Op
 from tilewright.ir.diag import InputError, InternalError
 from tilewright.ir.rewrite import Replacement, RewriteContext, rule
 from tilewright.ir.text import parse_module
 from tilewright.options import Options, Request
+from tilewright.passes import PassContext
 from tilewright.session import Session
 from tilewright.validation import passes, values
 from tilewright.validation.cases import Case
@@ -33,6 +35,29 @@ def validated(model: Any, **fields: Any) -> Validation:
     options = Options(cache=False, threads=2)
     compile_request(Request.of(model, None, None), options, session=Session(), checks=validation)
     return validation
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_short_floats_may_be_rounded_less_often(is_wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """exp(x) + 300 - 300 has two bits in bf16, and is right to eight bits where sums are in f32."""
+    run = WidenFloats.run
+
+    def swapping(self: WidenFloats, module: Module, ctx: PassContext) -> None:
+        run(self, module, ctx)
+        for op in module.main.body.ops:
+            if op.name == "sub":
+                op.set_operands(op.operands[::-1])
+
+    if is_wrong:
+        monkeypatch.setattr(WidenFloats, "run", swapping)
+    body = (
+        "  c = full() {value=300.0, dtype=bf16, shape=()} : bf16[]\n  e = exp(x) : bf16[64]\n"
+        "  a = add(e, c) : bf16[64]\n  b = sub(a, c) : bf16[64]\n  y = mul(b, b) : bf16[64]\n"
+        "  z = mul(y, b) : bf16[64]"
+    )
+    text = program(body, "x: bf16[64]", "bf16[64]").replace("return y", "return z")
+    found = [fault.culprit for fault in validated(parse_module(text)).findings]
+    assert found == (["'widen-floats'"] if is_wrong else [])
 
 
 EXP = program("  y = exp(x) : f32[6]", "x: f32[6]", "f32[6]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright.ir.core import Func
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.validation.races import MOST_ELEMENTS, Races, races_of
 
@@ -21,8 +22,26 @@ from tilewright.validation.races import MOST_ELEMENTS, Races, races_of
     ],
 )
 def test_what_is_known_of_a_loop(size: int, index: str, extent: int, found: Races) -> None:
-    kernel = parse_kernel(
+    assert races_of(kernel(size, extent, f"y[{index}] = x[i]"), {}) == found
+
+
+@pytest.mark.parametrize(
+    ("store", "is_race"),
+    [
+        ("y[e + min(3*i, 7)] = x[e + min(3*i, 7)]", False),  # the last three begin early, and write the same
+        ("y[e + min(3*i, 7)] = x[e + 3*i]", True),
+        ("y[e + min(3*i, 7)] = y[e + min(3*i, 7)] + x[0]", True),
+        ("y[e + min(3*i, 7)] = y[e + min(3*i, 7)]", True),  # what is read may be another iteration's
+        ("y[i + e] = x[0]", False),
+    ],
+)
+def test_iterations_that_overlap_write_the_same(store: str, is_race: bool) -> None:
+    found = races_of(kernel(12, 4, f"for e in 0..3 {{\n      {store}\n    }}", " with {overlap=true}"), {})
+    assert found == (Races("two iterations of the parallel loop 'i' meet in 'y'") if is_race else Races(tried=1))
+
+
+def kernel(size: int, extent: int, store: str, attrs: str = "") -> Func:
+    return parse_kernel(
         f"kernel @k(x: &f32[{size}], y: &f32[{size}]) dims() with {{outputs=1}} {{\n"
-        f"  for i in 0..{extent} parallel {{\n    y[{index}] = x[i]\n  }}\n  return\n}}\n"
+        f"  for i in 0..{extent} parallel{attrs} {{\n    {store}\n  }}\n  return\n}}\n"
     )
-    assert races_of(kernel, {}) == found

@@ -56,7 +56,7 @@ def guard_zones() -> Iterator[None]:
             patch.setattr("tilewright.runtime.module.Model._plan", plans.zoned_plan(here))
             has_room = property(lambda self: self.options.guarded or here.has_room)
             patch.setattr("tilewright.compilation.Setting.has_room_for_zones", has_room)
-            patch.setattr("tilewright.compilation.assign_storage", plans.sometimes_shared)
+            patch.setattr("tilewright.program.memory.planned.assign_storage", plans.sometimes_shared)
         yield
 
 

@@ -11,7 +11,7 @@ from tilewright.ir.diag import Loc, Remark
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import constants_of, kernel_info
-from tilewright.program.memory.places import UNSHARED, arena_of
+from tilewright.program.memory.places import UNSHARED, arena_of, of_thread
 from tilewright.program.memory.views import bytes_of
 from tilewright.program.states import GROWING, states_of
 from tilewright.runtime.report.records import (
@@ -57,8 +57,8 @@ def program_report(
         numerics=_numerics(numerics) + _rounding(module),
         kernels=len(calls),
         distinct_kernels=sum(f.level == "loops" for f in module.funcs.values()),
-        arena=str(arena_of(module.main)),
-        arena_without_sharing=str(module.main.attrs[UNSHARED]),
+        arena=str(arena_of(module.main) - of_thread(module.main)),
+        arena_without_sharing=str(module.main.attrs[UNSHARED] - of_thread(module.main)),
         compile_ms={stage: _milliseconds(time) for stage, time in seconds.items()},
         calls=tuple(_with_counts(records, calls, module, flops) if counted else records),
         products=types.products,

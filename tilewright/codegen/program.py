@@ -8,10 +8,11 @@ from functools import cached_property
 from typing import Literal
 
 from tilewright.ir.core import Func, Module, Op, Value, substitute
+from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.sym import ZERO, Sym, maximum, sym
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.program.memory.places import arena_of, places_of
+from tilewright.program.memory.places import OF_THREAD, SCRATCH, arena_of, of_thread, places_of
 from tilewright.program.memory.storage import Place
 from tilewright.runtime.guarded import PAGE
 
@@ -64,7 +65,7 @@ class BufferRef:
 class KernelCall:
     """A call of a kernel: arguments, the values of its dims and of what else it takes, its parallel extent (None: one
     thread, or one that `forks`, which calls the pool itself), its work in scalar operations, the scratch bytes of a
-    worker, and the errors it can report."""
+    worker, the errors it can report, and where in the arena its scratch memory begins (None: behind it)."""
 
     kernel: str
     buffers: tuple[BufferRef, ...]
@@ -74,6 +75,7 @@ class KernelCall:
     scratch: Sym = ZERO
     checks: tuple[Check, ...] = ()
     forks: bool = False
+    scratch_at: Sym | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +153,8 @@ class Program:
 
     @property
     def arena(self) -> Sym:
-        """Bytes of intermediate results."""
-        return arena_of(self.main)
+        """Bytes that a call takes beside those of each thread (`scratch`)."""
+        return arena_of(self.main) - of_thread(self.main)
 
     @property
     def is_static(self) -> bool:
@@ -168,7 +170,15 @@ class Program:
         """What a call of a kernel comes to. Its `where` is the place of the op in the model."""
         kernel = self.module.funcs[call.attrs["kernel"]]
         buffers = [self.buffer(v) for v in (*call.operands, *call.results)]
-        return kernel_step(kernel, self.kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
+        found = kernel_step(kernel, self.kernels[kernel.name], buffers, call.attrs["dims"], str(call.loc))
+        start, bytes = call.attrs.get(SCRATCH, (None, ZERO))
+        if OF_THREAD not in self.main.attrs or found.scratch == 0:
+            return found
+        if start is None:
+            raise InternalError(f"scratch memory of {found.scratch} bytes that has no place", where=str(call.loc))
+        if found.scratch.is_const and bytes.is_const and found.scratch.value > bytes.value:
+            raise InternalError(f"scratch memory of {bytes} bytes, where {found.scratch} are used", where=str(call.loc))
+        return replace(found, scratch_at=start)
 
     def buffer(self, value: Value) -> BufferRef:
         """The place of a value: states are behind the inputs, and what takes their place behind the outputs."""
@@ -190,12 +200,14 @@ class Program:
     def scratch(self) -> Sym:
         """Bytes from the scratch memory of one worker to that of the next, a multiple of a cache line."""
         most = self.used_scratch
-        return most if not self.guarded or most == 0 else (most + (PAGE - 1)) // PAGE * PAGE + PAGE
+        is_apart = self.guarded and OF_THREAD not in self.main.attrs
+        return most if not is_apart or most == 0 else (most + (PAGE - 1)) // PAGE * PAGE + PAGE
 
     @cached_property
     def used_scratch(self) -> Sym:
         """Bytes of scratch memory that one worker needs, a multiple of a cache line."""
-        most = maximum(0, *{step.scratch: None for step in self.steps})
+        found = self.main.attrs.get(OF_THREAD)
+        most = maximum(0, *{step.scratch: None for step in self.steps}) if found is None else found
         return (most + 63) // 64 * 64
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tilewright.comparison.errors import Difference, LayerDifference, Measured
-from tilewright.comparison.exact import ExactValues, widened
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_request
 from tilewright.ir.core import Module, Op, Value
@@ -19,9 +18,15 @@ from tilewright.session import Session
 from tilewright.validation.cases import Feed
 from tilewright.validation.findings import Fault
 from tilewright.validation.kernels import KernelCheck, written_of
-from tilewright.validation.passes import EVALUATION
 from tilewright.validation.validate import Validation
-from tilewright.validation.values import ReplayedValues, TooLong, is_repeatable
+from tilewright.validation.values import (
+    EVALUATION,
+    ExactValues,
+    ReplayedValues,
+    TooLong,
+    is_repeatable,
+    widened,
+)
 
 BOUNDS = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Relative errors (root mean square) that a kernel may make by itself: those of sums in another order, some hundred

@@ -49,7 +49,11 @@ class Loc:
 UNKNOWN = Loc()
 
 def failure(stage: str, subject: str, error: Exception, consequence: str) -> Remark:
-    """The remark about something optional that failed as nothing should; it asks for a report."""
+    """The remark about something optional that failed as nothing should, which asks for a report; or that a machine has
+    no room for."""
+    if isinstance(error, NoRoomError):
+        (first_line, *_) = error.what.splitlines()
+        return Remark(stage, subject, f"{first_line}; {consequence}", "warning")
     (first_line, *_) = f"{type(error).__name__}: {getattr(error, 'what', error)}".splitlines()
     return Remark(stage, subject, f"{first_line}; {consequence}: please report this with the model", "failed")
 
@@ -84,6 +88,11 @@ class TextError(TilewrightError):
 
 class VerifyError(TilewrightError):
     """A program breaks a rule of its level."""
+
+
+class NoRoomError(VerifyError):
+    """A program needs more of a memory than the machine has. That is no defect of the compiler: smaller tiles, or
+    kernels of single operators, take its place."""
 
 
 class ScheduleError(TilewrightError):

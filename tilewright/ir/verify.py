@@ -17,8 +17,9 @@ from tilewright.ir.types import BufferType, HostType, ScalarType, TensorType, To
 OpRule = Callable[[Op], str | None]
 """Checks one op (operands, attributes, types, blocks): a sentence about what is wrong, or None."""
 
-FuncRule = Callable[[Func], "str | tuple[str, Op] | None"]
-"""Checks a function as a whole: a sentence about what is wrong, with the op that it is about where there is one."""
+FuncRule = Callable[[Func], "str | tuple[str, Op] | tuple[str, Op, type[VerifyError]] | None"]
+"""Checks a function as a whole: a sentence about what is wrong, with the op that it is about where there is one, and
+the class of the error where it has one of its own."""
 
 TERMINATORS = frozenset({"return", "yield"})
 
@@ -58,7 +59,7 @@ class _Verifier:
         self.scoped = 0  # how many of `variables` loops and binds declare
         self.checked_types: set[int] = set()  # identities of types whose variables are those of the function
 
-    def fail(self, message: str, op: Op | None = None) -> NoReturn:
+    def fail(self, message: str, op: Op | None = None, kind: type[VerifyError] = VerifyError) -> NoReturn:
         where = f"@{self.func.name}"
         if op is None:
             raise VerifyError(message, where=where)
@@ -69,7 +70,7 @@ class _Verifier:
         place = f", line {number} of its text" if number else ""
         origin = f", from {op.loc}" if op.loc.node or op.loc.op or op.loc.line else ""
         shown = f"\n    {line}" if line else ""
-        raise VerifyError(f"{op.name}: {message}{shown}", where=f"{where}{place}{origin}")
+        raise kind(f"{op.name}: {message}{shown}", where=f"{where}{place}{origin}")
 
     def run(self) -> None:
         func, spec = self.func, self.spec

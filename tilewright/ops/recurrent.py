@@ -154,8 +154,9 @@ def _groups_of(
     """A loop over groups of `size` entries. The last group overlaps the one before where the batch is no multiple: both
     give the same."""
     batch, hidden = last[0].shape  # first states of sizes that are not known are of these, which is checked
-    with t.loop(ceildiv(batch, size), "b", "parallel") as b:
-        start = b * size if batch % size == 0 else minimum(b * size, batch - size)
+    is_whole = batch % size == 0
+    with t.loop(ceildiv(batch, size), "b", "parallel", overlap=not is_whole) as b:
+        start = b * size if is_whole else minimum(b * size, batch - size)
         dtype = first[0].dtype.accumulator
         states = tuple(t.alloc(dtype, (size, lined(hidden, line))) for _ in first)
         group = _Group(size, hidden, line, start, states, dtype, first[0].dtype)

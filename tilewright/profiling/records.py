@@ -132,8 +132,8 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """How long a model takes, and what of it. `latency_ms` are calls without timers, of which the kernels explain the
-    sum `kernels_ms`; both are medians, with the least calls beside them. `counters` are events of the hardware for a
+    """How long a model takes, and what of it. `latency_ms` is the median call without timers, `least_ms` the least, and
+    `kernels_ms` what the kernels of a median call with timers come to. `counters` are events of the hardware for a
     call; where there are none, `notes` say why. `sizes` are those of the symbolic dims of inputs."""
 
     model: str

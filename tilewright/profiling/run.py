@@ -34,7 +34,7 @@ from tilewright.runtime.report.records import BlockRecord
 from tilewright.session import Session
 
 ROUNDS = 5
-"""Turns of calls without timers and of calls with them, so that both meet the same disturbances."""
+"""Turns of calls on each number of threads, so that all meet the same disturbances."""
 
 DOUBTFUL = 110.0
 """Percent of the roofline of arithmetic from which on the machine is taken to have been busy when it was measured."""
@@ -100,7 +100,7 @@ def profile(
         runs,
         round(statistics.median(calls_ms), 6),
         round(min(calls_ms), 6),
-        round(sum(k.median_ms for k in kernels), 6),
+        round(1000 * sum(t.typical for t in times), 6),
         kernels,
         layer_profiles(kernels),
         rates,
@@ -130,29 +130,34 @@ def _opened(model: Any, session: Session, threads: int | None, fields: Mapping[s
     return compile_model(model, session=session, threads=threads, profile=True, **fields)
 
 
-def _timed(model: Model, inputs: Feed, runs: int) -> tuple[list[KernelTime], list[float]]:
-    """The times of the kernels, and milliseconds of calls without timers, in turns."""
-    each = max(1, -(-runs // ROUNDS))
+def _timed(model: Model, inputs: Feed, runs: int) -> tuple[tuple[KernelTime, ...], list[float]]:
+    """The times of the kernels, and milliseconds of calls without timers: one call of each in turns, as clocks and
+    neighbours may change from one to the next."""
+    beside = copy.copy(model) if model.states else model
+    first = _first_states(beside)
     calls_ms: list[float] = []
-    rounds: list[Sequence[KernelTime]] = []
-    for _ in range(ROUNDS):
-        calls_ms += _calls_ms(model, inputs, each)
-        rounds.append(model.profile(inputs, each))
-    return [_joined(times) for times in zip(*rounds, strict=True)], calls_ms
+
+    def call() -> None:
+        calls_ms.append(_call_ms(beside, inputs, first))
+
+    return model.profile(inputs, runs, between=call), calls_ms
 
 
 def _calls_ms(model: Model, inputs: Feed, calls: int) -> list[float]:
     """Milliseconds of each of some calls, behind one that wakes the threads."""
     first = _first_states(model)
     _call(model, inputs, first)
-    found = []
-    for _ in range(calls):
-        _begin(model, first)
-        start = time.perf_counter()
-        model.run(inputs)
-        found.append(1000 * (time.perf_counter() - start))
+    found = [_call_ms(model, inputs, first) for _ in range(calls)]
     _begin(model, first)
     return found
+
+
+def _call_ms(model: Model, inputs: Feed, states: Mapping[str, np.ndarray]) -> float:
+    """Milliseconds of a call that finds these states."""
+    _begin(model, states)
+    start = time.perf_counter()
+    model.run(inputs)
+    return 1000 * (time.perf_counter() - start)
 
 
 def _first_states(model: Model) -> dict[str, np.ndarray]:
@@ -168,14 +173,6 @@ def _begin(model: Model, states: Mapping[str, np.ndarray]) -> None:
 def _call(model: Model, inputs: Feed, states: Mapping[str, np.ndarray]) -> None:
     _begin(model, states)
     model.run(inputs)
-
-
-def _joined(times: Sequence[KernelTime]) -> KernelTime:
-    """One time of several rounds."""
-    first = times[0]
-    busy = tuple(statistics.fmean(parts) for parts in zip(*(t.busy for t in times), strict=True) if first.busy)
-    median = statistics.median(t.seconds for t in times)
-    return KernelTime(first.kernel, first.node, median, first.sizes, first.count, min(t.least for t in times), busy)
 
 
 def _program(artifact: Artifact, times: Sequence[KernelTime]) -> Artifact:

@@ -62,7 +62,7 @@ def _call_rule(op: Op, module: Module) -> str | None:
     given = op.attrs.get(values)
     if not isinstance(given, tuple) or not all(isinstance(d, Sym) for d in given):
         return f"has the attribute '{values}', a tuple of expressions"
-    if unknown := op.attrs.keys() - {kind, values, "concurrent", "at"}:
+    if unknown := op.attrs.keys() - {kind, values, "concurrent", "at", "scratch"}:
         return f"has no attribute {', '.join(sorted(unknown))}"
     func = module.funcs.get(op.attrs[kind])
     if func is None or (func.level == "loops") != (kind == "kernel"):

@@ -13,9 +13,9 @@ Native interface. The image of an artefact defines these C functions (`plan` onl
   of 64).
 - `i32 tw_run(void **call)`: compute. `call` holds `void *pool, void **in_data, void **out_data, void *constants,
   void *arena, void *scratch, i64 *dims, i32 *stops`. Where somebody changes the word at `stops`, the run ends before
-  its next kernel, and returns -1. Inputs and outputs are C-contiguous and aligned to their element;
-  constants, arena and scratch are aligned to 64 bytes; scratch holds sizes[1] bytes for each worker. 4-bit
-  integers take a byte each in inputs and outputs, complex numbers are two floats with an axis of 2 among their dims.
+  its next kernel, and returns -1. Inputs and outputs are C-contiguous and aligned to their element; constants and
+  arena are aligned to 64 bytes; scratch is behind the arena, sizes[1] bytes for each worker, and both are one block.
+  4-bit integers take a byte in inputs and outputs, complex numbers are two floats with an axis of 2 among their dims.
 - `i32 tw_run_profiled(void **call, u64 *counts)`, if the model was compiled with profile=True: also stores the
   cycle counter before the first kernel and after each, in the order of the report's calls.
 - the thread pool's `tw_pool_create`, `tw_pool_destroy`; without them the model runs on one thread.

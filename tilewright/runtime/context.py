@@ -132,8 +132,7 @@ class Context:
         self.in_data = (ctypes.c_void_p * (len(inputs) + kept))()
         self.out_data = (ctypes.c_void_p * (len(outputs) + kept))()
         self.sizes = (ctypes.c_int64 * 2)()
-        self.arena = Arena("intermediate tensors")
-        self.scratch = Arena("scratch memory of the threads")
+        self.arena = Arena("intermediate tensors, and scratch memory of the threads")
         self._programs = programs
         self.last = len(programs) - 1
         self._planned: list[Planned | None] = [None] * len(programs)
@@ -168,9 +167,8 @@ class Context:
                 f"the memory needed is out of range: arena {arena}, scratch {scratch} bytes",
                 hint="use smaller inputs (batch, sequence length)",
             )
-        self.arena.reserve(arena)
-        self.scratch.reserve(scratch * self._threads)
-        program.arguments[4:6] = [self.arena.address, self.scratch.address]
+        self.arena.reserve(arena + scratch * self._threads)
+        program.arguments[4:6] = [self.arena.address, self.arena.address + arena]
         self._take(program, program.shapes)
 
     def _take(self, program: Planned, shapes: tuple[Shape, ...] | None) -> None:

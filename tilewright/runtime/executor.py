@@ -145,8 +145,8 @@ class DrivenCode:
         self._execute(
             _tensors(inputs, self._inputs),
             _tensors(outputs, self._outputs),
-            _bytes_at(constants, self._constant_bytes),
-            _bytes_at(arena, self._arena_bytes),
+            bytes_at(constants, self._constant_bytes),
+            bytes_at(arena, self._arena_bytes),
         )
         return 0
 
@@ -163,11 +163,12 @@ def _tensors(table: int | None, infos: Sequence[TensorInfo]) -> list[np.ndarray]
     found = []
     for address, info in zip(addresses, [info.parts for info in infos], strict=True):
         dtype, shape = numpy_dtype(info.dtype), [int(n) for n in info.shape]
-        found.append(_bytes_at(address, prod(shape) * dtype.itemsize).view(dtype).reshape(shape))
+        found.append(bytes_at(address, prod(shape) * dtype.itemsize).view(dtype).reshape(shape))
     return found
 
 
-def _bytes_at(address: int | None, count: int) -> np.ndarray:
+def bytes_at(address: int | None, count: int) -> np.ndarray:
+    """The memory of so many bytes at an address."""
     if not count or address is None:
         return np.empty(0, np.uint8)
     return np.frombuffer(memoryview((ctypes.c_uint8 * count).from_address(address)).cast("B"), np.uint8)

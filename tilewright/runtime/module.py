@@ -34,7 +34,7 @@ from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.needed import TellsBytes, needs_of
 from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.process.interrupts import end_interruptible
-from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, measured_spans
+from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, Step, measured_spans
 from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import CountsSizes
 from tilewright.runtime.staged.frame import CANCELLED
@@ -202,8 +202,8 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
         """
         return TensorModel(self, package)
 
-    def profile(self, inputs: Mapping[str, Any], runs: int = 20) -> tuple[KernelTime, ...]:
-        """Run at least `runs` times on `inputs` and time each kernel, in the order of the report's calls.
+    def profile(self, inputs: Mapping[str, Any], runs: int = 20, between: Step | None = None) -> tuple[KernelTime, ...]:
+        """Run at least `runs` times on `inputs`, each behind `between()`, and time each kernel (as the report's calls).
 
         OptionError for a model that was not compiled with `profile=True`.
         """
@@ -214,9 +214,11 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
         if self._forks != _forks[0]:
             self._start_process()
         with self._states.set_aside():
-            return self._profiled(loaded, args, runs)
+            return self._profiled(loaded, args, runs, between)
 
-    def _profiled(self, loaded: _Native | _Staged, args: tuple[Any, ...], runs: int) -> tuple[KernelTime, ...]:
+    def _profiled(
+        self, loaded: _Native | _Staged, args: tuple[Any, ...], runs: int, between: Step | None
+    ) -> tuple[KernelTime, ...]:
         if isinstance(loaded, _Staged):
             values, shapes, number = self._staged_values(args)
             values = self._with_states(values)
@@ -225,17 +227,17 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
             native = _native_steps(artifact, loaded.parts[number], self._stops, [c.callback for _, c in counted])
             every = staged.run.runner(artifact.program, [run for run, _ in counted], native, self._stops)
-            spans = measured_spans(lambda: every(values, self.max_seconds), [counts for _, counts in counted], runs)
+            spans = measured_spans(lambda: every(values, self.max_seconds), [c for _, c in counted], runs, between)
         else:
             context = self._new_context()
             self._states.give(context.in_data, len(self.inputs))
             self._call(context, args, None)
             artifact, counted = context.current.linked.artifact, [self._counting(context)]
-            spans = measured_spans(lambda: counted[0][0](args), [counted[0][1]], runs)
+            spans = measured_spans(lambda: counted[0][0](args), [counted[0][1]], runs, between)
         sizes = next((v.text for v in loaded.artifact.variants if v.artifact is artifact), "")
         often = [counts.runs for _, counts in counted for _ in counts.spans]
         calls = zip(artifact.report.calls, spans, often, strict=True)
-        return tuple(KernelTime(c.kernel, c.node, s.median, sizes, n, s.least, s.busy) for c, s, n in calls)
+        return tuple(KernelTime(c.kernel, c.node, s.median, sizes, n, s.least, s.busy, s.typical) for c, s, n in calls)
 
     def _counting(self, context: Context) -> tuple[staged.run.Part, KernelCounts]:
         """A call in the context, which is for it alone, and what it counts. OptionError for code that does not."""

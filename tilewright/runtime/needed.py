@@ -26,8 +26,8 @@ class TellsBytes:
 
     def peak_bytes(self, /, **dims: int) -> int:
         """The bytes of memory that one call needs beside weights, code and its inputs, for sizes of symbolic dims by
-        name: `model.peak_bytes(batch=8, seq=128)`. They are the arena of intermediate results, the scratch memory of
-        all threads, the outputs, and the states. Nothing runs. OptionError for unknown and missing dims, and where
+        name: `model.peak_bytes(batch=8, seq=128)`. They are the arena of intermediate results and scratch
+        memory, the outputs, and the states. Nothing runs. OptionError for unknown and missing dims, and where
         sizes depend on data; InputError for sizes that the model refuses."""
         shapes = tuple(_shape(info, dims) for info in self.inputs)
         names = dict.fromkeys(d for info in self.inputs for d in info.shape if isinstance(d, str))

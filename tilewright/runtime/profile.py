@@ -14,6 +14,8 @@ LEAST_S = 0.05
 
 HOW_TO_TIME = "compile the model with profile=True (tilewright compile --profile)"
 
+Step = Callable[[], object]
+
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
@@ -24,7 +26,9 @@ class KernelTime:
     those of all trips of a loop together.
 
     `least` are the fewest seconds of all runs, `busy` the mean seconds that each thread computed it: () for one that is
-    not known, as where a kernel divides its work among the threads by itself.
+    not known, as where a kernel divides its work among the threads by itself. `typical` is its mean in runs of about
+    the median length, so that those of all kernels come to such a run: their medians come to less where each run meets
+    other disturbances.
     """
 
     kernel: str
@@ -34,6 +38,7 @@ class KernelTime:
     count: int = 1
     least: float = 0.0
     busy: tuple[float, ...] = ()
+    typical: float = 0.0
 
     def __repr__(self) -> str:
         often = f", {self.count} times" if self.count != 1 else ""
@@ -77,17 +82,25 @@ class KernelCounts:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The seconds of a kernel call in the runs of a model: the median, the least, and the mean of each thread."""
+    """The seconds of a kernel call in the runs of a model: the median, the least, the mean of each thread, and the mean
+    in runs of about the median length."""
 
     median: float
     least: float
     busy: tuple[float, ...]
+    typical: float
 
 
-def measured_spans(run: Callable[[], object], counts: Sequence[KernelCounts], runs: int) -> tuple[Spans, ...]:
+def measured_spans(
+    run: Step,
+    counts: Sequence[KernelCounts],
+    runs: int,
+    between: Step | None = None,
+) -> tuple[Spans, ...]:
     """The times of each kernel call of a model, whose programs `counts` count.
 
-    `run()` runs the model once; it is called at least `runs` times, and once before that does not count.
+    `run()` runs the model once; it is called at least `runs` times, each behind `between()`, and once before that does
+    not count.
     """
     run()
     begins: list[tuple[float, int]] = []
@@ -97,6 +110,8 @@ def measured_spans(run: Callable[[], object], counts: Sequence[KernelCounts], ru
     while len(spans) < max(2, runs) or time.perf_counter() - start < LEAST_S:
         for program in counts:
             program.clear()
+        if between is not None:
+            between()
         run()
         begins.append(max((p.begin for p in counts if p.begin is not None), default=(0.0, 0)))
         spans.append(np.concatenate([np.zeros(0, np.int64), *(program.spans for program in counts)]))
@@ -105,7 +120,15 @@ def measured_spans(run: Callable[[], object], counts: Sequence[KernelCounts], ru
     rate = (begins[-1][0] - begins[0][0]) / max(begins[-1][1] - begins[0][1], 1)
     table = np.array(spans) * rate
     rows = [tuple(map(float, row * rate / len(spans))) for total in busy for row in total]
+    columns = zip(np.median(table, axis=0), table.min(axis=0), rows, _typical(table), strict=True)
     return tuple(
-        Spans(float(median), float(least), row if any(row) else ())
-        for median, least, row in zip(np.median(table, axis=0), table.min(axis=0), rows, strict=True)
+        Spans(float(median), float(least), row if any(row) else (), float(typical))
+        for median, least, row, typical in columns
     )
+
+
+def _typical(table: np.ndarray) -> np.ndarray:
+    """The mean row of the middle half of a table's rows by their sums."""
+    order = np.argsort(table.sum(axis=1))
+    skipped = len(order) // 4
+    return np.asarray(table[order[skipped : len(order) - skipped]].mean(axis=0))

@@ -58,6 +58,7 @@ from tilewright.loops.storage.preload import preload
 from tilewright.loops.storage.rfactor import rfactor
 from tilewright.loops.storage.set_space import set_space
 from tilewright.loops.storage.swap_axes import swap_axes
+from tilewright.loops.storage.tree_reduce import tree_reduce
 from tilewright.loops.sums.factor_out import factor_out
 from tilewright.loops.sums.round_terms import round_terms
 from tilewright.schedule.references import References
@@ -228,6 +229,7 @@ class Schedule:
     set_space = _step(set_space)
     pack_argument = _step(pack_argument)
     rfactor = _step(rfactor)
+    tree_reduce = _step(tree_reduce)
     factor_out = _step(factor_out)
     round_terms = _step(round_terms)
     vectorize = _step(vectorize)

@@ -3,7 +3,7 @@ where its operands do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ LAST_BITS = {"float64": 2.0**-50, "float32": 2.0**-21, "float16": 2.0**-9, "bflo
 
 MOVED = 32
 """So many times the distance by which results move where operands do by the last bits is no difference."""
+
+AS_EXACT = 4.0
+"""So many times the largest error of a few ways to round is no more than the error of another way."""
 
 FLIPS = 0.02
 """The share of integers and truth values that floats decide, and that rounding may decide otherwise."""
@@ -78,6 +81,23 @@ def deviation(
     if step is not None:
         bad &= _beyond(wanted, found, step)
     return _where(wanted, found, bad) if bad.any() else None
+
+
+@np.errstate(all="ignore")
+def as_exact(exact: np.ndarray, rounded: Sequence[np.ndarray], found: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether `found` is as near to the `exact` result as those are that were computed with roundings of short floats,
+    up to a factor and to the rounding of the result, which is of this type. All are of 64 bits."""
+    if any(a.shape != exact.shape for a in (found, *rounded)) or exact.dtype.kind != "f":
+        return False
+    finite = np.isfinite(exact) & np.logical_and.reduce([np.isfinite(a) for a in rounded])
+    error = np.max([np.abs(np.where(finite, a - exact, 0)) for a in rounded], axis=0)
+    size = np.abs(np.where(finite, exact, 0))
+    allowed = AS_EXACT * (error + _rms(error)) + tolerance(dtype) * (size + _rms(size))
+    return bool((~finite | (np.abs(found - exact) <= allowed)).all())
+
+
+def _rms(array: np.ndarray) -> float:
+    return float(np.sqrt(np.square(array).mean())) if array.size else 0.0
 
 
 @np.errstate(all="ignore")

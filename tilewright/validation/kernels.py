@@ -31,9 +31,9 @@ from tilewright.validation.closeness import Deviation, deviation, nudged, rounde
 from tilewright.validation.extract import input_names, program_of
 from tilewright.validation.findings import Fault
 from tilewright.validation.guarded import between_zones, with_room_for_zones
-from tilewright.validation.passes import EVALUATION, FusedReplay, regions_of
+from tilewright.validation.passes import FusedReplay, regions_of
 from tilewright.validation.races import races_of
-from tilewright.validation.values import ReplayedValues, TooLong, is_repeatable, reads_floats
+from tilewright.validation.values import EVALUATION, ReplayedValues, TooLong, is_repeatable, reads_floats
 
 if TYPE_CHECKING:
     from tilewright.validation.validate import Validation

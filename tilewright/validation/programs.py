@@ -22,7 +22,8 @@ from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import BeyondBufferError
 from tilewright.validation.cases import Case
 from tilewright.validation.closeness import deviation, nudged, steps
-from tilewright.validation.passes import EVALUATION, interpreted
+from tilewright.validation.passes import interpreted
+from tilewright.validation.values import EVALUATION
 
 CALLS = 2
 """Of a model that keeps states, one after the other."""

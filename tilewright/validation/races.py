@@ -1,6 +1,7 @@
 """Whether iterations that threads share touch one element that one of them writes. It is proved from the indices where
 they tell; else the interpreter of loops runs the iterations, from both ends and then in any order, and each element of
-what is shared has an owner."""
+what is shared has an owner. Iterations of a loop that is marked as `overlap` may write an element again that another
+one has written, where that changes nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ import numpy as np
 
 from tilewright.ir.core import Block, Func, Op
 from tilewright.ir.diag import ExecutionError, InternalError
+from tilewright.ir.dtype import DType
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.order.parallel import is_independent
 from tilewright.ops.define.bodies import evaluate_sym
 from tilewright.ops.define.loop_programs import Elements, Run, View
@@ -25,6 +28,12 @@ SECONDS = 1.0
 
 FIRST = 3
 """Iterations at each end that run before the others."""
+
+MOST_WORK = 1 << 21
+"""Operations of a kernel up to which iterations that overlap run: most kernels that have such loops take long."""
+
+SAME = 1e-3
+"""The part by which a float may differ that another iteration has computed."""
 
 MOST_ELEMENTS = 1 << 24
 """Of all buffers of a kernel whose iterations run: each element has two owners of eight bytes."""
@@ -60,8 +69,8 @@ class _Owners:
         self.written = np.full(self.memory.size, NOBODY, np.int64)
         self.read = np.full(self.memory.size, NOBODY, np.int64)
 
-    def touch(self, at: np.ndarray, iteration: int, writes: bool) -> bool:
-        """Whether nobody else is in the way."""
+    def touch(self, at: np.ndarray, iteration: int, writes: bool) -> np.ndarray:
+        """Where somebody else is in the way."""
         wrote, read = self.written[at], self.read[at]
         others = (wrote != NOBODY) & (wrote != iteration)
         if writes:
@@ -69,7 +78,19 @@ class _Owners:
             self.written[at] = iteration
         else:
             self.read[at] = np.where((read == NOBODY) | (read == iteration), iteration, SEVERAL)
-        return not others.any()
+        return np.asarray(others)
+
+
+@dataclass
+class _Touch:
+    """Elements that an iteration reads or writes. `before` is what was there, `changes` where that is not the same any
+    more; None of what may not be there twice anyway."""
+
+    memory: Elements
+    at: np.ndarray
+    writes: bool
+    before: np.ndarray | None = None
+    changes: np.ndarray | None = None
 
 
 class _Watched(Run):
@@ -78,21 +99,45 @@ class _Watched(Run):
     def __init__(self, env: dict[str, Any], deadline: float, proved: set[Op]) -> None:
         super().__init__(env)
         self.deadline, self.proved = deadline, proved
-        self.loop = ""
+        self.loop, self.overlaps = "", False
         self.iteration = NOBODY
         self.owners: dict[int, _Owners] = {}
+        self.touches: list[_Touch] = []  # of statements that have not ended
 
     def op(self, op: Op) -> None:
         if time.thread_time() > self.deadline:
             raise TooLong
         if self.loop or not _is_shared(op) or op in self.proved:
             super().op(op)
+            self._end(op)
         else:
             self._shared(op)
 
+    def _end(self, op: Op) -> None:
+        """Look at what a statement has touched; at what is tried as lanes when all of it has run."""
+        last = self.touches[-1] if self.touches else None
+        if op.name == "store" and last is not None and last.before is not None:
+            last.changes = ~_same(last.before, last.memory.flat[last.at])
+        if not self.speculating:
+            self._look()
+
+    def _look(self) -> None:
+        touches, self.touches = self.touches, []
+        for t in touches:
+            others = self.owners[id(t.memory.flat)].touch(t.at, self.iteration, t.writes)
+            if (others if t.changes is None else others & t.changes).any():
+                raise _Race(f"two iterations of the parallel loop '{self.loop}' meet in '{t.memory.name}'")
+
+    def _speculate(self, block: Block, extents: Mapping[str, int]) -> bool:
+        done = super()._speculate(block, extents)
+        if done:
+            self._look()
+        self.touches = []  # of what is run again, one by one
+        return done
+
     def _shared(self, op: Op) -> None:
         extent = int(evaluate_sym(op.attrs["extent"], self.env))
-        self.loop = op.attrs["var"].name
+        self.loop, self.overlaps = op.attrs["var"].name, bool(op.attrs.get("overlap"))
         self.owners = {id(memory.flat): _Owners(memory.flat) for memory in self.memory.values()}
         for i in _from_both_ends(extent):
             self.iteration = self.env[self.loop] = i
@@ -103,6 +148,9 @@ class _Watched(Run):
         self, block: Block, elements: Mapping[str, int], terms: Mapping[str, int]
     ) -> dict[Op, View] | None:  # fmt: skip
         found = super()._views_of(block, elements, terms)
+        written = [view for op, view in (found or {}).items() if op.name == "store"]
+        if self.overlaps and any(id(view.memory.flat) in self.owners for view in written):
+            return None  # each store is to be seen
         for op, view in {} if found is None else found.items():
             for numbers in product(*map(range, terms.values())) if any(view.moves) else [(0,) * len(terms)]:
                 self._note(view.memory, view.places(numbers).reshape(-1), op.name == "store")
@@ -118,14 +166,22 @@ class _Watched(Run):
         return memory, at, mask
 
     def _note(self, memory: Elements, at: np.ndarray, writes: bool) -> None:
-        """An iteration touches elements. _Race where another one is in the way."""
-        owners = self.owners.get(id(memory.flat))
-        if owners is not None and not owners.touch(at, self.iteration, writes):
-            raise _Race(f"two iterations of the parallel loop '{self.loop}' meet in '{memory.name}'")
+        """An iteration touches elements."""
+        if id(memory.flat) in self.owners:
+            before = memory.flat[at].copy() if writes and self.overlaps else None
+            self.touches.append(_Touch(memory, at, writes, before))
+
+
+@np.errstate(all="ignore")
+def _same(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    if before.dtype.kind in "iub":
+        return np.asarray(before == after)
+    wide = np.complex128 if before.dtype.kind == "c" else np.float64
+    return np.isclose(before.astype(wide), after.astype(wide), rtol=SAME, atol=0, equal_nan=True)
 
 
 def _is_shared(op: Op) -> bool:
-    return op.name == "for" and op.attrs["kind"] == "parallel" and not op.attrs.get("overlap")
+    return op.name == "for" and op.attrs["kind"] == "parallel"
 
 
 def _from_both_ends(extent: int) -> list[int]:
@@ -138,25 +194,39 @@ def _from_both_ends(extent: int) -> list[int]:
 def races_of(kernel: Func, dims: Mapping[str, int]) -> Races:
     """What is known of a kernel for these dims, in the time that there is."""
     loops = [op for op in kernel.body.walk() if _is_shared(op)]
-    proved = {op for op in loops if is_independent(op)}
+    proved = {op for op in loops if is_independent(op) and not op.attrs.get("overlap")}
+    rest = [op for op in loops if op not in proved]
     found = Races(proved=len(proved))
-    if len(proved) == len(loops):
+    shapes = [[int(evaluate_sym(d, dims)) for d in a.buffer.shape] for a in kernel.args]
+    is_large = sum(map(prod, shapes)) > MOST_ELEMENTS or not all(a.buffer.is_dense for a in kernel.args)
+    takes_long = all(op.attrs.get("overlap") for op in rest) and _work(kernel, dims) > MOST_WORK
+    if not rest or is_large or takes_long:
+        found.left = len(rest)
         return found
     run = _Watched(dict(dims), time.thread_time() + SECONDS, proved)
-    shapes = [[int(evaluate_sym(d, dims)) for d in a.buffer.shape] for a in kernel.args]
-    if not all(a.buffer.is_dense for a in kernel.args) or sum(map(prod, shapes)) > MOST_ELEMENTS:
-        found.left = len(loops) - len(proved)
-        return found
-    arrays = [np.zeros(shape, a.buffer.dtype.storage) for a, shape in zip(kernel.args, shapes, strict=True)]
+    rng = np.random.default_rng(0)
+    arrays = [_numbers(rng, shape, a.buffer.dtype) for a, shape in zip(kernel.args, shapes, strict=True)]
     try:
         run.bind(kernel, arrays)
         with np.errstate(all="ignore"):
             run.block(kernel.body)
-        found.tried = len(loops) - len(proved)
+        found.tried = len(rest)
     except _Race as race:
         found.wrong = str(race)
     except InternalError as error:
         found.wrong = error.what
     except (TooLong, ExecutionError):
-        found.left = len(loops) - len(proved)
+        found.left = len(rest)
     return found
+
+
+def _work(kernel: Func, dims: Mapping[str, int]) -> float:
+    """Operations of a kernel; none where nobody has counted them."""
+    work = kernel_info(kernel).work
+    return 0.0 if work is None else float(evaluate_sym(work, dims))
+
+
+def _numbers(rng: np.random.Generator, shape: list[int], dtype: DType) -> np.ndarray:
+    """Floats that differ; integers may be places, which zeros can be."""
+    made = rng.standard_normal(shape) if dtype.is_float else np.zeros(shape)
+    return np.asarray(made).astype(dtype.storage)

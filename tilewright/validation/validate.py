@@ -40,12 +40,12 @@ from tilewright.validation.cases import (
 )
 from tilewright.validation.findings import Fault, MeaningChanged
 from tilewright.validation.kernels import PLANNING, KernelCheck
-from tilewright.validation.passes import EVALUATION, PassWatch
+from tilewright.validation.passes import PassWatch
 from tilewright.validation.programs import ProgramReplay
 from tilewright.validation.races import Races
 from tilewright.validation.recorded import feeds_of
 from tilewright.validation.reproducers import save
-from tilewright.validation.values import ReplayedValues
+from tilewright.validation.values import EVALUATION, ReplayedValues
 
 STAGE = "validate"
 

@@ -362,6 +362,7 @@ def test_another_thread_ends_a_run(exported: Callable[..., Path]) -> None:
     library.close()
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("beside", [False, True], ids=["its own memory", "memory of the caller"])
 def test_a_child_may_use_what_a_thread_of_its_parent_was_running(
     exported: Callable[..., Path], beside: bool

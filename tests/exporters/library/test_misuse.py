@@ -60,6 +60,7 @@ def test_files_may_have_any_name(tmp_path: Path) -> None:
     assert CModel(path, "net").run(floats(2, 64))[0].tobytes() == wanted.tobytes()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("name", ["weights", "library", "code0", "Net"])
 def test_names_of_what_is_made_on_the_way(name: str, tmp_path: Path) -> None:
     tilewright.export(mlp(), tmp_path / f"{name}.o", threads=1)

@@ -1,4 +1,4 @@
-"""One-node models of ONNX Runtime's operators, as machine code and by ONNX Runtime."""
+"""One-node models of ONNX Runtime's operators, as machine code, by the interpreter of graphs, and by ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import onnxruntime
 from onnx import helper
 
 import tilewright
-from tests.frontends.helpers import info, model_of
+from tests.frontends.helpers import info, model_of, run
 from tests.saturating import unsaturated
+from tilewright.frontends.onnx.load import load_onnx
 
 onnxruntime.set_default_logger_severity(4)
 RNG = np.random.default_rng(17)
@@ -38,6 +39,10 @@ def u8(*shape: int) -> np.ndarray:
 
 def i8(*shape: int) -> np.ndarray:
     return unsaturated(ints(-128, 128, *shape, dtype=np.int8))
+
+
+SINGLE = 1e-5
+"""Of the greatest: how far results of the interpreter may be off, which adds up single numbers one after another."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +119,17 @@ def compiled(model: onnx.ModelProto, arrays: Sequence[np.ndarray]) -> list[np.nd
 
 
 def agree(
-    case: Case, symbolic: bool = False, reference: Callable[..., Sequence[np.ndarray]] | None = None
+    case: Case,
+    symbolic: bool = False,
+    reference: Callable[..., Sequence[np.ndarray]] | None = None,
+    *,
+    native: bool = True,
 ) -> None:
-    """The compiled node gives what ONNX Runtime gives, or `reference` of the operands, where that has no code."""
+    """The compiled node (else: the graph that it is) gives what ONNX Runtime gives, or `reference` of the operands,
+    where that has no code."""
     model = case.model(symbolic)
     wanted = by_onnxruntime(model, case.given) if reference is None else reference(*case.arrays)
-    got = compiled(model, case.given)
+    got = compiled(model, case.given) if native else run(load_onnx(model), *case.given)
     assert len(got) == len(wanted)
     for ours, theirs in zip(got, wanted, strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
@@ -129,7 +139,7 @@ def agree(
             assert np.count_nonzero(off) <= 1 + off.size // 50  # halves that rounding takes the other way
             continue
         scale = np.abs(theirs[np.isfinite(theirs)]).max(initial=1e-30).astype(np.float64)
-        error = max(case.error, 1e-3 if ours.dtype == np.float16 else 0)
+        error = max(case.error, 1e-3 if ours.dtype == np.float16 else 0, 0 if native else SINGLE)
         np.testing.assert_allclose(
             ours.astype(np.float64), theirs.astype(np.float64), rtol=0, atol=error * scale
         )

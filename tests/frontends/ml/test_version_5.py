@@ -86,7 +86,7 @@ class Trees:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("aggregate", [AVERAGE, SUM, MIN, MAX])
-@pytest.mark.parametrize(("trees", "depth", "targets"), [(3, 2, 1), (18, 5, 2), (5, 8, 3)])
+@pytest.mark.parametrize(("trees", "depth", "targets"), [(3, 2, 1), (18, 5, 2), (5, 6, 3)])
 def test_nodes_of_all_modes_lead_where_they_say(aggregate: int, trees: int, depth: int, targets: int) -> None:
     rng, dtype = np.random.default_rng([trees, aggregate]), (np.float32, np.float64)[aggregate % 2]
     ensemble, x = Trees(rng, trees, depth, targets), features(rng, GROUP + 5, 3, dtype)

@@ -1,4 +1,5 @@
-"""ATen operators, family by family, against PyTorch: one compiled module gives the results of many calls."""
+"""ATen operators, family by family, against PyTorch: one module gives the results of many calls, compiled or by the
+interpreter of graphs, which a run draws for each family."""
 
 from __future__ import annotations
 
@@ -9,9 +10,14 @@ import numpy as np
 import pytest
 
 import tilewright
+from tilewright.frontends.front_end import ModelWithExamples
+from tilewright.ops.define.interp import evaluate_func
 
 torch = pytest.importorskip("torch")
 
+from tilewright.frontends.torch.load import load_captured, program_of  # noqa: E402
+
+pytestmark = pytest.mark.sweep(1)
 Call = Callable[..., Any]
 
 
@@ -32,11 +38,21 @@ class Calls(torch.nn.Module):
 
 def check(calls: Sequence[Call], inputs: Sequence[Any], rtol: float = 2e-5, atol: float = 2e-6) -> None:
     """The compiled module gives what PyTorch does."""
-    module = Calls(calls).eval()
+    agree(calls, inputs, rtol, atol)
+
+
+def agree(
+    calls: Sequence[Call], inputs: Sequence[Any], rtol: float = 2e-5, atol: float = 2e-6, *, native: bool = True
+) -> None:
+    """The module, compiled or interpreted, gives what PyTorch does."""
+    module, arrays = Calls(calls).eval(), [x.numpy() for x in inputs]
     with torch.no_grad():
         expected = module(*inputs)
-    model = tilewright.compile(module, example_inputs=tuple(inputs), threads=1, cache=False)
-    found = model(*[x.numpy() for x in inputs])
+    if native:
+        found = tilewright.compile(module, example_inputs=tuple(inputs), threads=1, cache=False)(*arrays)
+    else:
+        program = load_captured(program_of(ModelWithExamples(module, tuple(inputs))))
+        found = evaluate_func(program.main, program, arrays)
     assert len(found) == len(expected)
     for k, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         theirs = np.asarray(theirs.numpy() if isinstance(theirs, torch.Tensor) else theirs)
@@ -52,24 +68,27 @@ def integers(seed: int, low: int, high: int, *shape: int) -> Any:
     return torch.from_numpy(np.random.default_rng([seed, *shape]).integers(low, high, shape))
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_special_functions(fresh_seed: int) -> None:
+def test_special_functions(fresh_seed: int, native: bool) -> None:
     special = torch.special
     calls = [
         torch.lgamma, torch.digamma, torch.erfc, special.i0e, special.bessel_j0, lambda x: torch.polygamma(2, x),
         lambda x: special.ndtri(x.sigmoid()), lambda x: torch.erfinv(x.sigmoid()), special.log_ndtr,
         lambda x: special.multigammaln(x.abs() + 3, 2), lambda x: special.xlog1py(x, x.abs()),
     ]  # fmt: skip
-    check(
+    agree(
         calls,
         [torch.cat([numbers(fresh_seed, 40) * 3, torch.tensor([0.5, 1.0, -0.25, 8.0])])],
         rtol=5e-5,
         atol=1e-6,
+        native=native,
     )
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_orthogonal_polynomials(fresh_seed: int) -> None:
+def test_orthogonal_polynomials(fresh_seed: int, native: bool) -> None:
     special = torch.special
     kinds = [
         special.chebyshev_polynomial_t, special.chebyshev_polynomial_u, special.chebyshev_polynomial_v,
@@ -77,11 +96,12 @@ def test_orthogonal_polynomials(fresh_seed: int) -> None:
         special.laguerre_polynomial_l, special.legendre_polynomial_p, special.shifted_chebyshev_polynomial_t,
     ]  # fmt: skip
     x = numbers(fresh_seed, 12).clamp(-0.95, 0.95)
-    check(kinds, [x, integers(fresh_seed, -1, 6, 12).float()], rtol=1e-4, atol=1e-4)
+    agree(kinds, [x, integers(fresh_seed, -1, 6, 12).float()], rtol=1e-4, atol=1e-4, native=native)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_elementwise(fresh_seed: int) -> None:
+def test_elementwise(fresh_seed: int, native: bool) -> None:
     calls = [
         torch.hypot, torch.nextafter, torch.logaddexp, torch.copysign, torch.fmin, torch.fmax, torch.floor_divide,
         torch.remainder, torch.fmod, torch.heaviside, torch.atan2, lambda a, b: torch.angle(a),
@@ -90,11 +110,12 @@ def test_elementwise(fresh_seed: int) -> None:
         lambda a, b: torch.round(a, decimals=2),
         lambda a, b: torch.sinc(a), lambda a, b: torch.addcdiv(a, b, a, value=0.5),
     ]  # fmt: skip
-    check(calls, [numbers(fresh_seed, 3, 5), numbers(fresh_seed + 1, 3, 5)])
+    agree(calls, [numbers(fresh_seed, 3, 5), numbers(fresh_seed + 1, 3, 5)], native=native)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_orders(fresh_seed: int) -> None:
+def test_orders(fresh_seed: int, native: bool) -> None:
     x = integers(fresh_seed, 0, 6, 3, 7).float()  # with equal elements
     calls = [
         lambda x: torch.cummax(x, 1), lambda x: torch.cummin(x, 0), lambda x: torch.logcumsumexp(x, 1),
@@ -107,15 +128,16 @@ def test_orders(fresh_seed: int) -> None:
         lambda x: torch.searchsorted(torch.sort(x, 1)[0], x, right=True), lambda x: torch.diff(x),
         lambda x: torch.trapezoid(x), lambda x: torch.cumulative_trapezoid(x), lambda x: torch.isin(x, x[0]),
     ]  # fmt: skip
-    check(calls, [x])
+    agree(calls, [x], native=native)
     with_nan = x.clone()
     with_nan[1, 3] = float("nan")
-    check([lambda x: torch.median(x, 1)[0], lambda x: torch.nanmedian(x, 1)[0], lambda x: torch.cummax(x, 1)[0],
-           lambda x: torch.nansum(x, 1), lambda x: torch.nanmean(x, 0)], [with_nan])  # fmt: skip
+    agree([lambda x: torch.median(x, 1)[0], lambda x: torch.nanmedian(x, 1)[0], lambda x: torch.cummax(x, 1)[0],
+           lambda x: torch.nansum(x, 1), lambda x: torch.nanmean(x, 0)], [with_nan], native=native)  # fmt: skip
 
 
 @pytest.mark.fresh_seeds(1)
 def test_results_that_are_as_long_as_data_say(fresh_seed: int) -> None:
+    """Compiled alone: the interpreter of graphs does not measure."""
     x = integers(fresh_seed, 0, 6, 20)
     calls = [
         lambda x: torch.unique(x, return_inverse=True, return_counts=True),
@@ -128,8 +150,9 @@ def test_results_that_are_as_long_as_data_say(fresh_seed: int) -> None:
     check(calls, [x])
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_bits_as_another_type(fresh_seed: int) -> None:
+def test_bits_as_another_type(fresh_seed: int, native: bool) -> None:
     x = numbers(fresh_seed, 3, 8)
     calls = [
         lambda x: x.view(torch.int32), lambda x: x.view(torch.int16), lambda x: x.view(torch.uint8),
@@ -137,11 +160,12 @@ def test_bits_as_another_type(fresh_seed: int) -> None:
         lambda x: x.double().view(torch.int32), lambda x: x.to(torch.int8).view(torch.int64),
         lambda x: (x > 0).view(torch.int8), lambda x: (x > 0).view(torch.uint8).view(torch.bool),
     ]  # fmt: skip
-    check(calls, [x])
+    agree(calls, [x], native=native)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_positions(fresh_seed: int) -> None:
+def test_positions(fresh_seed: int, native: bool) -> None:
     x, src = numbers(fresh_seed, 4, 5), numbers(fresh_seed + 1, 4, 5)
     place, row = integers(fresh_seed, 0, 4, 4, 5), integers(fresh_seed, 0, 4, 4)
     calls = [
@@ -159,11 +183,12 @@ def test_positions(fresh_seed: int) -> None:
         lambda x, s, p, r: torch.nn.functional.embedding_bag(r, x, torch.tensor([0, 1]), mode="mean"),
         lambda x, s, p, r: torch.nn.functional.embedding_bag(p[:, :3], x, mode="max"),
     ]  # fmt: skip
-    check(calls, [x, src, place, row])
+    agree(calls, [x, src, place, row], native=native)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_views(fresh_seed: int) -> None:
+def test_views(fresh_seed: int, native: bool) -> None:
     functional = torch.nn.functional
     calls = [
         lambda x: x.unfold(1, 3, 2), lambda x: x.as_strided((2, 3), (1, 2), 1), lambda x: torch.roll(x, (1, 2), (0, 1)),
@@ -174,11 +199,12 @@ def test_views(fresh_seed: int) -> None:
         lambda x: functional.pad(x[None], (2, 3), "circular"),
         lambda x: functional.pad(x[None], (1, 2), "reflect"), lambda x: torch.diag_embed(x), lambda x: x.T.t().mT,
     ]  # fmt: skip
-    check(calls, [numbers(fresh_seed, 4, 6)])
+    agree(calls, [numbers(fresh_seed, 4, 6)], native=native)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_windows(fresh_seed: int) -> None:
+def test_windows(fresh_seed: int, native: bool) -> None:
     functional = torch.nn.functional
 
     def unpooled(x: Any) -> Any:
@@ -196,11 +222,12 @@ def test_windows(fresh_seed: int) -> None:
         lambda x: functional.interpolate(x, scale_factor=1.5, mode="bicubic"),
         lambda x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
     ]  # fmt: skip
-    check(calls, [numbers(fresh_seed, 1, 4, 7, 6)], rtol=1e-4, atol=1e-5)
+    agree(calls, [numbers(fresh_seed, 1, 4, 7, 6)], rtol=1e-4, atol=1e-5, native=native)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_matrices(fresh_seed: int) -> None:
+def test_matrices(fresh_seed: int, native: bool) -> None:
     linalg = torch.linalg
     a = numbers(fresh_seed, 2, 4, 4) + 4 * torch.eye(4)
     b = numbers(fresh_seed + 1, 2, 4, 3)
@@ -220,11 +247,12 @@ def test_matrices(fresh_seed: int) -> None:
         lambda a, b: torch.baddbmm(b, a, b, beta=0.5), lambda a, b: torch.addbmm(b[0], a, b),
         lambda a, b: torch.nn.functional.bilinear(a, a, torch.ones(2, 4, 4)),
     ]  # fmt: skip
-    check(calls, [a, b], rtol=2e-3, atol=2e-4)
+    agree(calls, [a, b], rtol=2e-3, atol=2e-4, native=native)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_losses_and_norms(fresh_seed: int) -> None:
+def test_losses_and_norms(fresh_seed: int, native: bool) -> None:
     functional = torch.nn.functional
     calls = [
         functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss, functional.kl_div,
@@ -236,11 +264,12 @@ def test_losses_and_norms(fresh_seed: int) -> None:
         lambda x, y: functional.multi_margin_loss(x, y.argmax(1)), lambda x, y: torch.renorm(x, 2, 0, 1.0),
         torch.dist,
     ]  # fmt: skip
-    check(calls, [numbers(fresh_seed, 4, 5), numbers(fresh_seed + 1, 4, 5)], rtol=1e-4, atol=1e-5)
+    agree(calls, [numbers(fresh_seed, 4, 5), numbers(fresh_seed + 1, 4, 5)], rtol=1e-4, atol=1e-5, native=native)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_segments(fresh_seed: int) -> None:
+def test_segments(fresh_seed: int, native: bool) -> None:
     def reduced(kind: str, **how: Any) -> Call:
         return lambda x, n: torch.segment_reduce(x, kind, lengths=n, axis=0, unsafe=True, **how)
 
@@ -251,10 +280,11 @@ def test_segments(fresh_seed: int) -> None:
 
     calls = [reduced(kind) for kind in ("sum", "mean", "max", "min", "prod")]
     calls += [reduced("max", initial=0.5), up_to("mean", initial=2.0), up_to("sum")]
-    check(calls, [numbers(fresh_seed, 7, 3), torch.tensor([2, 0, 4, 1])])
+    agree(calls, [numbers(fresh_seed, 7, 3), torch.tensor([2, 0, 4, 1])], native=native)
 
 
+@pytest.mark.parametrize("native", [False, True], ids=["interpreted", "native"])
 @pytest.mark.fresh_seeds(1)
-def test_products_of_bytes(fresh_seed: int) -> None:
+def test_products_of_bytes(fresh_seed: int, native: bool) -> None:
     a, b = (integers(fresh_seed + k, -128, 128, *shape).to(torch.int8) for k, shape in enumerate([(20, 16), (16, 24)]))
-    check([torch._int_mm], [a, b])
+    agree([torch._int_mm], [a, b], native=native)

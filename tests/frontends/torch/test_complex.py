@@ -120,6 +120,7 @@ def test_products_and_sums(fresh_seed: int) -> None:
 SIZES = [1, 2, 9, 64, 101, 130, 150, 192, 539, 4 * 263]
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("n", SIZES)
 def test_transforms_of_any_size(n: int) -> None:
     fft = torch.fft

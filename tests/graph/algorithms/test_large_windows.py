@@ -173,6 +173,7 @@ def test_elements_that_were_added_and_change_nothing_are_not_read(pool: Any, not
         assert ops(module) == [*left, pool.name, pool.name]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [5, 7, 9, 13, 31])
 @pytest.mark.parametrize("pool", POOLS)
 def test_windows_at_every_position_are_reduced_along_one_axis_after_the_other(pool: Any, size: int) -> None:
@@ -190,6 +191,7 @@ def test_sizes_need_not_be_known(pool: Any, kernel: tuple[int, ...]) -> None:
     assert found == [pool.name, "pad", pool.name]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("is_known", [True, False])
 def test_windows_with_strides_along_lines_of_plain_images(pool: Any, is_known: bool) -> None:

@@ -18,6 +18,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Module, Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import var
+from tilewright.ir.text import print_module
 from tilewright.ir.types import TensorType, tensor
 from tilewright.ir.verify import verify_func
 from tilewright.ops import activation, contract, norm, pool, reduce, view
@@ -148,6 +149,11 @@ def passed(module: Module, machine: str) -> PassContext:
     return ctx
 
 
+def text_and_constants(module: Module) -> tuple[str, ...]:
+    known = (f"{name} {a.dtype} {a.shape} {a.tobytes().hex()}" for name, a in module.constants.items())
+    return print_module(module), *known
+
+
 def floats_in(module: Module) -> list[str]:
     values = [(op.name, v) for op in module.main.body.ops for v in (*op.operands, *op.results)]
     values += [("argument", a) for a in module.main.args]
@@ -177,11 +183,15 @@ def test_integers_stand_for_the_numbers_on_every_machine(name: str) -> None:
     module = module_of(name)
     x = numbers(BODIES[name][0])
     (expected,) = evaluate_func(module.main, module, [x])
-    first = None
+    first, seen = None, set()
     for machine in MACHINES:
         module = module_of(name)
         passed(module, machine)
         assert floats_in(module) == []
+        made = text_and_constants(module)
+        if made in seen:  # what a program means depends on nothing else
+            continue
+        seen.add(made)
         given, got = module.main.attrs["integers"]
         (found,) = evaluate_func(module.main, module, [as_integers(x, given)])
         first = found if first is None else first
@@ -192,7 +202,7 @@ def test_integers_stand_for_the_numbers_on_every_machine(name: str) -> None:
     assert first is not None and len(np.unique(first)) > 5
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", BODIES)
 def test_machine_code_gives_the_same(name: str) -> None:
     module = module_of(name)

@@ -128,6 +128,7 @@ def test_concat_of_whole_blocks_stays_blocked():
     assert len(changes(layout(joined(32, 24, then=ew.abs_), (2, 16, 5, 5)))) == 2
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("widths", [(20, 24), (24, 23), (33, 20, 47)])
 def test_a_concat_of_parts_of_blocks_has_gaps_which_weights_of_zero_read(widths, kernel):

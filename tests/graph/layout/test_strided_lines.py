@@ -78,6 +78,7 @@ def test_sums_of_narrow_numbers_keep_their_dtype() -> None:
     assert find(module, "conv").result.type.dtype is dt.i32  # type: ignore[attr-defined]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 9), (7, 40), (12, 33)])
 def test_native_convolutions_of_images_of_any_size(sizes: tuple[int, int]) -> None:
     w = filters((3, 2, 3, 3))

@@ -140,6 +140,7 @@ def graph(layer: Layer):
     return program(lambda x, *ws: ct.conv_transpose(x, ws[0] if ws else constant(w, "w"), **layer.attrs), *types)
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_every_kind_becomes_convolutions(layer: Layer) -> None:
     module = graph(layer)
@@ -157,6 +158,7 @@ LONG = [layer for layer in LAYERS if layer.space[-1] >= 18 and "by" not in layer
 """Lines of vectors in which there is no second element that no tap meets."""
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("layer", LONG, ids=[layer.name for layer in LONG])
 def test_products_and_results_are_vectors(layer: Layer) -> None:
     """Also where each phase has every second element of a line."""
@@ -177,7 +179,7 @@ def in_vectors(op: Op, layer: Layer) -> bool:
     return any(not n.is_const or n.value >= 16 // layer.dtype.bytes for n in lanes)
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_native_code_computes_the_transposed_convolution(layer: Layer, threads: int) -> None:
@@ -212,6 +214,7 @@ def test_phases_are_filters_of_one_convolution() -> None:
     assert conv.attrs["groups"] == 4
 
 
+@pytest.mark.sweep(12)
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_small_images_under_large_filters_give_blocks_that_overlap(layer: Layer) -> None:
     module = graph(layer)

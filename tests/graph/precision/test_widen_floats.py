@@ -160,6 +160,7 @@ def test_what_only_moves_stays_in_sixteen_bits() -> None:
     assert [op.name for op in module.main.body.ops] == ["concat", "transpose", "return"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 def test_compiled(dtype: dt.DType, numerics: str) -> None:

@@ -148,6 +148,7 @@ def test_sums_are_exact(left: str, right: str, shape: str, machine: str, fresh_s
     np.testing.assert_array_equal(found, wanted(zeros, *given))
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("always")
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("shape", SHAPES)

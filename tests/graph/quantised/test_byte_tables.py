@@ -104,7 +104,7 @@ def test_tables_are_what_the_program_means(function: str, dtype: dt.DType, machi
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("numerics", ("default", "strict"))
 @pytest.mark.parametrize("dtype", (dt.u8, dt.i8), ids=str)
 @pytest.mark.parametrize("function", FUNCTIONS)

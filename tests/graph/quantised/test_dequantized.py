@@ -100,6 +100,7 @@ def convolution(shape: str, signed: bool, zero: int) -> tuple[Module, np.ndarray
     return module, x
 
 
+@pytest.mark.sweep(30)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("zero", (0, 131))
 @pytest.mark.parametrize("signed", (False, True), ids=("u8", "i8"))
@@ -113,6 +114,7 @@ def test_sums_of_windows_are_exact(shape: str, signed: bool, zero: int, machine:
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("machine", ("zen4", "neoverse-n1"))
 @pytest.mark.parametrize("shape", ("1x1", "groups", "one axis"))
 def test_kernels_of_other_machines_give_the_exact_sums(shape: str, machine: str) -> None:
@@ -126,7 +128,7 @@ def test_kernels_of_other_machines_give_the_exact_sums(shape: str, machine: str)
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("zero", (0, 131))
 @pytest.mark.parametrize("signed", (False, True), ids=("u8", "i8"))
 @pytest.mark.parametrize("shape", SHAPES)

@@ -71,6 +71,7 @@ def test_any_shape(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     check(drawn(shapes[0], np.uint8), drawn(shapes[1], np.int8))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("left", [np.uint8, np.int8])
 @pytest.mark.parametrize("right", [np.uint8, np.int8])
 def test_zero_points_of_the_call(left: type, right: type) -> None:

@@ -35,6 +35,8 @@ from tilewright.runtime import Artifact
 from tilewright.runtime.errors import InputError, OptionError
 
 MAX_DROP = 0.15
+LENGTH = 800
+"""Letters of the text that chooses and judges."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, a text, and a cache."""
     folder = tmp_path_factory.mktemp("promised")
     model_file(folder / "m.gguf")
-    (folder / "text.txt").write_text(SAMPLE[:1500])
+    (folder / "text.txt").write_text(SAMPLE[:LENGTH])
     return folder
 
 
@@ -71,7 +73,7 @@ def test_the_smallest_weights_that_keep_it_are_taken(place: Path, loaded: llm.La
     assert by_form["int4"].agreement.bound > MAX_DROP  # so something had to become larger
     assert by_form["int4"].bytes < found.bytes_after
     assert [kind.bytes for kind in found.kinds] == sorted(kind.bytes for kind in found.kinds)
-    pieces = pieces_of(SAMPLE[:1500], loaded.tokenizer, 256)
+    pieces = pieces_of(SAMPLE[:LENGTH], loaded.tokenizer, 256)
     assert found.agreement.tokens + found.chosen_tokens == sum(map(len, pieces))
 
 
@@ -79,7 +81,7 @@ def test_what_the_certificate_says_is_what_the_model_does(place: Path, loaded: l
     """Measured again, on the text that did not choose."""
     found = loaded.certificate
     assert found is not None
-    pieces = pieces_of(SAMPLE[:1500], loaded.tokenizer, 256)
+    pieces = pieces_of(SAMPLE[:LENGTH], loaded.tokenizer, 256)
     text = ComparedText.of(pieces, "", "")
     assert sum(map(len, text.choosing)) == found.chosen_tokens
     probe = promises.DecoderProbe(place / "m.gguf", 256, threads=1, session=tilewright.Session(place / "cache"))
@@ -135,7 +137,7 @@ def test_records_are_read_again(loaded: llm.LanguageModel) -> None:
 
 def test_what_cannot_be_promised_says_what_was_reached(place: Path, loaded: llm.LanguageModel) -> None:
     """A compiled model that is far off, whatever its weights are."""
-    pieces = pieces_of(SAMPLE[:1500], loaded.tokenizer, 256)
+    pieces = pieces_of(SAMPLE[:LENGTH], loaded.tokenizer, 256)
     rng = np.random.default_rng(0)
 
     def wrong(forms: dict[str, str], importance: object) -> Any:
@@ -336,8 +338,10 @@ def test_a_model_that_says_by_itself_what_it_is_has_no_reference(place: Path, lo
 def test_scores_of_texts(place: Path, loaded: llm.LanguageModel) -> None:
     """The perplexity is that of `score` piece by piece, and a model agrees with itself."""
     exact = llm.load(place / "m.gguf", threads=1, session=tilewright.Session(place / "cache"))
-    found = exact.score_text(place / "text.txt", of=place / "m.gguf", window=40, threads=1)
-    tokens = exact.tokenizer.encode(SAMPLE[:1500])
+    text = place / "short.txt"
+    text.write_text(SAMPLE[:300])
+    found = exact.score_text(text, of=place / "m.gguf", window=40, threads=1)
+    tokens = exact.tokenizer.encode(SAMPLE[:300])
     parts = [tokens[k : k + 40] for k in range(0, len(tokens), 40)]
     parts = parts if len(parts[-1]) > 1 else parts[:-1]
     likely = [p for part in parts for p in exact.score(part).log_probabilities]
@@ -346,4 +350,4 @@ def test_scores_of_texts(place: Path, loaded: llm.LanguageModel) -> None:
     assert (found.tokens, found.scored, found.window) == (sum(map(len, parts)), len(likely), 40)
     assert found.agreement is not None and found.agreement.share == 1 and found.agreement.divergence < 1e-9
     assert found.seconds_per_token > 0 and found.record()["agreement"]["share"] == 1
-    assert loaded.score_text(place / "text.txt").agreement is None
+    assert loaded.score_text(text).agreement is None

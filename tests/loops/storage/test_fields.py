@@ -112,6 +112,7 @@ def test_machine_code_takes_all_bytes_of_a_word(dtype: str, target: str, columns
     check(func, [apply_packing(array, packing(BITS[dtype]))], array.astype(np.float32), target)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("high", "low"), [("i2", "bool"), ("u2", "bool"), ("i4", "bool"), ("u4", "bool"), ("i4", "u2"), ("u4", "u2")]
 )

@@ -20,7 +20,7 @@ from tilewright.quantization.decoders.widened import widened
 CASES = cases()
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", CASES)
 def test_graphs_in_float64_compute_what_transformers_computes(tmp_path: Path, name: str) -> None:
     case = CASES[name]

@@ -171,7 +171,7 @@ def test_bands_compute_what_the_graph_says() -> None:
     assert kernel_of(module)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("shape", "body"), [c[1:] for c in CASES], ids=IDS)
 def test_native_code_computes_the_same_with_any_threads(
     shape: tuple[int, ...], body: Callable[[Value], Value]

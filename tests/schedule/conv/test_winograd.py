@@ -167,7 +167,7 @@ def check(found: np.ndarray, layer: Layer) -> None:
     assert np.abs(plain(found) - wanted).max() <= 3e-6 * np.abs(wanted).max()
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_scheduled_kernels_compute_the_convolution(layer: Layer, target: str) -> None:
@@ -178,7 +178,7 @@ def test_scheduled_kernels_compute_the_convolution(layer: Layer, target: str) ->
     check(found, layer)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_native_code_computes_the_convolution_with_the_same_bits_for_any_threads(layer: Layer) -> None:
     arrays = layer.arrays()[0]
@@ -190,7 +190,7 @@ def test_native_code_computes_the_convolution_with_the_same_bits_for_any_threads
 FAR = (np.inf, -np.inf, np.nan, 3e38, 1e20, 2 * LARGEST)
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_data_out_of_range_changes_what_reads_it_alone(layer: Layer, fresh_seed: int) -> None:
@@ -228,7 +228,7 @@ def allocs(version: Block, space: str) -> list[BufferType]:
     return [t for t in types if isinstance(t, BufferType) and t.space == space]
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_sums_stay_in_registers_and_bands_in_the_second_level_cache(layer: Layer) -> None:
     _, kernels, _ = scheduled(layer, "x86-64-v4")

@@ -153,7 +153,7 @@ def wanted(case: Case) -> np.ndarray:
     return case.reference(*(a.astype(np.float64) if a.dtype.kind == "f" else a for a in case.arrays))
 
 
-@pytest.mark.sweep(6)
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_loops_compute_attention(case: Case, target: str) -> None:
@@ -185,7 +185,7 @@ def test_few_of_an_unknown_number_of_rows_are_no_block_of_many() -> None:
     few = [op for op in kernel.body.ops if op.name == "if"][-1]
     sums = [buffer_type(op.result) for op in few.walk() if op.name == "alloc" and buffer_type(op.result).space == "reg"]
     assert sums and all(b.shape[-2] == 1 for b in sums if b.rank > 1), "each row is a register tile of its own"
-    for rows in (1, 2, 7, 8, 9, 40):
+    for rows in (1, 2, 8, 9, 17):
         q, k, v, mask = data(2, 3, rows, 16), data(2, 3, 35, 16), data(2, 3, 35, 16), data(2, 1, 1, 35)
         (found,) = oracle.run(module, (q, k, v, mask))
         wanted = masked_reference(*(a.astype(np.float64) for a in (q, k, v, mask)))
@@ -278,6 +278,7 @@ def test_keys_are_transposed_in_registers(target: str) -> None:
         assert kind_of(innermost(op)) == "vector" and stride_in(op, loop_var(innermost(op))) == 1
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 def test_features_of_unknown_number_leave_few_rows_their_own_kernel(target: str) -> None:
     """Keys are transposed by masked squares where they may be short, so that rows alone decide which kernel runs."""

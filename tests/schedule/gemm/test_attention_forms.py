@@ -160,7 +160,7 @@ def check(form: Form, seed: int, target: str) -> None:
     np.testing.assert_allclose(found, form.reference(*arrays), rtol=2e-5, atol=2e-6, err_msg=str(form))
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_known_forms(form: Form, target: str) -> None:
@@ -176,6 +176,7 @@ def test_one_column_is_no_attention() -> None:
     check(Form(2, 3, 20, 20, 16, 1, "bhsd", "bhsd", "bhsd", "bhds"), 3, "x86-64-v3")
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_native_code_of_known_forms(form: Form) -> None:
     arrays = form.arrays(np.random.default_rng(2))

@@ -64,7 +64,7 @@ def inputs(heads: tuple[int, ...], rows: int, keys: int) -> tuple[np.ndarray, ..
     return data(*heads, rows, 16), data(*heads[:-1], 1, keys, 16), data(*heads[:-1], 1, keys, 16)
 
 
-@pytest.mark.sweep(2)
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("window", [None, 5, 48], ids=str)
 @pytest.mark.parametrize("heads", [(2, 3), (1, 1)], ids=str)
 def test_results_are_those_of_numpy_and_bits_do_not_depend_on_what_is_left_out(

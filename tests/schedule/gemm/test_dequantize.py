@@ -138,7 +138,7 @@ def test_no_condition_is_left_where_bytes_are_read(target: str) -> None:
             assert not any(o.attrs.get("guard") for o in loads)
 
 
-@pytest.mark.sweep(5)
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_machine_code_for_every_number_of_rows(form: str) -> None:
     module = oracle.build([tensor(dt.f32, (2, N, DEPTH))], layer(FORMS[form], 200))
@@ -183,6 +183,7 @@ def products_in(kernel: Func) -> list[list[int]]:
     ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", GROUPED)
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_what_a_group_shares_multiplies_its_sum(form: str, rows: int) -> None:
@@ -199,6 +200,7 @@ def test_what_a_group_shares_multiplies_its_sum(form: str, rows: int) -> None:
     assert counts[-1] == rows * depth * columns and sum(counts[:-1]) <= 3 * rows * (depth // 16) * columns
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 @pytest.mark.parametrize("form", GROUPED)
 def test_strict_numerics_round_each_product(form: str, numerics: str) -> None:
@@ -211,7 +213,7 @@ def test_strict_numerics_round_each_product(form: str, numerics: str) -> None:
     assert any(step.startswith("factor_out") for step in steps) == (numerics == "default")
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("depth", "columns"), [(64, 384), (80, 300), (1072, 16), (96, 1000)])
 @pytest.mark.parametrize("form", GROUPED)
 def test_one_copy_serves_every_number_of_rows(form: str, depth: int, columns: int) -> None:
@@ -264,7 +266,7 @@ OF_HEADS: dict[str, Callable[[int, int], Value]] = {
 SIZES = [(3, 32), (1, 64), (12, 64), (3, 80), (4, 96), (2, 128), (3, 256)]
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("rotary", [False, True])
 @pytest.mark.parametrize(("heads", "size"), SIZES)
 @pytest.mark.parametrize("form", OF_HEADS)
@@ -287,6 +289,7 @@ def test_one_copy_of_heads_serves_every_number_of_rows(form: str, heads: int, si
     assert versions(info.schedule) >= (3 if form == "f32" else 5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("heads", "size"), SIZES)
 @pytest.mark.parametrize("form", ["4 bits", "scales", "bf16"])
 def test_a_panel_of_heads_is_a_part_of_one(form: str, heads: int, size: int) -> None:
@@ -335,6 +338,7 @@ SHARED: dict[str, tuple[float, Callable[[int, int, Value], Value]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.without_room_for_zones
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("form", SHARED)

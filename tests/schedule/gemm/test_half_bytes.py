@@ -161,7 +161,7 @@ def runs_here(machine: str) -> bool:
     return set(parse_target(machine).features) <= set(parse_target("host").features)
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("machine", ["host", "zen3", "x86-64-v4"])
 @pytest.mark.parametrize("form", FORMS)
 def test_machine_code_for_every_number_of_rows(form: str, machine: str) -> None:

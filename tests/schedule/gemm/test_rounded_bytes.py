@@ -9,6 +9,7 @@ import pytest
 from tests.schedule import scheduling as oracle
 from tests.schedule.gemm.test_rounded_rows import bound, f32, product_of, scales, scheduled, spread
 from tilewright.compiler import compile_module
+from tilewright.cost.gemm.register_tile import GemmShape, columns_of_byte_panel
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module, Value
 from tilewright.ir.sym import sym, var
@@ -58,7 +59,7 @@ def test_sums_and_codes_are_in_registers_for_any_number_of_rows(rows: object, bi
     assert all(space == "reg" or dtype == "i8" for space, dtype in memory), "but for rows, which are bytes"
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("activations", ["int16", "int8"])
 @pytest.mark.parametrize("kind", ["4 bits", "8 bits", "minima", "two levels", "scales of columns"])
 def test_the_bits_of_a_row_do_not_depend_on_others(kind: str, activations: str) -> None:
@@ -78,6 +79,14 @@ def test_the_bits_of_a_row_do_not_depend_on_others(kind: str, activations: str) 
         np.testing.assert_array_equal(few, all_rows[:rows])
     for number in (0, 40):
         np.testing.assert_array_equal(model(x[number:][:1])[0][0], all_rows[number])
+
+
+@pytest.mark.parametrize(("columns", "panel"), [(2048, 64), (768, 96), (1000, 96), (96 * 7, 96), (80, 80)])
+def test_panels_divide_columns_where_they_are_not_much_narrower(columns: int, panel: int) -> None:
+    """Of panels that do not, the last one is multiplied as a whole, and results are stored under a condition."""
+    target = parse_target("zen4")
+    shape = GemmShape(rows=None, columns=columns // 16, depth=128, lanes=16)
+    assert 16 * columns_of_byte_panel(1, shape, target) == panel
 
 
 def test_special_rows_are_alone() -> None:

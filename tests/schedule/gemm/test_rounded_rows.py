@@ -249,7 +249,7 @@ def test_where_it_is_not_wanted_or_does_not_gain(target: str, bits: int) -> None
     assert not is_rounded(scheduled(product_of("8 bits", 64, 96), target, bits))
 
 
-@pytest.mark.sweep(3)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("depth", "columns", "activations"), [(64, 384, "int16"), (128, 300, "int8"), (1088, 24, "int16"), (64, 96, "int8")]

@@ -158,6 +158,7 @@ def test_idle_lanes_decide() -> None:
     assert choose(transposed, target).decision.blocks is not None
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("shape", [(16, 200, 256), (4, 100, 300), (64, 128, 48)], ids=str)
 def test_columns_of_the_call_are_copied_by_squares(shape: tuple[int, int, int]) -> None:
     """x @ w.T of operands that are no constants: no vector of w is gathered."""

@@ -48,6 +48,7 @@ def kernel_of(module: Module) -> Func:
     return kernel
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("rows", "depth"), SHAPES)
 def test_products_are_right_for_any_number(rows: int, depth: int) -> None:
     one, two = (Model(compile_module(module_of(rows, depth), Options(), parse_target("host")), n) for n in (1, 2))

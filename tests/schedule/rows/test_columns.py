@@ -66,6 +66,7 @@ def test_no_element_of_a_column_is_computed_alone(
 SHORT = {"axis 0": (5, 6, 7, 3), "axis 1": (5, 6, 7, 3), "one column": (5, 6, 20, 1), "two columns": (2, 6, 30, 2)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
 @pytest.mark.parametrize("then", [lambda y: y, ew.exp], ids=["alone", "with work after it"])
 @pytest.mark.parametrize("keepdims", [True, False])

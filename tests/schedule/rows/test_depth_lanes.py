@@ -98,6 +98,7 @@ UNKNOWN = {
 }
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("which", UNKNOWN)
 def test_any_sizes(which: str) -> None:
     """Compiled once, and called with sizes around those of tiles, none and one among them."""

@@ -133,7 +133,7 @@ def interleaved(kernel: Func) -> list[int]:
     return [int(step.partition("factor=")[2].partition(",")[0]) for step in splits]
 
 
-@pytest.mark.sweep(4)
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("target", ["x86-64-v3", "cascadelake"])
 @pytest.mark.parametrize(
     ("rows", "width", "together"),
@@ -184,6 +184,7 @@ def test_rows_of_unknown_length_run_one_by_one() -> None:
     assert any("rows run one by one: their length is not known" in str(r) for r in ctx.remarks)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("body", [softmax, lambda v: reduce.reduce_min(v, axes=(1,))], ids=["softmax", "least"])
 @pytest.mark.parametrize("length", [1, 3, 16, 17, 33, 64, 65, 130])
 @pytest.mark.parametrize("target", ["x86-64-v3", "cascadelake", "aarch64-neon"])

@@ -30,6 +30,7 @@ def the_kernel(module):
     return kernel
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(

@@ -169,6 +169,7 @@ BYTES = {"floats": 4.0, "bytes": 1 + 2 / 32}
 """Of an element as it is stored."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("numerics", ["default", "strict"])
 @pytest.mark.parametrize("kind", BYTES)
 def test_models_hold_one_copy(kind: str, numerics: Any) -> None:

@@ -148,6 +148,7 @@ def test_long_pieces_are_each_shared_by_threads() -> None:
     np.testing.assert_array_equal(found, np.concatenate(xs, 1))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("width", [1, 2, 16, 19])
 @pytest.mark.parametrize("parts", [2, 5, 24])
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -68,6 +68,9 @@ is, and what moves along each route; a trace is the time line of its queues.
 
 T = TypeVar("T", KernelProfile, LayerProfile)
 
+DISTURBED = 0.95
+"""Where the medians of the kernels come to a smaller share of what they take in a median call, this is said."""
+
 
 @click.command("profile", help=HELP, short_help="Time kernels and layers beside the machine's best.")
 @model_argument
@@ -158,6 +161,9 @@ def summary(found: ModelProfile) -> list[str]:
         f"a call takes {found.latency_ms:.3f} ms (median; {found.least_ms:.3f} at least), its kernels "
         f"{found.kernels_ms:.3f} ms",
     ]
+    medians = sum(k.median_ms for k in found.kernels)
+    if medians < DISTURBED * found.kernels_ms:
+        lines.append(f"other programs disturbed the calls: the medians of the kernels come to {medians:.3f} ms")
     bounds = [k.bound_ms for k in found.kernels]
     if found.machine is not None and all(b is not None for b in bounds):
         least = sum(b for b in bounds if b is not None)

@@ -43,7 +43,7 @@ class BlocksOfSteps:
         slots = {word: value for value, word in self.program.slots.items()}
         clear = [f"  step_drop(frame + {word});" for word in slots]
         free = [f"  step_free(frame + {word});" for word in slots]
-        free += [f"  free(address_of(frame[{word}]));" for word in ("FRAME_ARENA", "FRAME_SCRATCH")]
+        free.append("  free(address_of(frame[FRAME_ARENA]));")
         for name, lines in (("clear", clear), ("free", free)):
             head = f"static void {c_symbol(f'tw_steps_{name}{self.suffix}')}(int64_t *frame) {{"
             functions.append("\n".join([head, *lines, "}", ""]))
@@ -231,8 +231,7 @@ class _Block:
             outputs.append(f"address_of({self.word(value, frame.DATA)})")
             for axis, d in enumerate(shapes[k]):
                 self.line(f"{self.word(value, frame.DIMS + axis)} = {d};")
-        for word, needed in (("FRAME_ARENA", arena), ("FRAME_SCRATCH", scratch)):
-            self.line(f"if (!step_reserve(frame + {word}, {needed})) return STEPS_NO_MEMORY;")
+        self.line(f"if (!step_reserve(frame + FRAME_ARENA, step_sum({arena}, {scratch}))) return STEPS_NO_MEMORY;")
         out = ", ".join(f"{{{at}}}" for at in outputs) or "{0}"
         self.line(f"const word out[{max(1, len(outputs))}] = {{{out}}};")
         constants = (
@@ -241,7 +240,7 @@ class _Block:
         dims = "dims" if part.dims else "NULL"
         self.line(
             f"const word call[8] = {{{{NULL}}, {{(void *)(uintptr_t)in}}, {{(void *)(uintptr_t)out}}, {{{constants}}}, "
-            f"{{address_of(frame[FRAME_ARENA])}}, {{address_of(frame[FRAME_SCRATCH])}}, {{{dims}}}, "
+            f"{{address_of(frame[FRAME_ARENA])}}, {{address_of(frame[FRAME_ARENA] + {arena})}}, {{{dims}}}, "
             "{(void *)(uintptr_t)stops}};"
         )
         self.checked(f"{c_symbol(f'tw_run{part.suffix}')}(call)")

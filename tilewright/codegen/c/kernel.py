@@ -31,14 +31,13 @@ from tilewright.ir.core import Block, Func, Op, Value, substitute
 from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS, scalar_operation
-from tilewright.ir.sym import Sym, maximum, sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import BufferType, product
 from tilewright.loops.edit import address_of
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.program.memory.scratch import bytes_in_scratch
 from tilewright.target.machine import GLOBAL
 from tilewright.target.target import REGISTERS
-
-SCRATCH_ALIGNMENT = 64
 
 CHOICE = -1
 """Of `?:`, which binds less tightly than all else."""
@@ -257,9 +256,8 @@ class _Kernel:
         type = op.result.buffer
         name = self.names.of(op.result, op.result.name or "sums")
         if not _is_local(type):
-            size = product(maximum(0, n) for n in type.shape) * type.dtype.bytes
             start = self.scratch
-            self.scratch = start + (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
+            self.scratch = start + bytes_in_scratch(type)
             at = "scratch" if start == 0 else f"(scratch + {self._size(start, PRODUCT)})"
             self._line(f"{c_type(type.dtype)} *const {name} = ({c_type(type.dtype)} *){at};")
             return

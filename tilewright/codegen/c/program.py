@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilewright.codegen.c.kernel import CKernel
 from tilewright.codegen.c.sizes import PRODUCT, SizeTexts
 from tilewright.codegen.c.spelling import CNames, c_symbol, c_type, comment
-from tilewright.codegen.program import BufferRef, Dim, ErrorTable, InputAxis, Program
+from tilewright.codegen.program import BufferRef, Dim, ErrorTable, InputAxis, KernelCall, Program
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.loops.kernel_info import kernel_info
@@ -112,7 +112,7 @@ class _Calls:
         ]
         arguments += [self.sizes.text(d) for d in step.dims]
         if kernel.scratch.kind != "const" or kernel.scratch.value:
-            arguments.append(self._base("scratch", "unsigned char *const scratch = call[5].at;"))
+            arguments.append(self._scratch(step))
         if kernel.checks:
             arguments.append("&error")
         origin = ", ".join(kernel_info(func).origin)
@@ -145,6 +145,13 @@ class _Calls:
     def _is_written(self, value: Value, ref: BufferRef) -> bool:
         """Whether a value is what a kernel gives, in memory of a state that it was given."""
         return value.op is not None and value.op.name == "call" and ref.base == "input"
+
+    def _scratch(self, step: KernelCall) -> str:
+        """Where the scratch memory of a call begins."""
+        if step.scratch_at is None:
+            return self._base("scratch", "unsigned char *const scratch = call[5].at;")
+        arena = self._start(BufferRef("arena"))
+        return arena if step.scratch_at == 0 else f"{arena} + {self.sizes.text(step.scratch_at, PRODUCT)}"
 
     def _start(self, ref: BufferRef) -> str:
         """The memory in which a buffer lies, as an expression of bytes (or of any pointer where it begins there)."""

@@ -24,7 +24,7 @@ from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS, scalar_operation
-from tilewright.ir.sym import sym
+from tilewright.ir.sym import ONE, ZERO, Sym, maximum, sym
 from tilewright.loops.edit import address_of, body_of, extent_of, loop_var
 from tilewright.target.gpu.webgpu import DEVICE, GRID, REGISTERS, ROW, SHARED, THREAD, Gpu
 
@@ -39,25 +39,30 @@ _RANGES = {
 }
 """Where the loops of a level begin, and their steps."""
 _CHECK = "fail"
+PIECE = 64
+"""Bytes of which buffers in device memory have a whole number."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """One dispatch of a kernel: the name of its entry point, and its groups along x, y and z."""
+    """One dispatch of a kernel: the name of its entry point, and its groups along x, y and z; there may be more than a
+    grid has, or none."""
 
     entry: str
-    groups: tuple[int, int, int]
+    groups: tuple[Sym, Sym, Sym]
 
 
 @dataclass(frozen=True)
 class WgslKernel(KernelText):
     """The text of a kernel without the functions that read and write its arguments: `arguments` is their number, those
-    of `parts` are written by parts of words, and `room` are the bytes of device memory that it needs."""
+    of `parts` are written by parts of words, and `room` are the bytes of device memory that it needs. Groups and room
+    are expressions of its `dims`, which it is told behind its arguments."""
 
     grids: tuple[Grid, ...] = field(default=(), compare=False)
     arguments: int = 0
     parts: frozenset[int] = frozenset()
-    room: int = 0
+    room: Sym = ZERO
+    dims: tuple[Sym, ...] = ()
 
 
 def kernel_wgsl(func: Func, machine: Gpu) -> WgslKernel:
@@ -67,10 +72,10 @@ def kernel_wgsl(func: Func, machine: Gpu) -> WgslKernel:
 
 @dataclass(frozen=True)
 class _Buffer:
-    """Where a buffer is: argument `number` at a place of its own in bytes, or the variable `name`."""
+    """Where a buffer is: argument `number`, `start` pieces of `PIECE` bytes on, or the variable `name`."""
 
     number: int = -1
-    start: int = 0
+    start: str = ""
     name: str = ""
 
 
@@ -83,29 +88,27 @@ class _Kernel:
         self.values: dict[Value, str] = {}
         self.buffers: dict[Value, _Buffer] = {a: _Buffer(k) for k, a in enumerate(func.args)}
         self.device = len(func.args)
+        self.known = {dim.name for dim in func.dims}
         self.parts: set[int] = set()
         self.checks = KernelChecks()
         self.lines: list[str] = []
         self.shared: list[str] = []
         self.indent = "  "
         self.level = ""
-        self.room = 0
+        self.room = ZERO
         self.count = 0
         self.is_serial = False
         self.rows = 1
 
     def written(self) -> WgslKernel:
-        if self.func.dims:
-            raise UnsupportedError(
-                "a GPU runs programs of fixed shapes so far", hint="give the dims of inputs with shapes="
-            )
+        dims = [self._dim(k, dim) for k, dim in enumerate(self.func.dims)]
         phases, first = self._phases()
         texts, grids = [], []
         for k, ops in enumerate(phases):
             entry = f"{self.func.name}_{k}"
-            threads, groups = _shape(ops[0], self.machine) if not self.is_serial else ((1, 1), (1, 1, 1))
+            threads, groups = _shape(ops[0], self.machine) if not self.is_serial else ((1, 1), (ONE, ONE, ONE))
             self.rows = threads[1]
-            self.lines = []
+            self.lines = list(dims)
             self.level = THREAD if self.is_serial else ""
             for op in [*first, *ops]:
                 self._op(op)
@@ -117,8 +120,15 @@ class _Kernel:
         text = "\n\n".join([*helpers, *self.shared, *texts, ""])
         return WgslKernel(
             self.func.name, text, tuple(self.checks.found), sym(0), grids=tuple(grids),
-            arguments=len(self.func.args), parts=frozenset(self.parts), room=self.room,
+            arguments=len(self.func.args), parts=frozenset(self.parts), room=self.room * PIECE,
+            dims=tuple(self.func.dims),
         )  # fmt: skip
+
+    def _dim(self, number: int, dim: Sym) -> str:
+        """A variable of the kernel, which is told behind the starts of the arguments and of the device memory."""
+        name = self.names[dim.name] = f"n_{number}"
+        at = len(self.func.args) + 1 + number
+        return f"  let {name} = bitcast<i32>(told[{at // 4}].{'xyzw'[at % 4]});"
 
     # Grids
 
@@ -232,16 +242,10 @@ class _Kernel:
 
     def _alloc(self, op: Op) -> None:
         type = op.result.buffer
-        if not type.size.is_const:
-            raise UnsupportedError(f"the size of {type} is not known", hint="give the dims of inputs with shapes=")
-        size = max(1, type.size.value)
-        if type.space == DEVICE:
-            if op.parent is not self.func.body and not self.is_serial:
-                raise UnsupportedError(f"a buffer of device memory in a loop of groups: {type}")
-            if op.result not in self.buffers:
-                self.buffers[op.result] = _Buffer(self.device, self.room)
-                self.room += -(-size * type.dtype.bytes // 64) * 64
+        if type.space == DEVICE or not type.size.is_const:
+            self._alloc_in_device(op)
             return
+        size = max(1, type.size.value)
         name = self._fresh("m")
         self.buffers[op.result] = _Buffer(name=name)
         declared = f"{name}: array<{wgsl_type(type.dtype)}, {size}>;"
@@ -249,6 +253,17 @@ class _Kernel:
             self.shared.append(f"var<workgroup> {declared}")
         else:
             self._line(f"var {declared}")
+
+    def _alloc_in_device(self, op: Op) -> None:
+        """A buffer of device memory, or of a thread that is alone and has no other for one of an unknown size."""
+        type = op.result.buffer
+        if not self.is_serial and (op.parent is not self.func.body or type.space != DEVICE):
+            raise UnsupportedError(f"a buffer of device memory in a loop of groups: {type}")
+        if not self.known.issuperset(v.name for v in type.size.vars):
+            raise UnsupportedError(f"the size of {type} is not known before the kernel runs")
+        if op.result not in self.buffers:
+            self.buffers[op.result] = _Buffer(self.device, self.sizes.text(self.room))
+            self.room += (type.size * type.dtype.bytes + (PIECE - 1)) // PIECE
 
     def _load(self, op: Op) -> None:
         if not op.result.users:
@@ -305,11 +320,11 @@ class _Kernel:
 
     def _word(self, place: _Buffer, element: str, words: int) -> str:
         scaled = f"u32({element})" if words == 1 else f"{words}u * u32({element})"
-        return f"{place.start // 4}u + {scaled}" if place.start else scaled
+        return f"{PIECE // 4}u * u32({place.start}) + {scaled}" if place.start else scaled
 
     def _byte(self, place: _Buffer, element: str, dtype: DType) -> str:
         scaled = f"u32({element})" if dtype.bytes == 1 else f"{dtype.bytes}u * u32({element})"
-        return f"{place.start}u + {scaled}" if place.start else scaled
+        return f"{PIECE}u * u32({place.start}) + {scaled}" if place.start else scaled
 
     # Values
 
@@ -402,26 +417,28 @@ class _Kernel:
         self._called(op, f"{op.name}_{dtype.name}", [values[0], taken])
 
 
-def _shape(nest: Op, machine: Gpu) -> tuple[tuple[int, int], tuple[int, int, int]]:
+def _shape(nest: Op, machine: Gpu) -> tuple[tuple[int, int], tuple[Sym, Sym, Sym]]:
     """Threads and rows of a group, and groups along x, y and z. Where threads have registers, their loops say how many
     threads there are; others go around."""
     loops = [op for op in nest.walk() if op.name == "for"]
     owning = [op for op in loops if any(o.name == "alloc" and o.result.buffer.space == REGISTERS for o in op.walk())]
 
     def most(level: str, ops: Sequence[Op]) -> int:
-        found = _longest(level, ops)
-        return 1 << (found - 1).bit_length() if found else 0
+        found = _extents(level, ops)
+        known = max([0, *(n.value if n.is_const else machine.alone for n in found)])
+        return 1 << (known - 1).bit_length() if known else 0
 
     columns, rows = (most(level, owning) or most(level, loops) or 1 for level in (THREAD, ROW))
     while columns * rows > machine.threads:
         columns, rows = (columns // 2, rows) if columns >= rows else (columns, rows // 2)
-    z, y, x = (max(1, min(machine.grid, _longest(level, loops))) for level in GRID)
+    inner = {loop_var(op) for op in loops}
+    z, y, x = (maximum(1, *(n for n in _extents(level, loops) if inner.isdisjoint(n.vars))) for level in GRID)
     return (columns, rows), (x, y, z)
 
 
-def _longest(level: str, loops: Sequence[Op]) -> int:
-    """The largest extent of the loops of a level."""
-    return max([0, *(extent_of(op).value for op in loops if op.attrs.get("level") == level)])
+def _extents(level: str, loops: Sequence[Op]) -> list[Sym]:
+    """Those of the loops of a level."""
+    return [extent_of(op) for op in loops if op.attrs.get("level") == level]
 
 
 def _has_threads(op: Op) -> bool:

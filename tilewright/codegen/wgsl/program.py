@@ -2,25 +2,43 @@
 
 Buffers of a program: 0 the arena with the device memory of kernels behind it, 1 constants, 2 inputs, 3 outputs, each
 tensor of these from a multiple of 256 bytes on, 4 one word for the first error, and 5 what a dispatch is told: where
-its arguments begin, in bytes, and what is added to the numbers of its errors.
+its arguments begin, in bytes, the sizes that it has variables for, and what is added to the numbers of its errors.
+
+Sizes are expressions of the variables of a program (`sizes.py`), which its `plan` says how to get.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import mul
 from typing import Any, Self
 
 from tilewright.codegen.cpu.assemble import ObjectFile
-from tilewright.codegen.program import ErrorTable, KernelCall, KernelText, Program, ProgramText
+from tilewright.codegen.program import (
+    Dim,
+    ErrorTable,
+    InputAxis,
+    InputElement,
+    KernelCall,
+    KernelText,
+    Program,
+    ProgramText,
+)
 from tilewright.codegen.wgsl.kernel import WgslKernel, kernel_wgsl
-from tilewright.ir.core import Func
+from tilewright.codegen.wgsl.sizes import encoded
+from tilewright.ir.core import Func, substitute
 from tilewright.ir.diag import UnsupportedError
+from tilewright.ir.sym import Sym, sym
+from tilewright.ir.types import TensorType
 from tilewright.target.gpu.webgpu import Gpu
 
 BASES = ("arena", "constants", "input", "output")
 TOLD = 256
 """Words that a dispatch is told."""
+_LAST = 5
+"""Of these, the start of the device memory and the last four."""
 
 
 class GpuCode:
@@ -42,37 +60,48 @@ class GpuCode:
                 "a GPU runs no branches, loops or functions of the host so far",
                 hint="compile this model for the CPU (target='host')",
             )
-        if program.dims:
-            raise UnsupportedError(
-                "a GPU runs programs of fixed shapes so far", hint="give the dims of inputs with shapes="
-            )
-        errors, calls = ErrorTable(), [self._call(step, program) for step in program.steps]
+        numbers = {dim.var.name: k for k, dim in enumerate(program.dims)}
+        errors, calls = ErrorTable(), [self._call(step, program, numbers) for step in program.steps]
         for step, call in zip(program.steps, calls, strict=True):
             call["errors"] = errors.base(step.checks)
-        return ProgramText(json.dumps(calls), errors, program.suffix)
+        made = {
+            "calls": calls,
+            "plan": _plan(program, errors, numbers),
+            "inputs": [_bytes(a.tensor, numbers) for a in program.main.args],
+            "outputs": [_bytes(v.tensor, numbers) for v in program.main.returns],
+        }
+        return ProgramText(json.dumps(made), errors, program.suffix)
 
-    def _call(self, step: KernelCall, program: Program) -> dict[str, Any]:
+    def _call(self, step: KernelCall, program: Program, numbers: Mapping[str, int]) -> dict[str, Any]:
         kernel = program.kernels[step.kernel] if step.kernel in program.kernels else self._kernels[step.kernel]
         assert isinstance(kernel, WgslKernel)
-        if len(step.buffers) > TOLD - 2:
-            raise UnsupportedError(f"kernel '{step.kernel}' takes {len(step.buffers)} tensors, and a GPU {TOLD - 2}")
+        if (count := len(step.buffers) + len(step.dims)) > TOLD - _LAST:
+            raise UnsupportedError(
+                f"kernel '{step.kernel}' takes {count} tensors and sizes, and a GPU {TOLD - _LAST}"
+            )
         places = []
         for ref in step.buffers:
             if ref.base not in BASES:
                 raise UnsupportedError("weights in the memory of others are not for a GPU")
-            places.append([BASES.index(ref.base), ref.index, ref.offset.value])
-        grids = [[grid.entry, grid.groups] for grid in kernel.grids]
-        return {"kernel": step.kernel, "places": places, "grids": grids, "room": kernel.room}
+            places.append([BASES.index(ref.base), ref.index, encoded(ref.offset, numbers)])
+        actual = dict(zip(kernel.dims, step.dims, strict=True))
+
+        def size(e: Sym) -> Any:
+            return encoded(substitute(e, actual), numbers)
+
+        grids = [[grid.entry, [size(n) for n in grid.groups]] for grid in kernel.grids]
+        dims = [encoded(d, numbers) for d in step.dims]
+        return {"kernel": step.kernel, "places": places, "dims": dims, "grids": grids, "room": size(kernel.room)}
 
     def begin(self, text: KernelText | ProgramText) -> None:
         if isinstance(text, WgslKernel):
             self._kernels[text.symbol] = text
             return
         assert isinstance(text, ProgramText)
-        calls = json.loads(text.text)
-        for call in calls:
+        program = json.loads(text.text)
+        for call in program["calls"]:
             call["module"] = self._module(call)
-        self._programs[f"tw_run{text.suffix}"] = calls
+        self._programs[f"tw_run{text.suffix}"] = program
 
     def _module(self, call: dict[str, Any]) -> str:
         """The name of a kernel with its arguments in these buffers."""
@@ -84,8 +113,8 @@ class GpuCode:
 
     def objects(self, step: Callable[[int, int], None] | None = None) -> Sequence[bytes]:
         modules: dict[str, str] = {}
-        for calls in self._programs.values():
-            for call in calls:
+        for program in self._programs.values():
+            for call in program["calls"]:
                 kernel = self._kernels[call["kernel"]]
                 bases = [base for base, _, _ in call["places"]]
                 modules.setdefault(call["module"], _head(kernel, bases) + kernel.text)
@@ -102,6 +131,36 @@ class GpuCode:
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         pass
+
+
+def _bytes(type: TensorType, numbers: Mapping[str, int]) -> Any:
+    """How large a tensor is."""
+    return encoded(reduce(mul, type.shape, sym(type.dtype.storage.itemsize)), numbers)
+
+
+def _plan(program: Program, errors: ErrorTable, numbers: Mapping[str, int]) -> dict[str, Any] | None:
+    """How sizes come from the shapes and data of a call; None where all are known."""
+    if program.is_static:
+        return None
+    return {
+        "dims": [_source(dim, program, numbers) for dim in program.dims],
+        "conditions": [
+            [encoded(c.holds, numbers), errors.base((c.check,)) + 1]
+            for c in program.conditions
+            if not (c.holds.is_const and c.holds.value)
+        ],
+        "outputs": [encoded(d, numbers) for shape in program.outputs for d in shape],
+        "arena": encoded(program.arena, numbers),
+    }
+
+
+def _source(dim: Dim, program: Program, numbers: Mapping[str, int]) -> list[Any]:
+    match dim.source:
+        case InputAxis(k, axis):
+            return ["axis", sum(program.ranks[:k]) + axis]
+        case InputElement(k, element, dtype):
+            return ["element", k, element, dtype.storage.name]
+    return ["size", encoded(dim.source, numbers)]
 
 
 def _head(kernel: WgslKernel, bases: Sequence[int]) -> str:

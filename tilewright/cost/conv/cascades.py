@@ -22,9 +22,6 @@ PIECES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 1 << 20)
 CLOSE = 256
 """The least bytes of a program are searched for up to this part of them. Assumed, not measured."""
 
-LEVELS_OF_SCRATCH = 1.5
-"""Plans are looked for with bounds on scratch memory that differ by this factor. Assumed, not measured."""
-
 TOO_MUCH = 1 << 62
 """Bytes of a cascade that cannot be computed in so many pieces."""
 

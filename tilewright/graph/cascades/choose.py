@@ -3,8 +3,7 @@
 The ops of a fused program are taken in their order. Each is computed as a whole, or is part of a cascade of consecutive
 ops; the cheapest sequence of both in which no step needs more than the limit is found by dynamic programming. A kernel
 on whole tensors may have a quicker form that is not computed by rows (Winograd's algorithm): a cascade costs what that
-saves, too. Memory of the threads is that of the kernel with the most, and is there at all steps, so plans are looked
-for with several bounds on it.
+saves, too. Scratch memory of the threads counts at the step of its kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from tilewright.cost.conv.cascades import (
     ALIGNMENT,
     CLOSE,
     CYCLES_OF_A_PIECE,
-    LEVELS_OF_SCRATCH,
     MOST_KERNELS,
     MOST_OPS,
     PIECES,
@@ -88,12 +86,11 @@ class Kernels:
 
 @dataclass(frozen=True)
 class _Tried:
-    """A cascade in so many pieces: its own bytes at most, extra cycles, and scratch memory."""
+    """A cascade in so many pieces: its own bytes at most, and extra cycles."""
 
     bytes: int
     cycles: float
     values: tuple[Value, ...]
-    scratch: int = 0
 
 
 class FusedProgram:
@@ -135,29 +132,20 @@ class FusedProgram:
         """What it needs as it is."""
         if not self.ops:
             return Need(0, (), Op("return", [], []))
-        n = max(range(len(self.ops)), key=lambda n: self.bytes(self.alone[n]))
-        scratch = max(self.kernels.scratch.values(), default=0)
-        return Need(self.bytes(self.alone[n]) + scratch, self.alone[n], self.ops[n])
+        return max((self.need_alone(n) for n in range(len(self.ops))), key=lambda need: need.bytes)
 
-    @property
-    def bounds_on_scratch(self) -> list[int]:
-        """Bytes of scratch memory with which plans are looked for, the most first: those of kernels, of which ones that
-        are nearly the same count once, and 0 where none is needed."""
-        others = (form.scratch for form in self.kernels.others.values())
-        found = [0]
-        for size in sorted({*self.kernels.scratch.values(), *others} - {0}, reverse=True):
-            if found[-1] == 0 or size * LEVELS_OF_SCRATCH < found[-1]:
-                found.append(size)
-        return [*found[1:], 0]
+    def need_alone(self, n: int) -> Need:
+        """What is needed while an op is computed as a whole, not in its other form."""
+        bytes = self.bytes(self.alone[n]) + self.kernels.scratch.get(self.ops[n], 0)
+        return Need(bytes, self.alone[n], self.ops[n])
 
-    def form_alone(self, n: int, limit: int, scratch: int) -> tuple[float, bool] | None:
-        """The extra cycles of an op as a whole within a limit and so much scratch memory, and whether it has its other
-        form; None where neither fits."""
-        op, alive = self.ops[n], self.bytes(self.alone[n])
-        other = self.kernels.others.get(op)
-        if other is not None and alive + other.bytes <= limit and other.scratch <= scratch:
+    def form_alone(self, n: int, limit: int) -> tuple[float, bool] | None:
+        """The extra cycles of an op as a whole within a limit, and whether it has its other form; None where neither
+        fits."""
+        other = self.kernels.others.get(self.ops[n])
+        if other is not None and self.bytes(self.alone[n]) + other.bytes + other.scratch <= limit:
             return 0.0, True
-        if alive > limit or self.kernels.scratch.get(op, 0) > scratch:
+        if self.need_alone(n).bytes > limit:
             return None
         return (0.0 if other is None else other.cycles), False
 
@@ -204,19 +192,9 @@ class FusedProgram:
             steps = cascade.steps(pieces)
         except NoRows:  # a kernel joins rows with others, and pieces would cut them
             return _Tried(TOO_MUCH, inf, ())
-        peak = peak_of(cascade, steps, self.returned)
+        peak = peak_of(cascade, steps, self.returned, self.kernels.scratch)
         values = tuple(dict.fromkeys(b.value for b in peak.buffers))
-        return _Tried(peak.bytes, self._cycles(cascade, steps), values, self._scratch(cascade, pieces))
-
-    def _scratch(self, cascade: Cascade, pieces: int) -> int:
-        """Bytes of scratch memory of a cascade, if that is used by rows."""
-        return max(
-            (
-                -(-self.kernels.scratch.get(link.op, 0) * cascade.rows(v, pieces) // link.extent)
-                for v, link in cascade.links.items()
-            ),
-            default=0,
-        )
+        return _Tried(peak.bytes, self._cycles(cascade, steps), values)
 
     def _cycles(self, cascade: Cascade, steps: Sequence[Step]) -> float:
         """Cycles that the steps take more than the kernels on whole tensors."""
@@ -256,25 +234,15 @@ def _roots(ops: Sequence[Op]) -> Mapping[Value, Value]:
 
 def fitted(program: FusedProgram, limit: int) -> Fitted | None:
     """The cheapest plan that takes no more than `limit` bytes at once; None where none is found."""
-    best: Fitted | None = None
-    for scratch in program.bounds_on_scratch:
-        if scratch <= limit:
-            best = _fitted(program, limit - scratch, scratch, inf if best is None else best.cycles) or best
-    return best
-
-
-def _fitted(program: FusedProgram, limit: int, scratch: int, most: float) -> Fitted | None:
-    """The cheapest plan in which no more than `limit` bytes of tensors are alive at once, and no kernel has more than
-    `scratch` bytes of scratch memory; None where none takes fewer than `most` extra cycles."""
     count = len(program.ops)
-    alone = [program.form_alone(n, limit, scratch) for n in range(count)]
+    alone = [program.form_alone(n, limit) for n in range(count)]
     before = [0]  # how many of the ops before one are dearer than they were, or do not fit
     for form in alone:
         before.append(before[-1] + (form is None or form[0] > 0))
-    cost: list[float] = [0.0] + [most] * count
+    cost: list[float] = [0.0] + [inf] * count
     way: list[tuple[int, int]] = [(0, 0)] * (count + 1)
     for i in range(count):
-        if cost[i] >= most:
+        if cost[i] == inf:
             continue
         form = alone[i]
         if form is not None and cost[i] + form[0] < cost[i + 1]:
@@ -282,17 +250,15 @@ def _fitted(program: FusedProgram, limit: int, scratch: int, most: float) -> Fit
         for j in range(i + 1, min(count, i + MOST_OPS)):
             if before[j + 1] == before[i] or cost[i] >= cost[j + 1] or program.least(i, j) > limit:
                 continue
-            pieces, cycles = _cheapest(program, i, j, limit, scratch, cost[j + 1] - cost[i])
+            pieces, cycles = _cheapest(program, i, j, limit, cost[j + 1] - cost[i])
             if pieces and cost[i] + cycles < cost[j + 1]:
                 cost[j + 1], way[j + 1] = cost[i] + cycles, (i, pieces)
-    if cost[count] >= most:
+    if cost[count] == inf:
         return None
-    return _plan(program, way, cost[count], [form is not None and form[1] for form in alone], scratch)
+    return _plan(program, way, cost[count], [form is not None and form[1] for form in alone])
 
 
-def _cheapest(
-    program: FusedProgram, i: int, j: int, limit: int, scratch: int, most: float
-) -> tuple[int, float]:
+def _cheapest(program: FusedProgram, i: int, j: int, limit: int, most: float) -> tuple[int, float]:
     """The fewest pieces in which a cascade fits, as more take less memory, and its extra cycles, of which there are
     fewer than `most`; 0 where there are none."""
     outside = program.bytes(program.outside(i, j))
@@ -300,8 +266,7 @@ def _cheapest(
     choices = [] if cascade is None else _choices(cascade, most, limit - outside)
 
     def fits(pieces: int) -> bool:
-        trial = program.trial(i, j, pieces)
-        return outside + trial.bytes <= limit and trial.scratch <= scratch
+        return outside + program.trial(i, j, pieces).bytes <= limit
 
     if not choices or not fits(choices[-1]):
         return 0, inf
@@ -322,7 +287,7 @@ def _choices(cascade: Cascade, most: float, limit: int) -> list[int]:
 
 
 def _plan(
-    program: FusedProgram, way: Sequence[tuple[int, int]], cycles: float, others: Sequence[bool], scratch: int
+    program: FusedProgram, way: Sequence[tuple[int, int]], cycles: float, others: Sequence[bool]
 ) -> Fitted:
     found: list[ChosenCascade] = []
     plain: set[Op] = set()
@@ -336,12 +301,14 @@ def _plan(
             outside = program.outside(i, k - 1)
             own = Need(program.bytes(outside) + trial.bytes, (*outside, *trial.values), program.ops[k - 1])
         else:
-            own = Need(program.bytes(program.alone[i]), program.alone[i], program.ops[i])
+            own = program.need_alone(i)
+            if others[i]:
+                form = program.kernels.others[program.ops[i]]
+                own = replace(own, bytes=program.bytes(program.alone[i]) + form.bytes + form.scratch)
         if pieces or not others[i]:
             plain.update(op for op in program.ops[i:k] if op in program.kernels.others)
         need = max(need, own, key=lambda n: n.bytes)
         k = i
-    need = replace(need, bytes=need.bytes + scratch)
     return Fitted(tuple(reversed(found)), cycles, need, frozenset(plain))
 
 

@@ -7,14 +7,17 @@ is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm, prod
+from types import MappingProxyType
 
 from tilewright.cost.conv.cascades import ALIGNMENT
 from tilewright.graph.cascades.links import FUSED, Link
 from tilewright.graph.cascades.rows import NoRows, RowRange
 from tilewright.ir.core import Op, Value
+
+NO_SCRATCH: Mapping[Op, int] = MappingProxyType({})
 
 
 def bytes_of(value: Value) -> int:
@@ -302,9 +305,13 @@ class Peak:
     buffers: tuple[RowBuffer, ...]
 
 
-def peak_of(cascade: Cascade, steps: Sequence[Step], elsewhere: Container[Value] = ()) -> Peak:
-    """The most bytes that buffers of a cascade take at once; tensors that are needed as a whole stay to its end. Those
-    that lie `elsewhere` do not count. Rows that follow each other in memory are computed where they belong."""
+def peak_of(
+    cascade: Cascade, steps: Sequence[Step], elsewhere: Container[Value] = (), scratch: Mapping[Op, int] = NO_SCRATCH
+) -> Peak:
+    """The most bytes that buffers of a cascade take at once, with the scratch memory of the kernel that runs; tensors
+    that are needed as a whole stay to its end. Those that lie `elsewhere` do not count. Rows that follow each other in
+    memory are computed where they belong. `scratch` are the bytes of kernels on whole tensors, which is taken for used
+    by rows."""
     first: dict[RowBuffer, int] = {}
     last: dict[RowBuffer, int] = {}
     for n, step in enumerate(steps):
@@ -323,9 +330,15 @@ def peak_of(cascade: Cascade, steps: Sequence[Step], elsewhere: Container[Value]
     size = most = at = 0
     for n in range(len(steps)):
         size += grows[n]
-        if size > most:
-            most, at = size, n
+        if size + (own := _scratch(steps[n], scratch)) > most:
+            most, at = size + own, n
     return Peak(most, tuple(b for b, n in first.items() if n <= at <= last[b]))
+
+
+def _scratch(step: Step, scratch: Mapping[Op, int]) -> int:
+    if not isinstance(step, MakeRows):
+        return 0
+    return -(-scratch.get(step.link.op, 0) * (step.result.stop - step.result.start) // step.link.extent)
 
 
 def _own_size(buffer: RowBuffer, cascade: Cascade, elsewhere: Container[Value]) -> int:

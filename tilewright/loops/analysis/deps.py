@@ -159,7 +159,7 @@ def disjoint(a: Access, b: Access, band: Sequence[Op]) -> bool:
 def never_meet(a: Access, b: Access, loop: Op, outer: Ranges) -> bool:
     """Whether `a` and `b` never touch the same element in two different iterations of `loop`, whichever is the later;
     variables of `outer` have the same value for both."""
-    return _never_meet(a, b, loop, (loop,), set(), outer, both=True)
+    return loop in _told_apart(a, b, (loop,), outer) or _never_meet(a, b, loop, (loop,), set(), outer, both=True)
 
 
 def _never_meet(

@@ -1,7 +1,8 @@
 """Where the buffers of a kernel lie in the memories of a machine, and whether they fit.
 
 A buffer is there from its `alloc` to the end of its block. Buffers of a memory follow each other, each aligned; where
-threads of a level below that of the memory allocate, each of them has its own.
+threads of a level below that of the memory allocate, each of them has its own. Of a memory that has room for all, those
+of unknown size have no place before the sizes of a call are known.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def _place(block: Block, machine: Machine, live: dict[str, list[Slot]], found: d
         if op.name == "alloc":
             memory = machine.memory(buffer_type(op.result).space)
             assert memory is not None, "the rule of alloc has looked at that"
+            if memory.bytes is None and not buffer_type(op.result).size.is_const:
+                continue
             slots = here.setdefault(memory.name, [])
             found[op] = _slot(op, memory, machine, slots)
             slots.append(found[op])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import partial
 
 from tilewright.ir.core import Func, Op, Value
+from tilewright.ir.diag import NoRoomError, VerifyError
 from tilewright.ir.types import BufferType
 from tilewright.ir.verify import OpRule, Spec
 from tilewright.loops.analysis.happens_before import why_unordered
@@ -47,14 +48,14 @@ def _both(first: OpRule, second: OpRule) -> OpRule:
     return lambda op: first(op) or second(op)
 
 
-def _kernel_rule(machine: Machine, func: Func) -> str | tuple[str, Op] | None:
+def _kernel_rule(machine: Machine, func: Func) -> str | tuple[str, Op] | tuple[str, Op, type[VerifyError]] | None:
     assert LOOPS_SPEC.func_rule is not None
     wrong = LOOPS_SPEC.func_rule(func)
     if wrong:
         return wrong
     slots = slots_of(func, machine)
     if isinstance(slots, tuple):
-        return slots
+        return *slots, NoRoomError
     return why_unordered(func, [level.name for level in machine.levels])
 
 

@@ -187,11 +187,15 @@ class ScalarBuilder:
     # Loop programs
 
     @contextmanager
-    def loop(self, extent: Index, name: str = "i", kind: str = "serial") -> Iterator[Sym]:
-        """`for name in 0..extent`; everything emitted inside belongs to the loop."""
+    def loop(
+        self, extent: Index, name: str = "i", kind: str = "serial", *, overlap: bool = False
+    ) -> Iterator[Sym]:
+        """`for name in 0..extent`; everything emitted inside belongs to the loop. With `overlap`, several iterations
+        may write one element, each of them the same."""
         v = self.fresh(name)
         block = Block()
-        self.builder.emit("for", attrs={"var": v, "extent": sym(extent), "kind": kind}, blocks=[block])
+        attrs = {"var": v, "extent": sym(extent), "kind": kind, **({"overlap": True} if overlap else {})}
+        self.builder.emit("for", attrs=attrs, blocks=[block])
         with self.builder.inside(block):
             yield v
 

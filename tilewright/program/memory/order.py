@@ -8,11 +8,12 @@ from itertools import pairwise
 
 from tilewright.ir.core import Block, Func, Op, Value, replace_in_block
 from tilewright.ir.diag import Remark
+from tilewright.ir.sym import Sym
 from tilewright.program.memory.effort import FAST, PlanEffort
 from tilewright.program.memory.ordering.search import best_order
 from tilewright.program.memory.ordering.tasks import Task, Tasks
 from tilewright.program.memory.plan import aligned_units, plan_arena, typical
-from tilewright.program.memory.storage import NONE_INPLACE, Assignment, Pairs
+from tilewright.program.memory.storage import NO_SCRATCH, NONE_INPLACE, Assignment, Pairs
 from tilewright.program.memory.views import bytes_of, is_view
 
 _OF_STATES = frozenset({"state", "read"})
@@ -25,10 +26,13 @@ MOST_TASKS = 4096
 """Programs of more kernels keep their order: what all of a task's predecessors are takes the square of their number."""
 
 
-def reorder(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, effort: PlanEffort = FAST) -> list[Remark]:
-    """Give `func` another order of its kernels if it needs less memory then, with a remark; `inplace` as for
-    `assign_storage`."""
-    program = _Program(func, inplace)
+def reorder(
+    func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, effort: PlanEffort = FAST,
+    scratch: Mapping[Op, Sym] = NO_SCRATCH,
+) -> list[Remark]:  # fmt: skip
+    """Give `func` another order of its kernels if it needs less memory then, with a remark; `inplace` and `scratch` as
+    for `assign_storage`."""
+    program = _Program(func, inplace, scratch)
     if not program.may_move:
         return []
     tasks = program.tasks()
@@ -36,7 +40,7 @@ def reorder(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, effort: Pla
     if found.peak >= tasks.peak(range(len(tasks.tasks))):
         return []
     ops = program.with_kernels(found.order)
-    before, after = (_planned_bytes(f, inplace, effort) for f in (func, _with(func, ops)))
+    before, after = (_planned_bytes(f, inplace, effort, scratch) for f in (func, _with(func, ops)))
     if after >= before:
         return []
     replace_in_block(func.body, ops)
@@ -49,12 +53,14 @@ def tasks_of(func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE) -> Tasks:
     return _Program(func, inplace).tasks()
 
 
-def _planned_bytes(func: Func, inplace: Mapping[str, Pairs], effort: PlanEffort) -> int:
+def _planned_bytes(
+    func: Func, inplace: Mapping[str, Pairs], effort: PlanEffort, scratch: Mapping[Op, Sym]
+) -> int:
     """Bytes of the arena, and of the memory beside states, for typical dims."""
-    assignment = Assignment(func, inplace)
+    assignment = Assignment(func, inplace, scratch=scratch)
     lifetimes = assignment.lifetimes(assignment.overwrites())
     beside = sum(typical(bytes_of(root)) for root, place in assignment.fixed.items() if place.base == "next")
-    return typical(plan_arena(tuple(lifetimes.values()), effort).total) + beside
+    return typical(plan_arena(tuple(lifetimes.values()), effort, assignment.scratch_at_steps()).total) + beside
 
 
 def _with(func: Func, ops: list[Op]) -> Func:
@@ -67,7 +73,8 @@ def _with(func: Func, ops: list[Op]) -> Func:
 class _Program:
     """The kernels of a function as tasks."""
 
-    def __init__(self, func: Func, inplace: Mapping[str, Pairs]) -> None:
+    def __init__(self, func: Func, inplace: Mapping[str, Pairs], scratch: Mapping[Op, Sym] = NO_SCRATCH) -> None:
+        self.scratch = scratch
         self.body = func.body.ops
         self.assignment = Assignment(func, inplace)
         self.views = {op for op in self.body if is_view(op)}
@@ -88,7 +95,7 @@ class _Program:
     def tasks(self) -> Tasks:
         assignment = self.assignment
         number_of = {op: n for n, op in enumerate(self.kernels)}
-        buffers: dict[Value, int] = {}
+        buffers: dict[Value | Op, int] = {}  # of an op, its scratch memory
         made_by: dict[Value, tuple[int, ...]] = {}  # for each value the kernels that it waits for
         found: list[Task] = []
         for op in self.body:
@@ -96,11 +103,13 @@ class _Program:
             if op in number_of:
                 touched = [assignment.locations[v].root for v in (*op.operands, *op.results)]
                 numbers = [buffers.setdefault(r, len(buffers)) for r in touched if r not in assignment.fixed]
+                numbers += [buffers.setdefault(op, len(buffers))] if op in self.scratch else []
                 reuses = [(buffers[a], buffers[b]) for a, b in assignment.reusable(op)]
                 found.append(Task(_once(numbers), own, tuple(reuses)))
                 own = (number_of[op],)
             made_by |= dict.fromkeys(op.results, own)
-        return Tasks(tuple(found), tuple(aligned_units(bytes_of(root)) for root in buffers))
+        sizes = (self.scratch[b] if isinstance(b, Op) else bytes_of(b) for b in buffers)
+        return Tasks(tuple(found), tuple(map(aligned_units, sizes)))
 
     def with_kernels(self, order: Sequence[int]) -> list[Op]:
         """All ops, with the kernels in another order, and each view behind the last of its operands."""

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 from tilewright.ir.core import Func, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
-from tilewright.program.memory.places import arena_of, places_of
+from tilewright.program.memory.places import SCRATCH, THREADS, arena_of, places_of
 from tilewright.program.memory.views import bytes_of, locate
 from tilewright.runtime.errors import InputError, printable
 
@@ -53,7 +53,8 @@ def dims_of(main: Func) -> set[str]:
 
 
 def drawn_tensors(main: Func, sizes: Mapping[str, int]) -> list[DrawnTensor]:
-    """The tensors of a planned program's arena, in the order in which they are made."""
+    """The tensors of a planned program's arena, in the order in which they are made, and the scratch memory in each
+    call: that of a thread, or of all for which there is room."""
     places, locations = places_of(main), locate(main)
     calls = [op for op in main.body.ops if op.name == "call"]
     spans: dict[Value, tuple[int, int]] = {}
@@ -61,11 +62,17 @@ def drawn_tensors(main: Func, sizes: Mapping[str, int]) -> list[DrawnTensor]:
         for value in (*call.operands, *call.results):
             root = locations[value].root
             spans[root] = spans.get(root, (step, step))[0], step
-    return [
+    threads = main.attrs.get(THREADS, 1)
+    scratch = [
+        DrawnTensor("scratch memory", at_sizes(start, sizes), at_sizes(bytes, sizes) * threads, step, step)
+        for step, (start, bytes) in ((n, c.attrs[SCRATCH]) for n, c in enumerate(calls) if SCRATCH in c.attrs)
+    ]
+    tensors = [
         DrawnTensor(root.name, at_sizes(places[root].offset, sizes), at_sizes(bytes_of(root), sizes), *span)
         for root, span in spans.items()
         if places[root].base == "arena"
     ]
+    return tensors + scratch
 
 
 def _panel(name: str, main: Func, sizes: Mapping[str, int], down: int) -> str:

@@ -6,16 +6,21 @@ has, and which inputs may share the memory of an output (`overwrites`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tilewright.ir.core import Func, Module, Op, Value
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.program.memory.storage import Place, Storage
 from tilewright.program.memory.views import bytes_of, part_offsets, slice_offset
 
 ARENA, UNSHARED, OVERWRITES = "arena", "unshared", "overwrites"
+SCRATCH, OF_THREAD, THREADS = "scratch", "of_thread", "threads"
+"""Of a call, where its scratch memory begins in the arena, and the bytes of a thread; of a program whose arena has that
+of one thread, the bytes that it takes more for each other one; and of how many threads the arena has it where there is
+no room for more."""
+
 ZONES = "zones"
 """Of a program with guard zones between the tensors of its arena: the name, the offset and the bytes of each."""
 
@@ -25,14 +30,31 @@ def annotate(main: Func, storage: Storage) -> None:
     for op in main.body.ops:
         if op.name == "call":
             op.attrs["at"] = tuple(storage.places[v] for v in op.results)
+            op.attrs.pop(SCRATCH, None)
+            if storage.scratch is not None and op in storage.scratch:
+                op.attrs[SCRATCH] = storage.scratch[op]
+    for name in (OF_THREAD, THREADS):  # of a plan before this one
+        main.attrs.pop(name, None)
     main.attrs |= {ARENA: storage.arena.total, UNSHARED: storage.arena.unshared, OVERWRITES: storage.overwrites}
+    if storage.scratch is not None:
+        main.attrs[OF_THREAD] = storage.of_thread
+    if storage.threads:
+        main.attrs[THREADS] = storage.threads
     if storage.zones is not None:
         main.attrs[ZONES] = storage.zones
 
 
 def arena_of(main: Func) -> Sym:
-    """The bytes of intermediate results of a planned program."""
+    """The bytes of intermediate results of a planned program, with scratch memory of one thread where that is among
+    them."""
     found = main.attrs[ARENA]
+    assert isinstance(found, Sym)
+    return found
+
+
+def of_thread(main: Func) -> Sym:
+    """The bytes of scratch memory that each thread takes, those of one of which `arena_of` counts."""
+    found = main.attrs.get(OF_THREAD, ZERO)
     assert isinstance(found, Sym)
     return found
 
@@ -79,12 +101,15 @@ def broken_plan(module: Module) -> tuple[str, Op] | None:
             if op.results and len(op.operands) > 1 and (wrong := _apart(op, at)):
                 return wrong, op
         else:
+            needed_now = [v for v in live if last[v] > n or v in op.operands]
             for k, result in enumerate(op.results):
                 for value in live:
                     needed = last[value] > n or (value in op.operands and not _may_share(op, value, k, at, module))
                     if needed and _overlap(at[result], result, at[value], value):
                         name, other = (f"'{v.name}'" if v.name else "a value" for v in (result, value))
                         return f"writes {name} over {other}, which is still needed", op
+            if name := _in_scratch(op, [*needed_now, *op.results], at, main.attrs.get(THREADS, 0)):
+                return f"has scratch memory over {name}, which is needed", op
         live |= dict.fromkeys(op.results)
         live = {v: None for v in live if last[v] > n}
     return None
@@ -107,6 +132,22 @@ def _may_share(call: Op, value: Value, result: int, at: Mapping[Value, Place], m
     pairs = kernel_info(module.funcs[call.attrs["kernel"]]).inplace
     slots = [k for k, v in enumerate(call.operands) if v is value]
     return at[value] == at[call.results[result]] and all((k, len(call.operands) + result) in pairs for k in slots)
+
+
+def _in_scratch(call: Op, values: Iterable[Value], at: Mapping[Value, Place], threads: int) -> str:
+    """A value of the arena that does not lie below the scratch memory of a call, nor above that of so many threads
+    (0: of any number)."""
+    if SCRATCH not in call.attrs:
+        return ""
+    start, bytes = call.attrs[SCRATCH]
+    for value in values:
+        begin, end = at[value].offset, at[value].offset + bytes_of(value)
+        if at[value].base != "arena" or not (begin.is_const and end.is_const and start.is_const and bytes.is_const):
+            continue
+        is_above = threads and begin.value >= start.value + threads * bytes.value
+        if end.value > start.value and not is_above and end.value > begin.value:
+            return f"'{value.name}'" if value.name else "a value"
+    return ""
 
 
 def _apart(op: Op, at: Mapping[Value, Place]) -> str:

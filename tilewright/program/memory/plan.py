@@ -1,20 +1,21 @@
 """The arena: byte offsets for all intermediate tensors, so that tensors that live at different times share memory.
 
 Static sizes are packed as boxes (`packing`). Where a size is symbolic, offsets are expressions that are evaluated at
-call time (`symbolic`).
+call time (`symbolic`). Scratch memory of a kernel lies above all tensors that are needed at its step, so that there is
+room for any number of threads, or wherever that of a given number fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from tilewright.ir.sym import Sym, maximum, sym
 from tilewright.program.memory.effort import FAST, PlanEffort
-from tilewright.program.memory.packing.boxes import TimedBox, most_alive
+from tilewright.program.memory.packing.boxes import TimedBox, heights, most_alive
 from tilewright.program.memory.packing.pack import pack
-from tilewright.program.memory.packing.symbolic import pack_symbolic
+from tilewright.program.memory.packing.symbolic import NOTHING, pack_symbolic
 from tilewright.runtime.guarded import PAGE
 
 ALIGNMENT = 64
@@ -36,22 +37,49 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """Byte offset of each tensor by key, the arena's total bytes, and what all tensors would take without sharing."""
+    """Byte offset of each tensor by key, the arena's total bytes, and what all tensors would take without sharing.
+    `scratch` are the offsets of scratch memory by step; the total counts that of one thread. Of known sizes, `alive` is
+    the most that is needed at a step."""
 
     offsets: dict[int, Sym]
     total: Sym
     unshared: Sym
+    scratch: dict[int, Sym] = field(default_factory=dict)
+    alive: int = 0
 
 
-def plan_arena(lifetimes: Sequence[Lifetime], effort: PlanEffort = FAST) -> ArenaPlan:
-    """Offsets for tensors such that no two that live at the same time overlap."""
-    if all(t.size.is_const for t in lifetimes):
-        packing = pack([_typical_box(t) for t in lifetimes], effort.offsets)
+def plan_arena(
+    lifetimes: Sequence[Lifetime], effort: PlanEffort = FAST, scratch: Mapping[int, Sym] = NOTHING
+) -> ArenaPlan:
+    """Offsets for tensors such that no two that live at the same time overlap, and for so many bytes of `scratch`
+    memory of one thread at some steps, above all tensors of the step."""
+    if all(size.is_const for size in (*(t.size for t in lifetimes), *scratch.values())):
+        boxes = [_typical_box(t) for t in lifetimes]
+        on_top = {step: aligned_units(size) for step, size in scratch.items()}
+        packing, alive = pack(boxes, effort.offsets, on_top), most_alive(boxes, on_top) * ALIGNMENT
         offsets, total = [sym(start * ALIGNMENT) for start in packing.offsets], sym(packing.total * ALIGNMENT)
+        ends = heights(boxes, packing.offsets, 1 + max(scratch, default=0))
+        tops = {step: sym(int(ends[step]) * ALIGNMENT) for step in scratch}
     else:
         spans = [(t.first, t.last) for t in lifetimes]
-        offsets, total = pack_symbolic([_aligned(t.size) for t in lifetimes], spans, effort.offsets)
-    return ArenaPlan({t.key: at for t, at in zip(lifetimes, offsets, strict=True)}, total, unshared_bytes(lifetimes))
+        needed = {step: aligned(size) for step, size in scratch.items()}
+        placed = pack_symbolic([aligned(t.size) for t in lifetimes], spans, effort.offsets, needed)
+        offsets, total, tops, alive = placed.offsets, placed.total, placed.tops, 0
+    by_key = {t.key: at for t, at in zip(lifetimes, offsets, strict=True)}
+    return ArenaPlan(by_key, total, unshared_bytes(lifetimes), tops, alive)
+
+
+def plan_for_threads(
+    lifetimes: Sequence[Lifetime], effort: PlanEffort, scratch: Mapping[int, Sym], threads: int
+) -> ArenaPlan:
+    """The same with scratch memory of so many threads wherever there is room for it at its step; the total counts that
+    of all."""
+    first_key = 1 + max((t.key for t in lifetimes), default=0)
+    key_of = {step: first_key + k for k, step in enumerate(scratch)}
+    own = [Lifetime(key_of[step], aligned(size) * threads, step, step) for step, size in scratch.items()]
+    found = plan_arena([*lifetimes, *own], effort)
+    places = {step: found.offsets.pop(key) for step, key in key_of.items()}
+    return replace(found, unshared=unshared_bytes(lifetimes), scratch=places)
 
 
 def plan_in_order(lifetimes: Collection[Lifetime]) -> ArenaPlan:
@@ -63,10 +91,10 @@ def plan_in_order(lifetimes: Collection[Lifetime]) -> ArenaPlan:
         free = [k for k, (last, _) in enumerate(slots) if last < t.first]
         if free:
             k = min(free, key=lambda k: abs(typical(slots[k][1]) - typical(t.size)))
-            slots[k] = t.last, maximum(slots[k][1], _aligned(t.size))
+            slots[k] = t.last, maximum(slots[k][1], aligned(t.size))
         else:
             k = len(slots)
-            slots.append((t.last, _aligned(t.size)))
+            slots.append((t.last, aligned(t.size)))
         chosen[t.key] = k
     starts = list(accumulate((size for _, size in slots), initial=sym(0)))
     return ArenaPlan({key: starts[k] for key, k in chosen.items()}, starts[-1], unshared_bytes(lifetimes))
@@ -77,7 +105,7 @@ def plan_apart(lifetimes: Iterable[Lifetime]) -> ArenaPlan:
     held, start, offsets = tuple(lifetimes), sym(0), {}
     for t in held:
         end = start + (t.size + (PAGE - 1)) // PAGE * PAGE
-        offsets[t.key] = end - _aligned(t.size)
+        offsets[t.key] = end - aligned(t.size)
         start = end + PAGE
     return ArenaPlan(offsets, start, unshared_bytes(held))
 
@@ -86,13 +114,15 @@ def unshared_bytes(lifetimes: Iterable[Lifetime]) -> Sym:
     """What the tensors would take if none of them shared memory."""
     total = sym(0)
     for t in lifetimes:
-        total = total + _aligned(t.size)
+        total = total + aligned(t.size)
     return total
 
 
-def bytes_needed(lifetimes: Collection[Lifetime]) -> int:
-    """The most bytes that are needed at a step, for typical dims: no arena is smaller."""
-    return most_alive([_typical_box(t) for t in lifetimes]) * ALIGNMENT
+def bytes_needed(lifetimes: Collection[Lifetime], scratch: Mapping[int, Sym] = NOTHING) -> int:
+    """The most bytes that are needed at a step, for typical dims, with scratch memory of one thread: no arena is
+    smaller."""
+    on_top = {step: aligned_units(size) for step, size in scratch.items()}
+    return most_alive([_typical_box(t) for t in lifetimes], on_top) * ALIGNMENT
 
 
 def aligned_units(size: Sym) -> int:
@@ -104,7 +134,8 @@ def _typical_box(t: Lifetime) -> TimedBox:
     return TimedBox(aligned_units(t.size), t.first, t.last)
 
 
-def _aligned(size: Sym) -> Sym:
+def aligned(size: Sym) -> Sym:
+    """A size with what aligns the next one."""
     return (size + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
 
 

@@ -2,7 +2,8 @@
 
 A program here is a graph-level Func that holds only `constant`, `call`, `return` and the views of `views.py`,
 which need no code. Graph outputs are written straight into the caller's arrays. A result takes the place of an
-argument of its kernel that is not needed any more, where the kernel allows it.
+argument of its kernel that is not needed any more, where the kernel allows it. Scratch memory of kernels lies in the
+arena, too, as long as they run.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from types import MappingProxyType
 from typing import Literal
 
 from tilewright.ir.core import Func, Op, Value
-from tilewright.ir.sym import Sym, sym
+from tilewright.ir.sym import Sym, maximum, sym
 from tilewright.ops.traits.derive import is_alias
 from tilewright.program.memory.effort import FAST, PlanEffort
 from tilewright.program.memory.plan import (
     ArenaPlan,
     Lifetime,
+    aligned,
     bytes_needed,
     plan_apart,
     plan_arena,
+    plan_for_threads,
     typical,
     unshared_bytes,
 )
@@ -34,6 +37,7 @@ Plan = Callable[[Sequence[Lifetime]], ArenaPlan]
 
 NONE_INPLACE: Mapping[str, Pairs] = MappingProxyType({})
 NO_PLAN: Mapping[Value, Location] = MappingProxyType({})
+NO_SCRATCH: Mapping[Op, Sym] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -56,29 +60,36 @@ class Place:
 class Storage:
     """Where each value lives, and the arena that holds the intermediates. `overwrites` are numbers of inputs that are
     right in the memory of an output, and of these: whoever needs such an input no longer may give the same memory for
-    both. Of a plan with guard zones, `zones` are the name, the offset and the bytes of each tensor between them."""
+    both. Of a plan with guard zones, `zones` are the name, the offset and the bytes of each tensor between them. Where
+    scratch memory lies in the arena, `scratch` has its offset in it and the bytes of a thread for the calls that have
+    some, and `of_thread` is what a call takes more for each thread but the first; where there is room for so many
+    `threads` and no more (0: any number), nothing."""
 
     places: dict[Value, Place]
     arena: ArenaPlan
     overwrites: tuple[tuple[int, int], ...] = ()
     zones: tuple[tuple[str, Sym, Sym], ...] | None = None
+    scratch: dict[Op, tuple[Sym, Sym]] | None = None
+    of_thread: Sym = sym(0)
+    threads: int = 0
 
 
 def assign_storage(
     func: Func, inplace: Mapping[str, Pairs] = NONE_INPLACE, *, plan: Plan | None = None, effort: PlanEffort = FAST,
-    apart: bool = False,
+    apart: bool = False, scratch: Mapping[Op, Sym] = NO_SCRATCH, threads: int = 0,
 ) -> Storage:  # fmt: skip
     """Places for all values of `func`.
 
     Every returned value must be the result of a call (see `needs_copy`), so that it can be written in place.
     `inplace` tells by names of kernels which results may lie where an operand does. A simpler `plan` has results
     nowhere but in memory of their own. With `apart` no tensor shares memory with another one, and guard zones lie
-    between those of the arena.
+    between those of the arena. `scratch` are the bytes of scratch memory of one thread in calls, which is in the arena
+    then, if there is neither: above all tensors of its step, or of so many `threads` wherever it fits.
     """
-    assignment = Assignment(func, inplace)
+    assignment = Assignment(func, inplace, scratch=scratch)
     if apart:
         return assignment.apart()
-    return assignment.run(effort) if plan is None else assignment.planned(plan)
+    return assignment.run(effort, threads) if plan is None else assignment.planned(plan)
 
 
 def _maker(value: Value) -> str:
@@ -101,8 +112,9 @@ class Assignment:
     """Roots of values, and the steps between which they are needed; a root is a value with memory of its own."""
 
     def __init__(
-        self, func: Func, inplace: Mapping[str, Pairs], planned: Mapping[Value, Location] = NO_PLAN
-    ) -> None:
+        self, func: Func, inplace: Mapping[str, Pairs], planned: Mapping[Value, Location] = NO_PLAN,
+        scratch: Mapping[Op, Sym] = NO_SCRATCH,
+    ) -> None:  # fmt: skip
         self.func = func
         self.inplace = inplace
         self.locations = locate(func, planned)
@@ -113,6 +125,7 @@ class Assignment:
                 root = self.locations[value].root
                 self.first.setdefault(root, n)
                 self.last[root] = n
+        self.scratch = scratch
         self.fixed = self._fixed_places()
 
     def numbered(self) -> Iterator[tuple[int, Op]]:
@@ -124,17 +137,37 @@ class Assignment:
             before = concurrent
             yield step, op
 
-    def run(self, effort: PlanEffort) -> Storage:
+    def run(self, effort: PlanEffort, threads: int = 0) -> Storage:
         """The plan with results in the place of arguments, unless it needs more memory: a tensor that lives longer
         can be harder to pack."""
         apart, homes = self.lifetimes({}), self.overwrites()
-        chosen = self.lifetimes(homes)
-        arena = plan_arena(tuple(chosen.values()), effort)
-        if homes and typical(arena.total) > bytes_needed(apart.values()):
-            other = plan_arena(tuple(apart.values()), effort)
+        chosen, scratch = self.lifetimes(homes), self.scratch_at_steps()
+        counted = {step: size * (threads or 1) for step, size in scratch.items()}
+
+        def planned(lifetimes: Mapping[Value, Lifetime]) -> ArenaPlan:
+            held = tuple(lifetimes.values())
+            return plan_for_threads(held, effort, scratch, threads) if threads else plan_arena(held, effort, scratch)
+
+        arena = planned(chosen)
+        if homes and typical(arena.total) > bytes_needed(apart.values(), counted):
+            other = planned(apart)
             if typical(other.total) < typical(arena.total):
                 arena, chosen, homes = other, apart, {}
-        return self._storage(replace(arena, unshared=unshared_bytes(apart.values())), chosen, homes)
+        unshared = unshared_bytes(apart.values()) + maximum(0, *dict.fromkeys(counted.values()))
+        found = self._storage(replace(arena, unshared=unshared), chosen, homes)
+        if not scratch:  # of nobody, or not told: then it lies behind the arena
+            return found
+        places = {op: (arena.scratch[n], scratch[n]) for n, op in self.numbered() if op in self.scratch}
+        of_thread = sym(0) if threads else maximum(0, *dict.fromkeys(scratch.values()))
+        return replace(found, scratch=places, of_thread=of_thread, threads=threads if places else 0)
+
+    def scratch_at_steps(self) -> dict[int, Sym]:
+        """Bytes of scratch memory of one thread at the steps that need some; of calls at the same time the most."""
+        found: dict[int, Sym] = {}
+        for n, op in self.numbered():
+            if (size := self.scratch.get(op)) is not None:
+                found[n] = maximum(found.get(n, sym(0)), aligned(size))
+        return found
 
     def planned(self, plan: Plan) -> Storage:
         """As a plan has it."""

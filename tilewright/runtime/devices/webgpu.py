@@ -1,27 +1,34 @@
 """Programs on a GPU, through the library `wgpu`: shaders of an artefact, its weights resident, and its calls.
 
 A call is one copy of all inputs to the device, one command buffer with all dispatches, and one copy of all outputs
-back. The objects of the artefact are JSON (`codegen/wgsl/program.py`).
+back. Shapes may be others in each call: buffers grow, shaders stay. The objects of the artefact are JSON
+(`codegen/wgsl/program.py`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.artifact import Artifact, TensorInfo
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.devices.sizes import SizePlan, value_of
 from tilewright.runtime.errors import ExecutionError, TilewrightError
-from tilewright.runtime.executor import DrivenCode
-from tilewright.runtime.values.dtypes import numpy_dtype
+from tilewright.runtime.executor import bytes_at
 
 ALIGNMENT = 256
 """Of tensors in the buffers of inputs and outputs, and of what dispatches are told, as every device allows."""
 _TOLD = 1024  # bytes that a dispatch is told
+_LARGEST = 2**31 - 1  # size or index in a kernel
+_MOST_GROUPS = 65535  # along an axis of a grid; loops of kernels go around
 _NO_ERROR = 0xFFFFFFFF
 _ARENA, _CONSTANTS, _INPUTS, _OUTPUTS, _ERRORS, _CALLS = range(6)
 
@@ -52,101 +59,153 @@ def device() -> Any:
         ) from error
 
 
-class GpuExecutor(DrivenCode):
+class GpuExecutor:
     """An artefact on the device: DeviceError where that cannot hold it."""
 
-    def __init__(self, artifact: Artifact) -> None:
-        super().__init__(artifact, self._nothing)
-        found = json.loads(bytes(artifact.objects[0]))
-        self._calls = found["programs"][artifact.run_symbol]
-        self._modules = {call["module"]: found["modules"][call["module"]] for call in self._calls}
-        self._constants = memoryview(artifact.constants).cast("B")
-        self._lock = threading.Lock()
-        self._input_places, inputs = _places(self._inputs)
-        self._output_places, outputs = _places(self._outputs)
-        assert artifact.static_plan is not None
-        arena = -(-artifact.static_plan.arena // ALIGNMENT) * ALIGNMENT
-        self._room_at = arena
-        room = max([0, *(call["room"] for call in self._calls)])
-        self._bytes = [arena + room, len(self._constants), inputs, outputs, 4]
-        self._made: _Program | None = None
+    run_profiled = None
 
-    @staticmethod
-    def _nothing(*_: object) -> None:
-        raise AssertionError("`run` does all")
+    def __init__(self, artifact: Artifact) -> None:
+        found = json.loads(bytes(artifact.objects[0]))
+        program = found["programs"][artifact.run_symbol]
+        self.calls = program["calls"]
+        self.modules = {call["module"]: found["modules"][call["module"]] for call in self.calls}
+        self.constants = memoryview(artifact.constants).cast("B")
+        self.inputs, self.outputs = program["inputs"], program["outputs"]
+        self.plan = None if program["plan"] is None else SizePlan(program["plan"])
+        static = artifact.static_plan
+        self._arena = static.arena if static is not None else program["plan"]["arena"]
+        self._dims_count = artifact.dims_count
+        self._lock = threading.Lock()
+        self._device: _OnDevice | None = None
 
     def run(self, call: int) -> int:
-        found: list[int] = []
+        """Run on the memory whose addresses stand at `call`."""
+        _, inputs, outputs, _, _, _, dims, _ = (ctypes.c_void_p * 8).from_address(call)
+        known = tuple((ctypes.c_int64 * self._dims_count).from_address(dims or 0)) if self._dims_count else ()
+        with self._lock:
+            sizes = self.sizes(known)
+            if self._device is None:
+                _check(device().limits, sizes)
+                self._device = _OnDevice(self)
+            self._device.prepare(known, sizes)
+            return self._device.run(inputs, outputs)
 
-        def execute(
-            inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], constants: np.ndarray, arena: np.ndarray
-        ) -> None:
-            with self._lock:
-                if self._made is None:
-                    self._made = _Program(self)
-                found.append(self._made.run(inputs, outputs))
+    def sizes(self, dims: Sequence[int]) -> BufferSizes:
+        """Those of a program with these values of its variables."""
+        arena = -(-value_of(self._arena, dims) // ALIGNMENT) * ALIGNMENT
+        room = max([0, *(value_of(call["room"], dims) for call in self.calls)])
+        return BufferSizes(
+            [value_of(e, dims) for e in self.inputs], [value_of(e, dims) for e in self.outputs],
+            arena, room, len(self.constants),
+        )  # fmt: skip
 
-        self._execute = execute
-        super().run(call)
-        return found[0]
+    def create_pool(self, threads: int, spin_ns: int) -> int | None:
+        return None
+
+    def destroy_pool(self, address: int) -> None:
+        raise AssertionError("there is no pool")
 
 
-class _Program:
+@dataclass(frozen=True)
+class BufferSizes:
+    """The bytes of inputs, outputs, arena, memory of kernels behind it and constants."""
+
+    inputs: Sequence[int]
+    outputs: Sequence[int]
+    arena: int
+    room: int
+    constants: int
+
+    @cached_property
+    def input_places(self) -> list[int]:
+        return _places(self.inputs)
+
+    @cached_property
+    def output_places(self) -> list[int]:
+        return _places(self.outputs)
+
+    @property
+    def buffers(self) -> list[int]:
+        """Of the buffers of a program."""
+        return [self.arena + self.room, self.constants, self.input_places[-1], self.output_places[-1], 4]
+
+
+class _OnDevice:
     """Buffers, pipelines and bind groups of an artefact on the device."""
 
     def __init__(self, code: GpuExecutor) -> None:
         import wgpu
 
-        self.gpu, self.code = device(), code
-        limits, names = self.gpu.limits, ("the arena", "weights", "inputs", "outputs", "errors")
-        most = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
-        for size, name in zip(code._bytes, names, strict=True):
-            if size > most:
-                raise DeviceError(
-                    f"the model needs {size} bytes for {name}, and one buffer of this GPU has at most {most}",
-                    hint="use a smaller batch or shorter weights, or compile the model for the CPU (target='host')",
-                )
-        usage = wgpu.BufferUsage
+        self.wgpu, self.gpu, self.code = wgpu, device(), code
+        self.buffers: list[Any] = []
+        self.sizes: BufferSizes | None = None
+        self.dims: tuple[int, ...] = ()
+        with _named(f"the GPU could not be prepared; the model needs {len(code.constants)} bytes for weights"):
+            self._pipelines()
+
+    def prepare(self, dims: tuple[int, ...], sizes: BufferSizes) -> None:
+        """Make room for these sizes, and tell the dispatches of them."""
+        if self.sizes is not None and dims == self.dims:
+            return
+        self.sizes = None
+        _check(self.gpu.limits, sizes)
+        with _named(f"the GPU has no memory; the model needs {sum(sizes.buffers)} bytes on it"):
+            had = self.buffers[:5] or [None] * 5
+            if any(b is None or _rounded(n) > b.size for n, b in zip(sizes.buffers, had, strict=True)):
+                self._allocate(sizes)
+            self._tell(dims, sizes)
+        self.sizes, self.dims = sizes, dims
+
+    def _allocate(self, sizes: BufferSizes) -> None:
+        """Buffers of at least these sizes, with the weights in theirs."""
+        usage = self.wgpu.BufferUsage
         store = usage.STORAGE | usage.COPY_DST | usage.COPY_SRC
-        try:
-            self.buffers = [
-                self.gpu.create_buffer(size=_rounded(max(size, ALIGNMENT)), usage=store) for size in code._bytes
+        before, self.buffers = self.buffers, []
+        for buffer in before:
+            buffer.destroy()
+        found = [self.gpu.create_buffer(size=_rounded(max(n, ALIGNMENT)), usage=store) for n in sizes.buffers]
+        told = _TOLD * max(1, len(self.code.calls))
+        found.append(self.gpu.create_buffer(size=told, usage=usage.UNIFORM | usage.COPY_DST))
+        self.back = self.gpu.create_buffer(
+            size=found[_OUTPUTS].size + ALIGNMENT, usage=usage.MAP_READ | usage.COPY_DST
+        )
+        if len(self.code.constants):
+            padded = np.zeros(_rounded(len(self.code.constants)), np.uint8)
+            padded[: len(self.code.constants)] = self.code.constants
+            self.gpu.queue.write_buffer(found[_CONSTANTS], 0, padded)
+        bound = [buffer.size for buffer in found[:-1]] + [_TOLD]
+        self.group = self.gpu.create_bind_group(
+            layout=self.layout,
+            entries=[
+                {"binding": k, "resource": {"buffer": buffer, "offset": 0, "size": size}}
+                for k, (buffer, size) in enumerate(zip(found, bound, strict=True))
+            ],
+        )
+        self.buffers = found
+
+    def _tell(self, dims: tuple[int, ...], sizes: BufferSizes) -> None:
+        """Where the arguments of each dispatch are, its sizes, and how many groups it has."""
+        calls = self.code.calls
+        told = np.zeros((max(1, len(calls)), _TOLD // 4), np.uint32)
+        tensors = {_INPUTS: sizes.input_places, _OUTPUTS: sizes.output_places}
+        self.dispatches: list[tuple[Any, list[int], int]] = []
+        for k, call in enumerate(calls):
+            starts = [
+                (tensors[base][index] if base in tensors else 0) + value_of(at, dims)
+                for base, index, at in call["places"]
             ]
-            self.buffers.append(
-                self.gpu.create_buffer(
-                    size=_TOLD * max(1, len(code._calls)), usage=usage.UNIFORM | usage.COPY_DST
-                )
-            )
-            self.back = self.gpu.create_buffer(
-                size=_rounded(max(code._bytes[_OUTPUTS], ALIGNMENT)) + ALIGNMENT, usage=usage.MAP_READ | usage.COPY_DST
-            )
-            self._fill()
-            self._pipelines(wgpu)
-        except TilewrightError:
-            raise
-        except Exception as error:
-            raise DeviceError(
-                f"the GPU could not be prepared: {_first_line(error)}",
-                hint="the model needs "
-                f"{sum(code._bytes)} bytes on the device; free some, or compile it for the CPU (target='host')",
-            ) from error
-
-    def _fill(self) -> None:
-        """The weights, and what each dispatch is told."""
-        queue = self.gpu.queue
-        if len(self.code._constants):
-            padded = np.zeros(_rounded(len(self.code._constants)), np.uint8)
-            padded[: len(self.code._constants)] = self.code._constants
-            queue.write_buffer(self.buffers[_CONSTANTS], 0, padded)
-        told = np.zeros((max(1, len(self.code._calls)), _TOLD // 4), np.uint32)
-        tensors = {2: self.code._input_places, 3: self.code._output_places}
-        for k, call in enumerate(self.code._calls):
-            starts = [(tensors[base][index] if base in tensors else 0) + at for base, index, at in call["places"]]
-            told[k, : len(starts) + 1] = [*starts, self.code._room_at]
+            numbers = [value_of(e, dims) for e in call["dims"]]
+            _check_numbers(numbers)
+            told[k, : len(starts) + 1] = [*starts, sizes.arena]
+            told[k, len(starts) + 1 :][: len(numbers)] = np.array(numbers, np.int32).view(np.uint32)
             told[k, -1] = call["errors"]
-        queue.write_buffer(self.buffers[_CALLS], 0, told)
+            for entry, counts in call["grids"]:
+                groups = [min(value_of(n, dims), _MOST_GROUPS) for n in counts]
+                self.dispatches.append((self.pipelines[call["module"], entry], groups, k * _TOLD))
+        self.gpu.queue.write_buffer(self.buffers[_CALLS], 0, told)
 
-    def _pipelines(self, wgpu: Any) -> None:
+    def _pipelines(self) -> None:
+        wgpu = self.wgpu
         kinds = ["storage", "read-only-storage", "read-only-storage", "storage", "storage", "uniform"]
         entries = [
             {
@@ -156,30 +215,20 @@ class _Program:
             }
             for k, kind in enumerate(kinds)
         ]
-        layout = self.gpu.create_bind_group_layout(entries=entries)
-        sizes = [buffer.size for buffer in self.buffers[:-1]] + [_TOLD]
-        self.group = self.gpu.create_bind_group(
-            layout=layout,
-            entries=[
-                {"binding": k, "resource": {"buffer": buffer, "offset": 0, "size": size}}
-                for k, (buffer, size) in enumerate(zip(self.buffers, sizes, strict=True))
-            ],
-        )
-        whole = self.gpu.create_pipeline_layout(bind_group_layouts=[layout])
-        modules = {name: self.gpu.create_shader_module(code=text) for name, text in self.code._modules.items()}
-        made: dict[tuple[str, str], Any] = {}
-        self.dispatches: list[tuple[Any, list[int], int]] = []
-        for k, call in enumerate(self.code._calls):
-            for entry, groups in call["grids"]:
+        self.layout = self.gpu.create_bind_group_layout(entries=entries)
+        whole = self.gpu.create_pipeline_layout(bind_group_layouts=[self.layout])
+        modules = {name: self.gpu.create_shader_module(code=text) for name, text in self.code.modules.items()}
+        self.pipelines: dict[tuple[str, str], Any] = {}
+        for call in self.code.calls:
+            for entry, _ in call["grids"]:
                 key = call["module"], entry
-                if key not in made:
-                    made[key] = self.gpu.create_compute_pipeline(
+                if key not in self.pipelines:
+                    self.pipelines[key] = self.gpu.create_compute_pipeline(
                         layout=whole, compute={"module": modules[key[0]], "entry_point": entry}
                     )
-                self.dispatches.append((made[key], groups, k * _TOLD))
 
-    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> int:
-        """One call; 0, or the number of an error."""
+    def run(self, inputs: int | None, outputs: int | None) -> int:
+        """One call with the tensors whose addresses stand in two tables; 0, or the number of an error."""
         try:
             return self._run(inputs, outputs)
         except Exception as error:
@@ -188,11 +237,12 @@ class _Program:
                 hint="it may have been reset or taken away; load the model again, or compile it for the CPU",
             ) from error
 
-    def _run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> int:
-        code, queue = self.code, self.gpu.queue
-        given = np.zeros(self.buffers[_INPUTS].size, np.uint8)
-        for place, array in zip(code._input_places, inputs, strict=True):
-            given[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
+    def _run(self, inputs: int | None, outputs: int | None) -> int:
+        sizes, queue = self.sizes, self.gpu.queue
+        assert sizes is not None
+        given = np.zeros(_rounded(max(sizes.buffers[_INPUTS], 4)), np.uint8)
+        for place, array in zip(sizes.input_places, _memory(inputs, sizes.inputs), strict=False):
+            given[place : place + array.nbytes] = array
         queue.write_buffer(self.buffers[_INPUTS], 0, given)
         queue.write_buffer(self.buffers[_ERRORS], 0, np.full(1, _NO_ERROR, np.uint32))
         encoder = self.gpu.create_command_encoder()
@@ -202,33 +252,66 @@ class _Program:
             work.set_bind_group(0, self.group, [told])
             work.dispatch_workgroups(*groups)
         work.end()
-        size = self.buffers[_OUTPUTS].size
-        encoder.copy_buffer_to_buffer(self.buffers[_OUTPUTS], 0, self.back, 0, size)
-        encoder.copy_buffer_to_buffer(self.buffers[_ERRORS], 0, self.back, size, 4)
+        size = _rounded(sizes.buffers[_OUTPUTS])
+        if size:
+            encoder.copy_buffer_to_buffer(self.buffers[_OUTPUTS], 0, self.back, ALIGNMENT, size)
+        encoder.copy_buffer_to_buffer(self.buffers[_ERRORS], 0, self.back, 0, 4)
         queue.submit([encoder.finish()])
         self.back.map_sync("READ")
         try:
-            taken = np.frombuffer(self.back.read_mapped(copy=True), np.uint8)
+            taken = np.frombuffer(self.back.read_mapped(0, ALIGNMENT + size, copy=True), np.uint8)
         finally:
             self.back.unmap()
-        for place, array in zip(code._output_places, outputs, strict=True):
-            array.reshape(-1).view(np.uint8)[:] = taken[place : place + array.nbytes]
-        error = int(taken[size : size + 4].view(np.uint32)[0])
+        for place, array in zip(sizes.output_places, _memory(outputs, sizes.outputs), strict=False):
+            array[:] = taken[ALIGNMENT + place :][: array.nbytes]
+        error = int(taken[:4].view(np.uint32)[0])
         return 0 if error == _NO_ERROR else error
 
 
-def _places(infos: Sequence[TensorInfo]) -> tuple[list[int], int]:
-    """Where each tensor begins in the buffer of all, and how long that is."""
-    places, size = [], 0
-    for info in infos:
-        places.append(size)
-        size += -(-_bytes_of(info) // ALIGNMENT) * ALIGNMENT
-    return places, size
+def _check(limits: Mapping[str, int], sizes: BufferSizes) -> None:
+    """DeviceError where a buffer of the device has no room for these sizes."""
+    most = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
+    names = ("the arena", "weights", "inputs", "outputs", "errors")
+    for size, name in zip(sizes.buffers, names, strict=True):
+        if size > most:
+            raise DeviceError(
+                f"the model needs {size} bytes for {name}, and one buffer of this GPU has at most {most}",
+                hint="use a smaller batch or shorter weights, or compile the model for the CPU (target='host')",
+            )
 
 
-def _bytes_of(info: TensorInfo) -> int:
-    parts = info.parts
-    return int(np.prod([int(n) for n in parts.shape], dtype=np.int64)) * numpy_dtype(parts.dtype).itemsize
+def _check_numbers(numbers: Sequence[int]) -> None:
+    """ExecutionError for a size that kernels cannot compute with."""
+    if numbers and (most := max(numbers, key=abs)) not in range(-_LARGEST, _LARGEST + 1):
+        raise ExecutionError(
+            f"a size or index of the call is {most}, and kernels on a GPU have those of 32 bits",
+            hint="compile the model for the CPU (target='host')",
+        )
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """What a driver raises becomes a DeviceError that says what was tried."""
+    try:
+        yield
+    except TilewrightError:
+        raise
+    except Exception as error:
+        raise DeviceError(
+            f"{what}: {_first_line(error)}",
+            hint="free memory of the device, use smaller inputs, or compile the model for the CPU (target='host')",
+        ) from error
+
+
+def _places(sizes: Sequence[int]) -> list[int]:
+    """Where each tensor begins in the buffer of all, and last how long that is."""
+    return list(accumulate((-(-n // ALIGNMENT) * ALIGNMENT for n in sizes), initial=0))
+
+
+def _memory(table: int | None, sizes: Sequence[int]) -> list[np.ndarray]:
+    """The bytes of tensors, whose addresses stand in a table."""
+    addresses = (ctypes.c_void_p * len(sizes)).from_address(table or 0) if sizes else ()
+    return [bytes_at(address, n) for address, n in zip(addresses, sizes, strict=True)]
 
 
 def _rounded(size: int) -> int:

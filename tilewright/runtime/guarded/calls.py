@@ -247,8 +247,10 @@ class GuardedContext(Context):
         if 0 < program.linked.constants.nbytes <= MOST_COPIED:
             constants = [self._zones.constants(program.linked)]
             words[_CONSTANTS] = constants[0].address
-        arena, scratch = self._own_memory(program)
-        words[_ARENA], words[_SCRATCH] = arena.address, scratch.address
+        zones_of = artifact.attached.get(GUARD_ZONES) or {}
+        arena, scratch = self._own_memory(program, bool(zones_of.get("scratch")))
+        words[_ARENA] = arena.address
+        words[_SCRATCH] = arena.address + program.needs[0] if scratch is None else scratch.address
         for buffer in written:
             buffer.poison(MOST_POISONED)
         own = {*buffers.used, *constants}
@@ -259,7 +261,7 @@ class GuardedContext(Context):
         names = _tensors_of_arena(artifact)
         with memory.used(own):
             if names is None or code.run_guarded is None:
-                for buffer in (arena, scratch):
+                for buffer in (arena,) if scratch is None else (arena, scratch):
                     buffer.poison(MOST_POISONED)
                 status = code.native(ctypes.addressof(words))
             else:
@@ -277,15 +279,17 @@ class GuardedContext(Context):
         self._zones.report(findings, _called(artifact, shapes))
         return status
 
-    def _own_memory(self, program: Planned) -> tuple[ZonedBuffer, ZonedBuffer]:
-        """The arena, and the threads' scratch memory."""
+    def _own_memory(self, program: Planned, is_apart: bool) -> tuple[ZonedBuffer, ZonedBuffer | None]:
+        """The arena, and the threads' scratch memory where that is apart and not in the arena."""
         nbytes, stride = program.needs
-        arena = self._buffers.take("arena", 0, "arena", nbytes, ALIGNMENT)
-        return arena, self._buffers.take("scratch", 0, "scratch memory", stride * self._threads, ALIGNMENT)
+        own = stride * self._threads
+        arena = self._buffers.take("arena", 0, "arena", nbytes if is_apart else nbytes + own, ALIGNMENT)
+        return arena, self._buffers.take("scratch", 0, "scratch memory", own, ALIGNMENT) if is_apart else None
 
     def _divide(
-        self, program: Planned, arena: ZonedBuffer, scratch: ZonedBuffer, names: Sequence[str], told: Sequence[int]
-    ) -> None:
+        self, program: Planned, arena: ZonedBuffer, scratch: ZonedBuffer | None, names: Sequence[str],
+        told: Sequence[int],
+    ) -> None:  # fmt: skip
         """Close the pages between tensors, and between threads, as the code says where they are."""
         own, *numbers = told
         if names:
@@ -293,10 +297,10 @@ class GuardedContext(Context):
             arena.split(places)
             arena.names = {at: name for (at, _), name in zip(places, names, strict=True)}
         stride = program.needs[1]
-        if stride:
+        if scratch is not None and stride:
             first = stride - PAGE - own
             scratch.split(tuple((first + k * stride, own) for k in range(self._threads)))
-        for buffer in (arena, scratch):
+        for buffer in (arena,) if scratch is None else (arena, scratch):
             buffer.poison(MOST_POISONED)
 
 

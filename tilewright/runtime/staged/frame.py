@@ -10,14 +10,14 @@ it, its bytes, the list that it returns to, and the block after it there.
 from __future__ import annotations
 
 POOL, THREADS, POLL, INTERVAL, NEXT_POLL, LOOP, TRIP = range(7)
-ARENA, ARENA_BYTES, SCRATCH, SCRATCH_BYTES, PART, CODE, STOPS = range(7, 14)
+ARENA, ARENA_BYTES, PART, CODE, STOPS = range(7, 12)
 """Words of the header: the thread pool and its threads; the function that a loop calls now and then, after how
 many nanoseconds, when it will, and the loop and its trip then; memory of the parts; the part that
 failed, and how; the address of the word that changes where calls are to end."""
 
 GO_ON = -1
 """What the host writes to LOOP where a loop shall go on; when an exception takes its place, the loop ends."""
-SHAPES = 14
+SHAPES = 12
 DATA, BLOCK, FREE, DIMS = range(4)
 """Words of a slot."""
 

@@ -42,7 +42,7 @@ from tilewright.runtime.storage.store import Store, digest_of
 Bytes = bytes | bytearray | memoryview
 Signer = Callable[[bytes], Signature]
 
-FORMAT = 11
+FORMAT = 12
 """The format version that is written, and the newest that can be read."""
 
 # The first byte is no text, the line ends break when a transfer "corrects" them.

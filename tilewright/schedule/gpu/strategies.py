@@ -8,6 +8,7 @@ from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.stages import Lowered
 from tilewright.schedule.gpu.product import GpuContraction, GpuProduct
+from tilewright.schedule.gpu.rows import GpuRows
 from tilewright.schedule.gpu.steps import schedule_grids, schedule_serial
 from tilewright.schedule.maps.elementwise import Elementwise
 from tilewright.schedule.maps.opaque import Opaque
@@ -84,6 +85,7 @@ class GpuSerial(Strategy):
 
 
 STRATEGIES: tuple[Strategy, ...] = (
-    GpuOpaque(), GpuProduct(), GpuContraction(), GpuReduction(), GpuRowReduction(), GpuElementwise(), GpuSerial(),
+    GpuOpaque(), GpuProduct(), GpuContraction(), GpuReduction(), GpuRows(), GpuRowReduction(), GpuElementwise(),
+    GpuSerial(),
 )  # fmt: skip
 """Those for GPUs, in the order in which they are asked."""

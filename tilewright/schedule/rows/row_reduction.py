@@ -112,16 +112,11 @@ def _rows_agree(rows: tuple[Sym, ...], other: tuple[Sym, ...]) -> bool:
 
 def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
     """Run all stages on one row at a time. ScheduleError when they do not share their row axes."""
-    for stage in [st for st in lowered.stages if st.kind == "reduce"]:
-        if buffer_type(stage.buffer).space == "global":
-            _through_scratch(s, lowered, stage)
-    shared = _shared_axes(lowered)
-    if shared:
-        _share_rows(s, lowered.stages, shared)
+    share_rows(s, lowered)
     s.simplify()
     for block in [s.func.body, *(body_of(op) for op in s.func.body.walk() if is_loop(op))]:
         share_iterations(s, block)
-    _compute_in_outputs(s)
+    compute_in_outputs(s)
     _flatten_sums(s)
     parallelize_outer(s, target)  # before vectors: indices are still simple to reason about
     rows = row_loop(s)
@@ -133,6 +128,18 @@ def schedule_rows(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
     if rows is not None:
         interleave_rows(s, rows, interleaving, target)
+
+
+def share_rows(s: Schedule, lowered: Lowered) -> int:
+    """One nest over rows with all stages in it, which sum in buffers of their own; gives the axes of the nest. 0 where
+    the whole is one row. ScheduleError when the stages do not share their row axes."""
+    for stage in [st for st in lowered.stages if st.kind == "reduce"]:
+        if buffer_type(stage.buffer).space == "global":
+            _through_scratch(s, lowered, stage)
+    shared = _shared_axes(lowered)
+    if shared:
+        _share_rows(s, lowered.stages, shared)
+    return shared
 
 
 def _specialize_for_short_rows(s: Schedule, row: Op, target: Target) -> None:
@@ -272,7 +279,7 @@ def _innermost_rows(row: Op) -> list[Op]:
     return inner
 
 
-def _compute_in_outputs(s: Schedule) -> None:
+def compute_in_outputs(s: Schedule) -> None:
     """Rows that the last stage only rescales are kept in the output, so that the output's memory is fetched while
     there is still something to compute."""
     for scratch in [op.result for op in s.func.body.walk() if op.name == "alloc"]:

@@ -22,7 +22,8 @@ class Gpu(Machine):
     group that shares nothing, of which a unit then runs several, `bindings` the bytes that one buffer may have, and
     `grid` the groups along one axis. Products are made in tiles of `tile` rows and columns at most, of which a thread
     has `own` of each, and sums of `depth` products at a time: with two operands that is 8 KB of shared memory, half of
-    what there is."""
+    what there is. Rows are summed by groups of `alone` threads, from `long_row` elements on by as many as a group
+    has."""
 
     kind: ClassVar[str] = "gpu"
 
@@ -33,6 +34,7 @@ class Gpu(Machine):
     tile: int = 32
     own: int = 4
     depth: int = 16
+    long_row: int = 1024
 
 
 WEBGPU = Gpu(

@@ -22,13 +22,13 @@ from tilewright.session import Session
 from tilewright.validation.cases import Feed
 from tilewright.validation.findings import Fault, MeaningChanged
 from tilewright.validation.guarded import THREADS
-from tilewright.validation.passes import EVALUATION
 from tilewright.validation.reproducers import save
 from tilewright.validation.rerun import Expected, SavedProgram, is_wrong
 from tilewright.validation.search.interactions import Interactions, named
 from tilewright.validation.search.schedule_steps import SCHEDULE, wrong_step
 from tilewright.validation.search.shrink import Program, with_fewer_ops, with_smaller_dims
 from tilewright.validation.validate import WHOLE, Validation
+from tilewright.validation.values import EVALUATION
 
 SECONDS = 60.0
 """For all of it; a process of its own comes after that."""

@@ -19,8 +19,8 @@ from tilewright.runtime import Model
 from tilewright.runtime.errors import BeyondBufferError, TilewrightError
 from tilewright.validation.guarded import THREADS, with_room_for_zones
 from tilewright.validation.kernels import PLANNING
-from tilewright.validation.passes import EVALUATION
 from tilewright.validation.rerun import Expected
+from tilewright.validation.values import EVALUATION
 
 MAKES_CODE = ("kernel", "schedule", *PLANNING)
 """Optional steps from regions to code."""

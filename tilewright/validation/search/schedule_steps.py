@@ -26,8 +26,8 @@ from tilewright.schedule.text import parse_trace
 from tilewright.schedule.trace import Step, Trace
 from tilewright.target.machine import Machine
 from tilewright.validation.closeness import Deviation, deviation, nudged, steps
-from tilewright.validation.passes import EVALUATION
 from tilewright.validation.races import races_of
+from tilewright.validation.values import EVALUATION
 
 LOWERING = "lowering"
 FINISHING = "what follows the last step, which leaves its loops right"

@@ -18,8 +18,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.binding import bound_dims
 from tilewright.validation.cases import Case
 from tilewright.validation.extract import cut_out, input_names, program_of
-from tilewright.validation.passes import EVALUATION
-from tilewright.validation.values import ReplayedValues, TooLong
+from tilewright.validation.values import EVALUATION, ReplayedValues, TooLong
 
 Program = tuple[Module, Mapping[str, np.ndarray]]
 Shows = Callable[[Module, Mapping[str, np.ndarray]], bool]

@@ -25,7 +25,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError
 from tilewright.ir.scalar import SCALAR_OPS, scalar_operation
-from tilewright.ir.sym import Sym, affine_in, maximum, sym
+from tilewright.ir.sym import Sym, affine_in, sym
 from tilewright.ir.types import BufferType, product
 from tilewright.loops.analysis.far import may_be_far
 from tilewright.loops.analysis.whole_numbers import Limited, has_finite_quotient, limited_of
@@ -35,11 +35,10 @@ from tilewright.loops.lanes.dot import products_of
 from tilewright.loops.lanes.vectorizable import segments, why_serial
 from tilewright.loops.spec import parallel_extent, versions_of
 from tilewright.loops.storage.inplace import copied
+from tilewright.program.memory.scratch import SCRATCH_ALIGNMENT, bytes_in_scratch
 from tilewright.target.target import REGISTERS, Target
 
 _ALWAYS = Guard()
-SCRATCH_ALIGNMENT = 64
-"""Bytes: every scratch buffer begins at a cache line."""
 
 
 _SLICE = ("ptr %scratch", "i64 %begin", "i64 %end")
@@ -413,9 +412,7 @@ class _Kernel:
         start = self.scratch_starts.get(op)
         if start is None:
             start = self.scratch_starts[op] = self.scratch
-            # the region that a loop reads in steps has a size below 0 where the loop runs no time at all
-            size = product(maximum(0, n) for n in type.shape) * type.dtype.bytes
-            self.scratch = start + (size + (SCRATCH_ALIGNMENT - 1)) // SCRATCH_ALIGNMENT * SCRATCH_ALIGNMENT
+            self.scratch = start + bytes_in_scratch(type)
         return self._at("%scratch", start)
 
     def _at(self, base: str, start: Sym) -> str:

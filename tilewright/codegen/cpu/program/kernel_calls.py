@@ -30,7 +30,7 @@ from tilewright.codegen.program import (
 )
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op
-from tilewright.ir.sym import Sym, maximum, sym, unbounded
+from tilewright.ir.sym import ZERO, Sym, maximum, sym, unbounded
 from tilewright.program.memory.places import ZONES
 from tilewright.runtime.guarded import PAGE
 from tilewright.runtime.staged.frame import CANCELLED
@@ -361,6 +361,14 @@ class _Run(_OfKernels):
         offset = self.indices.uniform(ref.offset)
         return base if offset == "0" else self.code.emit(f"getelementptr i8, ptr {base}, i64 {offset}")
 
+    def _scratch(self, steps: Sequence[KernelCall]) -> tuple[str, str]:
+        """Where the scratch memory of calls at the same time begins, and the bytes of each thread's."""
+        most = dict.fromkeys(step.scratch for step in steps if step.scratch != 0)
+        start = next((step.scratch_at for step in steps if step.scratch_at is not None), None)
+        if start is None:
+            return "%scratch", self.indices.uniform(self.program.scratch if most else ZERO)
+        return self._pointer(BufferRef("arena", offset=start)), self.indices.uniform(maximum(0, *most))
+
     def _base(self, ref: BufferRef) -> str:
         if ref.base == "lent":
             slot = self.code.emit(f"getelementptr i8, ptr %constants, i64 {ref.index}")
@@ -374,7 +382,7 @@ class _Run(_OfKernels):
         dims = [self.indices.uniform(d) for step in steps for d in step.dims]
         iterations = [sym(1) if step.parallel is None else step.parallel for step in steps]
         dims += [self.indices.uniform(n) for n in iterations]
-        self._fork(symbol, pointers, dims, self.indices.uniform(sum(iterations, sym(0))))
+        self._fork(symbol, pointers, dims, self.indices.uniform(sum(iterations, sym(0))), self._scratch(steps))
 
     def _step(self, step: KernelCall) -> None:
         if step.checks:
@@ -390,13 +398,13 @@ class _Run(_OfKernels):
             if step.work.value < self.fork_work:
                 self._direct(step, pointers, dims, extent)
             else:
-                self._fork(step.kernel, pointers, dims, extent)
+                self._fork(step.kernel, pointers, dims, extent, self._scratch([step]))
             return
         self._by_size(step, pointers, dims, extent)
 
     def _by_size(self, step: KernelCall, pointers: list[str], dims: list[str], extent: str) -> None:
         """Choose when the size is known: without a pool the task runs on the caller's thread."""
-        self._fork(step.kernel, pointers, dims, extent, self._pool_for(step.work))
+        self._fork(step.kernel, pointers, dims, extent, self._scratch([step]), self._pool_for(step.work))
 
     def _pool_for(self, work: Sym) -> str:
         """The pool, but for work of an unknown amount that turns out to be little."""
@@ -407,17 +415,17 @@ class _Run(_OfKernels):
 
     def _direct(self, step: KernelCall, pointers: list[str], dims: list[str], extent: str) -> None:
         arguments = [f"ptr {self.state}", *(f"ptr {p}" for p in pointers), *(f"i64 {d}" for d in dims)]
-        stride = self.indices.uniform(self.program.scratch)
+        scratch, stride = self._scratch([step])
         last = [f"i64 {stride}", f"ptr {self._pool_for(step.work)}"] if step.forks else ["i64 0", f"i64 {extent}"]
-        arguments += ["ptr %scratch", *last]
+        arguments += [f"ptr {scratch}", *last]
         self.is_alone = not step.forks
         self.code.line(f"call void @{step.kernel}({', '.join(arguments)})")
 
     def _fork(
-        self, symbol: str, pointers: list[str], dims: list[str], extent: str, pool: str = "%pool"
-    ) -> None:
-        stride = self.indices.uniform(self.program.scratch)
-        words = [("ptr", self.state), ("ptr", "%scratch"), ("i64", stride)]
+        self, symbol: str, pointers: list[str], dims: list[str], extent: str, scratch: tuple[str, str],
+        pool: str = "%pool",
+    ) -> None:  # fmt: skip
+        words = [("ptr", self.state), ("ptr", scratch[0]), ("i64", scratch[1])]
         words += [("ptr", p) for p in pointers] + [("i64", d) for d in dims]
         task = f"ptr @{symbol}.task"
         if self.profile:

@@ -128,8 +128,7 @@ class _Block(ProgramFunction):
 
     def free_all(self) -> None:
         self.each_slot(self.free_list)
-        for word in (frame.ARENA, frame.SCRATCH):
-            self.code.line(f"call void @free(ptr {self.of_frame(word, 'ptr')})")
+        self.code.line(f"call void @free(ptr {self.of_frame(frame.ARENA, 'ptr')})")
 
     # Words of the frame
 
@@ -341,9 +340,10 @@ class _Block(ProgramFunction):
             self.write(self.of_frame(self.slot(value, frame.DATA), "ptr"), outputs, k, "ptr")
             for axis, d in enumerate(out_dims[k]):
                 self.put(d, self.slot(value, frame.DIMS + axis))
-        for word, needed in ((frame.ARENA, arena), (frame.SCRATCH, scratch)):
-            self.fail_unless(t.emit(f"call i1 @tw_reserve(ptr {self.at(word)}, i64 {needed})"), frame.NO_MEMORY)
-        memory = (self.of_frame(frame.ARENA, "ptr"), self.of_frame(frame.SCRATCH, "ptr"))
+        both = t.emit(f"call i64 @llvm.sadd.sat.i64(i64 {arena}, i64 {scratch})")
+        self.fail_unless(t.emit(f"call i1 @tw_reserve(ptr {self.at(frame.ARENA)}, i64 {both})"), frame.NO_MEMORY)
+        first = self.of_frame(frame.ARENA, "ptr")
+        memory = (first, t.emit(f"getelementptr i8, ptr {first}, i64 {arena}"))
         call = self.array(8)
         pool, constants = self.of_frame(frame.POOL, "ptr"), self.of_part(form, frame.CONSTANTS)
         for k, pointer in enumerate((pool, inputs, outputs, constants, *memory, dims, "%stops")):

@@ -5,7 +5,7 @@
 #error "sizes of this model follow from values: its memory comes from the C library"
 #endif
 
-enum { FRAME_ARENA = 7, FRAME_SCRATCH = 9, FRAME_SHAPES = 14 };
+enum { FRAME_ARENA = 7, FRAME_SHAPES = 12 };
 #define ABSURD ((int64_t)1 << 46)
 
 typedef struct memory {
@@ -38,6 +38,9 @@ static void step_drop(int64_t *slot) {
 static void *step_allocated(int64_t bytes) {
   return bytes < 0 || bytes > ABSURD || (uint64_t)bytes > PTRDIFF_MAX ? NULL : aligned_alloc(ALIGNMENT, aligned((size_t)bytes));
 }
+
+/* The sum of two sizes; more than there is where one of them is. */
+static inline int64_t step_sum(int64_t a, int64_t b) { return a < 0 || b < 0 || a > ABSURD || b > ABSURD ? ABSURD + 1 : a + b; }
 
 static memory *step_block(int64_t *list, int64_t bytes) {
   int64_t more = 0;

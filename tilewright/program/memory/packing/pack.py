@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from tilewright.program.memory.packing.boxes import Alive, PackedBoxes, TimedBox, most_alive
+from tilewright.program.memory.packing.boxes import NOTHING_ON_TOP, Alive, PackedBoxes, TimedBox, packed
 from tilewright.program.memory.packing.occupancy import Occupancy
 from tilewright.program.memory.packing.search import search
 
@@ -18,25 +18,33 @@ _MOST = 0.8
 """Where the boxes of such steps are more than this share of all, all are searched at once."""
 
 
-def pack(boxes: Sequence[TimedBox], budget: int) -> PackedBoxes:
-    """Offsets such that no two boxes of the same step overlap. `budget` is the work that a search for better ones than
-    those of `by_size` may take, in units of about a tenth of a microsecond."""
-    found = by_size(boxes)
-    bound, alive = most_alive(boxes), Alive(boxes)
+def pack(boxes: Sequence[TimedBox], budget: int, on_top: Mapping[int, int] = NOTHING_ON_TOP) -> PackedBoxes:
+    """Offsets such that no two boxes of the same step overlap, with so much free above the boxes of some steps.
+    `budget` is the work that a search for better ones than those of `by_size` may take, in units of about a tenth of a
+    microsecond."""
+    found = by_size(boxes, on_top=on_top)
+    alive = Alive(boxes, on_top)
+    bound = int(alive.at.max())
     for k, share in enumerate(_CORES):
         core = [n for n, box in enumerate(boxes) if alive.most(box) >= share * bound]
         if found.total > bound and (share == 0 or len(core) <= _MOST * len(boxes)):
-            found = _around(boxes, core, found, bound, budget // (len(_CORES) - k))
+            found = _around(boxes, core, found, bound, budget // (len(_CORES) - k), on_top)
+    if on_top and found.total > bound:  # where that is hard, never more than with all of it above all boxes
+        other = packed(boxes, pack(boxes, budget).offsets, on_top)
+        found = min(found, other, key=lambda packing: packing.total)
     return found
 
 
-def _around(boxes: Sequence[TimedBox], core: Sequence[int], known: PackedBoxes, bound: int, budget: int) -> PackedBoxes:
+def _around(
+    boxes: Sequence[TimedBox], core: Sequence[int], known: PackedBoxes, bound: int, budget: int,
+    on_top: Mapping[int, int],
+) -> PackedBoxes:  # fmt: skip
     """A packing with the boxes of the `core` as a search packs them, or `known` where that ends higher."""
     inner = PackedBoxes(tuple(known.offsets[n] for n in core), known.total)
-    found = search([boxes[n] for n in core], inner, bound, budget)
+    found = search([boxes[n] for n in core], inner, bound, budget, on_top)
     if found is inner:
         return known
-    packing = by_size(boxes, dict(zip(core, found.offsets, strict=True)))
+    packing = by_size(boxes, dict(zip(core, found.offsets, strict=True)), on_top)
     return packing if packing.total < known.total else known
 
 
@@ -56,7 +64,9 @@ def in_turns(boxes: Sequence[TimedBox]) -> int:
 _NONE: Mapping[int, int] = MappingProxyType({})
 
 
-def by_size(boxes: Sequence[TimedBox], fixed: Mapping[int, int] = _NONE) -> PackedBoxes:
+def by_size(
+    boxes: Sequence[TimedBox], fixed: Mapping[int, int] = _NONE, on_top: Mapping[int, int] = NOTHING_ON_TOP
+) -> PackedBoxes:
     """The largest first, each at the lowest place that is free for all of its steps (Pisarchyk & Lee, "Efficient Memory
     Management for Deep Neural Net Inference", 2020), around those whose offsets are `fixed`."""
     taken = Occupancy(1 + max((box.last for box in boxes), default=0))
@@ -67,4 +77,4 @@ def by_size(boxes: Sequence[TimedBox], fixed: Mapping[int, int] = _NONE) -> Pack
     for n in sorted(range(len(boxes)), key=lambda n: (-boxes[n].size, boxes[n].first)):
         if boxes[n].size and n not in fixed:
             offsets[n] = taken.take(boxes[n].first, boxes[n].last, boxes[n].size)
-    return PackedBoxes(tuple(offsets), max((o + box.size for o, box in zip(offsets, boxes, strict=True)), default=0))
+    return packed(boxes, offsets, on_top)

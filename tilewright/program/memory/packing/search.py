@@ -15,12 +15,12 @@ All random numbers follow from a fixed seed, and work is counted, not timed: a p
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from tilewright.program.memory.packing.boxes import PackedBoxes, TimedBox
+from tilewright.program.memory.packing.boxes import NOTHING_ON_TOP, PackedBoxes, TimedBox, packed
 
 T = TypeVar("T")
 
@@ -43,12 +43,14 @@ _STEP = (0.05, 0.15)
 """By which part of the range of priorities at most; one of them is drawn."""
 
 
-def search(boxes: Sequence[TimedBox], known: PackedBoxes, bound: int, budget: int) -> PackedBoxes:
+def search(
+    boxes: Sequence[TimedBox], known: PackedBoxes, bound: int, budget: int, on_top: Mapping[int, int] = NOTHING_ON_TOP
+) -> PackedBoxes:
     """The lowest packing found within the `budget` (in tenths of a microsecond, about), or `known`. It is over
     where one ends at the `bound`."""
-    if _cost(boxes) > budget:
+    if not 0 < _cost(boxes) <= budget:
         return known
-    return _Search(_Problem.of(boxes), known, bound, budget).run()
+    return _Search(boxes, on_top, known, bound, budget).run()
 
 
 def _cost(boxes: Sequence[TimedBox]) -> int:
@@ -59,36 +61,43 @@ def _cost(boxes: Sequence[TimedBox]) -> int:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Boxes over steps that are numbered anew, so that one begins at each of them: `starting` at each of these,
-    `crossing` it, and how much is `alive` there. Boxes of no size are left out."""
+    """Boxes over steps that are numbered anew, so that one begins at each of them, or something is on top there:
+    `starting` at each of these, `crossing` it, what is `on_top`, and how much is `alive` with that. Boxes of no size
+    are left out."""
 
     boxes: list[tuple[int, int, int]]
     numbers: list[int]
     starting: list[list[int]]
     crossing: list[list[int]]
     alive: list[int]
+    on_top: list[int]
 
     @classmethod
-    def of(cls, boxes: Sequence[TimedBox]) -> _Problem:
+    def of(cls, boxes: Sequence[TimedBox], on_top: Mapping[int, int]) -> _Problem:
         numbers = [n for n, box in enumerate(boxes) if box.size]
-        starts = sorted({boxes[n].first for n in numbers})
+        starts = sorted({*(boxes[n].first for n in numbers), *on_top})
         found = [
             (boxes[n].size, bisect_left(starts, boxes[n].first), bisect_right(starts, boxes[n].last)) for n in numbers
         ]
         starting: list[list[int]] = [[] for _ in starts]
         crossing: list[list[int]] = [[] for _ in starts]
-        alive = [0] * len(starts)
+        above = [on_top.get(step, 0) for step in starts]
+        alive = above[:]
         for k, (size, first, end) in enumerate(found):
             starting[first].append(k)
             for t in range(first, end):
                 crossing[t].append(k)
                 alive[t] += size
-        return cls(found, numbers, starting, crossing, alive)
+        return cls(found, numbers, starting, crossing, alive, above)
 
 
 class _Search:
-    def __init__(self, problem: _Problem, known: PackedBoxes, bound: int, budget: int) -> None:
-        self.problem, self.bound, self.left = problem, bound, budget
+    def __init__(
+        self, boxes: Sequence[TimedBox], on_top: Mapping[int, int], known: PackedBoxes, bound: int, budget: int
+    ) -> None:
+        self.boxes, self.on_top = boxes, on_top
+        self.problem = problem = _Problem.of(boxes, on_top)
+        self.bound, self.left = bound, budget
         self.found, self.limit = known, known.total
         self.random = Random(0).random
         self.good: list[tuple[float, ...]] = []
@@ -143,19 +152,19 @@ class _Search:
                 priorities[int(self.random() * count)] += 2 * step * (self.random() - 0.5)
 
     def _take(self, offsets: list[int]) -> None:
-        boxes = self.problem.boxes
         placed = list(self.found.offsets)
         for number, offset in zip(self.problem.numbers, offsets, strict=True):
             placed[number] = offset
-        self.limit = max(offset + box[0] for offset, box in zip(offsets, boxes, strict=True))
-        self.found = PackedBoxes(tuple(placed), self.limit)
+        self.found = packed(self.boxes, placed, self.on_top)
+        self.limit = self.found.total
 
     def _try(self, priorities: list[float], at_end: float) -> tuple[list[int] | None, int, int]:
         """Offsets with which all boxes end below the limit; or the step where some would not, and the number of boxes
         that were left then."""
         boxes, limit, steps = self.problem.boxes, self.limit, len(self.problem.alive)
         to_come, waiting = self.problem.alive[:], [row[:] for row in self.problem.starting]
-        heights = [0] * steps  # where nothing is to come, never again the lowest
+        on_top = self.problem.on_top
+        heights = [0 if here else _NEVER for here in self.problem.crossing]  # where no box comes, never the lowest
         offsets, left = [0] * len(boxes), len(boxes)
         while left:
             low = min(heights)
@@ -185,5 +194,5 @@ class _Search:
             left -= 1
             for t in range(begin, to):
                 to_come[t] -= size
-                heights[t] = low + size if to_come[t] else _NEVER
+                heights[t] = low + size if to_come[t] > on_top[t] else _NEVER
         return offsets, 0, 0

@@ -4,7 +4,7 @@ A packing for some sizes says which tensors lie above which others; these orders
 where the highest of those below it ends, so that nothing overlaps, whatever the dims are. Which packing needs little
 memory depends on the dims, so several are compared at sizes far apart, with slots among them: a slot is as large as the
 largest of the tensors that take turns in it. Where none is good everywhere, there are a few, and a call takes the one
-that needs least for its sizes.
+that needs least for its sizes. What is on top of a step begins where the highest tensor of the step ends.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, combinations
 from math import inf
+from types import MappingProxyType
 
 import numpy as np
 
@@ -52,16 +53,30 @@ _UNIT = 64
 """Of the packings that are made for points, which need not fit exactly."""
 
 
+NOTHING: Mapping[int, Sym] = MappingProxyType({})
+"""On top of tensors."""
+
+
+@dataclass(frozen=True)
+class PlacedTensors:
+    """Where each tensor begins, where what is on top of steps does, and what all take."""
+
+    offsets: list[Sym]
+    tops: dict[int, Sym]
+    total: Sym
+
+
 def pack_symbolic(
-    sizes: Sequence[Sym], spans: Sequence[tuple[int, int]], budget: int
-) -> tuple[list[Sym], Sym]:
-    """Offsets of tensors of `sizes`, multiples of what they are aligned to, of which each is needed from one step to
-    another (inclusive), and what all take; `budget` as for `pack`, for all packings that are compared."""
-    compared = _Comparison(sizes, spans)
+    sizes: Sequence[Sym], spans: Sequence[tuple[int, int]], budget: int, on_top: Mapping[int, Sym] = NOTHING
+) -> PlacedTensors:
+    """Places of tensors of `sizes`, multiples of what they are aligned to, of which each is needed from one step to
+    another (inclusive), and of so many bytes `on_top` of all tensors of some steps; `budget` as for `pack`, for all
+    packings that are compared."""
+    compared = _Comparison(sizes, spans, on_top)
     slots, chosen = _slots(compared), _searched(compared, budget)
     if compared.excess(slots) <= compared.excess(*chosen) * _SIMPLE:
-        return slots.place(sizes)
-    return _least(*(plan.place(sizes) for plan in chosen))
+        return slots.place(sizes, on_top)
+    return _least(*(plan.place(sizes, on_top) for plan in chosen))
 
 
 def _searched(compared: _Comparison, budget: int) -> tuple[_Stack, ...]:
@@ -82,14 +97,15 @@ def _searched(compared: _Comparison, budget: int) -> tuple[_Stack, ...]:
     return chosen
 
 
-def _least(*placed: tuple[list[Sym], Sym]) -> tuple[list[Sym], Sym]:
-    """The offsets of the plan that takes least, whatever the dims are, and what that takes."""
-    offsets, total = placed[0]
-    for others, its_total in placed[1:]:
-        is_enough = ge(its_total, total)
-        offsets = [select(is_enough, a, b) for a, b in zip(offsets, others, strict=True)]
-        total = minimum(total, its_total)
-    return offsets, total
+def _least(first: PlacedTensors, *others: PlacedTensors) -> PlacedTensors:
+    """The places of the plan that takes least, whatever the dims are."""
+    found = first
+    for other in others:
+        is_enough = ge(other.total, found.total)
+        offsets = [select(is_enough, a, b) for a, b in zip(found.offsets, other.offsets, strict=True)]
+        tops = {step: select(is_enough, top, other.tops[step]) for step, top in found.tops.items()}
+        found = PlacedTensors(offsets, tops, minimum(found.total, other.total))
+    return found
 
 
 def _chosen(compared: _Comparison, stacks: Sequence[_Stack]) -> tuple[_Stack, ...]:
@@ -118,67 +134,86 @@ def _chosen(compared: _Comparison, stacks: Sequence[_Stack]) -> tuple[_Stack, ..
 
 @dataclass(frozen=True, eq=False)
 class _Stack:
-    """For each tensor, in an order of placing, those whose ends it lies above; tensors of a slot are one here."""
+    """For each tensor, in an order of placing, those whose ends it lies above; tensors of a slot are one here. `tops`
+    are the highest tensors of the steps that have something on top (-1: none)."""
 
     below: list[list[int]]
     order: list[int]
+    tops: dict[int, int] = field(default_factory=dict)
 
-    def place(self, sizes: Sequence[Sym]) -> tuple[list[Sym], Sym]:
-        ends: dict[int, Sym] = {}
+    def place(self, sizes: Sequence[Sym], on_top: Mapping[int, Sym]) -> PlacedTensors:
+        ends: dict[int, Sym] = {-1: sym(0)}
         offsets = [sym(0)] * len(sizes)
         for n in self.order:
             offsets[n] = maximum(0, *(ends[k] for k in self.below[n]))
             ends[n] = offsets[n] + sizes[n]
         covered = {k for row in self.below for k in row}
-        return offsets, maximum(0, *(end for n, end in ends.items() if n not in covered))
+        last = [end for n, end in ends.items() if n not in covered]
+        return _placed(offsets, {step: ends[top] for step, top in self.tops.items()}, on_top, last)
 
-    def totals(self, sizes: np.ndarray) -> np.ndarray:
+    def totals(self, sizes: np.ndarray, on_top: Mapping[int, np.ndarray]) -> np.ndarray:
         """What all take at each of some points (rows of `sizes`)."""
-        ends = np.zeros_like(sizes)
+        ends = np.zeros((len(sizes), 1 + sizes.shape[1]), np.int64)  # the last column is that of no tensor
         for n in self.order:
             start = ends[:, self.below[n]].max(axis=1) if self.below[n] else 0
             ends[:, n] = start + sizes[:, n]
-        return ends.max(axis=1)
+        above = (ends[:, top] + on_top[step] for step, top in self.tops.items())
+        return np.maximum.reduce([ends.max(axis=1), *above])
 
 
 @dataclass(frozen=True, eq=False)
 class _Slots:
-    """The slot of each tensor."""
+    """The slot of each tensor, and how many slots lie below what is on top of steps."""
 
     slots: list[int]
+    tops: dict[int, int]
 
-    def place(self, sizes: Sequence[Sym]) -> tuple[list[Sym], Sym]:
+    def place(self, sizes: Sequence[Sym], on_top: Mapping[int, Sym]) -> PlacedTensors:
         members: list[list[Sym]] = [[] for _ in range(1 + max(self.slots, default=-1))]
         for slot, size in zip(self.slots, sizes, strict=True):
             members[slot].append(size)
         starts = list(accumulate((maximum(*sizes) for sizes in members), initial=sym(0)))
-        return [starts[slot] for slot in self.slots], starts[-1]
+        tops = {step: starts[count] for step, count in self.tops.items()}
+        return _placed([starts[slot] for slot in self.slots], tops, on_top, [starts[-1]])
 
-    def totals(self, sizes: np.ndarray) -> np.ndarray:
+    def totals(self, sizes: np.ndarray, on_top: Mapping[int, np.ndarray]) -> np.ndarray:
         largest = np.zeros((len(sizes), 1 + max(self.slots, default=-1)), np.int64)
         for n, slot in enumerate(self.slots):
             largest[:, slot] = np.maximum(largest[:, slot], sizes[:, n])
-        return largest.sum(axis=1)
+        above = (largest[:, :count].sum(axis=1) + on_top[step] for step, count in self.tops.items())
+        return np.maximum.reduce([largest.sum(axis=1), *above])
+
+
+def _placed(
+    offsets: list[Sym], tops: dict[int, Sym], on_top: Mapping[int, Sym], ends: Sequence[Sym]
+) -> PlacedTensors:
+    above: dict[Sym, dict[Sym, None]] = {}  # what is on top of the same place is there once
+    for step, top in tops.items():
+        above.setdefault(top, {})[on_top[step]] = None
+    total = maximum(0, *ends, *(top + maximum(0, *sizes) for top, sizes in above.items()))
+    return PlacedTensors(offsets, tops, total)
 
 
 class _Comparison:
-    """Tensors at some points: rows of sizes, and the most that is alive at a step."""
+    """Tensors at some points: rows of sizes, what is on top of steps, and the most that is alive at a step."""
 
-    def __init__(self, sizes: Sequence[Sym], spans: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, sizes: Sequence[Sym], spans: Sequence[tuple[int, int]], on_top: Mapping[int, Sym]) -> None:
         self.spans = spans
-        starts = _starts(sizes)
-        points = [*starts, *(point for point in _pairs(sizes) if point not in starts)]
+        every = [*sizes, *on_top.values()]
+        starts = _starts(every)
+        points = [*starts, *(point for point in _pairs(every) if point not in starts)]
         self.starts = len(starts)
         env = {name: np.array([point[name] for point in points], np.int64) for name in points[0]}
         columns = [np.broadcast_to(_evaluated(size, env), len(points)) for size in sizes]
-        self.sizes = np.stack(columns, axis=1).clip(0)
-        self.bounds = _most_alive(self.sizes, spans)
+        self.sizes = np.stack(columns, axis=1).clip(0) if columns else np.zeros((len(points), 0), np.int64)
+        self.on_top = {step: np.broadcast_to(_evaluated(n, env), len(points)).clip(0) for step, n in on_top.items()}
+        self.bounds = _most_alive(self.sizes, spans, self.on_top)
         self._totals: dict[_Stack | _Slots, np.ndarray] = {}
 
     def totals(self, plan: _Stack | _Slots) -> np.ndarray:
         """What a plan takes at each point."""
         if plan not in self._totals:
-            self._totals[plan] = plan.totals(self.sizes)
+            self._totals[plan] = plan.totals(self.sizes, self.on_top)
         return self._totals[plan]
 
     def ratios(self, *plans: _Stack | _Slots) -> np.ndarray:
@@ -241,12 +276,17 @@ def _evaluated(size: Sym, env: dict[str, np.ndarray]) -> np.ndarray:
         return np.asarray(size.evaluate_numpy(env), np.int64)
 
 
-def _most_alive(sizes: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    changes = np.zeros((len(sizes), 2 + max((last for _, last in spans), default=0)), np.int64)
+def _most_alive(
+    sizes: np.ndarray, spans: Sequence[tuple[int, int]], on_top: Mapping[int, np.ndarray]
+) -> np.ndarray:
+    changes = np.zeros((len(sizes), 2 + max((*(last for _, last in spans), *on_top), default=0)), np.int64)
     for n, (first, last) in enumerate(spans):
         changes[:, first] += sizes[:, n]
         changes[:, last + 1] -= sizes[:, n]
-    return changes.cumsum(axis=1).max(axis=1)
+    alive = changes.cumsum(axis=1)
+    for step, bytes in on_top.items():
+        alive[:, step] += bytes
+    return alive.max(axis=1)
 
 
 def _slots(compared: _Comparison) -> _Slots:
@@ -256,7 +296,11 @@ def _slots(compared: _Comparison) -> _Slots:
     slots = [0] * len(spans)
     for n in sorted(range(len(spans)), key=lambda n: (-typical[n], spans[n][0])):
         slots[n] = taken.take(*spans[n], 1)
-    return _Slots(slots)
+    tops = dict.fromkeys(compared.on_top, 0)
+    for step in tops:
+        alive = (1 + slot for slot, (first, last) in zip(slots, spans, strict=True) if first <= step <= last)
+        tops[step] = max(alive, default=0)
+    return _Slots(slots, tops)
 
 
 def _stacked(compared: _Comparison, point: int, budget: int) -> _Stack:
@@ -264,7 +308,8 @@ def _stacked(compared: _Comparison, point: int, budget: int) -> _Stack:
     spans = compared.spans
     sizes = [-(-int(size) // _UNIT) for size in compared.sizes[point]]
     boxes = [TimedBox(size, first, last) for size, (first, last) in zip(sizes, spans, strict=True)]
-    offsets = pack(boxes, budget).offsets
+    on_top = {step: -(-int(sizes[point]) // _UNIT) for step, sizes in compared.on_top.items()}
+    offsets = pack(boxes, budget, on_top).offsets
     order = sorted(range(len(boxes)), key=lambda n: (offsets[n], sizes[n] > 0, n))
     rank = {n: k for k, n in enumerate(order)}
     below: list[list[int]] = [[] for _ in boxes]
@@ -277,7 +322,7 @@ def _stacked(compared: _Comparison, point: int, budget: int) -> _Stack:
                 below[n].append(k)
                 covered |= under[k] | 1 << k
         under[n] = covered
-    return _Stack(below, order)
+    return _Stack(below, order, {step: skyline.top(step) for step in compared.on_top})
 
 
 class _Skyline:
@@ -300,10 +345,15 @@ class _Skyline:
         self._tops[begin:end] = [n] if goes_on else [n, at_end]
         return hidden - {-1}
 
+    def top(self, step: int) -> int:
+        """The tensor that was placed last at a step; -1 where there is none."""
+        at = bisect_right(self._starts, step)
+        return self._tops[at - 1] if at else -1
+
 
 def _length(plan: _Stack) -> int:
     """About how many parts the expression of all bytes has, written out."""
     lengths: dict[int, int] = {}
     for n in plan.order:
         lengths[n] = 1 + sum(lengths[k] for k in plan.below[n])
-    return max(lengths.values(), default=0)
+    return max(lengths.values(), default=0) + sum(lengths[k] for k in {*plan.tops.values()} - {-1})
