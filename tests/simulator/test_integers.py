@@ -93,6 +93,7 @@ def test_a_quantised_network_runs_whole_and_to_the_bit(tmp_path: Path) -> None:
     assert {p.form.left for p in made.report().products if p.form.adds_integers} >= {"i8"}
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("zero", [0, 128, 200])
 def test_products_of_bytes_with_any_zero_points(zero: int, tmp_path: Path) -> None:
     x, w = (RNG.integers(0, 256, s).astype(np.uint8) for s in ((33, 40), (40, 21)))

@@ -134,7 +134,7 @@ def product_kernel(sizes: tuple[int, int, int], tmp_path: Path, target: str = "t
 
 
 def test_any_order_of_queues_gives_the_same(tmp_path: Path) -> None:
-    func, (x, w, right) = product_kernel((48, 32, 64), tmp_path)
+    func, (x, w, right) = product_kernel((48, 96, 64), tmp_path)
     y = np.zeros_like(right)
     run_interleaved(func, [x, w, y], {}, random.Random(7))
     assert np.array_equal(y, right)
@@ -165,7 +165,7 @@ def is_accepted(func: Func) -> bool:
 
 def test_each_wait_that_is_removed_is_missed(tmp_path: Path) -> None:
     """Or another one behind it on the same queue is enough: then any order gives the same."""
-    func, (x, w, right) = product_kernel((48, 32, 64), tmp_path)
+    func, (x, w, right) = product_kernel((48, 96, 64), tmp_path)
     assert is_accepted(func)
     accepted = [m for m in without_one_wait(func) if is_accepted(m)]
     assert len(waits(func)) - len(accepted) > 20
@@ -176,11 +176,11 @@ def test_each_wait_that_is_removed_is_missed(tmp_path: Path) -> None:
 
 
 def test_a_product_keeps_the_cube_busy(tmp_path: Path) -> None:
-    """Cycles follow from facts, and not from a clock: of this product the cube works in more than nine of ten."""
+    """Cycles follow from facts, and not from a clock: of this product the cube works in 95 of 100."""
     func, _ = product_kernel((512, 512, 512), tmp_path, "npu16")
     timed = time_kernel(func, NPU)
     assert timed.bound == timed.busy["cube"] and timed.busy["cube"] >= 32 * 32 * 32
-    assert timed.cycles <= timed.bound / 0.9
+    assert timed.cycles <= timed.bound / 0.95
 
 
 def conv(sizes: tuple[int, int, int, int], kernel: int, stride: int, pads: int) -> tuple[bytes, np.ndarray, np.ndarray]:

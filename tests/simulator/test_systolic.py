@@ -19,6 +19,7 @@ from tilewright.stages import programs
 SYSTOLIC = PRESETS["systolic16"]
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("sizes", [(70, 64, 40), (1, 16, 3), (33, 300, 17)])
 def test_products_run_on_the_array(sizes: tuple[int, int, int], tmp_path: Path) -> None:
     data, (x, right) = halves(*sizes, then=True)

@@ -46,6 +46,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sweep(1)
 @pytest.mark.parametrize("case", CASES)
 def test_pools_run_on_the_vector_unit(case: str, tmp_path: Path) -> None:
     name, shape, attrs = CASES[case]

@@ -134,9 +134,9 @@ def _is_of_other_level(outer: Op, level: str) -> bool:
     return bool(level) and outer.attrs.get("level", level) != level
 
 
-def why_not_apart(op: Op, registers: str = "") -> str | None:
+def why_not_apart(op: Op, registers: str = "", *, is_run: bool = False) -> str | None:
     """Why what is in `op` cannot be done by others than the thread around it: scalars that only this thread has, and
-    buffers in `registers`."""
+    buffers in `registers`. A run is started with the positions that the thread knows, those that data say included."""
     ops = list(op.walk())
     inside = set(ops)
     for value in (v for o in ops for v in o.operands if v.op is not None and v.op not in inside):
@@ -144,6 +144,8 @@ def why_not_apart(op: Op, registers: str = "") -> str | None:
             return f"it uses a {value.type} from outside, which other threads do not have"
         if isinstance(value.type, BufferType) and value.type.space == registers:
             return f"it uses registers from outside, '{value.name}', which other threads do not have"
+    if is_run:
+        return None
     given = bound_in(kernel_of(op).body.ops) - bound_in([op])
     used = sorted(v.name for v in given & vars_read([op]))
     return f"it uses '{used[0]}' from outside, which other threads do not have" if used else None
@@ -175,7 +177,7 @@ def _run_rule(op: Op) -> str | None:
     for inner in body_of(op).walk():
         if inner.name in ("run", "wait", "barrier"):
             return f"holds no {inner.name}"
-    return why_not_apart(op)
+    return why_not_apart(op, is_run=True)
 
 
 def _wait_rule(op: Op) -> str | None:

@@ -32,6 +32,7 @@ from tilewright.loops.machine.async_copy import async_copy, wait
 from tilewright.loops.machine.barrier import barrier
 from tilewright.loops.machine.overlap import overlap
 from tilewright.loops.machine.pipeline import pipeline
+from tilewright.loops.machine.split_run import split_run, wait_later
 from tilewright.loops.machine.tensorize import tensorize
 from tilewright.loops.order.boustrophedon import boustrophedon
 from tilewright.loops.order.choose_before import choose_before
@@ -254,4 +255,6 @@ class Schedule:
     barrier = _step(barrier)
     pipeline = _step(pipeline)
     overlap = _step(overlap)
+    split_run = _step(split_run)
+    wait_later = _step(wait_later)
     simplify = _step(simplify)

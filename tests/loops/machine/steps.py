@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.loops.chance import Chance
+from tilewright.ir.core import Op
 from tilewright.loops.analysis.deps import accesses
-from tilewright.loops.edit import body_of, buffer_type, is_loop, kind_of, loops_in
+from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, kind_of, loops_in
 from tilewright.loops.machine.copies import Copy, copy_in, route_of
 from tilewright.loops.machine.match_intrinsic import IntrinsicMatch, match_intrinsic
 from tilewright.schedule.trace import Schedule
@@ -142,6 +143,48 @@ def cached_and_overlapped(c: Chance) -> None:
     c.s.overlap(loop, runs[1])
 
 
+def split_run(c: Chance) -> None:
+    """Of a run as it is, or of one that copies what a loop reads."""
+    if c.r.random() < 0.2:
+        run = c.one_of(c.ops("run"), "run")
+        c.s.split_run(run, c.one_of(loops_in(body_of(run)), "loop"), c.r.randint(0, 3))
+        return
+    on_a_clone_first(c, copied_and_split)
+
+
+def copied_and_split(c: Chance) -> None:
+    run, _ = copied(c)
+    c.s.wait(run, run, "after")
+    loops = [o for o in loops_in(body_of(run)) if extent_of(o).is_const and extent_of(o).value > 1]
+    c.s.split_run(run, c.one_of(loops, "loop of two iterations"), 1)
+
+
+def wait_later(c: Chance) -> None:
+    """Of a wait as it is, or of one for what a loop reads."""
+    if c.r.random() < 0.2:
+        waiting = c.one_of([o for o in c.ops("wait", "run") if o.operands], "wait")
+        run = c.one_of([v.op for v in waiting.operands if v.op is not None], "run")
+        c.s.wait_later(waiting, run, c.one_of(c.ops("for", "run", "store", "wait", "return"), "op"))
+        return
+    on_a_clone_first(c, copied_and_waited_for)
+
+
+def copied_and_waited_for(c: Chance) -> None:
+    run, reader = copied(c)
+    c.s.wait_later(c.s.wait(run, run, "after"), run, reader)
+
+
+def copied(c: Chance) -> tuple[Op, Op]:
+    """A run that copies what a loop reads, and the loop."""
+    loop = c.loop()
+    read = {a.buffer: None for a in accesses(loop) if not a.write}
+    made = c.s.cache(c.one_of(list(read), "buffer"), loop, space="scratch")
+    fill = c.one_of([o for o in made.fill[:1] if is_loop(o)], "copy")
+    copy = copy_in([fill])
+    route = route_of(copy, MACHINE) if isinstance(copy, Copy) else None
+    return c.s.async_copy(fill, route or MACHINE.routes[0]), loop
+
+
 def on_a_clone_first(c: Chance, steps: Callable[[Chance], None]) -> None:
     """Several steps of which any may be refused: then none is done."""
     state = c.r.getstate()
@@ -162,5 +205,7 @@ MACHINE_STEPS: dict[str, Callable[[Chance], None]] = {
     "parallel": parallel,
     "pipeline": pipeline,
     "overlap": overlap,
+    "split_run": split_run,
+    "wait_later": wait_later,
     "set_space": set_space,
 }

@@ -14,7 +14,7 @@ from itertools import product as positions
 from typing import ClassVar
 
 from tilewright.graph.layout.conv_window import ConvWindow, pad_space
-from tilewright.graph.layout.unit_windows import WINDOW_RULES
+from tilewright.graph.layout.unit_windows import WINDOW_RULES, Planes
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir import dtype as dt
@@ -93,8 +93,13 @@ def _windows(x: Value, window: ConvWindow, space: Sequence[Sym]) -> Value:
 def _taps(x: Value, window: ConvWindow, space: Sequence[Sym]) -> Iterator[tuple[tuple[int, ...], Value]]:
     """The taps of a kernel, each with what all positions of the result read there, [n, c, *space]."""
     n, c, *_ = shape_of(x)
+    taps = positions(*(range(k.value) for k in window.kernel))
+    if window.strides[-1] > 1 and not window.is_single:
+        planes = Planes.of_window(x, window)
+        yield from ((tap, planes.lines_at(tap)) for tap in taps)
+        return
     padded = pad_space(x, window.before, window.after)
-    for tap in positions(*(range(k.value) for k in window.kernel)):
+    for tap in taps:
         starts = (0, 0, *(t * d for t, d in zip(tap, window.dilations, strict=True)))
         yield tap, slice_(padded, starts=starts, sizes=(n, c, *space), steps=(1, 1, *window.strides))
 

@@ -46,7 +46,7 @@ def pool_by_axes(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
             continue
         lines = [_Line(size, 1, 1, 1, 0, size) for size in space]
         lines[axis] = _line(window, axis, space[axis])
-        planes = _Planes.of(x, lines, nothing)
+        planes = Planes.of(x, lines, nothing)
         tap = [0] * len(lines)
         total = planes.read(tap)
         for tap[axis] in range(1, taps):
@@ -62,11 +62,11 @@ def depthwise_conv_as_sum(op: Op, b: Builder, ctx: RewriteContext) -> Replacemen
     shapes = (shape_of(x), shape_of(w), shape_of(op.result))
     if op.attrs.get("sums") is not None or not all(d.is_const and d.value > 0 for s in shapes for d in s):
         return None
-    (_, c, *space), (o, _, *kernel), _ = shapes
+    (_, c, *_), (o, _, *kernel), _ = shapes
     if op.attrs["groups"] != c.value or o != c or c == 1 or product(kernel).value > MOST_TAPS:
         return None
     window = ConvWindow(op)
-    planes = _Planes.of(x, [_line(window, axis, size.value) for axis, size in enumerate(space)], 0)
+    planes = Planes.of_window(x, window)
     total: Value | None = None
     for tap in positions(*(range(k.value) for k in kernel)):
         weight = slice_(w, starts=(0, 0, *tap), sizes=(o, 1, *(1 for _ in kernel)))
@@ -110,7 +110,7 @@ def _line(window: Window, axis: int, size: int) -> _Line:
 
 
 @dataclass(frozen=True, eq=False)
-class _Planes:
+class Planes:
     """What windows read: `x` is [n, c, planes], of each remainder one after the other, or, where only axes before the
     last have strides, padded as it was."""
 
@@ -120,7 +120,7 @@ class _Planes:
     is_flat: bool
 
     @classmethod
-    def of(cls, x: Value, lines: Sequence[_Line], nothing: float) -> _Planes:
+    def of(cls, x: Value, lines: Sequence[_Line], nothing: float) -> Planes:
         """The planes of x, with `nothing` around them, and where the last of them is read beyond its end."""
         n, c, *_ = shape_of(x)
         strides = [line.stride for line in lines]
@@ -139,8 +139,26 @@ class _Planes:
             x = reshape(x, shape=(n, c, prod(strides) * prod(lengths)))
         return cls(x, lines, lengths, is_flat)
 
+    @classmethod
+    def of_window(cls, x: Value, window: Window) -> Planes:
+        """Those of padding with zeros."""
+        space = shape_of(x)[2:]
+        return cls.of(x, [_line(window, axis, size.value) for axis, size in enumerate(space)], 0)
+
+    def lines_at(self, tap: Sequence[int]) -> Value:
+        """What all windows read at a position of the kernel, [n, c, *counts]; of planes that are taken apart."""
+        n, c, *_ = shape_of(self.x)
+        places = [line.at(k) for line, k in zip(self.lines, tap, strict=True)]
+        remainder, counts = 0, [line.count for line in self.lines]
+        for line, (_, which) in zip(self.lines, places, strict=True):
+            remainder = remainder * line.stride + which
+        apart = reshape(self.x, shape=(n, c, prod(line.stride for line in self.lines), *self.lengths))
+        starts = (0, 0, remainder, *(first for first, _ in places))
+        part = slice_(apart, starts=starts, sizes=(n, c, 1, *counts), steps=(1,) * len(starts))
+        return reshape(part, shape=(n, c, *counts))
+
     def read(self, tap: Sequence[int]) -> Value:
-        """What all windows read at a position of the kernel."""
+        """What all windows read at a position of the kernel, [n, c, elements] where planes are flat."""
         n, c, *_ = shape_of(self.x)
         places = [line.at(k) for line, k in zip(self.lines, tap, strict=True)]
         if not self.is_flat:

@@ -31,10 +31,12 @@ STEP = "overlap"
 
 @dataclass(frozen=True, eq=False)
 class Overlapped:
-    """The loop, and the buffers of which it has two."""
+    """The loop, the buffers of which it has two, the copies for the first iteration, and its work."""
 
     loop: Op
     buffers: list[Value]
+    first: list[Op]
+    work: list[Op]
 
 
 @primitive
@@ -131,7 +133,7 @@ class _Rebuilding:
         take_ops(body_of(loop))
         _forget({run.result for run in stages.copies}, stages.work)
         stages.work[:] = [op for op in stages.work if op.name != "wait" or op.operands]
-        before = [*self.iteration(copied=sym(0)), *self.iteration(copied=ONE, worked=sym(0))]
+        first, worked = self.iteration(copied=sym(0)), self.iteration(copied=ONE, worked=sym(0))
         steady = self.iteration(drained=k, copied=k + 2, worked=k + 1)
         after = [
             *self.iteration(drained=sym(n - 2), worked=sym(n - 1)),
@@ -144,7 +146,7 @@ class _Rebuilding:
             assert old.op is not None
             old.op.drop()
         new = [v.op for v in self.two.values() if v.op is not None]
-        insert_before(loop, [*kept, *new, *before])
+        insert_before(loop, [*kept, *new, *first, *worked])
         insert_after(loop, after)
         if n == DEPTH:
             for op in steady:
@@ -153,7 +155,7 @@ class _Rebuilding:
         else:
             put_ops(body_of(loop), steady)
             loop.attrs["extent"] = sym(n - DEPTH)
-        return Overlapped(loop, list(self.two.values()))
+        return Overlapped(loop, list(self.two.values()), first, worked)
 
     def iteration(self, drained: Sym | None = None, copied: Sym | None = None, worked: Sym | None = None) -> list[Op]:
         """One of the new iterations: which old ones are drained, copied for and worked on in it."""

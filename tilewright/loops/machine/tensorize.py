@@ -40,7 +40,7 @@ def put_in_run(step: str, loop: Op, intrinsic: str, queue: str) -> Op:
         refuse(step, loop, "it is in a run already")
     if any(kind_of(o) == "vector" for o in enclosing_loops(loop)):
         refuse(step, loop, "it is in a vector loop")
-    reason = why_not_apart(loop)
+    reason = why_not_apart(loop, is_run=True)
     if reason is not None:
         refuse(step, loop, reason)
     around = block_of(loop)

@@ -25,6 +25,7 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.scalar import converted_from
 from tilewright.loops.analysis.deps import accumulation_of
 from tilewright.loops.edit import body_of, buffer_type, extent_of, loop_var
+from tilewright.loops.machine.overlap import Overlapped
 from tilewright.loops.machine.vector_unit import why_not_in_lanes
 from tilewright.loops.order.split import Split
 from tilewright.loops.stages import Lowered, Stage
@@ -80,6 +81,8 @@ class _Roles:
     columns: int
     extents: tuple[int, ...]
     depth: int
+    along: tuple[int, int]
+    """The axes of the operands along which it sums."""
 
     @classmethod
     def of(cls, product: Stage, machine: Accelerator) -> _Roles:
@@ -106,7 +109,14 @@ class _Roles:
         others = tuple(k for k in range(len(product.axes)) if k not in (rows[-1], last))
         extents = tuple(extent_of(o).value for o in product.axes)
         left, right = (o.operands[0] for o in loads)
-        return cls(unit, left, right, others, rows[-1], last, extents, extent_of(product.reduce[0]).value)
+        depth = loop_var(product.reduce[0])
+        along = [[k for k, i in enumerate(o.attrs["idx"]) if depth in i.vars] for o in loads]
+        if [len(axes) for axes in along] != [1, 1]:
+            raise ScheduleError("it sums along no axis of both operands")
+        (first,), (second,) = along
+        return cls(
+            unit, left, right, others, rows[-1], last, extents, extent_of(product.reduce[0]).value, (first, second)
+        )
 
 
 def _factors(product: Stage) -> list[Op]:
@@ -172,7 +182,25 @@ class _Nest:
         drain = self.finish(rows.inner, fused.buffer, bool(rest))
         if tile.double and tile.panel == roles.depth and extent_of(tiles).value > 1:
             with s.noting("tiles follow each other"):
-                s.overlap(tiles, drain)
+                self.begin_early(s.overlap(tiles, drain))
+
+    def begin_early(self, overlapped: Overlapped) -> None:
+        """Let the first tile begin when the first step of its panels has come; the others come in parts, each twice as
+        long as the one before."""
+        s, step = self.s, self.tile.step
+        *copies, waiting = overlapped.first
+        steps = [o for op in overlapped.work for o in _loops(op) if any(r.name == "run" for r in body_of(o).ops)]
+        if len(copies) != 2 or not steps or extent_of(steps[-1]).value != self.tile.panel // step - 1:
+            return
+        waits = [waiting, waiting]
+        rest, begun, at = steps[-1], 0, 1
+        while at < self.tile.panel // step:
+            copies = [s.split_run(run, _loops(run)[axis], (at - begun) * step)
+                      for run, axis in zip(copies, self.roles.along, strict=True)]  # fmt: skip
+            if at > 1:  # an iteration copies what the next one multiplies
+                _, rest = s.split_range(rest, at - max(1, begun))
+            waits = [s.wait_later(waiting, run, _reader(rest, run)) for waiting, run in zip(waits, copies, strict=True)]
+            begun, at = at, 2 * at + 1
 
     def multiply(self, nest: Op) -> None:
         """The sums of a tile: set to zero, and all products added, step by step."""
@@ -258,6 +286,18 @@ class _Nest:
         if not path:
             raise ScheduleError(f"machine '{self.machine.name}' has no way from memory '{source}' to memory '{target}'")
         return path
+
+
+def _reader(loop: Op, run: Op) -> Op:
+    """The copy in a loop's body that reads what another one brings."""
+    for op in body_of(loop).ops:
+        if op.name == "run" and any(o.name == "load" and o.operands[0] is _target(run) for o in op.walk()):
+            return op
+    raise ScheduleError("its panels are read by no copy")
+
+
+def _target(run: Op) -> Value:
+    return next(o.operands[-1] for o in run.walk() if o.name == "store")
 
 
 def _loops(nest: Op) -> list[Op]:
