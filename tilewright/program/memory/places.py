@@ -101,13 +101,13 @@ def broken_plan(module: Module) -> tuple[str, Op] | None:
             if op.results and len(op.operands) > 1 and (wrong := _apart(op, at)):
                 return wrong, op
         else:
-            needed_now = [v for v in live if last[v] > n or v in op.operands]
             for k, result in enumerate(op.results):
                 for value in live:
                     needed = last[value] > n or (value in op.operands and not _may_share(op, value, k, at, module))
                     if needed and _overlap(at[result], result, at[value], value):
                         name, other = (f"'{v.name}'" if v.name else "a value" for v in (result, value))
                         return f"writes {name} over {other}, which is still needed", op
+            needed_now = [v for v in live if last[v] > n or v in op.operands]
             if name := _in_scratch(op, [*needed_now, *op.results], at, main.attrs.get(THREADS, 0)):
                 return f"has scratch memory over {name}, which is needed", op
         live |= dict.fromkeys(op.results)
