@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.errors import ArtifactError as ArtifactError
     from tilewright.runtime.errors import BeyondBufferError as BeyondBufferError
     from tilewright.runtime.errors import CancelledError as CancelledError
+    from tilewright.runtime.errors import DeviceError as DeviceError
     from tilewright.runtime.errors import ExecutionError as ExecutionError
     from tilewright.runtime.errors import InputError as InputError
     from tilewright.runtime.errors import NoMemoryError as NoMemoryError
@@ -64,6 +65,7 @@ _HOMES = {
     "BudgetError": "tilewright.quantization.result",
     "CancelledError": "tilewright.runtime.errors",
     "Certificate": "tilewright.quantization.certificate",
+    "DeviceError": "tilewright.runtime.errors",
     "Difference": "tilewright.comparison.errors",
     "ExecutionError": "tilewright.runtime.errors",
     "Fleet": "tilewright.runtime",

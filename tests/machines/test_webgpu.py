@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def why_no_device() -> str:
     """Why nothing runs here; "" where there is a device."""
     try:
         webgpu.device()
-    except webgpu.DeviceError as error:
+    except tilewright.DeviceError as error:
         return str(error.what)
     return ""
 
@@ -190,8 +191,26 @@ def test_a_model_larger_than_a_buffer_is_refused_with_the_figures(
         limits = {"max-storage-buffer-binding-size": 4096, "max-buffer-size": 1 << 20}  # noqa: RUF012
 
     monkeypatch.setattr(webgpu, "device", Small)
-    with pytest.raises(webgpu.DeviceError, match=r"needs 8448 bytes for inputs, and one .* has at most 4096"):
+    with pytest.raises(tilewright.DeviceError, match=r"needs 8448 bytes for inputs, and one .* has at most 4096"):
         made(X)
+
+
+def test_a_device_that_is_lost_is_named_and_the_next_call_begins_anew(gpu: None, tmp_path: Path) -> None:
+    made = tilewright.compile(model(MODELS["elements"]), target="webgpu", session=Session(folder=tmp_path))
+    (expected,) = made(X)
+    webgpu.device().destroy()
+    with pytest.raises(tilewright.DeviceError, match="the GPU failed"):
+        made(X)
+    assert np.array_equal(made(X)[0], expected)
+
+
+def test_threads_may_call_one_model(gpu: None, tmp_path: Path) -> None:
+    made = tilewright.compile(model(UNKNOWN["product"]), target="webgpu", session=Session(folder=tmp_path))
+    data = [(np.resize(X + k, (2 + k, 7)), np.resize(X, (7, 3))) for k in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda pair: made(*pair)[0], data * 2))
+    for (x, w), y in zip(data * 2, found, strict=True):
+        np.testing.assert_allclose(y, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-5)
 
 
 def test_functions_name_all_that_they_call() -> None:

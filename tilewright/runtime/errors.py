@@ -79,6 +79,11 @@ class CancelledError(ExecutionError):
     """Somebody called `Model.cancel` while the call ran."""
 
 
+class DeviceError(ExecutionError):
+    """There is no GPU, or it cannot hold or run a model: no driver, too little memory, or it was reset or taken away.
+    A call after one that failed begins anew, on whatever GPU there is then."""
+
+
 class NoMemoryError(ExecutionError, MemoryError):
     """There is no memory for what is needed now: there may be some when others have given theirs back."""
 

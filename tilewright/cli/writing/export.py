@@ -24,7 +24,7 @@ from tilewright.exporters.library.export import export
 HELP = """Write MODEL as a library with a C interface, which needs neither Python nor tilewright.
 
 The suffix says what is made: a shared library (.so), a static one (.a), one object file (.o), or the model itself as
-C11 (.c); its header is beside it.
+C11 (.c); its header is beside it. A module of JavaScript (.mjs) runs the model on the GPUs of browsers.
 
 \b
 Examples:
@@ -34,6 +34,7 @@ Examples:
   tilewright export model.onnx -o libmodel.so --multi
   tilewright export model.onnx -o model.o --freestanding
   tilewright export model.onnx -o model.c
+  tilewright export model.onnx -o model.mjs
 """
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from tilewright.api import tell_of_failures, with_examples
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.compiler import compile_request
+from tilewright.exporters.library.browser import BEGINS, SCRIPT, write_module
 from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, TargetCode, is_taken, is_wasm
 from tilewright.exporters.library.source import LARGEST_ARRAYS, write_source
 from tilewright.exporters.library.tables import check_exportable
@@ -23,11 +24,12 @@ from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.files import check_file, check_replaced, replacing
 from tilewright.session import Session
+from tilewright.target.gpu.webgpu import WEBGPU
 from tilewright.target.named import C_TARGET
 from tilewright.target.target import arch_of, system_of
 
 SOURCE = ".c"
-KINDS = (".so", ".a", ".o", ".wasm", ".dll", ".lib", ".dylib", SOURCE)
+KINDS = (".so", ".a", ".o", ".wasm", ".dll", ".lib", ".dylib", SOURCE, SCRIPT)
 _OF_SYSTEMS = {"windows": (".dll", ".lib", ".a"), "macos": (".dylib", ".a", ".o")}
 """What libraries of other systems than Linux are called."""
 _SHARED = (".so", ".dll", ".dylib")
@@ -62,7 +64,8 @@ def export(
     linkers), a static one (.a, .lib), one object file (.o), or a source in C11 (.c) for any compiler and machine, whose
     weights are arrays of C up to four megabytes. A library has the kernels
     of the model, a thread pool and little else, and needs the C library, its mathematics and threads; `freestanding`
-    needs nothing at all, and has one thread and the caller's memory. Its functions begin with `name`, by default that
+    needs nothing at all, and has one thread and the caller's memory. A module of JavaScript (.mjs) runs the model on
+    the GPUs of browsers, by WebGPU. Its functions begin with `name`, by default that
     of the file. Several levels of x86-64 as `target`, between `;`, give a library with code for each, of which a
     process takes the best that its CPU can run. `weights` are "inside" (by default up to one gigabyte), or "beside": in
     a file that processes map and share. `cc` is the command of a C compiler, by default the system's, or that of the
@@ -79,7 +82,11 @@ def export(
         raise OptionError(f"freestanding={freestanding!r:.80} is not allowed: give True or False")
     if freestanding and (weights == "beside" or path.suffix in _SHARED):
         raise OptionError("a freestanding library opens no files and is not loaded: make a .a or .o, weights inside")
+    if path.suffix == SCRIPT and (freestanding or weights == "inside"):
+        raise OptionError("a module of JavaScript has its weights beside it, and is never freestanding")
     chosen = _for_source(Options.of(options, **fields), path.suffix == SOURCE)
+    if path.suffix == SCRIPT:
+        chosen = replace(chosen, target=chosen.target or WEBGPU.name)
     source = with_examples(model, example_inputs, example_kwargs, dynamic_shapes)
     given = [Path(source)] if isinstance(source, str | Path) else []
     for file, what, is_one in _targets(path, name):
@@ -87,7 +94,7 @@ def export(
         check_file(file)
     session = Session.of(session)
     toolchain = None
-    if path.suffix != SOURCE:
+    if path.suffix not in (SOURCE, SCRIPT):
         triples = [getattr(machine, "triple", "") for machine in session.machines(chosen)]
         if len(triples) > 1 and {arch_of(triple) for triple in triples} != {"x86_64"}:
             raise OptionError(
@@ -99,6 +106,8 @@ def export(
     request = Request.of(source, constants, shapes)
     artifact = compile_request(request, chosen, progress, session=session, on_objects=objects.append, own_objects=True)
     tell_of_failures(artifact, chosen)
+    if path.suffix == SCRIPT:
+        return write_script(artifact, path, name)
     if toolchain is None:
         return write_c(artifact, objects[-1], path, name, weights="inside" if freestanding else weights)
     levels = (*artifact.levels, artifact)
@@ -130,6 +139,13 @@ def write_c(
     with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
         made = write_source(Path(folder), artifact, texts, name, targets[2].name if is_beside else "")
         return _put(made, [*targets[:2], targets[2 if is_beside else 3]])
+
+
+def write_script(artifact: Artifact, path: Path, name: str) -> tuple[Path, ...]:
+    """Write a compiled model as a module of JavaScript for the GPUs of browsers: each file whole or not at all."""
+    targets = [file for file, *_ in _targets(path, name)]
+    with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
+        return _put(write_module(Path(folder), artifact, targets[1].name), targets)
 
 
 def _put(made: Sequence[Path], targets: Sequence[Path]) -> tuple[Path, ...]:
@@ -224,6 +240,8 @@ def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
     there; of a source also its weights as arrays."""
     weights, script = path.with_name(f"{path.stem}.weights"), path.with_suffix(".mjs")
     third = (weights, "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC))
+    if path.suffix == SCRIPT:
+        return [(path, "a module of a model", lambda begins: begins.startswith(BEGINS)), third]
     if path.suffix == ".wasm":
         third = (script, "a module of a model", lambda begins: begins.startswith(b"// Running the "))
     targets: list[tuple[Path, str, Any]] = [

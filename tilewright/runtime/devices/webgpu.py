@@ -21,7 +21,7 @@ import numpy as np
 
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.devices.sizes import SizePlan, value_of
-from tilewright.runtime.errors import ExecutionError, TilewrightError
+from tilewright.runtime.errors import DeviceError, ExecutionError, TilewrightError
 from tilewright.runtime.executor import bytes_at
 
 ALIGNMENT = 256
@@ -31,10 +31,6 @@ _LARGEST = 2**31 - 1  # size or index in a kernel
 _MOST_GROUPS = 65535  # along an axis of a grid; loops of kernels go around
 _NO_ERROR = 0xFFFFFFFF
 _ARENA, _CONSTANTS, _INPUTS, _OUTPUTS, _ERRORS, _CALLS = range(6)
-
-
-class DeviceError(TilewrightError):
-    """There is no GPU, or it cannot hold or run a model."""
 
 
 @cache
@@ -84,7 +80,10 @@ class GpuExecutor:
         known = tuple((ctypes.c_int64 * self._dims_count).from_address(dims or 0)) if self._dims_count else ()
         with self._lock:
             sizes = self.sizes(known)
-            if self._device is None:
+            if self._device is None or not self._device.is_sound:
+                if self._device is not None:  # a call failed or was interrupted: the GPU may be another one now
+                    self._device = None
+                    device.cache_clear()
                 _check(device().limits, sizes)
                 self._device = _OnDevice(self)
             self._device.prepare(known, sizes)
@@ -140,8 +139,27 @@ class _OnDevice:
         self.buffers: list[Any] = []
         self.sizes: BufferSizes | None = None
         self.dims: tuple[int, ...] = ()
-        with _named(f"the GPU could not be prepared; the model needs {len(code.constants)} bytes for weights"):
+        self.is_sound = True
+        with self._driven("the GPU could not be prepared"):
             self._pipelines()
+
+    @contextmanager
+    def _driven(self, what: str) -> Iterator[None]:
+        """What a driver raises becomes a DeviceError that says what was tried. After that, and after an interrupt, the
+        state of the device is not known."""
+        self.is_sound = False
+        try:
+            yield
+        except TilewrightError:
+            self.is_sound = True
+            raise
+        except Exception as error:
+            raise DeviceError(
+                f"{what}: {_first_line(error)}",
+                hint="try again, free memory of the device, use smaller inputs, or compile the model for the CPU "
+                "(target='host')",
+            ) from error
+        self.is_sound = True
 
     def prepare(self, dims: tuple[int, ...], sizes: BufferSizes) -> None:
         """Make room for these sizes, and tell the dispatches of them."""
@@ -149,7 +167,7 @@ class _OnDevice:
             return
         self.sizes = None
         _check(self.gpu.limits, sizes)
-        with _named(f"the GPU has no memory; the model needs {sum(sizes.buffers)} bytes on it"):
+        with self._driven(f"the GPU could not be prepared, on which the model needs {sum(sizes.buffers)} bytes"):
             had = self.buffers[:5] or [None] * 5
             if any(b is None or _rounded(n) > b.size for n, b in zip(sizes.buffers, had, strict=True)):
                 self._allocate(sizes)
@@ -229,15 +247,14 @@ class _OnDevice:
 
     def run(self, inputs: int | None, outputs: int | None) -> int:
         """One call with the tensors whose addresses stand in two tables; 0, or the number of an error."""
-        try:
-            return self._run(inputs, outputs)
-        except Exception as error:
-            raise ExecutionError(
-                f"the GPU failed: {_first_line(error)}",
-                hint="it may have been reset or taken away; load the model again, or compile it for the CPU",
-            ) from error
+        with self._driven("the GPU failed"):
+            error = self._run(inputs, outputs)
+            if not error:
+                raise RuntimeError("it has not run the model; it may have been reset or taken away")
+        return 0 if error == _NO_ERROR else error
 
     def _run(self, inputs: int | None, outputs: int | None) -> int:
+        """What stands in the word for errors afterwards."""
         sizes, queue = self.sizes, self.gpu.queue
         assert sizes is not None
         given = np.zeros(_rounded(max(sizes.buffers[_INPUTS], 4)), np.uint8)
@@ -264,8 +281,7 @@ class _OnDevice:
             self.back.unmap()
         for place, array in zip(sizes.output_places, _memory(outputs, sizes.outputs), strict=False):
             array[:] = taken[ALIGNMENT + place :][: array.nbytes]
-        error = int(taken[:4].view(np.uint32)[0])
-        return 0 if error == _NO_ERROR else error
+        return int(taken[:4].view(np.uint32)[0])
 
 
 def _check(limits: Mapping[str, int], sizes: BufferSizes) -> None:
@@ -287,20 +303,6 @@ def _check_numbers(numbers: Sequence[int]) -> None:
             f"a size or index of the call is {most}, and kernels on a GPU have those of 32 bits",
             hint="compile the model for the CPU (target='host')",
         )
-
-
-@contextmanager
-def _named(what: str) -> Iterator[None]:
-    """What a driver raises becomes a DeviceError that says what was tried."""
-    try:
-        yield
-    except TilewrightError:
-        raise
-    except Exception as error:
-        raise DeviceError(
-            f"{what}: {_first_line(error)}",
-            hint="free memory of the device, use smaller inputs, or compile the model for the CPU (target='host')",
-        ) from error
 
 
 def _places(sizes: Sequence[int]) -> list[int]:

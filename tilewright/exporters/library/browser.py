@@ -1,0 +1,59 @@
+"""A model for the GPUs of browsers: a module of JavaScript with its shaders and the file of its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tilewright.exporters.library.build import WEIGHTS_MAGIC
+from tilewright.ir.diag import UnsupportedError
+from tilewright.runtime.artifact import Artifact, TensorInfo
+
+SCRIPT = ".mjs"
+BEGINS = b"// Running a mo"
+_WEIGHTS_AT = 64
+"""Where the weights begin in their file."""
+_RUNTIME = Path(__file__).parent / "runtime"
+
+
+def write_module(folder: Path, artifact: Artifact, weights: str) -> list[Path]:
+    """Write the module of an artefact for `webgpu`, and its weights, to a folder; `weights` is the name of their file
+    beside the module. UnsupportedError for other machines."""
+    if artifact.target.kind != "gpu":
+        raise UnsupportedError(
+            f"a module of JavaScript runs on GPUs, and not on {artifact.target.cpu}",
+            hint="leave the target out, or export a .wasm for the CPUs of browsers",
+        )
+    found = json.loads(bytes(artifact.objects[0]))
+    program = found["programs"][artifact.run_symbol]
+    used = dict.fromkeys(call["module"] for call in program["calls"])
+    static = artifact.static_plan
+    told = {
+        "inputs": [_info(i) for i in artifact.inputs],
+        "outputs": [_info(i) for i in artifact.outputs],
+        "errors": [entry.message for entry in artifact.errors],
+        "constants": memoryview(artifact.constants).nbytes,
+        "arena": static.arena if static is not None else program["plan"]["arena"],
+        "out_shapes": [d for i in artifact.outputs for d in i.parts.shape] if static is not None else [],
+        "input_bytes": program["inputs"],
+        "output_bytes": program["outputs"],
+        "plan": program["plan"],
+        "calls": program["calls"],
+        "modules": {name: found["modules"][name] for name in used},
+    }
+    text = (_RUNTIME / "gpu.mjs").read_text(encoding="utf-8")
+    place = json.dumps(f"./{quote(weights)}")
+    text = text.replace("{{WEIGHTS}}", place).replace("{{WEIGHTS_AT}}", str(_WEIGHTS_AT))
+    text = text.replace("{{PROGRAM}}", json.dumps(told, ensure_ascii=True))
+    script, data = folder / "model.mjs", folder / "model.weights"
+    script.write_text(text, encoding="utf-8")
+    with open(data, "wb") as file:
+        file.write(WEIGHTS_MAGIC.ljust(_WEIGHTS_AT, b"\0"))
+        file.write(artifact.constants)
+    return [script, data]
+
+
+def _info(info: TensorInfo) -> dict[str, Any]:
+    return {"name": info.name, "dtype": info.dtype, "dims": list(info.shape)}

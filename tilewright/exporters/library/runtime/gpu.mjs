@@ -1,0 +1,231 @@
+// Running a model on the GPU of a browser (WebGPU), made by tilewright:
+//
+//   import { load } from "./model.mjs";
+//   const model = await load();                     // its weights are in the file beside this one
+//   const { y } = await model.run({ x: { data: new Float32Array(128), dims: [2, 64] } });
+//
+// `model.inputs` and `model.outputs` say names, dtypes and dims (a number, or the text of one that calls decide).
+// What fails is an Error.
+
+const PROGRAM = {{PROGRAM}};
+const WEIGHTS_AT = {{WEIGHTS_AT}};
+const ARRAYS = {
+  bool: Uint8Array, int8: Int8Array, uint8: Uint8Array, int16: Int16Array, uint16: Uint16Array, int32: Int32Array,
+  uint32: Uint32Array, int64: BigInt64Array, uint64: BigUint64Array, float16: Uint16Array, bfloat16: Uint16Array,
+  float32: Float32Array, complex64: Float32Array,
+};
+const ALIGNMENT = 256, TOLD = 1024, MOST_GROUPS = 65535, LARGEST = 2 ** 31 - 1, NO_ERROR = 0xffffffff;
+const ARENA = 0, CONSTANTS = 1, INPUTS = 2, OUTPUTS = 3, ERRORS = 4, CALLS = 5;
+
+const array_of = (dtype) => ARRAYS[dtype] ?? Uint8Array;
+const aligned = (bytes) => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
+const count_of = (dims, dtype) => dims.reduce((n, d) => n * d, dtype.startsWith("complex") ? 2 : 1);
+
+const OPERATIONS = {
+  add: (a, b) => a + b, mul: (a, b) => a * b, min: Math.min, max: Math.max,
+  floordiv: (a, b) => (b ? Math.floor(a / b) : a), mod: (a, b) => (b ? a - b * Math.floor(a / b) : 0),
+  ge0: (a) => Number(a >= 0), eq0: (a) => Number(a === 0),
+};
+
+// An expression with these values of the variables.
+function value_of(e, dims) {
+  if (typeof e === "number") return e;
+  const [kind, ...operands] = e;
+  if (kind === "dim") return dims[operands[0]];
+  if (kind === "select") return value_of(operands[value_of(operands[0], dims) ? 1 : 2], dims);
+  return OPERATIONS[kind](...operands.map((o) => value_of(o, dims)));
+}
+
+async function bytes_of(source) {
+  if (source instanceof ArrayBuffer || ArrayBuffer.isView(source)) return source;
+  const answer = await fetch(source);
+  if (!answer.ok) throw new Error(`cannot load ${source}: ${answer.status} ${answer.statusText}`);
+  return answer.arrayBuffer();
+}
+
+export async function load(weights = new URL({{WEIGHTS}}, import.meta.url)) {
+  const adapter = await globalThis.navigator?.gpu?.requestAdapter();
+  if (!adapter) throw new Error("this browser offers no GPU (WebGPU is off, or there is no driver)");
+  const { maxStorageBufferBindingSize, maxBufferSize } = adapter.limits;
+  const device = await adapter.requestDevice({ requiredLimits: { maxStorageBufferBindingSize, maxBufferSize } });
+  const bytes = await bytes_of(weights), found = bytes.byteLength - WEIGHTS_AT;
+  if (found !== PROGRAM.constants)
+    throw new Error(`the weights have ${found} bytes, and the model ${PROGRAM.constants}: export it again`);
+  const model = new Model(device, ArrayBuffer.isView(bytes) ? bytes.slice() : new Uint8Array(bytes));
+  await model.prepare_pipelines();
+  return model;
+}
+
+export class Model {
+  constructor(device, weights) {
+    this.device = device;
+    this.weights = weights;
+    this.inputs = PROGRAM.inputs;
+    this.outputs = PROGRAM.outputs;
+    this.buffers = [];
+    this.shapes = "";
+    this.running = Promise.resolve();
+    device.lost.then((info) => (this.lost = `the GPU was lost: ${info.message || info.reason}; load the model again`));
+  }
+
+  async prepare_pipelines() {
+    const { device } = this, types = ["storage", "read-only-storage", "read-only-storage", "storage", "storage", "uniform"];
+    this.layout = device.createBindGroupLayout({
+      entries: types.map((type, binding) => ({
+        binding, visibility: GPUShaderStage.COMPUTE, buffer: { type, hasDynamicOffset: type === "uniform" },
+      })),
+    });
+    const layout = device.createPipelineLayout({ bindGroupLayouts: [this.layout] });
+    const modules = Object.fromEntries(
+      Object.entries(PROGRAM.modules).map(([name, code]) => [name, device.createShaderModule({ code })]),
+    );
+    const made = new Map();
+    for (const call of PROGRAM.calls)
+      for (const [entryPoint] of call.grids) {
+        const key = `${call.module}/${entryPoint}`, module = modules[call.module];
+        if (!made.has(key)) made.set(key, device.createComputePipelineAsync({ layout, compute: { module, entryPoint } }));
+      }
+    const found = await Promise.all(made.values());
+    this.pipelines = new Map([...made.keys()].map((key, k) => [key, found[k]]));
+  }
+
+  // The outputs by name, each {data, dims, dtype}. Calls that begin meanwhile wait.
+  run(values = {}) {
+    const result = this.running.then(() => this.run_one(values));
+    this.running = result.catch(() => {});
+    return result;
+  }
+
+  async run_one(values) {
+    if (this.lost) throw new Error(this.lost);
+    const unknown = Object.keys(values).filter((name) => !this.inputs.some((info) => info.name === name));
+    if (unknown.length) throw new Error(`the model has no input '${unknown[0]}'`);
+    const given = this.inputs.map((info) => this.checked(info, values[info.name]));
+    this.prepare(given);
+    const { device, sizes } = this, { queue } = device;
+    given.forEach(({ data }, k) => {
+      const bytes = new Uint8Array(Math.ceil(data.byteLength / 4) * 4);
+      bytes.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength));
+      if (bytes.length) queue.writeBuffer(this.buffers[INPUTS], sizes.inputs[k], bytes);
+    });
+    queue.writeBuffer(this.buffers[ERRORS], 0, new Uint32Array([NO_ERROR]));
+    const encoder = device.createCommandEncoder(), work = encoder.beginComputePass();
+    for (const [pipeline, groups, told] of this.dispatches) {
+      work.setPipeline(pipeline);
+      work.setBindGroup(0, this.group, [told]);
+      work.dispatchWorkgroups(...groups);
+    }
+    work.end();
+    const bytes = sizes.outputs.at(-1);
+    if (bytes) encoder.copyBufferToBuffer(this.buffers[OUTPUTS], 0, this.back, ALIGNMENT, bytes);
+    encoder.copyBufferToBuffer(this.buffers[ERRORS], 0, this.back, 0, 4);
+    queue.submit([encoder.finish()]);
+    await this.back.mapAsync(GPUMapMode.READ, 0, ALIGNMENT + bytes);
+    const taken = this.back.getMappedRange(0, ALIGNMENT + bytes).slice(0);
+    this.back.unmap();
+    const error = new Uint32Array(taken, 0, 1)[0];
+    if (error !== NO_ERROR) throw new Error(PROGRAM.errors[error - 1] ?? `the model failed with the code ${error}`);
+    let axis = 0;
+    return Object.fromEntries(
+      this.outputs.map((info, k) => {
+        const Kind = array_of(info.dtype), whole = this.out_shapes.slice(axis, (axis += this.ranks[k]));
+        const at = ALIGNMENT + sizes.outputs[k], dims = info.dtype.startsWith("complex") ? whole.slice(0, -1) : whole;
+        return [info.name, { data: new Kind(taken, at, count_of(dims, info.dtype)), dims, dtype: info.dtype }];
+      }),
+    );
+  }
+
+  checked(info, value) {
+    if (!value) throw new Error(`input '${info.name}' is missing`);
+    const plain = ArrayBuffer.isView(value), Kind = array_of(info.dtype);
+    const fixed = info.dims.every((d) => typeof d === "number");
+    const data = plain ? value : value.data, said = (plain ? undefined : value.dims) ?? (fixed ? info.dims : undefined);
+    if (!(data instanceof Kind)) throw new Error(`input '${info.name}' is ${info.dtype}: its data are a ${Kind.name}`);
+    if (!said) throw new Error(`input '${info.name}' has dims that calls decide: give {data, dims}`);
+    const dims = Array.from(said, Number);
+    const fits = dims.length === info.dims.length && info.dims.every((d, k) => typeof d !== "number" || d === dims[k]);
+    if (!fits || !dims.every((d) => Number.isSafeInteger(d) && d >= 0))
+      throw new Error(`input '${info.name}' has dims [${dims}], and the model wants [${info.dims}]`);
+    if (count_of(dims, info.dtype) !== data.length)
+      throw new Error(`input '${info.name}' has ${data.length} elements, and dims [${dims}]`);
+    return { data, dims: info.dtype.startsWith("complex") ? [...dims, 2] : dims };
+  }
+
+  // Sizes, buffers and what dispatches are told, for the shapes and data of a call.
+  prepare(given) {
+    const { dims, out_shapes } = this.planned(given), key = JSON.stringify([dims, out_shapes]);
+    if (this.buffers.length && key === this.shapes) return;
+    this.shapes = "";
+    const places = (all) => all.reduce((found, e) => [...found, found.at(-1) + aligned(value_of(e, dims))], [0]);
+    const inputs = places(PROGRAM.input_bytes), outputs = places(PROGRAM.output_bytes);
+    const arena = aligned(value_of(PROGRAM.arena, dims));
+    const room = Math.max(0, ...PROGRAM.calls.map((call) => value_of(call.room, dims)));
+    const bytes = [arena + room, PROGRAM.constants, inputs.at(-1), outputs.at(-1), 4];
+    this.sizes = { inputs, outputs, arena };
+    if (!this.buffers.length || bytes.some((n, k) => n > this.buffers[k].size)) this.allocate(bytes);
+    this.tell(dims);
+    this.out_shapes = out_shapes;
+    this.ranks = this.outputs.map((info) => info.dims.length + (info.dtype.startsWith("complex") ? 1 : 0));
+    this.shapes = key;
+  }
+
+  planned(given) {
+    const { plan } = PROGRAM, dims = [];
+    if (!plan) return { dims, out_shapes: PROGRAM.out_shapes };
+    const lengths = given.flatMap((value) => value.dims);
+    for (const [kind, ...source] of plan.dims) {
+      if (kind === "axis") dims.push(lengths[source[0]]);
+      else if (kind === "element") dims.push(Number(given[source[0]].data[source[1]]));
+      else dims.push(value_of(source[0], dims));
+    }
+    for (const [holds, error] of plan.conditions) if (!value_of(holds, dims)) throw new Error(PROGRAM.errors[error - 1]);
+    return { dims, out_shapes: plan.outputs.map((e) => value_of(e, dims)) };
+  }
+
+  allocate(bytes) {
+    const { device } = this, { limits } = device, names = ["the arena", "weights", "inputs", "outputs", "errors"];
+    const most = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize);
+    bytes.forEach((n, k) => {
+      if (n > most) throw new Error(`the model needs ${n} bytes for ${names[k]}, and a buffer of this GPU has ${most}`);
+    });
+    this.buffers.forEach((buffer) => buffer.destroy());
+    this.back?.destroy();
+    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+    this.buffers = bytes.map((n) => device.createBuffer({ size: aligned(Math.max(n, 1)), usage }));
+    const size = TOLD * Math.max(1, PROGRAM.calls.length);
+    this.buffers.push(device.createBuffer({ size, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST }));
+    this.back = device.createBuffer({
+      size: aligned(bytes[OUTPUTS]) + ALIGNMENT, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
+    });
+    if (PROGRAM.constants) device.queue.writeBuffer(this.buffers[CONSTANTS], 0, this.weights, WEIGHTS_AT);
+    this.group = device.createBindGroup({
+      layout: this.layout,
+      entries: this.buffers.map((buffer, binding) => ({
+        binding, resource: binding === CALLS ? { buffer, size: TOLD } : { buffer },
+      })),
+    });
+  }
+
+  tell(dims) {
+    const { calls } = PROGRAM, { inputs, outputs, arena } = this.sizes;
+    const told = new Uint32Array((TOLD / 4) * Math.max(1, calls.length)), starts = { [INPUTS]: inputs, [OUTPUTS]: outputs };
+    this.dispatches = [];
+    calls.forEach((call, k) => {
+      let at = (TOLD / 4) * k;
+      for (const [base, index, offset] of call.places) told[at++] = (starts[base]?.[index] ?? 0) + value_of(offset, dims);
+      told[at++] = arena;
+      for (const e of call.dims) {
+        const size = value_of(e, dims);
+        if (Math.abs(size) > LARGEST)
+          throw new Error(`a size or index of the call is ${size}, and kernels on a GPU have those of 32 bits`);
+        told[at++] = size;
+      }
+      told[(TOLD / 4) * (k + 1) - 1] = call.errors;
+      for (const [entry, counts] of call.grids) {
+        const groups = counts.map((n) => Math.min(value_of(n, dims), MOST_GROUPS));
+        this.dispatches.push([this.pipelines.get(`${call.module}/${entry}`), groups, TOLD * k]);
+      }
+    });
+    this.device.queue.writeBuffer(this.buffers[CALLS], 0, told);
+  }
+}
