@@ -21,7 +21,6 @@ from tests.zones.turned_on import findings_are_errors, guard_zones
 from tilewright.codegen.cpu import assemble
 from tilewright.codegen.cpu.assemble import Effort, compile_ir
 from tilewright.cost.typical import TypicalSizes
-from tilewright.ir import process_settings
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
 from tilewright.ir.outside import REGISTRIES
@@ -50,16 +49,12 @@ ROOMS_THAT_SHARE_KERNELS = (*ROOMS_THAT_USE_MODELS, "frontends", "torch")
 SEEDS_BY_NIGHT = 5
 """How many times as many fresh seeds are tried with `--sweeps`."""
 
-COLLECTIONS = (20_000, 20, 80)
+COLLECTIONS = (20_000, 20, 20)
 """Thresholds of Python's collector of cyclic garbage: by its own it runs for each 700 objects, and takes a sixth of the
 processor time of the suite, whose tests make programs and drop them."""
 
 SHORT_S = 0.002
 """Seconds for which kernels are timed where nobody asks how long they take."""
-
-COLLECTED = 4
-"""How many times as much as in production compilations leave before a collection of all objects. A process of the suite
-holds millions, all tests and what they import: each such collection takes it three to eight seconds."""
 
 KEPT_OBJECTS = 1000
 """How many object files of LLVM's a process of the suite remembers."""
@@ -236,13 +231,6 @@ def own_garbage() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def all_objects_are_collected_rarely() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_settings, "_AGED", process_settings._Aged(COLLECTED))
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -134,7 +134,7 @@ def failures(model: Model) -> list[tuple[str, str]]:
 def test_the_steps_are_those_of_the_whole_pipeline() -> None:
     passes = [*default_passes(Options()), Fuse(STRATEGIES), PlaceViews()]
     others = {"split", "account", "inline-scalars", "share-kernels", "inplace", "order", "concurrent-kernels"}
-    others |= {"share-memory", "memory-budget", "little-kernels", "one-copy", "edges", "indices", "simulator"}
+    others |= {"share-memory", "memory-budget", "little-kernels", "one-copy", "edges", "indices"}
     assert set(STEPS) == {p.name for p in passes} | others
     assert {p.name for p in passes if isinstance(p, NeededPass)} == {"expand", "fuse"}
 

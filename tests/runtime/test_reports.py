@@ -25,6 +25,7 @@ from tilewright.runtime.report.records import (
     ChannelCount,
     EdgeRecord,
     IntegerMeaning,
+    KernelCycles,
     LoopRecord,
     ProductCount,
     ProductForm,
@@ -58,6 +59,7 @@ def full() -> Report:
         edges=(EdgeRecord("matmul", "add", "v", "f32[2]", False, "apart", "less", ("max",), 2.5, "k0", "k1"),),
         blocks=(BlockRecord("layer.*", 2, 1, 7, ((0,), (1, 2))),),
         loops=(LoopRecord("k0", "i", "n", "parallel", 0, True, "shared", False, "no lanes", 2),),
+        simulated=(KernelCycles("k0", "dense", 2, 9.0, "cube", {"cube": 0.5}, {"global -> l1": 64}),),
         schedules=(ScheduleRecord("k0", ("split(i, factor=2)",)),),
         remarks=(remark("missed"), remark("failed")), model="m.onnx", threads=2, inputs=("x: uint8[n, 8]",),
         outputs=("y: float32[n, 4]",), assumed=("n <= 8",),
@@ -143,7 +145,7 @@ def test_the_model_is_told_of_without_reading_the_report() -> None:
 
 def test_it_prints_values_records_and_tables() -> None:
     report = replace(full(), types=(), layers=(), integers=(), states=(), variants=(), attached={}, broadcasting=None,
-                     blocks=())  # fmt: skip
+                     blocks=(), simulated=())  # fmt: skip
     assert str(report).splitlines() == [
         "model: m.onnx",
         "threads: 2",

@@ -71,7 +71,8 @@ def test_what_a_page_says_of_a_model(tmp_path: Path) -> None:
     begins = {"loops": "kernel @", "schedule": "kernel @", "llvm": "define ", "asm": "fm"}
     assert all(begin in texts[level] for level, begin in begins.items() if level != "asm" or host_target().has_fma)
     (memory,) = view["memory"]
-    assert max(memory["alive"]) <= memory["total"] == 3 * 32 * 4
+    # The result of the first kernel, and scratch memory of one thread.
+    assert 3 * 32 * 4 <= max(memory["alive"]) <= memory["total"]
     assert Counter(t["stage"] for t in view["compiling"]).keys() >= {"import", "graph", "schedule", "memory", "LLVM"}
     roofs = {"f32": 50e9}, {"L2": 60e9, "DRAM": 9e9}  # of one thread
     assert view["roofline"]["measured"] and (view["roofline"]["flops"], view["roofline"]["bandwidth"]) == roofs

@@ -63,16 +63,15 @@ _TURNS = _Setting(sys.getswitchinterval, sys.setswitchinterval, lambda seconds: 
 
 
 class _Aged:
-    """Young objects that compilations left to collections of old ones, since the last of these, and how many there may
-    be."""
+    """Young objects that compilations left to collections of old ones, since the last of these."""
 
-    def __init__(self, times: int = 1) -> None:
-        self.count, self.most = 0, times * YOUNG_OBJECTS
+    def __init__(self) -> None:
+        self.count = 0
 
     def add(self) -> None:
         """Let all objects be old ones, at no cost; collect those where there are too many."""
         self.count += gc.get_count()[0]
-        if self.count >= self.most:
+        if self.count >= YOUNG_OBJECTS:
             gc.collect()
             self.count = 0
         elif not gc.get_freeze_count():  # else the program keeps some apart, and these would be old ones, too
