@@ -15,7 +15,6 @@ from typing import Literal
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, maximum, sym
-from tilewright.ir.types import TensorType
 from tilewright.ops.traits.derive import is_alias
 from tilewright.program.memory.effort import FAST, PlanEffort
 from tilewright.program.memory.plan import (
@@ -238,10 +237,7 @@ class Assignment:
         return places
 
     def _may_update(self, state: Value, value: Value) -> bool:
-        """Whether the kernel of a value may write it where the state lies: nobody needs the state afterwards. A scalar
-        (how far a cache is filled) costs nothing beside it, and is not lost when a call fails."""
-        if isinstance(value.type, TensorType) and not value.type.shape:
-            return False
+        """Whether the kernel of a value may write it where the state lies: nobody needs the state afterwards."""
         reads = [op.result for op in state.users if op.name == "read"]
         step = self.first[value]
         if all(self.last[read] < step for read in reads):
