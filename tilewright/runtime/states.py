@@ -40,7 +40,7 @@ class States:
     A call reads `current`; what it computes for the next one is written there, in place, or into memory beside it with
     which it is swapped. So a call that fails leaves states that are swapped as they were; those that are written in
     place are `lost` then, and calls are refused until somebody sets them. Of a state that grows such a call writes what
-    lies behind its counter alone: it is not lost, but the counter may be.
+    lies behind its counter alone, and the counter is put back: neither is lost.
     """
 
     def __init__(self, infos: Sequence[StateInfo], constants: bytes | bytearray | memoryview) -> None:
@@ -271,14 +271,22 @@ class States:
     ) -> Callable[[int], int]:
         """Runs a program that keeps its states so; what it has computed is what they hold afterwards."""
         swapped = [number for number, state in enumerate(states) if state.way == "swapped"]
-        written = tuple(state.info.name for state in states if state.way == "in place" and not state.counter)
+        counters = [number for number in self._grown if states[number].way == "in place"]
+        own = [n for n, state in enumerate(states) if state.way == "in place" and not state.counter]
+        written = tuple(states[n].info.name for n in own if n not in counters)
 
         def keeping(call: int) -> int:
+            before = [(self.current[number], self.current[number].copy()) for number in counters]
             following = [self._memory_beside(number) for number in swapped]
             for number, array in zip(swapped, following, strict=True):
                 out_data[outputs + number] = address_of(array)
-            self.lost = written
-            code = run(call)
+            self.lost, code = written, -1
+            try:
+                code = run(call)
+            finally:
+                if code:  # or it is left by an error
+                    for array, value in before:
+                        array[...] = value
             if not code:
                 self.lost = ()
                 for number, array in zip(swapped, following, strict=True):

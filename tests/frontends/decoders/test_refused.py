@@ -235,4 +235,10 @@ def test_calls_that_do_not_fit(tmp_path: Path) -> None:
     for token in (61, -62):
         with pytest.raises(tilewright.ExecutionError, match="out of range"):
             model(np.array([[token]]))
-        model.reset()  # how far the cache is filled may be lost then
+    model.reset()
+    model(np.array([[1, 2]]))
+    for token in (61, -62):
+        with pytest.raises(tilewright.ExecutionError, match="out of range"):
+            model(np.array([[token]]))
+        assert model.state("past") == 2, "nothing is lost"
+    model(np.array([[3]]))
