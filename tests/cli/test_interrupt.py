@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from tests import models
+from tests.quantization import times
 from tests.quantization.networks import classifier, samples
 from tilewright.cli.app import commands
 from tilewright.quantization.state import State
@@ -94,7 +95,7 @@ def interrupted(seen: str, *arguments: object, cores: int = 2, **environment: st
 
 
 def talkative() -> None:
-    """The command line, which says on the error stream where it is."""
+    """The command line, which says on the error stream where it is, and for which smaller types are always faster."""
     import tilewright.compilation
     import tilewright.runtime.profile
     from tilewright.cli import main
@@ -119,6 +120,7 @@ def talkative() -> None:
             time.sleep(PATIENCE_S)
 
     State.put = keeping
+    times.always_faster(pytest.MonkeyPatch())
     tilewright.runtime.profile.LEAST_S = 0.002
     tilewright.compilation.schedule_regions = scheduling
     Model.__call__ = calling
@@ -164,6 +166,7 @@ def test_quantizing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     code, said, seconds = interrupted("kept times", *command, WAITS="times")
     assert code == 130 and said.endswith("interrupted\n") and seconds < PATIENCE_S
     assert not output.exists() and len(os.listdir(tmp_path / "small.onnx.work")) >= 3
+    times.always_faster(monkeypatch)
     kept: list[str] = []
     put = State.put
     monkeypatch.setattr(State, "put", lambda self, name, value: (kept.append(name), put(self, name, value))[1])

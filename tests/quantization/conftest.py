@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
+from tests.quantization import times
 from tests.quantization.networks import classifier, samples
-from tilewright.quantization import run as room
-from tilewright.quantization.decision import timing
 
 
 @pytest.fixture
 def always_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests are of what is chosen by measured times, and not of how fast this machine is now."""
-
-    def gains(base: Any, other: Any) -> dict[str, tuple[float, float]]:
-        return {name: (1e-5, 1e-4) for name in base[0].units}
-
-    def compare(*args: Any) -> timing.Comparison:
-        return timing.Comparison(2e-4, 1e-4, 1.0)
-
-    monkeypatch.setattr(timing, "gains", gains)
-    monkeypatch.setattr(room, "compare", compare)
-    monkeypatch.setattr(timing, "ROUNDS", 1)
+    times.always_faster(monkeypatch)
 
 
 @pytest.fixture
