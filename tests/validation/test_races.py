@@ -6,7 +6,14 @@ import pytest
 
 from tilewright.ir.core import Func
 from tilewright.loops.kernel_info import parse_kernel
+from tilewright.validation import races
 from tilewright.validation.races import MOST_ELEMENTS, Races, races_of
+
+
+@pytest.fixture(autouse=True)
+def there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection of garbage may take seconds."""
+    monkeypatch.setattr(races, "SECONDS", 600.0)
 
 
 @pytest.mark.parametrize(
