@@ -96,7 +96,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "sweep(count): draw `count` of the cases, or some in which each value of each parameter occurs; "
+        "sweep(count): draw `count` of the cases, or some in which each value of each parameter occurs, half of many; "
         "`--sweeps` runs all",
     )
     for name, meaning in (
