@@ -66,9 +66,9 @@ class GpuCode:
             call["errors"] = errors.base(step.checks)
         made = {
             "calls": calls,
-            "plan": _plan(program, errors, numbers),
-            "inputs": [_bytes(a.tensor, numbers) for a in program.main.args],
-            "outputs": [_bytes(v.tensor, numbers) for v in program.main.returns],
+            "plan": plan_of(program, errors, numbers),
+            "inputs": [bytes_of(a.tensor, numbers) for a in program.main.args],
+            "outputs": [bytes_of(v.tensor, numbers) for v in program.main.returns],
         }
         return ProgramText(json.dumps(made), errors, program.suffix)
 
@@ -136,12 +136,12 @@ class GpuCode:
         pass
 
 
-def _bytes(type: TensorType, numbers: Mapping[str, int]) -> Any:
+def bytes_of(type: TensorType, numbers: Mapping[str, int]) -> Any:
     """How large a tensor is."""
     return encoded(reduce(mul, type.shape, sym(type.dtype.storage.itemsize)), numbers)
 
 
-def _plan(program: Program, errors: ErrorTable, numbers: Mapping[str, int]) -> dict[str, Any] | None:
+def plan_of(program: Program, errors: ErrorTable, numbers: Mapping[str, int]) -> dict[str, Any] | None:
     """How sizes come from the shapes and data of a call; None where all are known."""
     if program.is_static:
         return None

@@ -275,7 +275,7 @@ class _OnDevice:
         sizes, queue = self.sizes, self.gpu.queue
         assert sizes is not None
         given = np.zeros(_rounded(max(sizes.buffers[_INPUTS], 4)), np.uint8)
-        for place, array in zip(sizes.input_places, _memory(inputs, sizes.inputs), strict=False):
+        for place, array in zip(sizes.input_places, memory_of(inputs, sizes.inputs), strict=False):
             given[place : place + array.nbytes] = array
         queue.write_buffer(self.buffers[_INPUTS], 0, given)
         queue.write_buffer(self.buffers[_ERRORS], 0, np.full(1, _NO_ERROR, np.uint32))
@@ -296,7 +296,7 @@ class _OnDevice:
             taken = np.frombuffer(self.back.read_mapped(0, ALIGNMENT + size, copy=True), np.uint8)
         finally:
             self.back.unmap()
-        for place, array in zip(sizes.output_places, _memory(outputs, sizes.outputs), strict=False):
+        for place, array in zip(sizes.output_places, memory_of(outputs, sizes.outputs), strict=False):
             array[:] = taken[ALIGNMENT + place :][: array.nbytes]
         return int(taken[:4].view(np.uint32)[0])
 
@@ -327,7 +327,7 @@ def _places(sizes: Sequence[int]) -> list[int]:
     return list(accumulate((-(-n // ALIGNMENT) * ALIGNMENT for n in sizes), initial=0))
 
 
-def _memory(table: int | None, sizes: Sequence[int]) -> list[np.ndarray]:
+def memory_of(table: int | None, sizes: Sequence[int]) -> list[np.ndarray]:
     """The bytes of tensors, whose addresses stand in a table."""
     addresses = (ctypes.c_void_p * len(sizes)).from_address(table or 0) if sizes else ()
     return [bytes_at(address, n) for address, n in zip(addresses, sizes, strict=True)]
