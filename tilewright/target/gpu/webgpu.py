@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from tilewright.target.machine import GLOBAL, Level, Machine, Memory
 
-LAYER, BAND, GROUP, THREAD = "layer", "band", "group", "thread"
-"""The levels: the grid is of layers of bands of groups of threads."""
+LAYER, BAND, GROUP, ROW, THREAD = "layer", "band", "group", "row", "thread"
+"""The levels: the grid is of layers of bands of groups of threads; where a machine has rows, a group is of rows."""
 
 GRID = (LAYER, BAND, GROUP)
 
