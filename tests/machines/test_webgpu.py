@@ -204,6 +204,30 @@ def test_a_device_that_is_lost_is_named_and_the_next_call_begins_anew(gpu: None,
     assert np.array_equal(made(X)[0], expected)
 
 
+def test_a_thread_that_goes_through_very_many_iterations_is_right_or_refused(gpu: None, tmp_path: Path) -> None:
+    """llvmpipe ends threads after 65,535 of them."""
+    text = "g (int32[80000] x) => (int32[80000] y) { i = Constant<value=int64{0}>() y = CumSum(x, i) }"
+    made = tilewright.compile(model(text), target="webgpu", session=Session(folder=tmp_path))
+    x = np.arange(80000, dtype=np.int32)
+    try:
+        (y,) = made(x)
+    except tilewright.DeviceError as error:
+        assert "ends threads after" in str(error)
+    else:
+        assert np.array_equal(y, np.cumsum(x, dtype=np.int32))
+
+
+@pytest.mark.sweep
+def test_grids_may_have_more_axes_than_a_gpu(gpu: None, tmp_path: Path) -> None:
+    """A convolution of which a group had gone through 8 rows of tiles, and through a padding that one thread made."""
+    text = """g (float[1,128,16,16] x, float[128,128,3,3] w) => (float[1,128,8,8] y)
+    { y = Conv<strides=[2,2], pads=[1,1,1,1]>(x, w) }"""
+    x, w = np.resize(X, (1, 128, 16, 16)), np.resize(X[1], (128, 128, 3, 3))
+    session = Session(folder=tmp_path)
+    found, expected = (tilewright.compile(model(text), target=t, session=session)(x, w)[0] for t in ("webgpu", "host"))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_threads_may_call_one_model(gpu: None, tmp_path: Path) -> None:
     made = tilewright.compile(model(UNKNOWN["product"]), target="webgpu", session=Session(folder=tmp_path))
     data = [(np.resize(X + k, (2 + k, 7)), np.resize(X, (7, 3))) for k in range(6)]

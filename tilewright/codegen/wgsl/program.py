@@ -89,7 +89,10 @@ class GpuCode:
         def size(e: Sym) -> Any:
             return encoded(substitute(e, actual), numbers)
 
-        grids = [[grid.entry, [size(n) for n in grid.groups]] for grid in kernel.grids]
+        grids = [
+            [grid.entry, [size(n) for n in grid.groups], None if grid.iterations is None else size(grid.iterations)]
+            for grid in kernel.grids
+        ]
         dims = [encoded(d, numbers) for d in step.dims]
         return {"kernel": step.kernel, "places": places, "dims": dims, "grids": grids, "room": size(kernel.room)}
 

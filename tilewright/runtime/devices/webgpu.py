@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.devices.loop_limit import most_iterations
 from tilewright.runtime.devices.sizes import SizePlan, value_of
 from tilewright.runtime.errors import DeviceError, ExecutionError, TilewrightError
 from tilewright.runtime.executor import bytes_at
@@ -29,6 +30,7 @@ ALIGNMENT = 256
 _TOLD = 1024  # bytes that a dispatch is told
 _LARGEST = 2**31 - 1  # size or index in a kernel
 _MOST_GROUPS = 65535  # along an axis of a grid; loops of kernels go around
+_SAFE_ITERATIONS = 1 << 15  # of a thread, which every driver is trusted with
 _NO_ERROR = 0xFFFFFFFF
 _ARENA, _CONSTANTS, _INPUTS, _OUTPUTS, _ERRORS, _CALLS = range(6)
 
@@ -217,10 +219,25 @@ class _OnDevice:
             told[k, : len(starts) + 1] = [*starts, sizes.arena]
             told[k, len(starts) + 1 :][: len(numbers)] = np.array(numbers, np.int32).view(np.uint32)
             told[k, -1] = call["errors"]
-            for entry, counts in call["grids"]:
+            for entry, counts, iterations in call["grids"]:
                 groups = [min(value_of(n, dims), _MOST_GROUPS) for n in counts]
+                self._check_iterations(call["kernel"], None if iterations is None else value_of(iterations, dims))
                 self.dispatches.append((self.pipelines[call["module"], entry], groups, k * _TOLD))
         self.gpu.queue.write_buffer(self.buffers[_CALLS], 0, told)
+
+    def _check_iterations(self, kernel: str, needed: int | None) -> None:
+        """DeviceError where a thread of the kernel may go through more iterations than the driver lets it."""
+        if needed is not None and needed <= _SAFE_ITERATIONS:
+            return
+        most = most_iterations(self.wgpu, self.gpu)
+        if most is not None and (needed is None or needed > most):
+            count = "so many iterations as data decide" if needed is None else f"up to {needed} iterations of loops"
+            raise DeviceError(
+                f"a thread of kernel '{kernel}' goes through {count}, and the driver of this GPU ends threads after "
+                f"{most}, without an error",
+                hint="use another driver (VK_DRIVER_FILES names one), smaller inputs, or compile the model for the CPU "
+                "(target='host')",
+            )
 
     def _pipelines(self) -> None:
         wgpu = self.wgpu
@@ -238,7 +255,7 @@ class _OnDevice:
         modules = {name: self.gpu.create_shader_module(code=text) for name, text in self.code.modules.items()}
         self.pipelines: dict[tuple[str, str], Any] = {}
         for call in self.code.calls:
-            for entry, _ in call["grids"]:
+            for entry, _, _ in call["grids"]:
                 key = call["module"], entry
                 if key not in self.pipelines:
                     self.pipelines[key] = self.gpu.create_compute_pipeline(
