@@ -120,7 +120,11 @@ class PassWatch:
                 if new not in known.known:
                     return
                 wanted, found = known.known[old], known.known[new]
-                if (wrong := known.deviation(op, number, wanted, found)) is not None:
+                try:
+                    wrong = known.deviation(op, number, wanted, found)
+                except TooLong:
+                    return self._stop(stage)
+                if wrong is not None:
                     self._blame_rule(stage, rule, op, values, emitted, known, wrong)
                 known.known[new] = wanted  # what follows is looked at by itself
         for fresh in emitted:
