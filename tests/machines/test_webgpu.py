@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -13,6 +14,7 @@ from onnx import parser
 
 import tilewright
 from tests.loops.interleave import run_interleaved
+from tests.runtime.test_states import CASES, source
 from tilewright import Session
 from tilewright.codegen.wgsl.functions import definitions
 from tilewright.ir.core import Func
@@ -177,9 +179,24 @@ def test_what_it_lacks_is_refused_by_name(tmp_path: Path) -> None:
     session = Session(folder=tmp_path)
     with pytest.raises(tilewright.UnsupportedError, match="WebGPU has no f64"):
         tilewright.compile(model("g (double[4] x) => (double[4] y) { y = Exp(x) }"), target="webgpu", session=session)
-    with pytest.raises(tilewright.UnsupportedError, match="keeps no states from call to call"):
-        text = "g (float[4] x, float[4] s) => (float[4] y, float[4] t) { y = Exp(x) t = Add(s, x) }"
-        tilewright.compile(model(text), target="webgpu", states={"s": "t"}, session=session)
+
+
+@pytest.mark.parametrize("name", ["sums", "swapped", "cache"])
+def test_states_are_kept_as_on_the_cpu(name: str, gpu: None, tmp_path: Path) -> None:
+    graph, states, inputs, way = CASES[name]
+    session = Session(folder=tmp_path)
+    ours, host = (
+        tilewright.compile(source(graph), target=t, states=states, session=session) for t in ("webgpu", "host")
+    )
+    assert way in {record.update for record in ours.report().states}
+    for k in (1, 2, 3):
+        given = inputs(k)
+        for found, expected in zip(ours(*given), host(*given), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        if k == 2:
+            ours, host = copy.copy(ours), copy.copy(host)  # a stream of its own, whose states begin as these are
+    for name in states:
+        np.testing.assert_allclose(ours.state(name), host.state(name), rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_larger_than_a_buffer_is_refused_with_the_figures(

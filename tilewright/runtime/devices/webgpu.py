@@ -1,8 +1,8 @@
 """Programs on a GPU, through the library `wgpu`: shaders of an artefact, its weights resident, and its calls.
 
-A call is one copy of all inputs to the device, one command buffer with all dispatches, and one copy of all outputs
-back. Shapes may be others in each call: buffers grow, shaders stay. The objects of the artefact are JSON
-(`codegen/wgsl/program.py`).
+A call is one copy of all inputs and states to the device, one command buffer with all dispatches, and one copy of all
+outputs and states back. Shapes may be others in each call: buffers grow, shaders stay. The objects of the artefact are
+JSON (`codegen/wgsl/program.py`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class GpuExecutor:
         self.calls = program["calls"]
         self.modules = {call["module"]: found["modules"][call["module"]] for call in self.calls}
         self.constants = memoryview(artifact.constants).cast("B")
-        self.inputs, self.outputs = program["inputs"], program["outputs"]
+        self.inputs, self.outputs, self.states = program["inputs"], program["outputs"], program["states"]
+        self.swapped = [state.way == "swapped" for state in artifact.states]
         self.plan = None if program["plan"] is None else SizePlan(program["plan"])
         static = artifact.static_plan
         self._arena = static.arena if static is not None else program["plan"]["arena"]
@@ -97,7 +98,7 @@ class GpuExecutor:
         room = max([0, *(value_of(call["room"], dims) for call in self.calls)])
         return BufferSizes(
             [value_of(e, dims) for e in self.inputs], [value_of(e, dims) for e in self.outputs],
-            arena, room, len(self.constants),
+            arena, room, len(self.constants), [value_of(e, dims) for e in self.states], self.swapped,
         )  # fmt: skip
 
     def create_pool(self, threads: int, spin_ns: int) -> int | None:
@@ -109,13 +110,16 @@ class GpuExecutor:
 
 @dataclass(frozen=True)
 class BufferSizes:
-    """The bytes of inputs, outputs, arena, memory of kernels behind it and constants."""
+    """The bytes of inputs, outputs, arena, memory of kernels behind it, constants and states. Of `swapped` states what
+    they will hold lies beside what they hold."""
 
     inputs: Sequence[int]
     outputs: Sequence[int]
     arena: int
     room: int
     constants: int
+    states: Sequence[int] = ()
+    swapped: Sequence[bool] = ()
 
     @cached_property
     def input_places(self) -> list[int]:
@@ -123,7 +127,20 @@ class BufferSizes:
 
     @cached_property
     def output_places(self) -> list[int]:
-        return _places(self.outputs)
+        """Of outputs, of states, and of what takes their place."""
+        return _places([*self.outputs, *self.states, *self.following])
+
+    @property
+    def following(self) -> list[int]:
+        """The bytes of what takes the place of states, where it lies beside them."""
+        return [size if apart else 0 for size, apart in zip(self.states, self.swapped, strict=True)]
+
+    def updates(self, states: Sequence[np.ndarray], written: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+        """The memory of states after a call, and where on the device that is: where they were, or beside that in
+        what a call writes, behind the outputs."""
+        first, count = len(self.outputs), len(states)
+        for k, apart in enumerate(self.swapped):
+            yield (written[first + k] if apart else states[k]), self.output_places[first + k + count * apart]
 
     @property
     def buffers(self) -> list[int]:
@@ -274,10 +291,12 @@ class _OnDevice:
         """What stands in the word for errors afterwards."""
         sizes, queue = self.sizes, self.gpu.queue
         assert sizes is not None
-        given = np.zeros(_rounded(max(sizes.buffers[_INPUTS], 4)), np.uint8)
-        for place, array in zip(sizes.input_places, memory_of(inputs, sizes.inputs), strict=False):
-            given[place : place + array.nbytes] = array
-        queue.write_buffer(self.buffers[_INPUTS], 0, given)
+        read = memory_of(inputs, [*sizes.inputs, *sizes.states])
+        given, states = read[: len(sizes.inputs)], read[len(sizes.inputs) :]
+        queue.write_buffer(self.buffers[_INPUTS], 0, _joined(given, sizes.input_places))
+        if states:
+            places = sizes.output_places[len(sizes.outputs) :][: len(states) + 1]
+            queue.write_buffer(self.buffers[_OUTPUTS], places[0], _joined(states, [p - places[0] for p in places]))
         queue.write_buffer(self.buffers[_ERRORS], 0, np.full(1, _NO_ERROR, np.uint32))
         encoder = self.gpu.create_command_encoder()
         work = encoder.begin_compute_pass()
@@ -296,9 +315,23 @@ class _OnDevice:
             taken = np.frombuffer(self.back.read_mapped(0, ALIGNMENT + size, copy=True), np.uint8)
         finally:
             self.back.unmap()
-        for place, array in zip(sizes.output_places, memory_of(outputs, sizes.outputs), strict=False):
+        error = int(taken[:4].view(np.uint32)[0])
+        written = memory_of(outputs, [*sizes.outputs, *sizes.following])
+        for array, place in zip(written, sizes.output_places[: len(sizes.outputs)], strict=False):
             array[:] = taken[ALIGNMENT + place :][: array.nbytes]
-        return int(taken[:4].view(np.uint32)[0])
+        if states and error == _NO_ERROR:  # a call that fails leaves them as they were
+            for array, place in sizes.updates(states, written):
+                found = taken[ALIGNMENT + place :][: array.nbytes]
+                np.copyto(array, found, where=array != found)  # memory that a cache has not come to stays untouched
+        return error
+
+
+def _joined(arrays: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
+    """Bytes with each array at its place; the last place is the end."""
+    found = np.zeros(max(_rounded(places[-1]), 4), np.uint8)
+    for array, place in zip(arrays, places, strict=False):
+        found[place : place + array.nbytes] = array
+    return found
 
 
 def _check(limits: Mapping[str, int], sizes: BufferSizes) -> None:
