@@ -105,14 +105,14 @@ def test_a_store_beyond_the_scratch_memory_of_a_thread(worker: int, monkeypatch:
 
 def test_scratch_memory_that_code_generation_counts_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel asks for a cache line less than its buffers take."""
-    scratch = emit._Kernel._scratch
+    scratch = emit.Kernel._scratch
 
     def short(self: Any, op: Op, type: BufferType) -> str:
         at = scratch(self, op, type)
         self.scratch -= 64
         return at
 
-    monkeypatch.setattr(emit._Kernel, "_scratch", short)
+    monkeypatch.setattr(emit.Kernel, "_scratch", short)
     found = r"scratch memory, 960 bytes at \d+: a store 0 bytes after its end"
     refused(lambda: two_products(16)(X), rf"the kernel k\d_\w+ of '\w+' goes beyond buffers: {found}")
 

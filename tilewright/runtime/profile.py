@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.runtime.report.records import CallRecord
+
 LEAST_S = 0.05
 """The counter's rate is found beside the clock: over a span this long its error is far below a thousandth."""
 
@@ -133,6 +135,22 @@ def _rate(begins: Sequence[tuple[float, int]]) -> float:
     half = max(len(begins) // 2, 1)
     pairs = zip(begins, begins[half:], strict=False)
     return float(np.median([(later - time) / max(last - count, 1) for (time, count), (later, last) in pairs]))
+
+
+def kernel_times(
+    calls: Sequence[CallRecord],
+    sizes: str,
+    run: Step,
+    counts: Sequence[KernelCounts],
+    runs: int,
+    between: Step | None = None,
+) -> tuple[KernelTime, ...]:
+    """The times of the calls of a program for some frequent sizes (see `measured_spans`), and how often each of them
+    ran in the last call of the model."""
+    spans = measured_spans(run, counts, runs, between)
+    often = [program.runs for program in counts for _ in program.spans]
+    rows = zip(calls, spans, often, strict=True)
+    return tuple(KernelTime(c.kernel, c.node, s.median, sizes, n, s.least, s.busy, s.typical) for c, s, n in rows)
 
 
 def _typical(table: np.ndarray) -> np.ndarray:

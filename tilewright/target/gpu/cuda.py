@@ -1,0 +1,71 @@
+"""NVIDIA's GPUs, by compute capability: what PTX may use, and what a multiprocessor has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, NoReturn
+
+from tilewright.target.gpu.webgpu import DEVICE, GRID, GROUP, REGISTERS, ROW, SHARED, THREAD, Gpu
+from tilewright.target.machine import GLOBAL, Level, Memory, TargetError
+
+WARP = 32
+"""Threads that execute one instruction together."""
+
+
+@dataclass(frozen=True)
+class Cuda(Gpu):
+    """A GPU that runs PTX of `version` (as LLVM names it) for `architecture`. A multiprocessor has `registers` of 32
+    bits, `resident` threads at most, and `shared` bytes of shared memory, of which a group has `group_shared` at most
+    (CUDA C++ programming guide, tables of technical specifications per compute capability)."""
+
+    kind: ClassVar[str] = "cuda"
+
+    bindings: int = 1 << 62
+    grid: int = 65535
+    architecture: str = "sm_80"
+    version: str = "ptx80"
+    registers: int = 65536
+    resident: int = 2048
+    shared: int = 164 << 10
+    group_shared: int = 163 << 10
+
+
+STATIC_SHARED = 48 << 10
+"""Bytes of shared memory that a kernel has without asking for more."""
+
+
+def _cuda(architecture: str, version: str, shared: int) -> Cuda:
+    return Cuda(
+        f"cuda,{architecture}",
+        memories=(
+            GLOBAL,
+            Memory(DEVICE, align=64),
+            Memory(SHARED, STATIC_SHARED, 16, GROUP),
+            Memory(REGISTERS, 1020, 16, THREAD, constant_sizes=True),
+        ),
+        levels=(*(Level(name, 65535) for name in GRID), Level(ROW, 1024), Level(THREAD, 1024)),
+        architecture=architecture,
+        version=version,
+        shared=shared << 10,
+        group_shared=(shared - 1) << 10,
+    )
+
+
+_ALL = (_cuda("sm_80", "ptx80", 164), _cuda("sm_90", "ptx80", 228), _cuda("sm_100", "ptx86", 228))
+CUDA: Mapping[str, Cuda] = MappingProxyType({machine.architecture: machine for machine in _ALL})
+"""By architecture, the oldest first, whose PTX all later ones run."""
+
+
+def find_cuda(text: str) -> Cuda:
+    """The GPU that `cuda` or `cuda,sm_90` names."""
+    _, _, architecture = text.partition(",")
+    return CUDA.get(architecture.strip() or "sm_80") or _unknown(architecture)
+
+
+def _unknown(architecture: str) -> NoReturn:
+    raise TargetError(
+        f"unknown architecture '{architecture.strip()}' of target 'cuda'",
+        hint=f"known are {', '.join(CUDA)}; PTX for an older one runs on newer GPUs",
+    )
