@@ -369,13 +369,15 @@ def make_artifact(
 
 
 def _attached(program: Program) -> Mapping[str, Any]:
-    """What tools keep with a program, and the names of tensors between guard zones; whether scratch memory is apart."""
+    """What tools keep with a program, and of one with guard zones: the names of tensors between them, whether scratch
+    memory is apart, and the kernels in which threads read the first one's."""
     attrs = program.main.attrs
     attached: Mapping[str, Any] = attrs.get("attached", {})
     if not program.guarded:
         return attached
     names = [name for name, _, _ in attrs.get(ZONES, ())]
-    return {**attached, GUARD_ZONES: {"arena": names, "scratch": OF_THREAD not in attrs}}
+    forking = sorted({step.kernel for step in program.steps if step.forks})
+    return {**attached, GUARD_ZONES: {"arena": names, "scratch": OF_THREAD not in attrs, "forking": forking}}
 
 
 def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:
