@@ -175,3 +175,9 @@ def test_ptx_is_what_its_assembler_takes(architecture: str, tmp_path: Path) -> N
         command = [str(PTXAS), "-v", f"-arch={architecture}", str(file), "-o", str(tmp_path / "made")]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         assert "0 bytes spill stores" in said and "Used" in said
+
+
+def test_functions_of_the_c_library_are_refused(tmp_path: Path) -> None:
+    text = "g (double[3] x) => (double[3] y) { y = Acosh(x) }"
+    with pytest.raises(tilewright.UnsupportedError, match="no C library, whose function 'acosh'"):
+        tilewright.compile(model(text), target="cuda", session=Session(folder=tmp_path))

@@ -8,6 +8,7 @@ kernel whose nests are none of these is done by one thread, in order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ _MOST = {"x": 2**31 - 1, "y": 65535, "z": 65535}
 """Groups of a grid along its axes."""
 _GROUPS = 2
 """Groups of a multiprocessor for which registers must do."""
+_FOREIGN = re.compile(r"@(?!llvm\.)(\w+)\(")
 _WRITING = ("store", "for", "if", "check")
 
 
@@ -86,6 +88,11 @@ def kernel_ptx(func: Func, machine: Cuda) -> PtxKernel:
         text += made.entry(launches[-1].entry, phase)
     if made is None:
         return PtxKernel(func.name, f'target triple = "{TRIPLE}"\n', dims=tuple(func.dims))
+    if foreign := _FOREIGN.findall("\n".join(made.text.declarations)):
+        raise UnsupportedError(
+            f"a GPU has no C library, whose function '{foreign[0]}' kernel '{func.name}' calls",
+            hint="compile this model for the CPU (target='host'), or use float32 in place of float64",
+        )
     head = f'target triple = "{TRIPLE}"\n{made.text.module()}'
     return PtxKernel(
         func.name, head + text, tuple(made.checks.found), launches=tuple(launches), room=made.scratch,
