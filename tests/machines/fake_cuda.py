@@ -14,7 +14,9 @@ from tilewright.target.host import host_target
 
 COMPILER = shutil.which("cc")
 _SOURCE = Path(__file__).with_suffix(".c")
-_ENTRY = re.compile(r'define ptx_kernel void @([\w.$]+)\((.*?)\) nounwind "nvvm.reqntid"="(\d+),(\d+),1" \{')
+_ENTRY = re.compile(
+    r'define ptx_kernel void @([\w.$]+)\((.*?)\) nounwind "nvvm.reqntid"="(\d+),(\d+),1"(?: "nvvm.minctasm"="\d+")? \{'
+)
 _SHARED = re.compile(r"^(@shared\d+) = internal addrspace\(3\) global (\[\d+ x \w+\])", re.MULTILINE)
 _SREG = re.compile(r"@llvm\.nvvm\.read\.ptx\.sreg\.(\w+)\.(\w)\(\)")
 

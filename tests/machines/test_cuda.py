@@ -15,6 +15,10 @@ import tilewright
 from tests.machines.fake_cuda import COMPILER, FakeCuda
 from tests.machines.test_webgpu import MODELS, UNKNOWN, X, model
 from tilewright import Session
+from tilewright.ir.diag import VerifyError
+from tilewright.ir.verify import verify_func
+from tilewright.loops.kernel_info import parse_kernel
+from tilewright.loops.machine.rules import machine_spec
 from tilewright.options import Options
 from tilewright.runtime.devices import cuda_driver
 from tilewright.stages import programs
@@ -68,6 +72,25 @@ def test_sizes_may_be_others_in_each_call(name: str, fake: FakeCuda, tmp_path: P
         (found,), (expected,) = ours(*data), host(*data)
         assert found.dtype == expected.dtype and found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_sums_of_products_stay_in_registers(fake: FakeCuda, tmp_path: Path) -> None:
+    text = "g (float[32,20] l, float[20,48] r) => (float[32,48] y) { p = MatMul(l, r) y = Relu(p) }"
+    left, right = X.reshape(-1)[:640].reshape(32, 20), X.reshape(-1)[:960].reshape(20, 48)
+    (found,) = compiled(text, fake, tmp_path)(left, right)
+    np.testing.assert_allclose(found, np.maximum(left @ right, 0), rtol=1e-5, atol=1e-5)
+    options, session = Options(target=TARGET), Session(folder=tmp_path)
+    ptx, loops = (
+        "".join(programs(model(text), level, options=options, session=session).values()) for level in ("asm", "loops")
+    )
+    assert ".local" not in ptx and "ld.shared.v" in ptx
+    assert loops.count("barrier row") == 2
+    for k in range(2):
+        func = parse_kernel(loops)
+        barrier = [op for op in func.body.walk() if op.name == "barrier"][k]
+        barrier.parent.ops.remove(barrier)
+        with pytest.raises(VerifyError, match="may meet in buffer"):
+            verify_func(func, machine_spec(CUDA["sm_90"]))
 
 
 def test_a_call_is_two_copies_and_then_one_graph(fake: FakeCuda, tmp_path: Path) -> None:
@@ -152,3 +175,9 @@ def test_ptx_is_what_its_assembler_takes(architecture: str, tmp_path: Path) -> N
         command = [str(PTXAS), "-v", f"-arch={architecture}", str(file), "-o", str(tmp_path / "made")]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         assert "0 bytes spill stores" in said and "Used" in said
+
+
+def test_functions_of_the_c_library_are_refused(tmp_path: Path) -> None:
+    text = "g (double[3] x) => (double[3] y) { y = Acosh(x) }"
+    with pytest.raises(tilewright.UnsupportedError, match="no C library, whose function 'acosh'"):
+        tilewright.compile(model(text), target="cuda", session=Session(folder=tmp_path))
