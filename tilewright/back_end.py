@@ -399,6 +399,11 @@ CUDA = CudaBackEnd()
 _OURS = (CPU, C, ACCELERATOR, GPU, CUDA)
 
 
+def keeps_states(machine: Machine) -> bool:
+    """Whether a machine that is no CPU keeps states from call to call."""
+    return machine.kind == Gpu.kind
+
+
 def back_end_for(machine: Machine, plugins: Plugins, options: Options) -> BackEnd:
     """The back end for a machine's kind, which can compile for it with these options: OptionError, TargetError;
     TargetError where nobody brings one, or where facts of the machine contradict each other."""

@@ -145,7 +145,7 @@ def test_calls_are_found_by_kernels_nodes_and_modules(wanted: str, kernels: list
 
 
 @pytest.mark.parametrize(
-    ("wanted", "near"), [("/stem/Rel", "/stem/Relu"), ("k1_matmu", "k1_matmul"), ("", "k0_conv")]
+    ("wanted", "near"), [("/stem/Rel", "/stem/Relu"), ("k1_matmu", "k1_matmul"), ("k12", "k11_conv"), ("", "k0_conv")]
 )
 def test_unknown_names_suggest_the_nearest(wanted: str, near: str) -> None:
     with pytest.raises(OptionError, match="there is no node or kernel") as caught:

@@ -179,6 +179,13 @@ def test_explain_shows_what_failed_first_and_what_was_done_on_demand() -> None:
 
     assert shown(False) == ["failed: a defect", "not done: a reason"]
     assert shown(True) == ["failed: a defect", "not done: a reason", "one kernel", "a fact"]
+    remarks = [Remark("fuse", f"kernel {k}", f"reason {k // 4}", "missed") for k in range(28)]
+    remarks.append(Remark("fuse", "add", "a defect", "failed"))
+    assert shown(True) == ["failed: a defect", *(f"not done: reason {k}" for k in range(7))]
+    assert shown(False) == [*shown(True)[:6], "[dim]and 2 more reasons (--all lists them)"]
+    (tree,) = trees(remarks, False)
+    said = [str(branch.label) for branch in tree.children[2].children]
+    assert said == [*(f"[dim]kernel {k}" for k in (4, 5, 6)), "[dim]and 1 more (--all lists them)"]
 
 
 def test_opt_runs_passes_on_what_show_prints(mlp: Path, tmp_path: Path) -> None:
@@ -217,4 +224,4 @@ def test_without_click_the_command_says_how_to_install_it() -> None:
     program = "import sys; sys.modules['click'] = None; from tilewright.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert result.returncode == 1
-    assert result.stderr.count("\n") == 1 and "pip install click rich" in result.stderr
+    assert result.stderr.count("\n") == 1 and "pip install 'tilewright[cli]'" in result.stderr

@@ -40,7 +40,9 @@ def test_explain_says_in_which_types_layers_are_computed(files: tuple[Path, Path
     said = succeed("explain", files[1], "--target", "zen3")
     assert "1 MatMul: i16 x i8 in i32 by vpmaddwd: both operands are quantised" in said
     assert "the machine multiplies no more integers than floats in a cycle" in said
-    assert "block0.first: 8 channels" in said and "between the layers" in said
+    assert "block0.first: 8 channels (and 1 like it)" in said and "between the layers" in said
+    everything = succeed("explain", files[1], "--target", "zen3", "--all")
+    assert "block1.first: 8 channels" in everything and "like it" not in everything.partition("between")[0]
 
 
 def test_explain_lists_layers_of_floats_on_demand(files: tuple[Path, Path]) -> None:

@@ -190,3 +190,32 @@ def test_what_is_no_number_is_an_infinite_error_and_masks_are_none() -> None:
     measured.add(wanted, np.array([np.nan, -3e38, np.nan, np.inf], np.float32))
     measured.add(wanted, wanted)
     assert np.isinf(measured.relative) and np.isinf(measured.largest)
+
+
+def chain(operators: list[str], output: str, width: int = 8) -> onnx.ModelProto:
+    """Operators one after the other on a vector; results are named after their operators and places."""
+    names = ["x", *(f"{operator}{place}" for place, operator in enumerate(operators[:-1])), output]
+    steps = " ".join(f"{b} = {operator}({a})" for a, b, operator in zip(names[:-1], names[1:], operators, strict=True))
+    return onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 17]> g (float[{width}] x) => (float[{width}] {output}) {{ {steps} }}'
+    )
+
+
+def test_unrelated_models_are_refused_before_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs and outputs of one name and shape are all that they have in common."""
+    monkeypatch.setattr("tilewright.comparison.diff.tapped", None)
+    with pytest.raises(tilewright.InputError, match=r"no layer of the 10 of .* is one of"):
+        diff(chain(["Sin", "Exp"] * 5, "y"), chain(["Tanh", "Sigmoid"] * 5, "y"), threads=1)
+
+
+def test_what_is_not_compared_of_outputs_is_said(network: onnx.ModelProto) -> None:
+    other = residual()
+    head = next(t for t in other.graph.initializer if t.name == "head.w")
+    head.CopyFrom(onnx.numpy_helper.from_array(np.ones((8, 5), np.float32), "head.w"))
+    other.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 5
+    found = compared(network, other)
+    assert not found.outputs and found.record()["uncompared"] == found.uncompared
+    assert "f32[1, 8] in the given model, f32[1, 5] in" in found.uncompared["y"]
+    other.graph.output.append(onnx.helper.make_tensor_value_info("more", 1, [1, 8]))
+    other.graph.node.append(onnx.helper.make_node("Sin", ["flat"], ["more"]))
+    assert "has no such output (its outputs: y)" in compared(network, other).uncompared["more"]

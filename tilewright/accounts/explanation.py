@@ -112,7 +112,9 @@ def unknown_name(report: ProgramReport, wanted: str) -> OptionError:
     """The error for a node or kernel that is not there, with names that are near."""
     fused = {node for edge in report.edges for node in (edge.producer, edge.consumer)}
     names = [*dict.fromkeys((*(c.kernel for c in report.calls), *(n for c in report.calls for n in c.nodes)))]
-    near = difflib.get_close_matches(wanted, names, 3, 0.5) or [n for n in names if wanted and wanted in n][:3]
+    known = {call.kernel.partition("_")[0]: call.kernel for call in report.calls} | {name: name for name in names}
+    near = [*dict.fromkeys(known[name] for name in difflib.get_close_matches(wanted, known, 3, 0.5))]
+    near = near or [n for n in names if wanted and wanted in n][:3]
     hint = f"did you mean {' or '.join(repr(short_name(n)) for n in near)}?" if near else (
         f"kernels are {', '.join(short_name(n) for n in names[:3])}, ...; `tilewright explain MODEL` lists all"
     )

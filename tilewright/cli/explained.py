@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.tree import Tree
 
 from tilewright.accounts.explanation import KernelExplanation, costliest
-from tilewright.runtime.errors import short_name
+from tilewright.runtime.errors import Remark, short_name
 from tilewright.runtime.report.records import EdgeRecord, LoopRecord, ProgramReport
 
 
@@ -29,15 +29,21 @@ def kernel_tree(found: KernelExplanation, hertz: float) -> Tree:
         tree.add(escape(f"tiles: {tiles}"))
     if found.steps:
         tree.add(escape(f"layout: {layouts or 'operands and results lie as the graph has them'}"))
-    _list(tree, "reads what other kernels have written", [line for e in found.incoming for line in _apart(e, hertz)])
+    _edges(tree, "reads what other kernels have written", found.incoming, hertz)
     _list(tree, "computes in one go", [f"{e.producer} and {e.consumer}: {e.reason}" for e in found.inside])
-    _list(tree, "writes what other kernels read", [line for e in found.outgoing for line in _apart(e, hertz)])
+    _edges(tree, "writes what other kernels read", found.outgoing, hertz)
     _list(tree, "loops", [line for loop in found.loops for line in _loop(loop)])
     if not found.loops:
         tree.add("loops are told of files that were made by `tilewright compile --profile`, and of models")
-    said = ((r.stage, "" if r.kind == "applied" else "not done: ", r.message) for r in found.remarks)
-    _list(tree, "remarks", [f"{stage}: {done}{message}" for stage, done, message in said])
+    _list(tree, "remarks", map(_remark, found.remarks))
     return tree
+
+
+def _remark(remark: Remark) -> str:
+    """What was done with a kernel, or was not; subjects are the kernel, or the kernel and what was tried."""
+    tried = remark.subject.partition(": ")[2].replace("_", " ")
+    stage = f"{remark.stage}: {tried}" if tried else remark.stage
+    return f"{stage}: {'' if remark.kind == 'applied' else 'not done: '}{remark.message}"
 
 
 _TILES = ("split", "strided_split", "compute_at", "unroll_and_jam", "rfactor")
@@ -56,13 +62,24 @@ def _list(tree: Tree, title: str, lines: Iterable[str]) -> None:
             branch.add(escape(line))
 
 
-def _apart(edge: EdgeRecord, hertz: float) -> list[str]:
-    """Why a value goes through memory, what that costs, and what would change it."""
-    saved = f"; one kernel would save up to {milliseconds(edge.cycles, hertz)}" if edge.cycles is not None else ""
-    ends = f"{edge.value} ({edge.type}), from {edge.producer} to {edge.consumer}"
-    blocked = f"; blocked by: {', '.join(edge.others)}" if edge.others else ""
-    change = f"; what would change it: {edge.suggestion}" if edge.suggestion else ""
-    return [f"{ends}: {edge.reason}{saved}{blocked}{change}"]
+def _edges(tree: Tree, title: str, edges: Sequence[EdgeRecord], hertz: float) -> None:
+    """Values that go through memory, and what storing and reading each of them takes at most."""
+    if edges:
+        branch = tree.add(escape(title))
+        for edge in edges:
+            saved = f": one kernel would save up to {milliseconds(edge.cycles, hertz)}" if edge.cycles else ""
+            _apart(branch, edge, f"{edge.value} ({edge.type}){saved}")
+
+
+def _apart(tree: Tree, edge: EdgeRecord, title: str) -> None:
+    """Why a value goes through memory, what stands in the way of one kernel, and what would change it."""
+    branch = tree.add(escape(title))
+    branch.add(escape(f"from {edge.producer} to {edge.consumer}"))
+    branch.add(escape(f"why two kernels: {edge.reason}"))
+    if any(other not in edge.suggestion for other in edge.others):
+        branch.add(escape(f"blocked by: {', '.join(edge.others)}"))
+    if edge.suggestion:
+        branch.add(escape(f"what would change it: {edge.suggestion}"))
 
 
 def _loop(loop: LoopRecord) -> list[str]:
@@ -83,13 +100,19 @@ def milliseconds(cycles: float, hertz: float) -> str:
     return f"{1000 * cycles / hertz:.3g} ms"
 
 
+NEGLIGIBLE = 0.01
+"""Share of the largest saving below which others are not listed."""
+
+
 def missed_tree(report: ProgramReport, hertz: float) -> Tree | None:
     """Where one kernel in the place of two would save most."""
     found = costliest(report)
     if not found:
         return None
-    tree = Tree("[bold]where one kernel would save most, for one thread")
+    tree = Tree("[bold]where one kernel in the place of two would save most (estimates, for one thread)")
     for missed in found:
-        more = f" (and {missed.count - 1} like it: {milliseconds(missed.cycles, hertz)} in all)"
-        tree.add(escape("".join(_apart(missed.edge, hertz)) + (more if missed.count > 1 else "")))
+        if missed.cycles >= NEGLIGIBLE * found[0].cycles:
+            more = f", with {missed.count - 1} like it" if missed.count > 1 else ""
+            saved = milliseconds(missed.cycles, hertz)
+            _apart(tree, missed.edge, f"up to {saved}{more}: {missed.edge.value} ({missed.edge.type})")
     return tree

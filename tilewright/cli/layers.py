@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.markup import escape
@@ -14,6 +15,8 @@ from tilewright.quantization.certificate import KEY, Certificate, LayerRecord, c
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.errors import InputError, TilewrightError
 from tilewright.runtime.report.records import ProgramReport, TypesOfKernel, TypesOfLayer
+
+_NUMBER = re.compile(r"\d+")
 
 
 def certificate_beside(model: Path, artifact: Artifact) -> Certificate | None:
@@ -49,9 +52,19 @@ def _layers(layers: Sequence[TypesOfLayer], certificate: Certificate | None, eve
             escape(f"{len(members)} {operator}: {forms}: {why}" if forms else f"{len(members)} {operator}: {why}")
         )
         if listed:
-            for layer in members:
-                branch.add(f"[dim]{escape(_layer(layer, known.get(layer.layer)))}")
+            for text in _listed(members, known, everything):
+                branch.add(f"[dim]{escape(text)}")
     return tree
+
+
+def _listed(layers: Sequence[TypesOfLayer], known: Mapping[str, LayerRecord], everything: bool) -> list[str]:
+    """A line for each layer, or for those of repeated blocks: whose names differ in numbers, and nothing else does."""
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for layer in layers:
+        line = _layer(layer, known.get(layer.layer))
+        key = line if everything else _NUMBER.sub("#", layer.layer)
+        groups[key, line.removeprefix(layer.layer)].append(line)
+    return [f"{lines[0]} (and {len(lines) - 1} like it)" if lines[1:] else lines[0] for lines in groups.values()]
 
 
 def _layer(layer: TypesOfLayer, certified: LayerRecord | None) -> str:

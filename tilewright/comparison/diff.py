@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -21,7 +22,7 @@ from tilewright.options import OnProgress, Progress, check_progress
 from tilewright.quantization.data import Feed, open_data
 from tilewright.requested import import_graph
 from tilewright.runtime import TensorInfo
-from tilewright.runtime.errors import InputError, OptionError, TilewrightError
+from tilewright.runtime.errors import InputError, OptionError, TilewrightError, short_name
 from tilewright.runtime.values.dtypes import numpy_dtype
 
 MOST_BYTES = 1 << 30
@@ -29,6 +30,9 @@ MOST_BYTES = 1 << 30
 
 RANDOM = 4
 """Random samples where there is no data."""
+
+FEW = 8
+"""Tensors of a model that may have nothing but its outputs in common with another one."""
 
 MAX_INTEGER = 10
 """Random integers are below this: most are ids into tables."""
@@ -64,11 +68,7 @@ def diff(
     first, second = (_Side(_traced(model, example_inputs)) for model in (a, b))
     _check_inputs(first, second)
     pairs = pair_tensors(first.core, second.core)
-    if not any(p.first not in first.inputs or p.second not in second.inputs for p in pairs):
-        raise InputError(
-            f"no tensor of {second.name} is one of {first.name}: nothing can be compared",
-            hint="names are compared first, then operators in their order; are these forms of one model?",
-        )
+    _check_pairs(first, second, pairs)
     return _Comparison(first, second, pairs, threads, progress).result(data, random, samples, batch)
 
 
@@ -107,11 +107,31 @@ def _check_inputs(first: _Side, second: _Side) -> None:
         )
 
 
+def _check_pairs(first: _Side, second: _Side, pairs: Sequence[TensorPair]) -> None:
+    """InputError where two models have no layer in common, before they are compiled: outputs alone say nothing of
+    where models differ, and those of unrelated models may have the same names and shapes."""
+    computed = [p for p in pairs if p.first not in first.inputs or p.second not in second.inputs]
+    outputs = second.core.outputs.values()
+    inner = [p for p in computed if p.second not in outputs and _may_have_one_shape(p.first.type, p.second.type)]
+    tensors = len(second.core.members) - len(second.inputs)
+    if not computed or (not inner and tensors > FEW):
+        what = "tensor" if not computed else f"layer of the {tensors}"
+        raise InputError(
+            f"no {what} of {second.name} is one of {first.name}: nothing can be compared",
+            hint="names are compared first, then operators in their order; are these forms of one model?",
+        )
+
+
 def _may_be_one(a: Type, b: Type) -> bool:
     """Whether there are values of both types."""
     if not isinstance(a, TensorType) or not isinstance(b, TensorType):
         return a == b
     return a.dtype == b.dtype and _may_be_equal(a.shape, b.shape)
+
+
+def _may_have_one_shape(a: Type, b: Type) -> bool:
+    """Whether there are tensors of both types, but for what their elements are: integers stand for floats."""
+    return isinstance(a, TensorType) and isinstance(b, TensorType) and _may_be_equal(a.shape, b.shape)
 
 
 def _may_be_equal(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -277,7 +297,26 @@ class _Comparison:
                 f"no tensor of {self.second.name} has the shape of its partner in {self.first.name}",
                 hint="are these forms of one model?",
             )
-        return Difference(tuple(found.values()), outputs, count, about, tuple(names[0] for names in unpaired if names))
+        names_of_unpaired = tuple(names[0] for names in unpaired if names)
+        return Difference(
+            tuple(found.values()), outputs, count, about, names_of_unpaired, self._uncompared(set(outputs))
+        )
+
+    def _uncompared(self, compared: AbstractSet[str]) -> dict[str, str]:
+        """Outputs of the second model that are not compared, and why."""
+        firsts = self.first.core.outputs
+        found: dict[str, str] = {}
+        for name, value in self.second.core.outputs.items():
+            partner = self.partner.get(value)
+            other = firsts.get(name) if partner is None else partner.first
+            if name in compared or value in self.second.inputs:
+                continue
+            if other is None:
+                said = ", ".join(short_name(n) for n in firsts)
+                found[name] = f"{self.first.name} has no such output (its outputs: {said})"
+            else:
+                found[name] = f"{other.type} in {self.first.name}, {value.type} in {self.second.name}"
+        return found
 
 
 def _is_float(info: TensorInfo) -> bool:

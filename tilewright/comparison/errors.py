@@ -95,14 +95,15 @@ class LayerDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two models, compared: the layers in the order of the second, how many samples there were, and the tensors of the
-    second that have no partner in the first, or one of another shape."""
+    """Two models, compared: the layers in the order of the second, how many samples there were, which tensors of it
+    have no partner in the first, or one of another shape, and why outputs among these are not compared."""
 
     layers: Sequence[LayerDifference]
     outputs: Mapping[str, LayerDifference]
     samples: int
     data: str
     unpaired: Sequence[str] = field(default_factory=tuple)
+    uncompared: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         worst = f"worst {self.worst!r}" if self.worst is not None else "no layer adds an error"
@@ -127,4 +128,5 @@ class Difference:
             "layers": [layer.record() for layer in self.layers],
             "outputs": {name: layer.record() for name, layer in self.outputs.items()},
             "unpaired": list(self.unpaired),
+            "uncompared": dict(self.uncompared),
         }

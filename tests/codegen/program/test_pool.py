@@ -12,6 +12,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
+from tests.runtime.native_threads import end_soon, native_threads
 from tilewright.codegen.cpu.linking.link import link
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.pool_platform import check_platform
@@ -385,10 +386,9 @@ def test_workers_stay_on_their_cpus(native: Native, make_pool) -> None:
 
 @linux_only
 def test_workers_leave_signals_to_the_host(make_pool) -> None:
-    before = set(os.listdir("/proc/self/task"))
+    before = native_threads()
     make_pool(2)
-    (worker,) = set(os.listdir("/proc/self/task")) - before
-    time.sleep(0.01)
+    (worker,) = native_threads() - before
     with open(f"/proc/self/task/{worker}/status") as file:
         blocked = int(next(line for line in file if line.startswith("SigBlk")).split()[1], 16)
     interrupt, fault = 2, 11
@@ -411,11 +411,11 @@ def test_fewer_threads_than_asked_for() -> None:
 
 @linux_only
 def test_pools_end_their_threads(native: Native) -> None:
-    before = len(os.listdir("/proc/self/task"))
+    before = native_threads()
     for spin_ns in (0, 10_000_000):
         for _ in range(20):
             native.destroy(native.create(5, None, spin_ns))
-    assert len(os.listdir("/proc/self/task")) == before
+    assert end_soon(native_threads() - before)
 
 
 @pytest.mark.parametrize(

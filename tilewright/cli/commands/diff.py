@@ -214,7 +214,12 @@ def show(found: Difference, everything: bool, console: Console) -> None:
     for name, output in found.outputs.items():
         decibels = f", {_decibels(output.sqnr)} dB" if math.isfinite(output.sqnr) else ""
         console.print(f"output {short_name(name)}: error {_share(output.error)}{decibels}", markup=False)
+    for name, reason in found.uncompared.items():
+        console.print(f"output {short_name(name)}: not compared: {reason}", markup=False)
     console.print(f"[bold]{escape(verdict(found))}")
+    if len(found.unpaired) > len(found.layers):
+        console.print("[yellow]most tensors have no partner, so that the difference may come from one of these: is "
+                      "REFERENCE what MODEL was made of?")  # fmt: skip
 
 
 def verdict(found: Difference) -> str:

@@ -49,6 +49,9 @@ Examples:
 """
 
 SHOWN = ("failed", "warning", "missed")
+REASONS, SUBJECTS = 5, 3
+"""Reasons of a stage why something was not done, and of what each was said, that are listed without --all."""
+
 _PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: "}
 
 
@@ -115,14 +118,21 @@ def trees(remarks: Iterable[Remark], everything: bool) -> list[Tree]:
         if everything or remark.kind in SHOWN:
             reasons = stages.setdefault(remark.stage, {})
             reasons.setdefault((remark.kind, remark.message), Counter())[remark.subject] += 1
-    return [_tree(stage, reasons) for stage, reasons in stages.items()]
+    return [_tree(stage, reasons, everything) for stage, reasons in stages.items()]
 
 
-def _tree(stage: str, reasons: Mapping[tuple[str, str], Counter[str]]) -> Tree:
+def _tree(stage: str, reasons: Mapping[tuple[str, str], Counter[str]], everything: bool) -> Tree:
     tree = Tree(f"[bold]{escape(stage)}")
     ordered = sorted(reasons.items(), key=lambda item: (item[0][0] != "failed", -item[1].total()))
-    for (kind, message), subjects in ordered:
+    missed = [item for item in ordered if item[0][0] == "missed"]
+    left = [] if everything else missed[REASONS:]
+    for (kind, message), subjects in (item for item in ordered if item not in left):
         branch = tree.add(escape(_PREFIXES.get(kind, "") + message))
-        for subject, count in subjects.most_common():
+        of_all = subjects.most_common()
+        for subject, count in of_all if everything else of_all[:SUBJECTS]:
             branch.add(f"[dim]{escape(subject)}{f' ({count} times)' if count > 1 else ''}")
+        if not everything and len(of_all) > SUBJECTS:
+            branch.add(f"[dim]and {len(of_all) - SUBJECTS} more (--all lists them)")
+    if left:
+        tree.add(f"[dim]and {len(left)} more reason{'s' if left[1:] else ''} (--all lists them)")
     return tree
