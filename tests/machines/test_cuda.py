@@ -52,11 +52,19 @@ def compiled(text: str, fake: FakeCuda, folder: Path) -> tilewright.Model:
     return tilewright.compile(model(text), target=TARGET, session=session)
 
 
+ALL = MODELS | {
+    "padded": "g (float[3,700] x) => (float[1,16,12,16] y) { s = Constant<value=int64[4]{1,10,12,16}>() "
+    "a = Constant<value=int64[1]{0}>() b = Constant<value=int64[1]{1920}>() c = Constant<value=int64[1]{1440}>() "
+    "one = Constant<value=int64[1]{-1}>() f = Reshape(x, one) g = Slice(f, a, b) i = Reshape(g, s) h = Slice(f, a, c) "
+    "t = Constant<value=int64[4]{16,10,3,3}>() w = Reshape(h, t) y = Conv<pads=[1,1,1,1]>(i, w) }"
+}
+
+
 @pytest.mark.sweep(1)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ALL)
 def test_kernels_compute_what_they_do_on_the_cpu(name: str, fake: FakeCuda, tmp_path: Path) -> None:
-    found = compiled(MODELS[name], fake, tmp_path)(X)
-    expected = tilewright.compile(model(MODELS[name]), session=Session(folder=tmp_path))(X)
+    found = compiled(ALL[name], fake, tmp_path)(X)
+    expected = tilewright.compile(model(ALL[name]), session=Session(folder=tmp_path))(X)
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)

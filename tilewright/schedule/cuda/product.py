@@ -103,7 +103,6 @@ class _Nest:
             made = s.cache_write(sums, space=SHARED)
             axes, sums = made.drain, made.buffer
         others = [axis for k, axis in enumerate(axes) if k not in (row, column)]
-        others.sort(key=lambda axis: -extent_of(axis).value)  # the longest one is that of layers
         rows = s.split(axes[row], self.tile.rows, tail="overlap")
         columns = s.split(axes[column], self.tile.columns, tail="overlap")
         s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
@@ -114,7 +113,10 @@ class _Nest:
         s.parallel(columns.outer, GROUP)
         s.parallel(rows.outer, BAND)
         if others:
-            s.parallel(others[0], LAYER)
+            layers, *more = others
+            for axis in more:
+                layers = s.collapse(layers, axis)
+            s.parallel(layers, LAYER)
         s.simplify()
 
     def _sum(self, nest: Op) -> None:
