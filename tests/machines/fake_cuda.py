@@ -45,6 +45,7 @@ def host_ir(text: str) -> str:
         ]  # fmt: skip
     text = _SREG.sub(r"@fake_\1_\2()", text)
     text = text.replace("@llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)", "@fake_barrier()")
+    text = re.sub(r"addrspacecast ptr addrspace\(3\) (%[\w.]+) to ptr", r"getelementptr i8, ptr \1, i64 0", text)
     text = re.sub(r"addrspacecast \(ptr addrspace\(3\) (@\w+) to ptr\)", r"\1", text)
     text = text.replace(" addrspace(3)", "").replace("define ptx_kernel", "define internal")
     text = text.replace('target triple = "nvptx64-nvidia-cuda"', f'target triple = "{host_target().triple}"')

@@ -62,17 +62,20 @@ class _Tile:
 
 
 def _tile(product: Stage, row: int, machine: Cuda) -> _Tile:
-    """The largest tile that leaves work for all multiprocessors; where none does, the one that leaves most."""
+    """The largest tile that leaves work for all multiprocessors; where none does, the one that leaves most. Where a
+    tile does not divide the size, the last one begins early enough to be a whole one."""
     extents = [extent_of(axis) for axis in (*product.axes, *product.reduce)]
     if not all(n.is_const and n.value for n in extents):
         raise ScheduleError("its sizes are unknown, or it has no element")
     sizes = [n.value for n in extents]
     m, n = sizes[row], sizes[len(product.axes) - 1]
     others = prod(sizes[: len(product.axes)]) // (m * n)
-    fitting = [(rows, columns) for rows, columns in TILES if m % rows == 0 and n % columns == 0]
+    groups = {(rows, columns): -(-m // rows) * -(-n // columns) for rows, columns in TILES}
+    whole = [t for t in TILES if t[0] <= m and t[1] <= n and (m % t[0] == 0 or n % t[1] == 0)]
+    fitting = [t for t in whole if groups[t] * t[0] * t[1] <= machine.padding * m * n]
     if not fitting:
-        raise ScheduleError(f"{m} x {n} has no divisors for a tile of {SIDE} x {SIDE} elements")
-    enough = [t for t in fitting if others * (m // t[0]) * (n // t[1]) >= machine.multiprocessors]
+        raise ScheduleError(f"{m} x {n} has no tile of at least {SIDE} x {SIDE} that divides one of them and fills up")
+    enough = [t for t in fitting if others * groups[t] >= machine.multiprocessors]
     rows, columns = enough[0] if enough else fitting[-1]
     window = prod(sizes[len(product.axes) + 1 :])
     most = max(1, machine.depth // window)
@@ -100,8 +103,8 @@ class _Nest:
             made = s.cache_write(sums, space=SHARED)
             axes, sums = made.drain, made.buffer
         others = [axis for k, axis in enumerate(axes) if k not in (row, column)]
-        others.sort(key=lambda axis: -extent_of(axis).value)  # the longest one is that of layers
-        rows, columns = s.split(axes[row], self.tile.rows), s.split(axes[column], self.tile.columns)
+        rows = s.split(axes[row], self.tile.rows, tail="overlap")
+        columns = s.split(axes[column], self.tile.columns, tail="overlap")
         s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
         fused = s.compute_at(sums, columns.outer, space=OWNED)
         self._sum(fused.nests[0])
@@ -110,7 +113,10 @@ class _Nest:
         s.parallel(columns.outer, GROUP)
         s.parallel(rows.outer, BAND)
         if others:
-            s.parallel(others[0], LAYER)
+            layers, *more = others
+            for axis in more:
+                layers = s.collapse(layers, axis)
+            s.parallel(layers, LAYER)
         s.simplify()
 
     def _sum(self, nest: Op) -> None:
@@ -126,11 +132,9 @@ class _Nest:
         inner = [step.inner, *reduced[1:]]
         between = [loop for k, loop in enumerate(loops[:-1]) if k != self.row]
         s.reorder(*between, step.outer, loops[self.row], loops[-1], *inner)
-        operands: dict[Value, None] = {}
-        for op in inner[-1].walk():
-            if op.name == "load" and op.operands[0].op is None:
-                operands[op.operands[0]] = None
-        fills = [s.cache(value, loops[self.row], space=SHARED).fill for value in operands]
+        loads = [op for op in inner[-1].walk() if op.name == "load" and op.operands[0].op is None]
+        operands = [load.operands[0] for load in loads]
+        fills = [s.cache(value, loops[self.row], space=SHARED, read=0).fill for value in operands]
         if not fills or not all(fills):
             raise ScheduleError("its operands are no tensors in memory")
         for fill in fills:

@@ -18,7 +18,8 @@ WARP = 32
 class Cuda(Gpu):
     """A GPU that runs PTX of `version` (as LLVM names it) for `architecture`. There are `multiprocessors`, each with
     `registers` of 32 bits, `resident` threads at most, and `shared` bytes of shared memory, of which a group has
-    `group_shared` at most (CUDA C++ programming guide, technical specifications per compute capability)."""
+    `group_shared` at most (CUDA C++ programming guide, technical specifications per compute capability). Tiles of
+    products may have `padding` times as many elements as the result."""
 
     kind: ClassVar[str] = "cuda"
 
@@ -27,6 +28,7 @@ class Cuda(Gpu):
     architecture: str = "sm_80"
     version: str = "ptx80"
     multiprocessors: int = 108
+    padding: float = 2
     registers: int = 65536
     resident: int = 2048
     shared: int = 164 << 10
