@@ -139,7 +139,7 @@ def test_the_steps_are_those_of_the_whole_pipeline() -> None:
     assert {p.name for p in passes if isinstance(p, NeededPass)} == {"expand", "fuse"}
 
 
-@pytest.mark.sweep(9)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_that_fails_is_switched_off(as_for_users: pytest.MonkeyPatch, expected: np.ndarray, step: str) -> None:
     as_for_users.setattr(OptionalSteps, "attempt", breaking(step, after=True))

@@ -129,7 +129,7 @@ def model(case: Case, arrays: dict[str, np.ndarray], known: bool, after: str) ->
 RUNS = [(case, known) for case in CASES for known in (True, False) if case.weights or not known]
 
 
-@pytest.mark.sweep(16)
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize(
     ("case", "known"),
     RUNS,

@@ -87,9 +87,13 @@ def test_the_table_of_rooms_is_the_one_that_is_tested() -> None:
     assert table == {room: ROOMS[room] for room in packages}
 
 
-IN_SUITE = (
+BY_NIGHT = (
     # the files keep the rules of the house
     "tests/architecture/test_house.py",
+    # the target has the facts of its core
+    "tests/target/test_target.py",
+)
+IN_SUITE = (
     # the operator has samples, in the interpreter and in native code, and a binding
     "tests/ops/test_operators.py::test_every_operator_has_a_sample",
     "tests/ops/test_operators.py::test_operator_gives_what_the_reference_gives[caps]",
@@ -99,19 +103,19 @@ IN_SUITE = (
     # the primitive has a place in the fuzzer
     "tests/loops/test_fuzz.py::test_every_primitive_is_tried",
     "tests/loops/test_fuzz.py::test_each_step_is_accepted_now_and_then[backwards]",
-    # the target has the facts of its core
-    "tests/target/test_target.py",
 )
-"""What the suite says of the examples."""
+"""What the suite says of the examples, of which some takes long."""
 
 
-def test_the_suite_passes_with_the_examples_and_so_do_their_own_tests(python: Python, tree: Path) -> None:
+def test_the_suite_passes_with_the_examples_and_so_do_their_own_tests(
+    python: Python, tree: Path, by_night: bool
+) -> None:
     """In one process, of which the start, and reading the tree, take longest."""
     (tree / "where.py").write_text("import tilewright; print(tilewright.__file__)")
     assert python.run("where.py").startswith(str(tree))
     tests = [path for path in made("tests/") if Path(path).name.startswith("test_")]
     assert len(tests) >= 4
-    python.run("-m", "pytest", *tests, *IN_SUITE)
+    python.run("-m", "pytest", *tests, *IN_SUITE, *(BY_NIGHT if by_night else ()))
 
 
 def test_the_operator_has_a_place_on_the_page(python: Python, tree: Path) -> None:

@@ -130,7 +130,7 @@ NOT_FITTING: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", NOT_FITTING)
 def test_variants_that_do_not_fit(name: str) -> None:
     raw = changed(products(), [{"batch": 8}], NOT_FITTING[name])

@@ -204,7 +204,7 @@ COMPUTED = (
 """Models that need values which only a call knows: lengths of dims by their names, values of inputs by their types."""
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("case", COMPUTED, ids=[c.name for c in COMPUTED])
 def test_values_may_be_known_to_calls_only(case: Case) -> None:
     """The same as ONNX Runtime gives, of a model that is compiled once."""

@@ -136,7 +136,7 @@ def save(case: Case, lengths: np.ndarray, w: dict[str, np.ndarray], path: Path) 
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_network_gives_what_its_definition_gives(case: Case, tmp_path: Path) -> None:
     rng = np.random.default_rng(7)

@@ -26,7 +26,7 @@ CASES = {
 }
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("size", [3, "n"], ids=str)
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("case", CASES)

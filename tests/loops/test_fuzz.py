@@ -19,7 +19,7 @@ MOST_TRIES = 40
 """Seeds after which a step must have been accepted if half of the steps tried are this one."""
 
 
-@pytest.mark.sweep(16)
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("seed", range(FIXED))
 def test_any_accepted_schedule_keeps_the_meaning(seed: int) -> None:
     run_seed("loops", seed)
@@ -39,7 +39,7 @@ def test_every_primitive_is_tried() -> None:
     assert PRIMITIVES.keys() - STEPS.keys() == others, "add these to STEPS in tests/loops/steps.py"
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("name", STEPS)
 def test_each_step_is_accepted_now_and_then(name: str) -> None:
     assert any(fuzz(seed, favoured=name)[name, "accepted"] for seed in range(MOST_TRIES))

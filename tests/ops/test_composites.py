@@ -87,7 +87,7 @@ def test_composite_gives_what_the_reference_gives(family: Callable[[], Iterator[
 FIRST = {sample.op: sample for family in reversed(COMPOSITE_FAMILIES) for sample in reversed([*family()])}
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.with_scalar_kernels
 @pytest.mark.parametrize("name", FIRST)
 def test_native_code_gives_what_the_reference_gives(name: str) -> None:

@@ -77,7 +77,7 @@ def graph_of(source: bytes) -> Module:
     return load_onnx(source)
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("stage", ["parts", "fused", "planned"])
 @pytest.mark.parametrize("source, inputs", CASES.values(), ids=CASES.keys())
 def test_a_split_graph_computes_what_native_code_and_the_host_do(source: bytes, inputs: list, stage: str) -> None:

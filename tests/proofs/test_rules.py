@@ -29,7 +29,7 @@ def test_a_rule_gives_what_it_replaces(name: str) -> None:
 SLOW = [s for s in STATEMENTS if not s.is_quick]
 
 
-@pytest.mark.sweep(20)
+@pytest.mark.sweep(10)
 @pytest.mark.parametrize("number", range(len(SLOW)))
 def test_other_cases_of_rules(number: int) -> None:
     statement = SLOW[number]

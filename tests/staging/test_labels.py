@@ -85,7 +85,7 @@ def test_one_of_some_strings() -> None:
         checked(model)(text("b"))
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
 @pytest.mark.parametrize("skips", [0, 1, 5])
 @pytest.mark.parametrize("lengths", [(1, 1), (1, 2), (2, 2), (1, 3)])

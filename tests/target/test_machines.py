@@ -37,7 +37,7 @@ def product() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
 
 
-@pytest.mark.sweep(16)
+@pytest.mark.sweep(8)
 @pytest.mark.parametrize("name", sorted(NAMED.keys() - set(WASM)))
 def test_an_artefact_is_made(name: str, tmp_path: Path) -> None:
     artifact = compile_artifact(product(), options=Options(target=name, cache=False))
@@ -91,7 +91,7 @@ def test_webassembly_multiplies_in_vectors(name: str) -> None:
     assert artifact.image is None and all(bytes(blob[:4]) == b"\0asm" for blob in artifact.objects)
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("name", sorted(X86))
 def test_x86_machines_multiply_in_their_vectors(name: str) -> None:
     (text,) = programs(product(), "asm", options=Options(target=name)).values()

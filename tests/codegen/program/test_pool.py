@@ -228,7 +228,7 @@ def pieces_of(listed: np.ndarray) -> list[list[int]]:
     return sorted(listed[1:].reshape(-1, 3)[: listed[0]].tolist())
 
 
-@pytest.mark.sweep(30)
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 7, 16])
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 15, 16, 17, 1000, 2**62 + 3])

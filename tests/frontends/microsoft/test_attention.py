@@ -180,7 +180,7 @@ def test_groups_of_heads_mean_what_onnxruntime_does(case: Case, symbolic: bool, 
     agree(case.redrawn(fresh_seed), symbolic, native=False)
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("case", [*ATTENTION, *QUANTIZED, *MULTI_HEAD, *ROTARY, *GROUPED], ids=str)

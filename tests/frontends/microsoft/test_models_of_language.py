@@ -103,7 +103,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_means_what_onnxruntime_does(case: Case, symbolic: bool) -> None:

@@ -68,7 +68,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(7)
 @pytest.mark.fresh_seeds(1)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
 @pytest.mark.parametrize("case", CASES, ids=str)

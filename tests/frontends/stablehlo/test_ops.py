@@ -32,7 +32,7 @@ UNARY: list[tuple[str, np.ndarray, Callable[[np.ndarray], np.ndarray]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.sweep(8)
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(("name", "x", "expected"), UNARY, ids=[u[0] for u in UNARY])
 def test_of_one_operand(name: str, x: np.ndarray, expected: Callable[[np.ndarray], np.ndarray]) -> None:
     type = T if x.dtype == np.float32 else N

@@ -140,7 +140,7 @@ def graph(layer: Layer):
     return program(lambda x, *ws: ct.conv_transpose(x, ws[0] if ws else constant(w, "w"), **layer.attrs), *types)
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_every_kind_becomes_convolutions(layer: Layer) -> None:
     module = graph(layer)
@@ -214,7 +214,7 @@ def test_phases_are_filters_of_one_convolution() -> None:
     assert conv.attrs["groups"] == 4
 
 
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(7)
 @pytest.mark.parametrize("layer", LAYERS, ids=IDS)
 def test_small_images_under_large_filters_give_blocks_that_overlap(layer: Layer) -> None:
     module = graph(layer)

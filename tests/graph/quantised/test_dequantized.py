@@ -100,7 +100,7 @@ def convolution(shape: str, signed: bool, zero: int) -> tuple[Module, np.ndarray
     return module, x
 
 
-@pytest.mark.sweep(30)
+@pytest.mark.sweep(16)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("zero", (0, 131))
 @pytest.mark.parametrize("signed", (False, True), ids=("u8", "i8"))
@@ -164,7 +164,7 @@ def test_weights_of_other_zero_points_are_multiplied_as_words(shape: str, machin
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.sweep(10)
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("machine", (*MACHINES, "host"))
 @pytest.mark.parametrize("signed", (False, True), ids=("u8", "i8"))
 @pytest.mark.parametrize("shape", ["3x3", "of an image", "depthwise", "one axis"])
