@@ -24,12 +24,12 @@ def native_threads() -> set[str]:
 
 def end_soon(threads: set[str]) -> bool:
     """Whether these do: the system lists a thread for a moment after it has been joined."""
-    return becomes_true(lambda: not threads & native_threads())
+    return _becomes_true(lambda: not threads & native_threads())
 
 
 def fall_asleep(threads: set[str]) -> bool:
     """Whether all of these wait for something soon, and still do as often as they are looked at later."""
-    if not becomes_true(lambda: _all_sleep(threads)):
+    if not _becomes_true(lambda: _all_sleep(threads)):
         return False
     for _ in range(20):
         time.sleep(0.005)
@@ -47,7 +47,7 @@ def _all_sleep(threads: set[str]) -> bool:
     return {(TASKS / thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads} <= {"S"}
 
 
-def becomes_true(holds: Callable[[], bool]) -> bool:
+def _becomes_true(holds: Callable[[], bool]) -> bool:
     """Whether it holds soon, however busy the machine is."""
     end = time.monotonic() + PATIENCE_S
     while not holds() and time.monotonic() < end:
