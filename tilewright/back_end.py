@@ -212,9 +212,8 @@ class CpuCode(ObjectMaker):
     def _effort(self, text: KernelText) -> Effort:
         """How hard LLVM should try. Where code is looked through, it is that of all passes, which are known to add no
         instructions of other kinds; on other machines than x86-64 another code generator makes what is not optimised,
-        of which nothing here knows whether it is right. What is strict rounds a product and a sum once, which all
-        passes make of them, however little an estimate says that a kernel counts."""
-        has_all = self.is_strict or self.integer_only or self.machine.arch != "x86_64"
+        of which nothing here knows whether it is right."""
+        has_all = self.integer_only or self.machine.arch != "x86_64"
         return Effort.LITTLE if text.little and not has_all else Effort.KERNEL
 
     def _inspector(self, what: str) -> Callable[[str], None] | None:

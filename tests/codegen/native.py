@@ -69,12 +69,13 @@ def run_kernel(
     target: Target | None = None,
     slices: Sequence[tuple[int, int]] = ((0, 1 << 40),),
     threads: int = 1,
+    effort: Effort = Effort.KERNEL,
 ) -> tuple[KernelText, int]:
     """Run on `arrays` in place, for each slice of the parallel loop, or on a pool of `threads` for a kernel that forks;
     gives the kernel and its error code. The kernel runs on copies between guard zones."""
     target = target or host_target()
     compiled = kernel_ir(func, target)
-    units = [Unit(compiled.text)] + [Unit(pool_ir(target.triple), Effort.SUPPORT)] * compiled.forks
+    units = [Unit(compiled.text, effort)] + [Unit(pool_ir(target.triple), Effort.SUPPORT)] * compiled.forks
     native = Native(*compile_all(units, target, 1))
     state = np.zeros(2, np.int32)
     env = dict(zip((d.name for d in func.dims), dims, strict=True))

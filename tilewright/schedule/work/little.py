@@ -13,7 +13,6 @@ from tilewright.ir.core import Func, Op
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.traits.derive import is_reduction, product_of
 from tilewright.schedule.sharing.regions import Canonical
 from tilewright.schedule.work.operators import OperatorCounts, bytes_of, total
 from tilewright.schedule.work.regions import CountedRegion
@@ -24,9 +23,7 @@ def little_kernels(main: Func, regions: Mapping[Op, Canonical], target: Target) 
     """Of the kernels that regions of a fused graph share, the keys of those that take next to nothing of its time, for
     small sizes as for large ones.
 
-    An operator with loops of its own is never in one of them: how long these run may depend on data. Nor are sums of
-    floats in kernels of unknown sizes: their loops have several forms, some of which would round a product and a sum
-    one by one, so that a row's bits would depend on how many others there are."""
+    An operator with loops of its own is never in one of them: how long these run may depend on data."""
     sizes = typical_sizes(arg.type for arg in main.args if isinstance(arg.type, TensorType))
 
     @cache
@@ -47,7 +44,7 @@ def little_kernels(main: Func, regions: Mapping[Op, Canonical], target: Target) 
         ends = cycles.setdefault(kernel, [0.0, 0.0])
         for k in range(len(ends)):
             ends[k] += len(ops) * _cycles(counted, target, weights_from, partial(_value, usual, k))
-        if _has_own_loops(ops[0]) or (regions[ops[0]].actual() and _adds_up_floats(ops[0])):
+        if _has_own_loops(ops[0]):
             uncounted.add(kernel)
     return little_ones(cycles) - uncounted
 
@@ -60,12 +57,6 @@ def _cycles(region: CountedRegion, target: Target, weights: Source, evaluate: Ca
 
 def _value(usual: Callable[[Sym], Sequence[int]], k: int, size: Sym) -> int:
     return usual(size)[k]
-
-
-def _adds_up_floats(region: Op) -> bool:
-    (body,) = region.blocks
-    sums = (op for op in body.ops if op.name in OPERATORS and (is_reduction(op) or product_of(op) is not None))
-    return any(op.result.tensor.dtype.is_float for op in sums)
 
 
 def _has_own_loops(region: Op) -> bool:

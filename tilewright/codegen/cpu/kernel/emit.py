@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from tilewright.codegen.cpu.families import Families, Shared, parameter
+from tilewright.codegen.cpu.kernel import scalars
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks, report_where
 from tilewright.codegen.cpu.kernel.choices import ChosenLoads
 from tilewright.codegen.cpu.kernel.convert import clamped, convert, packed_as, reinterpret
@@ -17,7 +18,7 @@ from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
 from tilewright.codegen.cpu.kernel.integers import safe_divisor
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
 from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, MemoryAccess, from_memory, stored_as
-from tilewright.codegen.cpu.kernel.scalars import apply_scalar, finite_quotient, horizontal, masked_sum
+from tilewright.codegen.cpu.kernel.scalars import apply_scalar, finite_quotient, horizontal
 from tilewright.codegen.cpu.kernel.text import Reg, Text
 from tilewright.codegen.cpu.program.parallel_tasks import fork, task_ir
 from tilewright.codegen.program import Check, KernelText
@@ -514,15 +515,18 @@ class Kernel:
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
-        operands = [self.values[v] for v in op.operands]
-        lanes = max([x.lanes for x in operands])
-        operands = [x if x.lanes == lanes else self.indices.in_all_lanes(x, lanes) for x in operands]
+        operands = self._in_as_many_lanes(op.operands)
         dtype = op.result.scalar.dtype
         if op.name == "quotient" and has_finite_quotient(op):
             self.values[op.result] = finite_quotient(*operands)
             return
-        if self.mask is not None and op.name == "add" and dtype.is_float and self._is_kept_in_registers(op):
-            self.values[op.result] = masked_sum(*operands)
+        masked = self.mask is not None and op.name == "add" and dtype.is_float and scalars.is_kept_in_registers(op)
+        if self.text.fuses and (product := scalars.product_in(op)) is not None:
+            *factors, other = self._in_as_many_lanes([*product.op.operands, op.operands[1 - product.operand]])
+            self.values[op.result] = scalars.fused(op, product.operand, factors, other, masked=masked)
+            return
+        if masked:
+            self.values[op.result] = scalars.masked_sum(*operands)
             return
         divides = scalar_operation(op).divides and operands[0].dtype.is_int
         if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
@@ -534,10 +538,10 @@ class Kernel:
         found = apply_scalar(op.name, operands, dtype)
         self.values[op.result] = zero.select(found.like(0), found)
 
-    def _is_kept_in_registers(self, add: Op) -> bool:
-        """Whether a sum is one of an array in registers, to which more is added."""
-        stores = [user for user in add.result.users if user.name == "store"]
-        return any(self.buffers[store.operands[1]].type.space == REGISTERS.name for store in stores)
+    def _in_as_many_lanes(self, values: Sequence[Value]) -> list[Reg]:  # as the widest of them has
+        found = [self.values[v] for v in values]
+        lanes = max([x.lanes for x in found])
+        return [x if x.lanes == lanes else self.indices.in_all_lanes(x, lanes) for x in found]
 
     def _select(self, op: Op) -> None:
         if self.choices.is_inner(op):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from tilewright.codegen.cpu import vmath
 from tilewright.codegen.cpu.kernel.convert import convert, is_narrow, narrow, widen, wrap
@@ -19,10 +20,16 @@ from tilewright.codegen.cpu.kernel.integers import (
 from tilewright.codegen.cpu.kernel.lanes import register_type
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
+from tilewright.ir.rewrite import has_one_use
+from tilewright.ir.scalar import scalar_operation
+from tilewright.target.target import REGISTERS
 
 Emit = Callable[..., Reg]
+
+_FUSED = (dt.f32, dt.f64)
 
 
 def apply_scalar(name: str, operands: Sequence[Reg], result: DType) -> Reg:
@@ -176,13 +183,56 @@ _BITWISE: dict[str, Emit] = {
 }
 
 
+# Sums of products. Which of them are one operation is decided here and not by LLVM, whose code generator fuses what it
+# happens to see in one block at one level of optimisation: the bits of a kernel are those of its loops, whatever effort
+# its code is made with.
+
+
+class SummedProduct(NamedTuple):
+    """An operation, and which operand of a sum it is."""
+
+    op: Op
+    operand: int
+
+
+def product_in(op: Op) -> SummedProduct | None:
+    """The product in a sum or a difference which nothing else reads and that is computed beside it, the first one of
+    two; None where there is none."""
+    if len(op.operands) != 2 or scalar_operation(op).linear != "together" or op.result.scalar.dtype not in _FUSED:
+        return None
+    for k, value in enumerate(op.operands):
+        product = value.op
+        if product is None or product.parent is not op.parent or not has_one_use(value):
+            continue
+        if scalar_operation(product).linear == "each":
+            return SummedProduct(product, k)
+    return None
+
+
+def fused(sum: Op, operand: int, factors: Sequence[Reg], other: Reg, *, masked: bool = False) -> Reg:
+    """The sum or difference of `other` and the product of two factors, which is its first or second `operand`, with one
+    rounding. `masked` gives the freedom of `masked_sum`."""
+    left, right = factors
+    if not scalar_operation(sum).commutative:
+        left, other = (left, -other) if operand == 0 else (-left, other)
+    suffix = other.dtype.name if other.lanes == 1 else f"v{other.lanes}{other.dtype.name}"
+    call = f"call {'nsz ' if masked else ''}{other.type} @llvm.fma.{suffix}"
+    return other.text.reg(other.dtype, other.lanes, f"{call}({left.typed}, {right.typed}, {other.typed})")
+
+
 def masked_sum(total: Reg, x: Reg) -> Reg:
     """total + x, of which some lanes are not wanted; x where `total` is known to be 0, even if x is -0.
 
     Without that freedom the first sum of products under a mask is a fused multiply-add that zeroes the other lanes.
     LLVM 22 folds a masked load into it, and may take it out again as a load of whole vectors, beyond the buffer.
     """
-    return total.op("fadd nsz contract", x)
+    return total.op("fadd nsz", x)
+
+
+def is_kept_in_registers(add: Op) -> bool:
+    """Whether a sum is one of an array in registers, to which more is added."""
+    stores = [user for user in add.result.users if user.name == "store"]
+    return any(store.operands[1].buffer.space == REGISTERS.name for store in stores)
 
 
 def _quotient(x: Reg, divisor: Reg, inverse: Reg) -> Reg:
@@ -205,10 +255,10 @@ _NEAR_THEIR_OPERAND = ["sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"]
 """Functions that give their operand for a small one."""
 
 _FLOAT: dict[str, Emit] = {
-    # `contract` lets a product and a sum become one fused multiply-add; no other freedom is given.
-    "add": _instruction("fadd contract"),
-    "sub": _instruction("fsub contract"),
-    "mul": _instruction("fmul contract"),
+    # LLVM is given no freedom to fuse or to reorder: `product_in` says which products and sums are one operation.
+    "add": _instruction("fadd"),
+    "sub": _instruction("fsub"),
+    "mul": _instruction("fmul"),
     "div": _instruction("fdiv"),
     "rem": _computed(_vector_math("rem")),
     "mod": _float_modulo,
