@@ -24,6 +24,7 @@ from tilewright.codegen.cpu.program.emit import program_ir
 from tilewright.codegen.cpu.program.pool import pool_ir
 from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.program import KernelText, Program, ProgramText
+from tilewright.codegen.ptx.program import CudaCode
 from tilewright.codegen.wgsl.program import GpuCode
 from tilewright.graph.pipeline import accelerator_passes, default_passes
 from tilewright.ir import dtype as dt
@@ -42,6 +43,7 @@ from tilewright.runtime.executor import Executor
 from tilewright.runtime.guarded import has_zones
 from tilewright.runtime.storage.image import Image
 from tilewright.runtime.storage.loader import NativeCode
+from tilewright.schedule.cuda.strategies import STRATEGIES as CUDA_STRATEGIES
 from tilewright.schedule.gpu.strategies import STRATEGIES as GPU_STRATEGIES
 from tilewright.schedule.machine.facts import matrix_units
 from tilewright.schedule.machine.strategies import strategies_for
@@ -49,6 +51,7 @@ from tilewright.schedule.sharing.concurrent_kernels import group_concurrent_kern
 from tilewright.schedule.strategies import STRATEGIES
 from tilewright.schedule.strategy import Strategy
 from tilewright.target.cores import check_core
+from tilewright.target.gpu.cuda import Cuda
 from tilewright.target.gpu.webgpu import Gpu
 from tilewright.target.hardware import usable_cores
 from tilewright.target.host import host_target
@@ -370,10 +373,35 @@ class GpuBackEnd:
         return GpuExecutor(artifact)
 
 
+class CudaBackEnd(GpuBackEnd):
+    """The back end for NVIDIA's GPUs: PTX, which their driver compiles and runs."""
+
+    name = Cuda.kind
+
+    def strategies(self, machine: Gpu) -> Sequence[Strategy]:
+        return CUDA_STRATEGIES
+
+    def code(self, machine: Gpu, options: Options) -> Code:
+        assert isinstance(machine, Cuda)
+        return CudaCode(machine, options.compile_threads or usable_cores())
+
+    def executor(self, artifact: Artifact) -> Executor:
+        from tilewright.runtime.devices.cuda import CudaExecutor
+
+        return CudaExecutor(artifact)
+
+
 CPU = CpuBackEnd()
 C = CBackEnd()
 ACCELERATOR = AcceleratorBackEnd()
 GPU = GpuBackEnd()
+CUDA = CudaBackEnd()
+_OURS = (CPU, C, ACCELERATOR, GPU, CUDA)
+
+
+def keeps_states(machine: Machine) -> bool:
+    """Whether a machine that is no CPU keeps states from call to call."""
+    return machine.kind == Gpu.kind
 
 
 def back_end_for(machine: Machine, plugins: Plugins, options: Options) -> BackEnd:
@@ -390,9 +418,9 @@ def back_end_for(machine: Machine, plugins: Plugins, options: Options) -> BackEn
 
 
 def _brought(machine: Machine, plugins: Plugins) -> BackEnd:
-    for back_end in (CPU, C, ACCELERATOR, GPU, *plugins.back_ends):
+    for back_end in (*_OURS, *plugins.back_ends):
         if back_end.name == machine.kind:
-            if back_end in (CPU, C, ACCELERATOR, GPU):
+            if back_end in _OURS:
                 return back_end
             check_machine(machine)
             return _OfPlugin(back_end)

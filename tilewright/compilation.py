@@ -19,7 +19,7 @@ import numpy as np
 from tilewright import link
 from tilewright.accounts.account import Account, ProgramDecisions
 from tilewright.accounts.reports import program_report
-from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for
+from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for, keeps_states
 from tilewright.codegen.program import KernelText, Program
 from tilewright.fitting import Fit, fit, refuse_parts, threads_within
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
@@ -425,7 +425,7 @@ class Compilation:
                 self._emit(kernel)
         constants = link.lay_out_constants(module, output.weights)
         states = link.make_states(module, output.weights)
-        if states and self.setting.target is None:
+        if states and self.setting.target is None and not keeps_states(self.setting.machine):
             raise UnsupportedError(
                 f"the machine '{self.setting.machine.name}' keeps no states from call to call",
                 hint="compile without states=, and hand on outputs to the next call",

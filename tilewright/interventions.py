@@ -19,6 +19,7 @@ from tilewright.loops.kernel_info import is_kernel, kernel_info, parse_kernel
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.options import KernelFile
 from tilewright.runtime.errors import OptionError, short_name
+from tilewright.target.gpu.cuda import Cuda
 from tilewright.target.gpu.webgpu import Gpu
 from tilewright.target.machine import Machine
 from tilewright.target.named import CTarget
@@ -27,7 +28,7 @@ from tilewright.target.target import Target
 LOOPS, LLVM = ".loops", ".ll"
 """Suffixes of kernels as loops, and as LLVM IR."""
 
-_CODE = {Target.kind: LLVM, CTarget.kind: ".c", Gpu.kind: ".wgsl"}
+_CODE = {Target.kind: LLVM, CTarget.kind: ".c", Gpu.kind: ".wgsl", Cuda.kind: LLVM}
 """Suffixes of the code of kernels, by kinds of machines."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.asm.listing import annotated
 from tilewright.codegen.cpu.assemble import assembly
+from tilewright.codegen.ptx.program import ptx_of
 from tilewright.compilation import STAGES, Compilation, Setting
 from tilewright.compiler import compile_with_fallbacks, edited_schedules
 from tilewright.interventions import kernels_near
@@ -23,6 +24,7 @@ from tilewright.requested import RequestedGraphs, import_request
 from tilewright.runtime.errors import OptionError, short_name
 from tilewright.schedule.edited import EditedSchedules, print_schedule
 from tilewright.session import Session
+from tilewright.target.gpu.cuda import Cuda
 from tilewright.target.target import Target
 
 LEVELS = ("import", "graph", "program", "schedule", "loops", "llvm", "asm")
@@ -172,6 +174,8 @@ def kernel_text(func: Func, level: str, setting: Setting) -> str:
     machine = setting.machine
     with setting.back_end.code(machine, Options(compile_threads=1)) as code:
         text = code.kernel(func).text
+    if isinstance(machine, Cuda):
+        return ptx_of(text, machine) if level == "asm" else text
     if not isinstance(machine, Target):
         if level == "llvm":
             raise OptionError(

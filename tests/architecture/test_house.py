@@ -165,6 +165,8 @@ LATE = {
     ("runtime/storage/signing.py", "cryptography.hazmat.primitives.asymmetric"),
     ("back_end.py", "tilewright.runtime.devices.webgpu"),  # an extra
     ("runtime/executor.py", "tilewright.runtime.devices.webgpu"),
+    ("back_end.py", "tilewright.runtime.devices.cuda"),  # needs a driver
+    ("runtime/executor.py", "tilewright.runtime.devices.cuda"),
     ("runtime/devices/webgpu.py", "wgpu"),
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part

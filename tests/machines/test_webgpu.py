@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -13,6 +14,7 @@ from onnx import parser
 
 import tilewright
 from tests.loops.interleave import run_interleaved
+from tests.runtime.test_states import CASES, source
 from tilewright import Session
 from tilewright.codegen.wgsl.functions import definitions
 from tilewright.ir.core import Func
@@ -177,9 +179,24 @@ def test_what_it_lacks_is_refused_by_name(tmp_path: Path) -> None:
     session = Session(folder=tmp_path)
     with pytest.raises(tilewright.UnsupportedError, match="WebGPU has no f64"):
         tilewright.compile(model("g (double[4] x) => (double[4] y) { y = Exp(x) }"), target="webgpu", session=session)
-    with pytest.raises(tilewright.UnsupportedError, match="keeps no states from call to call"):
-        text = "g (float[4] x, float[4] s) => (float[4] y, float[4] t) { y = Exp(x) t = Add(s, x) }"
-        tilewright.compile(model(text), target="webgpu", states={"s": "t"}, session=session)
+
+
+@pytest.mark.parametrize("name", ["sums", "swapped", "cache"])
+def test_states_are_kept_as_on_the_cpu(name: str, gpu: None, tmp_path: Path) -> None:
+    graph, states, inputs, way = CASES[name]
+    session = Session(folder=tmp_path)
+    ours, host = (
+        tilewright.compile(source(graph), target=t, states=states, session=session) for t in ("webgpu", "host")
+    )
+    assert way in {record.update for record in ours.report().states}
+    for k in (1, 2, 3):
+        given = inputs(k)
+        for found, expected in zip(ours(*given), host(*given), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        if k == 2:
+            ours, host = copy.copy(ours), copy.copy(host)  # a stream of its own, whose states begin as these are
+    for name in states:
+        np.testing.assert_allclose(ours.state(name), host.state(name), rtol=1e-5, atol=1e-6)
 
 
 def test_a_model_larger_than_a_buffer_is_refused_with_the_figures(
@@ -202,6 +219,30 @@ def test_a_device_that_is_lost_is_named_and_the_next_call_begins_anew(gpu: None,
     with pytest.raises(tilewright.DeviceError, match="the GPU failed"):
         made(X)
     assert np.array_equal(made(X)[0], expected)
+
+
+def test_a_thread_that_goes_through_very_many_iterations_is_right_or_refused(gpu: None, tmp_path: Path) -> None:
+    """llvmpipe ends threads after 65,535 of them."""
+    text = "g (int32[80000] x) => (int32[80000] y) { i = Constant<value=int64{0}>() y = CumSum(x, i) }"
+    made = tilewright.compile(model(text), target="webgpu", session=Session(folder=tmp_path))
+    x = np.arange(80000, dtype=np.int32)
+    try:
+        (y,) = made(x)
+    except tilewright.DeviceError as error:
+        assert "ends threads after" in str(error)
+    else:
+        assert np.array_equal(y, np.cumsum(x, dtype=np.int32))
+
+
+@pytest.mark.sweep
+def test_grids_may_have_more_axes_than_a_gpu(gpu: None, tmp_path: Path) -> None:
+    """A convolution of which a group had gone through 8 rows of tiles, and through a padding that one thread made."""
+    text = """g (float[1,128,16,16] x, float[128,128,3,3] w) => (float[1,128,8,8] y)
+    { y = Conv<strides=[2,2], pads=[1,1,1,1]>(x, w) }"""
+    x, w = np.resize(X, (1, 128, 16, 16)), np.resize(X[1], (128, 128, 3, 3))
+    session = Session(folder=tmp_path)
+    found, expected = (tilewright.compile(model(text), target=t, session=session)(x, w)[0] for t in ("webgpu", "host"))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_threads_may_call_one_model(gpu: None, tmp_path: Path) -> None:

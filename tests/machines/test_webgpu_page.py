@@ -63,6 +63,7 @@ def page(tmp_path: Path) -> Iterator[Any]:
     server.shutdown()
 
 
+@pytest.mark.sweep
 def test_a_model_in_a_page(page: Any, tmp_path: Path) -> None:
     proto, session = parser.parse_model(TEXT).SerializeToString(), Session(folder=tmp_path / "cache")
     written = tilewright.export(proto, tmp_path / "net <1>.mjs", session=session, name="net")
@@ -86,6 +87,10 @@ def test_what_a_module_cannot_be(tmp_path: Path) -> None:
         tilewright.export(proto, tmp_path / "net.mjs", weights="inside")
     with pytest.raises(tilewright.UnsupportedError, match="runs on GPUs, and not on"):
         tilewright.export(proto, tmp_path / "net.mjs", target="host", session=Session(folder=tmp_path))
+    with pytest.raises(tilewright.UnsupportedError, match="keeps no states"):
+        kept = "g (float[4] x, float[4] s) => (float[4] y, float[4] t) { y = Exp(x) t = Add(s, x) }"
+        text = TEXT.partition("g (")[0] + kept
+        tilewright.export(parser.parse_model(text).SerializeToString(), tmp_path / "net.mjs", states={"s": "t"})
     (tmp_path / "net.mjs").write_text("export const mine = 1;")
     with pytest.raises(tilewright.ArtifactError, match="not a module of a model"):
         tilewright.export(proto, tmp_path / "net.mjs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from tilewright.ir.core import Builder, Module, Op
 from tilewright.ir.diag import InputError, InternalError
 from tilewright.ir.rewrite import Replacement, RewriteContext, rule
 from tilewright.ir.text import parse_module
+from tilewright.ops.define import interp
 from tilewright.options import Options, Request
 from tilewright.passes import PassContext
 from tilewright.session import Session
@@ -71,6 +73,33 @@ def test_an_interpreter_without_time_costs_no_model(looks: int, monkeypatch: pyt
     validation = validated(parse_module(EXP))
     assert validation.findings == [] and any("too long" in why for why in validation.skipped)
     assert validation.attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "result"),
+    [
+        ("y = reduce_max(x) {keepdims=false, axes=(0, 1)} : f32[]", "f32[]"),
+        ("y, z = topk(x) {k=4, axis=1, largest=true} : f32[16, 4], i64[16, 4]", "f32[16, 4]"),
+    ],
+)
+def test_one_operator_that_takes_long_ends(op: str, result: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is looked at between the pieces of one operator, too."""
+    monkeypatch.setattr(interp, "MAX_POSITIONS", 64)
+    monkeypatch.setattr(values, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    module = parse_module(program(f"  {op}", "x: f32[16, 64]", result))
+    case = Case("random", (np.ones((16, 64), np.float32),), {})
+    with pytest.raises(values.TooLong):
+        values.ReplayedValues(module, case, 4).compute(module.main.body.ops[0])
+
+
+def test_the_distance_that_rounding_makes_may_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*rest: Any) -> None:
+        raise values.TooLong
+
+    monkeypatch.setattr(values.ReplayedValues, "deviation", late)
+    add_rules(monkeypatch, integers_are_positive)
+    validation = validated(parse_module(program("  y = abs(x) : i32[9]", "x: i32[9]", "i32[9]")))
+    assert validation.findings == [] and any("too long" in why for why in validation.skipped)
 
 
 @rule("abs")
@@ -150,10 +179,33 @@ def test_calls_that_the_model_refuses_say_nothing() -> None:
     assert validation.findings == [] and validation.calls
 
 
+def test_sizes_that_the_model_refuses_say_nothing() -> None:
+    """With one channel there are no two groups. The interpreter gives something without elements, passes fail."""
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [*(f"{n}{k}" for k in range(3))]) for n in "xwy"]
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=2, name="the_node")
+    graph = helper.make_graph([node], "g", infos[:2], infos[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    assert validated(model).findings == []
+
+
 def test_results_that_are_no_numbers_say_nothing() -> None:
     """The logarithms of half of the inputs, in a type in which shares of elements are counted."""
     text = program("  a = log(x) : f32[64]\n  y = cast(a) {dtype=f16} : f16[64]", "x: f32[64]", "f16[64]")
     assert validated(parse_module(text)).findings == []
+
+
+def test_what_is_compiled_for_little_memory_is_compared_without_that_limit() -> None:
+    """The program of its kernels gives the results of all of them, which the model's plan has no memory for."""
+    products = "".join(
+        f"  {b} = matmul({a}, w) {{transpose_a=false, transpose_b=false}} : f32[8, 16]\n"
+        for a, b in zip("xabc", "abcy", strict=True)
+    )
+    body = f"  w = constant @w : f32[16, 16]\n{products}".rstrip()
+    module = parse_module(program(body, "x: f32[8, 16]", "f32[8, 16]", ["w: f32[16, 16]"]))
+    module.constants["w"] = np.eye(16, dtype=np.float32)
+    validation, options = Validation(), Options(cache=False, threads=2, max_memory=1600)
+    compile_request(Request.of(module, None, None), options, session=Session(), checks=validation)
+    assert validation.findings == [] and validation.kernels and validation.skipped == {}
 
 
 def test_names_that_several_values_have_tell_nothing() -> None:

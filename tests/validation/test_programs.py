@@ -150,3 +150,13 @@ def test_elements_that_a_kernel_leaves_unwritten_are_nobodys() -> None:
     for scores in ([[[0.9, 0.8]]], [[[0.1, 0.2]]]):
         _, validation = validated(model, [{"boxes": box, "scores": np.array(scores, np.float32)}])
         assert validation.findings == [] and validation.kernels
+
+
+def test_programs_that_give_sequences() -> None:
+    """How far rounding moves a list of tensors is not known, and no call of it is kept."""
+    model = made([helper.make_node("SplitToSequence", ["x"], ["y"], axis=0)], [("x", FLOAT, ["n", 3])], [])
+    tensors = helper.make_tensor_type_proto(FLOAT, None)
+    model.graph.output.append(helper.make_value_info("y", helper.make_sequence_type_proto(tensors)))
+    _, validation = validated(model)
+    assert validation.findings == []
+    assert validation.programs and validation.programs[0].sessions

@@ -105,16 +105,31 @@ def test_a_store_beyond_the_scratch_memory_of_a_thread(worker: int, monkeypatch:
 
 def test_scratch_memory_that_code_generation_counts_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel asks for a cache line less than its buffers take."""
-    scratch = emit._Kernel._scratch
+    scratch = emit.Kernel._scratch
 
     def short(self: Any, op: Op, type: BufferType) -> str:
         at = scratch(self, op, type)
         self.scratch -= 64
         return at
 
-    monkeypatch.setattr(emit._Kernel, "_scratch", short)
+    monkeypatch.setattr(emit.Kernel, "_scratch", short)
     found = r"scratch memory, 960 bytes at \d+: a store 0 bytes after its end"
     refused(lambda: two_products(16)(X), rf"the kernel k\d_\w+ of '\w+' goes beyond buffers: {found}")
+
+
+def test_threads_that_code_generation_gives_one_scratch_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each runs in its turn, while those of the others are closed. Answers would be wrong by chance alone."""
+    monkeypatch.setattr(GuardedContext, "takes_turns", True)
+    x = np.ones((2048, 16), np.float32)
+    two_products(2048)(x)
+    task = emit.task_ir
+
+    def of_the_first(*args: Any, **named: Any) -> str:
+        return task(*args, **named).replace("mul nsw i64 %worker, %f2", "mul nsw i64 0, %f2")
+
+    monkeypatch.setattr(emit, "task_ir", of_the_first)
+    found = r"scratch memory, \d+ bytes at \d+: a store at byte \d+, in the turn of another thread"
+    refused(lambda: two_products(2048)(x), rf"the kernel k\d_\w+ of '\w+' goes beyond buffers: {found}")
 
 
 def test_a_store_before_a_tensor_of_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:

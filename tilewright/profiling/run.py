@@ -31,6 +31,7 @@ from tilewright.runtime.errors import CancelledError, ExecutionError, InputError
 from tilewright.runtime.profile import KernelTime
 from tilewright.runtime.report.paths import module_path
 from tilewright.runtime.report.records import BlockRecord
+from tilewright.runtime.states import changed_by_calls
 from tilewright.session import Session
 
 ROUNDS = 5
@@ -161,7 +162,7 @@ def _call_ms(model: Model, inputs: Feed, states: Mapping[str, np.ndarray]) -> fl
 
 
 def _first_states(model: Model) -> dict[str, np.ndarray]:
-    return {state.info.name: model.state(state.info.name) for state in model.states}
+    return {state.info.name: model.state(state.info.name) for state in changed_by_calls(model.states)}
 
 
 def _begin(model: Model, states: Mapping[str, np.ndarray]) -> None:

@@ -56,6 +56,10 @@ def executor_of(artifact: Artifact, make: MakeExecutor | None) -> Executor:
         from tilewright.runtime.devices.webgpu import GpuExecutor
 
         return GpuExecutor(artifact)
+    if kind == "cuda":
+        from tilewright.runtime.devices.cuda import CudaExecutor
+
+        return CudaExecutor(artifact)
     for back_end in _installed_back_ends():
         if getattr(back_end, "name", None) == kind:
             return _TheirCode.made(back_end.executor, artifact)

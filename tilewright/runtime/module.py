@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -34,7 +35,7 @@ from tilewright.runtime.named_calls import CalledByName
 from tilewright.runtime.needed import TellsBytes, needs_of
 from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.process.interrupts import end_interruptible
-from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, Step, measured_spans
+from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, Step, kernel_times
 from tilewright.runtime.report.shown import Report, model_html
 from tilewright.runtime.sizes_seen import CountsSizes
 from tilewright.runtime.staged.frame import CANCELLED
@@ -205,19 +206,18 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
     def profile(self, inputs: Mapping[str, Any], runs: int = 20, between: Step | None = None) -> tuple[KernelTime, ...]:
         """Run at least `runs` times on `inputs`, each behind `between()`, and time each kernel (as the report's calls).
 
-        OptionError for a model that was not compiled with `profile=True`.
-        """
+        OptionError for a model that was not compiled with `profile=True`."""
         if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
             raise OptionError(f"runs={runs!r:.80} is not allowed", hint="give a whole number from 1 on")
         loaded = self._open()
         args = place_named(self.inputs, (), check_named(inputs))
         if self._forks != _forks[0]:
             self._start_process()
-        with self._states.set_aside():
-            return self._profiled(loaded, args, runs, between)
+        with self._states.set_aside() as again:
+            return self._profiled(loaded, args, runs, between, again)
 
     def _profiled(
-        self, loaded: _Native | _Staged, args: tuple[Any, ...], runs: int, between: Step | None
+        self, loaded: _Native | _Staged, args: tuple[Any, ...], runs: int, between: Step | None, again: Step
     ) -> tuple[KernelTime, ...]:
         if isinstance(loaded, _Staged):
             values, shapes, number = self._staged_values(args)
@@ -227,17 +227,17 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
             counted = [part._counting(part._new_context()) for part in loaded.parts[number]]
             native = _native_steps(artifact, loaded.parts[number], self._stops, [c.callback for _, c in counted])
             every = staged.run.runner(artifact.program, [run for run, _ in counted], native, self._stops)
-            spans = measured_spans(lambda: every(values, self.max_seconds), [c for _, c in counted], runs, between)
+            steps: list[Step] = [again, partial(every, values, self.max_seconds)]
         else:
             context = self._new_context()
-            self._states.give(context.in_data, len(self.inputs))
+            steps = [again, partial(self._states.give, context.in_data, len(self.inputs))]
+            steps[1]()
             self._call(context, args, None)
             artifact, counted = context.current.linked.artifact, [self._counting(context)]
-            spans = measured_spans(lambda: counted[0][0](args), [counted[0][1]], runs, between)
+            steps.append(partial(counted[0][0], args))
+        counts, calls = [c for _, c in counted], artifact.report.calls
         sizes = next((v.text for v in loaded.artifact.variants if v.artifact is artifact), "")
-        often = [counts.runs for _, counts in counted for _ in counts.spans]
-        calls = zip(artifact.report.calls, spans, often, strict=True)
-        return tuple(KernelTime(c.kernel, c.node, s.median, sizes, n, s.least, s.busy, s.typical) for c, s, n in calls)
+        return kernel_times(calls, sizes, lambda: [step() for step in steps], counts, runs, between)
 
     def _counting(self, context: Context) -> tuple[staged.run.Part, KernelCounts]:
         """A call in the context, which is for it alone, and what it counts. OptionError for code that does not."""

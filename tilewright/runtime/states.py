@@ -238,16 +238,18 @@ class States:
         self._lock.release()
 
     @contextmanager
-    def set_aside(self) -> Iterator[None]:
-        """Calls within leave no traces; no others run meanwhile."""
+    def set_aside(self) -> Iterator[Callable[[], None]]:
+        """Calls within leave no traces; no others run meanwhile. Between them the function that it gives lets the next
+        one find what the first one found."""
         if not self.infos:
-            yield
+            yield lambda: None
             return
         self.begin()
         try:
             before = self.copies()
+            changed = {state.info.name: before[state.info.name] for state in changed_by_calls(self.infos)}
             try:
-                yield
+                yield lambda: self.put(changed)
             finally:
                 self.put(before)
         finally:
@@ -352,6 +354,14 @@ class States:
 def _empty(info: TensorInfo) -> np.ndarray:
     dtype, shape = numpy_dtype(info.dtype), shape_of(info)
     return aligned_bytes(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+def changed_by_calls(infos: Sequence[StateInfo]) -> tuple[StateInfo, ...]:
+    """The states that have to be set for a call to find what an earlier one found. What grows is written behind its
+    counter alone, so that the counter is enough, where no rows before a window are given back."""
+    if any(state.window >= 0 for state in infos):
+        return tuple(infos)
+    return tuple(state for state in infos if not state.counter)
 
 
 class KeepsStates:

@@ -10,6 +10,7 @@ from typing import ClassVar, NoReturn
 
 from tilewright.target.cpus import CPUS
 from tilewright.target.features import FEATURES
+from tilewright.target.gpu.cuda import CUDA, Cuda, find_cuda
 from tilewright.target.gpu.webgpu import WEBGPU
 from tilewright.target.hardware import Caches
 from tilewright.target.host import host_target
@@ -53,6 +54,8 @@ def find_machine(text: str | None, others: Callable[[], Iterable[Machine]]) -> M
     name = ("host" if text is None else text).split(",")[0].strip()
     if text == WEBGPU.name:
         return WEBGPU
+    if name == Cuda.kind:
+        return find_cuda(text or "")
     if name in ("host", C_TARGET.name) or name in NAMED or name in ALIASES or name in OTHER_SYSTEMS:
         return parse_target(text)
     found = {machine.name: machine for machine in others()}
@@ -84,7 +87,8 @@ def _base(name: str) -> Target:
 
 
 def _unknown(name: str, others: Iterable[str] = ()) -> NoReturn:
-    known = ["host", *NAMED, *ALIASES, *OTHER_SYSTEMS, C_TARGET.name, WEBGPU.name, *others]
+    gpus = (WEBGPU.name, Cuda.kind, *(machine.name for machine in CUDA.values()))
+    known = ["host", *NAMED, *ALIASES, *OTHER_SYSTEMS, C_TARGET.name, *gpus, *others]
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     raise TargetError(f"unknown target '{name}'", hint=f"{hint}known targets: {', '.join(known)}")

@@ -17,11 +17,10 @@ HAS_ZONES = has_zones(host_target().triple)
 
 
 def with_room_for_zones(setting: Setting) -> Setting:
-    """The setting of a program whose kernels are looked at one by one, as `guarded=True` compiles it; plans of little
-    memory have no room for that, and each memory is looked at as a whole."""
-    if not HAS_ZONES or setting.options.max_memory is not None:
-        return setting
-    return replace(setting, options=replace(setting.options, guarded=True))
+    """The setting of a program whose kernels are looked at one by one, as `guarded=True` compiles it. It keeps results
+    that the model's own plan has no memory for, and so is bound by none of its limits."""
+    guarded = HAS_ZONES or setting.options.guarded
+    return replace(setting, options=replace(setting.options, max_memory=None, guarded=guarded))
 
 
 def between_zones(artifact: Artifact) -> Model:

@@ -130,7 +130,8 @@ class ProgramReplay:
             arrays = [nudged(a, k) for k, a in enumerate(session.case.arrays)]
             after = self._calls(arrays)[number][place]
             before = session.wanted[number][place]
-            return steps(before, after) if before.shape == after.shape else None
+            is_tensor = isinstance(before, np.ndarray) and isinstance(after, np.ndarray)
+            return steps(before, after) if is_tensor and before.shape == after.shape else None
         except (*EVALUATION, AssertionError):
             return None
 

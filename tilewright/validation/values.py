@@ -51,10 +51,14 @@ class ReplayedValues:
             return None
         return self.of(op, [a for a in operands if a is not None])
 
-    def of(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
-        """What an op gives for these operands."""
+    def hurry(self) -> None:
+        """TooLong where the interpreter has no time left."""
         if time.monotonic() > self.deadline:
             raise TooLong
+
+    def of(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
+        """What an op gives for these operands."""
+        self.hurry()
         if op.name == "fused":
             return self._region(op, arrays)
         if op.name == "constant":
@@ -62,7 +66,7 @@ class ReplayedValues:
         key = _key(op, arrays)
         if key is not None and (found := self._memo.get(key)) is not None:
             return found[1]
-        results = evaluate_op(op, arrays, self.case.env, self.module)
+        results = evaluate_op(op, arrays, self.case.env, self.module, pace=self.hurry)
         if key is not None:
             self._memo[key] = (tuple(arrays), results)  # the operands live as long, so that no other has their number
         return results
@@ -152,19 +156,21 @@ class ExactValues(ReplayedValues):
 
     def of(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
         """What an op gives for these operands, whose floats are of 64 bits."""
-        if time.monotonic() > self.deadline:
-            raise TooLong
+        self.hurry()
         if op.name == "fused":
             return self._region(op, arrays)
         if op.name == "constant":
             return (widened(self.module.constants[op.attrs["name"]]),)
         try:
-            return tuple(map(widened, evaluate_op(_widened_op(op), arrays, self.case.env, self.module)))
+            return tuple(map(widened, self._evaluated(_widened_op(op), arrays)))
         except (*EVALUATION, KeyError, AssertionError):
             own = [_as(v, a) for v, a in zip(op.operands, arrays, strict=True)]
-            found = tuple(map(widened, evaluate_op(op, own, self.case.env, self.module)))
+            found = tuple(map(widened, self._evaluated(op, own)))
         self.rounded[op.name] = None
         return found
+
+    def _evaluated(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
+        return evaluate_op(op, arrays, self.case.env, self.module, pace=self.hurry)
 
 
 class RoundingValues(ExactValues):

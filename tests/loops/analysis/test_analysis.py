@@ -234,3 +234,45 @@ def test_box_at_remainders_of_loops_of_one_iteration() -> None:
     window, one = var("window", 0, 511), var("one", 0, 0)
     found = box([((window + one) // 64, (window + one) % 64)], [{one: (sym(0), sym(0))}])
     assert found == Box((window // 64, window % 64), (sym(1), sym(1)))
+
+
+@pytest.mark.parametrize(
+    ("index", "apart"),
+    [
+        ("(8*o + i) // 6, (4*o + i // 2) % 3, i % 2", True),
+        ("(8*o + i) // 6, i % 2, 0", False),  # without the digit in between
+        ("(8*o + i) // 6, (4*o + i // 2) % 3, 0", False),  # without the units
+        ("(8*o + i) % 6, (4*o + i // 2) % 3, i % 2", False),  # without the quotient
+        ("(6*o + i) // 6, (6*o + i) % 6, 0", False),  # the last ones of a group are the first ones of the next
+    ],
+)
+def test_separated_knows_parts_of_a_flat_loop_that_was_split(index: str, apart: bool) -> None:
+    """Of both loops, and of the inner one for any iteration of the outer one; against all places that there are."""
+    text = f"""
+    kernel @k(y: &f64[12, 12, 12]) dims() with {{outputs=1}} {{
+      for o in 0..9 {{ for i in 0..8 {{ y[{index}] = 0 }} }}
+      return
+    }}
+    """
+    outer, inner = loops_in(parse_kernel(text).body)
+    (store,), (alone,) = accesses(outer), accesses(inner)
+    assert (separated(store, store, [outer, inner], {}) == {outer, inner}) == apart
+    assert not apart or separated(alone, alone, [inner], {}) == {inner}
+    places = [tuple(e.evaluate({"o": o, "i": i}) for e in store.idx) for o in range(9) for i in range(8)]
+    assert (len(set(places)) == len(places)) == apart
+
+
+@pytest.mark.parametrize(("rows", "apart"), [(2, True), (3, False)])
+def test_separated_knows_places_of_a_flat_loop_in_loops_of_other_names(rows: int, apart: bool) -> None:
+    text = f"""
+    kernel @k(y: &f64[9, 9]) dims() with {{outputs=1}} {{
+      for f in 0..16 {{
+        for a in 0..2 {{ for b in 0..2 {{ y[2*(f // 4) + a, 2*(f % 4) + b] = 0 }} }}
+        for c in 0..{rows} {{ for d in 0..2 {{ y[2*(f // 4) + c, 2*(f % 4) + d] = 1 }} }}
+      }}
+      return
+    }}
+    """
+    flat = loops_in(parse_kernel(text).body)[0]
+    first, second = accesses(flat)
+    assert separated(first, second, [flat], {}) == ({flat} if apart else set())

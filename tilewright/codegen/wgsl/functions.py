@@ -17,13 +17,15 @@ from tilewright.codegen.cpu.kernel.scalars import apply_scalar
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.codegen.cpu.vmath import functions as vmath
 from tilewright.codegen.cpu.vmath import trigonometric
+from tilewright.codegen.wgsl.iterations import Iterations
 from tilewright.codegen.wgsl.spelling import is_wide, literal, wgsl_type
 from tilewright.codegen.wgsl.traced import traced
-from tilewright.codegen.wgsl.words import WRITTEN
+from tilewright.codegen.wgsl.words import ITERATIONS, WRITTEN
 from tilewright.ir import dtype as dt
 from tilewright.ir.diag import InternalError, UnsupportedError
 from tilewright.ir.dtype import BY_NAME, DType
 from tilewright.ir.scalar import SCALAR_OPS
+from tilewright.ir.sym import sym
 
 _NAME = re.compile(r"(?P<op>[a-z_0-9]+)_(?P<dtype>bool|bf16|[iuf]\d\w*)\Z")
 _CALLED = re.compile(r"(\w+)\(")
@@ -53,6 +55,16 @@ def definitions(names: Iterable[str]) -> list[str]:
             found[name] = definition.text
             pending += definition.needs
     return [found[name] for name in sorted(found)]
+
+
+@lru_cache(maxsize=1024)
+def iterations_of(name: str) -> Iterations:
+    """Those of the loops of a function and of what it calls."""
+    own = BY_NAME[name[4:]].bits if name.startswith(("pow_i", "pow_u")) else ITERATIONS.get(name, 0)
+    found = Iterations().repeated(sym(own)) if own else Iterations()
+    for needed in definition_of(name).needs:
+        found = found.after(iterations_of(needed))
+    return found
 
 
 @lru_cache(maxsize=1024)

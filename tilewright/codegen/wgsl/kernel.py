@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks
 from tilewright.codegen.program import Check, KernelText
-from tilewright.codegen.wgsl.functions import definitions
+from tilewright.codegen.wgsl.functions import definitions, iterations_of
+from tilewright.codegen.wgsl.iterations import Iterations
 from tilewright.codegen.wgsl.spelling import IndexTexts, is_wide, literal, wgsl_type
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.scalar import SCALAR_OPS, scalar_operation
-from tilewright.ir.sym import ONE, ZERO, Sym, maximum, sym
-from tilewright.loops.edit import address_of, body_of, extent_of, loop_var
-from tilewright.target.gpu.webgpu import DEVICE, GRID, REGISTERS, ROW, SHARED, THREAD, Gpu
+from tilewright.ir.sym import ONE, ZERO, Sym, maximum, sym, upper
+from tilewright.loops.analysis.bounds import Ranges
+from tilewright.loops.edit import address_of, body_of, extent_of, kind_of, loop_range, loop_var
+from tilewright.target.gpu.webgpu import DEVICE, GRID, REGISTERS, SHARED, THREAD, Gpu
 
 _PURE = frozenset({"const", "index", "cast", "bitcast", "level"})
 _COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -34,22 +36,25 @@ _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _SUMS = ("add", "sub")
 _RANGES = {
     **{level: (f"i32(group.{axis})", f"i32(groups.{axis})") for level, axis in zip(GRID, "zyx", strict=True)},
-    ROW: ("i32(lane.y)", "ROWS"),
-    THREAD: ("i32(lane.x)", "THREADS"),
+    THREAD: ("i32(local)", "THREADS"),
 }
 """Where the loops of a level begin, and their steps."""
 _CHECK = "fail"
 PIECE = 64
 """Bytes of which buffers in device memory have a whole number."""
+MOST_GROUPS = 65535
+"""Groups along an axis of a grid; where there are more iterations, groups go around."""
 
 
 @dataclass(frozen=True)
 class Grid:
     """One dispatch of a kernel: the name of its entry point, and its groups along x, y and z; there may be more than a
-    grid has, or none."""
+    grid has, or none. `iterations` are those of all loops that one thread goes through, at most; None where data
+    decide."""
 
     entry: str
     groups: tuple[Sym, Sym, Sym]
+    iterations: Sym | None
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,9 @@ class _Kernel:
         self.room = ZERO
         self.count = 0
         self.is_serial = False
-        self.rows = 1
+        self.threads = 1
+        self.ranges: Ranges = {}
+        self.iterations = Iterations()
 
     def written(self) -> WgslKernel:
         dims = [self._dim(k, dim) for k, dim in enumerate(self.func.dims)]
@@ -106,14 +113,14 @@ class _Kernel:
         texts, grids = [], []
         for k, ops in enumerate(phases):
             entry = f"{self.func.name}_{k}"
-            threads, groups = _shape(ops[0], self.machine) if not self.is_serial else ((1, 1), (ONE, ONE, ONE))
-            self.rows = threads[1]
+            self.threads, groups = _shape(ops[0], self.machine) if not self.is_serial else (1, (ONE, ONE, ONE))
+            self.iterations = Iterations()
             self.lines = list(dims)
             self.level = THREAD if self.is_serial else ""
             for op in [*first, *ops]:
                 self._op(op)
-            texts.append(self._entry(entry, threads, ops))
-            grids.append(Grid(entry, groups))
+            texts.append(self._entry(entry))
+            grids.append(Grid(entry, groups, self.iterations.most))
         if self.checks.found:
             self.needs[_CHECK] = None
         helpers = definitions(n for n in self.needs if n != _CHECK)
@@ -142,14 +149,13 @@ class _Kernel:
         self.is_serial = True
         return [ops], []
 
-    def _entry(self, entry: str, threads: tuple[int, int], ops: Sequence[Op]) -> str:
-        columns, rows = threads
+    def _entry(self, entry: str) -> str:
         head = [
-            f"@compute @workgroup_size({columns}, {rows})",
+            f"@compute @workgroup_size({self.threads})",
             f"fn {entry}(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,",
-            "    @builtin(local_invocation_id) lane: vec3<u32>, @builtin(local_invocation_index) local: u32) {",
+            "    @builtin(local_invocation_index) local: u32) {",
         ]
-        lines = [line.replace("THREADS", str(columns)).replace("ROWS", str(rows)) for line in self.lines]
+        lines = [line.replace("THREADS", str(self.threads)) for line in self.lines]
         return "\n".join([*head, *lines, "}"])
 
     # Statements
@@ -175,14 +181,11 @@ class _Kernel:
 
     def _op(self, op: Op) -> None:
         """An op; what writes outside of the loops of threads, the first thread does."""
-        if self.level in (*GRID, ROW) and op.name in ("store", "for", "if", "check") and not _has_threads(op):
+        if self.level in GRID and op.name in ("store", "for", "if", "check") and not _has_threads(op):
             level, self.level = self.level, THREAD
-            with self._block("if (lane.x == 0u) {" if level == ROW else "if (local == 0u) {"):
+            with self._block("if (local == 0u) {"):
                 self._plain(op)
             self.level = level
-        elif self.level in GRID and self.rows > 1 and op.attrs.get("level") == THREAD:
-            with self._block("if (lane.y == 0u) {"):
-                self._plain(op)
         else:
             self._plain(op)
 
@@ -206,6 +209,12 @@ class _Kernel:
 
     def _for(self, op: Op) -> None:
         variable, level = loop_var(op), op.attrs.get("level", "") if not self.is_serial else ""
+        if kind_of(op) == "unroll":
+            for k in range(extent_of(op).value):
+                self.names[variable.name] = str(k)
+                with self._block("{"):
+                    self._ops(body_of(op))
+            return
         name = self.names[variable.name] = self._fresh("i")
         extent = self.sizes.text(extent_of(op))
         start, step = _RANGES.get(level, ("0", "1"))
@@ -213,10 +222,26 @@ class _Kernel:
         if level:
             self.level = level
         with self._block(f"for (var {name}: i32 = {start}; {name} < {extent}; {name} += {step}) {{"):
-            self._ops(body_of(op))
+            self._counted(op, level)
         self.level = outer
         if level in GRID and any(_is_shared(o) for o in op.walk()):
             self.lines.insert(-1, self.indent + "  workgroupBarrier();")
+
+    def _counted(self, op: Op, level: str) -> None:
+        """The body of a loop, with the number of iterations that it adds to those of a thread."""
+        before, self.iterations = self.iterations, Iterations()
+        most = upper(extent_of(op), self.ranges)
+        self.ranges[loop_var(op)] = loop_range(op)
+        self._ops(body_of(op))
+        del self.ranges[loop_var(op)]
+        shared = self.threads if level == THREAD else 1
+        if level in GRID and self._is_known(extent_of(op)):
+            shared = MOST_GROUPS
+        trips = (most + (shared - 1)) // shared if most is not None and self._is_known(most) else None
+        self.iterations = before.after(self.iterations.repeated(trips))
+
+    def _is_known(self, e: Sym) -> bool:
+        return self.known.issuperset(v.name for v in e.vars)
 
     def _if(self, op: Op) -> None:
         holds = [*map(self.sizes.holds, op.attrs.get("guard", ())), *(self.values[v] for v in op.operands)]
@@ -259,7 +284,7 @@ class _Kernel:
         type = op.result.buffer
         if not self.is_serial and (op.parent is not self.func.body or type.space != DEVICE):
             raise UnsupportedError(f"a buffer of device memory in a loop of groups: {type}")
-        if not self.known.issuperset(v.name for v in type.size.vars):
+        if not self._is_known(type.size):
             raise UnsupportedError(f"the size of {type} is not known before the kernel runs")
         if op.result not in self.buffers:
             self.buffers[op.result] = _Buffer(self.device, self.sizes.text(self.room))
@@ -354,6 +379,7 @@ class _Kernel:
 
     def _called(self, op: Op, name: str, arguments: Sequence[str]) -> None:
         self.needs[name] = None
+        self.iterations = self.iterations.after(iterations_of(name))
         self._set(op, f"{name}({', '.join(arguments)})")
 
     def _cast(self, op: Op) -> None:
@@ -417,23 +443,21 @@ class _Kernel:
         self._called(op, f"{op.name}_{dtype.name}", [values[0], taken])
 
 
-def _shape(nest: Op, machine: Gpu) -> tuple[tuple[int, int], tuple[Sym, Sym, Sym]]:
-    """Threads and rows of a group, and groups along x, y and z. Where threads have registers, their loops say how many
-    threads there are; others go around."""
+def _shape(nest: Op, machine: Gpu) -> tuple[int, tuple[Sym, Sym, Sym]]:
+    """Threads of a group, and groups along x, y and z. Where threads have registers, their loops say how many threads
+    there are; others go around."""
     loops = [op for op in nest.walk() if op.name == "for"]
     owning = [op for op in loops if any(o.name == "alloc" and o.result.buffer.space == REGISTERS for o in op.walk())]
 
-    def most(level: str, ops: Sequence[Op]) -> int:
-        found = _extents(level, ops)
+    def most(ops: Sequence[Op]) -> int:
+        found = _extents(THREAD, ops)
         known = max([0, *(n.value if n.is_const else machine.alone for n in found)])
         return 1 << (known - 1).bit_length() if known else 0
 
-    columns, rows = (most(level, owning) or most(level, loops) or 1 for level in (THREAD, ROW))
-    while columns * rows > machine.threads:
-        columns, rows = (columns // 2, rows) if columns >= rows else (columns, rows // 2)
+    threads = min(most(owning) or most(loops) or 1, machine.threads)
     inner = {loop_var(op) for op in loops}
     z, y, x = (maximum(1, *(n for n in _extents(level, loops) if inner.isdisjoint(n.vars))) for level in GRID)
-    return (columns, rows), (x, y, z)
+    return threads, (x, y, z)
 
 
 def _extents(level: str, loops: Sequence[Op]) -> list[Sym]:
@@ -442,7 +466,7 @@ def _extents(level: str, loops: Sequence[Op]) -> list[Sym]:
 
 
 def _has_threads(op: Op) -> bool:
-    return any(o.name == "barrier" or o.attrs.get("level") in (*GRID, ROW, THREAD) for o in op.walk())
+    return any(o.name == "barrier" or o.attrs.get("level") in (*GRID, THREAD) for o in op.walk())
 
 
 def _is_shared(op: Op) -> bool:

@@ -1,8 +1,9 @@
 """What a device is told to run: modules of WGSL, and for each program its dispatches in order, as JSON.
 
-Buffers of a program: 0 the arena with the device memory of kernels behind it, 1 constants, 2 inputs, 3 outputs, each
-tensor of these from a multiple of 256 bytes on, 4 one word for the first error, and 5 what a dispatch is told: where
-its arguments begin, in bytes, the sizes that it has variables for, and what is added to the numbers of its errors.
+Buffers of a program: 0 the arena with the device memory of kernels behind it, 1 constants, 2 inputs, 3 outputs and
+behind them what states hold and what they will, each tensor of these from a multiple of 256 bytes on, 4 one word for
+the first error, and 5 what a dispatch is told: where its arguments begin, in bytes, the sizes that it has variables
+for, and what is added to the numbers of its errors.
 
 Sizes are expressions of the variables of a program (`sizes.py`), which its `plan` says how to get.
 """
@@ -17,6 +18,7 @@ from typing import Any, Self
 
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.codegen.program import (
+    BufferRef,
     Dim,
     ErrorTable,
     InputAxis,
@@ -32,6 +34,7 @@ from tilewright.ir.core import Func, substitute
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
+from tilewright.program.states import states_of
 from tilewright.target.gpu.webgpu import Gpu
 
 BASES = ("arena", "constants", "input", "output")
@@ -64,11 +67,13 @@ class GpuCode:
         errors, calls = ErrorTable(), [self._call(step, program, numbers) for step in program.steps]
         for step, call in zip(program.steps, calls, strict=True):
             call["errors"] = errors.base(step.checks)
+        states = states_of(program.main)
         made = {
             "calls": calls,
-            "plan": _plan(program, errors, numbers),
-            "inputs": [_bytes(a.tensor, numbers) for a in program.main.args],
-            "outputs": [_bytes(v.tensor, numbers) for v in program.main.returns],
+            "plan": plan_of(program, errors, numbers),
+            "inputs": [bytes_of(a.tensor, numbers) for a in program.main.args],
+            "outputs": [bytes_of(v.tensor, numbers) for v in program.main.returns],
+            "states": [bytes_of(update.operands[1].tensor, numbers) for _, update in states],
         }
         return ProgramText(json.dumps(made), errors, program.suffix)
 
@@ -83,13 +88,17 @@ class GpuCode:
         for ref in step.buffers:
             if ref.base not in BASES:
                 raise UnsupportedError("weights in the memory of others are not for a GPU")
-            places.append([BASES.index(ref.base), ref.index, encoded(ref.offset, numbers)])
+            base, index = _region(ref, program)
+            places.append([base, index, encoded(ref.offset, numbers)])
         actual = dict(zip(kernel.dims, step.dims, strict=True))
 
         def size(e: Sym) -> Any:
             return encoded(substitute(e, actual), numbers)
 
-        grids = [[grid.entry, [size(n) for n in grid.groups]] for grid in kernel.grids]
+        grids = [
+            [grid.entry, [size(n) for n in grid.groups], None if grid.iterations is None else size(grid.iterations)]
+            for grid in kernel.grids
+        ]
         dims = [encoded(d, numbers) for d in step.dims]
         return {"kernel": step.kernel, "places": places, "dims": dims, "grids": grids, "room": size(kernel.room)}
 
@@ -133,12 +142,22 @@ class GpuCode:
         pass
 
 
-def _bytes(type: TensorType, numbers: Mapping[str, int]) -> Any:
+def _region(ref: BufferRef, program: Program) -> tuple[int, int]:
+    """The buffer of a tensor and its number there: outputs, what states hold, and what they will."""
+    main = program.main
+    if ref.base == "input" and ref.index >= len(main.args):
+        return BASES.index("output"), ref.index - len(main.args) + len(main.returns)
+    if ref.base == "output" and ref.index >= len(main.returns):
+        return BASES.index("output"), ref.index + len(states_of(main))
+    return BASES.index(ref.base), ref.index
+
+
+def bytes_of(type: TensorType, numbers: Mapping[str, int]) -> Any:
     """How large a tensor is."""
     return encoded(reduce(mul, type.shape, sym(type.dtype.storage.itemsize)), numbers)
 
 
-def _plan(program: Program, errors: ErrorTable, numbers: Mapping[str, int]) -> dict[str, Any] | None:
+def plan_of(program: Program, errors: ErrorTable, numbers: Mapping[str, int]) -> dict[str, Any] | None:
     """How sizes come from the shapes and data of a call; None where all are known."""
     if program.is_static:
         return None

@@ -302,3 +302,5 @@ def _split(texts: str) -> dict[str, str]:
 _WORDS = ", ".join(f"{TWO_OVER_PI_BITS >> 32 * k & 0xFFFFFFFF:#x}u" for k in range(8))
 WRITTEN: Mapping[str, str] = MappingProxyType(_split(_TEXTS.replace("TWO_OVER_PI", _WORDS)))
 """Functions by name."""
+ITERATIONS: Mapping[str, int] = MappingProxyType({"rem_f32": 254, "divided_64": 64, "far_quadrant": 4})
+"""Those of functions with a loop, at most."""

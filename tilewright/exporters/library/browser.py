@@ -26,6 +26,10 @@ def write_module(folder: Path, artifact: Artifact, weights: str) -> list[Path]:
             f"a module of JavaScript runs on GPUs, and not on {artifact.target.cpu}",
             hint="leave the target out, or export a .wasm for the CPUs of browsers",
         )
+    if artifact.states:
+        raise UnsupportedError(
+            "a module of JavaScript keeps no states so far", hint="export without states, and hand on outputs"
+        )
     found = json.loads(bytes(artifact.objects[0]))
     program = found["programs"][artifact.run_symbol]
     used = dict.fromkeys(call["module"] for call in program["calls"])

@@ -149,7 +149,7 @@ typedef struct program {
   const int64_t *dims;
   const int64_t *const *output_dims;
   const failure *failures;
-  int32_t failure_count, reads_data, writes_states, fixed_count;
+  int32_t failure_count, reads_data, loses_states, fixed_count; /* states are lost when a run fails */
   const int32_t *swaps; /* of kernels, for each state: it is written beside, and swapped; the others in place */
   const fixed_dim *fixed;
   const steps *steps;
@@ -158,7 +158,8 @@ typedef struct program {
 typedef struct state_place {
   size_t bytes;
   int64_t initial; /* in the weights; -1: zeros */
-  int has_beside; /* programs write what it is next into memory beside it */
+  int has_beside; /* programs write what it is next into memory beside it, or what it was is kept there during a run */
+  int is_counter; /* how far others are filled: put back when a run fails, so that these lose nothing */
 } state_place;
 """
 
@@ -193,16 +194,23 @@ _WIDTH = 110
 
 
 def _states(artifact: Artifact) -> str:
-    entries = []
+    entries, counters = [], _counters(artifact)
     for state, ways in zip(artifact.states, zip(*(p.states for p in artifact.programs), strict=True), strict=True):
         shape = [int(d) for d in state.info.shape]
         nbytes = int(np.prod(shape, dtype=np.int64)) * numpy_dtype(state.info.dtype).itemsize
-        entries.append(f"{{{nbytes}u, {state.initial}, {int(any(of.way != 'in place' for of in ways))}}}")
+        counts = state.info.name in counters
+        beside = counts or any(of.way != "in place" for of in ways)
+        entries.append(f"{{{nbytes}u, {state.initial}, {int(beside)}, {int(counts)}}}")
     return _array("state_place", "states", entries)
 
 
+def _counters(artifact: Artifact) -> frozenset[str]:
+    """The states that say how far others are filled."""
+    return frozenset(state.counter for program in artifact.programs for state in program.states if state.counter)
+
+
 def _programs(artifact: Artifact) -> list[str]:
-    lines, entries = [], []
+    lines, entries, counters = [], [], _counters(artifact)
     for number, program in enumerate(artifact.programs):
         fixed = [] if program in (artifact, artifact.broadcasting) else fixed_places(artifact, program)
         lines.append(_array("fixed_dim", f"fixed{number}", [f"{{{i}, {a}, {s}}}" for i, a, s in fixed]))
@@ -214,8 +222,9 @@ def _programs(artifact: Artifact) -> list[str]:
             step = f"&steps{number}"
         lines += text
         lines.append(_array("int32_t", f"swaps{number}", [int(s.way != "in place") for s in program.states]))
-        writes = int(any(s.way == "in place" and not s.counter for s in program.states))
-        entries.append(f"{{{entry}, {writes}, {len(fixed)}, swaps{number}, fixed{number}, {step}}}")
+        written = [s for s in program.states if s.way == "in place" and not s.counter]
+        loses = int(any(s.info.name not in counters for s in written))
+        entries.append(f"{{{entry}, {loses}, {len(fixed)}, swaps{number}, fixed{number}, {step}}}")
     return [*lines, _array("program", "programs", entries)]
 
 

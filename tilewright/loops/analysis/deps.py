@@ -17,7 +17,7 @@ from tilewright.ir.symbolic.arith import factors_of
 from tilewright.ir.types import row_major
 from tilewright.loops.analysis.bounds import Interval, Ranges, holds
 from tilewright.loops.analysis.injective import told_apart
-from tilewright.loops.edit import buffer_type, loop_range, loop_var
+from tilewright.loops.edit import buffer_type, extent_of, loop_range, loop_var
 
 Index = tuple[Sym, ...]
 
@@ -131,11 +131,22 @@ def separated(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op
 
 
 def _told_apart(a: Access, b: Access, band: Sequence[Op], outer: Ranges) -> set[Op]:
-    """The loops of which no two iterations share the one index that both have."""
-    if a.idx != b.idx or a.loops != b.loops or a.unknown:
+    """The loops of which no two iterations share the one index that both have, be it by different names of loops that
+    are not around both."""
+    is_same = a.idx == b.idx and a.loops == b.loops
+    if a.unknown or b.unknown or not (is_same or _is_alike(a, b)):
         return set()
     loops = a.loops if not band or band[0] in a.loops else (*band, *a.loops)
     return told_apart(a.idx, [o for o in loops if loop_var(o) not in outer])
+
+
+def _is_alike(a: Access, b: Access) -> bool:
+    """Whether two accesses go through the same places in loops of their own."""
+    own = [[o for o in c.loops if o not in other.loops] for c, other in ((a, b), (b, a))]
+    if [extent_of(o) for o in own[0]] != [extent_of(o) for o in own[1]]:
+        return False
+    names = {loop_var(y): loop_var(x) for x, y in zip(*own, strict=True)}
+    return all(i is j or i is j.subs(names) for i, j in zip(a.idx, b.idx, strict=True))
 
 
 def ordered(first: Access, second: Access, loop: Op, outer: Ranges) -> bool:

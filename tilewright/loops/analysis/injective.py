@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.core import Op
-from tilewright.ir.sym import Sym, sym, upper
+from tilewright.ir.sym import Sym, sym, upper, var
 from tilewright.loops.analysis.bounds import Ranges
 from tilewright.loops.edit import extent_of, loop_range, loop_var
 
@@ -17,8 +17,23 @@ def is_injective(indices: Sequence[Sym], loops: Sequence[Op]) -> bool:
 
 def told_apart(indices: Sequence[Sym], loops: Sequence[Op]) -> set[Op]:
     """The loops whose iterations the indices tell apart, whatever the others do: of their variables no part is missing
-    among the digits of those indices that are mixed-radix numbers of parts of variables."""
+    among the digits of those indices that are mixed-radix numbers of parts of variables.
+
+    A loop of n iterations may be the units of a number `n*outer + loop` of which the indices have parts, as where a
+    flat loop was split by a number that is no product of lengths of axes.
+    """
     ranges = {loop_var(o): loop_range(o) for o in loops if extent_of(o) != 1}
+    whole = _whole_variables(indices, ranges)
+    for o in loops:
+        v, n = loop_var(o), extent_of(o)
+        if v in ranges and v not in whole and n.is_const:
+            for outer in _counted_in(indices, v, n.value):
+                whole |= _whole_pair(indices, outer, v, n.value, ranges)
+    return {o for o in loops if loop_var(o) not in ranges or loop_var(o) in whole}
+
+
+def _whole_variables(indices: Sequence[Sym], ranges: Ranges) -> set[Sym]:
+    """The variables of `ranges` all parts of which are in the indices; others have one value."""
     parts: dict[Sym, set[_Part]] = {v: set() for v in ranges}
     for index in indices:
         moving = [(mono, step) for mono, step in index.terms if mono.vars & ranges.keys()]
@@ -27,7 +42,35 @@ def told_apart(indices: Sequence[Sym], loops: Sequence[Op]) -> set[Op]:
         if len(known) == len(moving) and _is_mixed_radix(moving, ranges):
             for v, part in known:
                 parts[v].add(part)
-    return {o for o in loops if loop_var(o) not in ranges or _is_whole(parts[loop_var(o)])}
+    return {v for v in ranges if _is_whole(parts[v])}
+
+
+def _counted_in(indices: Sequence[Sym], v: Sym, n: int) -> set[Sym]:
+    """The variables that stand in a division beside `v`, n times as large."""
+    found: set[Sym] = set()
+    pending = [mono for index in indices for mono, _ in index.terms]
+    while pending:
+        mono = pending.pop()
+        if mono.kind in ("floordiv", "mod") and v in mono.vars:
+            terms = mono.args[0].terms
+            step = next((coef for other, coef in terms if other is v), None)
+            found.update(other for other, coef in terms if other.kind == "var" and step and coef == n * step)
+            pending += [other for other, _ in terms]
+    return found
+
+
+def _whole_pair(indices: Sequence[Sym], outer: Sym, inner: Sym, n: int, ranges: Ranges) -> set[Sym]:
+    """Both variables, if all parts of `n*outer + inner` are in the indices. `outer` may have one value that is not
+    known, but is not negative."""
+    lowest = outer.bounds[0]
+    if outer not in ranges and (lowest is None or lowest < 0):
+        return set()
+    flat = var(f"{outer.name}.flat.{inner.name}")
+    last = n * ranges[outer][1] + (n - 1) if outer in ranges else var(f"{flat.name}.last")
+    digits = {outer: flat // n, inner: flat % n}
+    others = {v: (low.subs(digits), high.subs(digits)) for v, (low, high) in ranges.items() if v not in digits}
+    found = _whole_variables([index.subs(digits) for index in indices], {flat: (sym(0), last), **others})
+    return {outer, inner} if flat in found else set()
 
 
 _Part = tuple[Sym, Sym | None]

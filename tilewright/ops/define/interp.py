@@ -6,7 +6,7 @@ against each other, loads become fancy indexing, reductions `ufunc.reduce`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product as cartesian
 from math import prod
 from string import ascii_letters
@@ -38,15 +38,25 @@ from tilewright.ops.define.scalar_builder import ScalarBuilder
 MAX_POSITIONS = 1 << 23
 """Grids are evaluated in pieces of at most about this many positions, so that memory stays bounded."""
 
+Pace = Callable[[], object]
+"""Called between pieces of an evaluation that takes long; it may raise to end it."""
+
+
+def no_pace() -> None:
+    """Let an evaluation take as long as it does."""
+
+
 Box = tuple[tuple[int, int], ...]  # the range of each axis: outer axes, then reduction axes
 
 
-def evaluate_compute(computation: Compute, arrays: Sequence[np.ndarray], env: Env) -> np.ndarray:
+def evaluate_compute(
+    computation: Compute, arrays: Sequence[np.ndarray], env: Env, pace: Pace = no_pace
+) -> np.ndarray:
     """The result of a primitive for operands `arrays`; `env` gives the dims by name.
 
     ExecutionError where a `check` fails, InternalError for a load out of bounds.
     """
-    grid = _Grid(computation, arrays, env)
+    grid = _Grid(computation, arrays, env, pace)
     tiles = computation.tiles or (1,) * len(grid.shape)
     result = np.empty(
         [n for pair in zip(grid.shape, tiles, strict=True) for n in pair], computation.dtype.storage
@@ -57,26 +67,29 @@ def evaluate_compute(computation: Compute, arrays: Sequence[np.ndarray], env: En
             result[place] = grid.evaluate(box).reshape(result[place].shape)
     whole = result.reshape([n * tile for n, tile in zip(grid.shape, tiles, strict=True)])
     found = whole[tuple(map(slice, dims_of(computation.shape, env)))]
-    return found if computation.replacement is None else _replaced(found, computation.replacement, arrays, env)
+    return found if computation.replacement is None else _replaced(found, computation.replacement, arrays, env, pace)
 
 
-def _replaced(found: np.ndarray, by: Replacement, arrays: Sequence[np.ndarray], env: Env) -> np.ndarray:
+def _replaced(
+    found: np.ndarray, by: Replacement, arrays: Sequence[np.ndarray], env: Env, pace: Pace
+) -> np.ndarray:
     """The result, with other elements in the tiles that are replaced."""
-    where = evaluate_compute(by.where, arrays, env)
+    where = evaluate_compute(by.where, arrays, env, pace)
     if not where.any():
         return found
     for axis, (length, extent) in enumerate(zip(by.sums.tiles, found.shape, strict=True)):
         where = where.repeat(length, axis).take(range(extent), axis) if where.shape[axis] > 1 else where
-    return np.where(where, evaluate_compute(by.sums, arrays, env), found)
+    return np.where(where, evaluate_compute(by.sums, arrays, env, pace), found)
 
 
 class _Grid:
     """The iteration space of a primitive, evaluated box by box."""
 
-    def __init__(self, computation: Compute, arrays: Sequence[np.ndarray], env: Env) -> None:
+    def __init__(self, computation: Compute, arrays: Sequence[np.ndarray], env: Env, pace: Pace) -> None:
         self.computation = computation
         self.arrays = dict(zip(computation.body.args, arrays, strict=True))
         self.env = env
+        self.pace = pace
         self.shape = dims_of((extent for _, extent in computation.domain), env)
         self.reduced = dims_of((extent for _, extent in computation.reduce), env)
         self.names = [v.name for v, _ in (*computation.axes, *computation.reduce)]
@@ -197,6 +210,7 @@ class _Grid:
     @np.errstate(all="ignore")
     def _values(self, outer: Box, inner: Box, until: Sequence[Value]) -> dict[Value, Any]:
         """The values of the body's ops on the grid of a box, up to those of `until`."""
+        self.pace()
         ranges = (*outer, *inner)
         env = dict(self.env)
         places = range(-len(ranges), 0)
@@ -346,8 +360,9 @@ def evaluate(operator: Operator, *arrays: Any, **attrs: Any) -> Any:
 
 
 def evaluate_op(
-    op: Op, arrays: Sequence[np.ndarray], env: Env, module: Module | None = None, *, flush: bool = False
-) -> tuple[np.ndarray, ...]:
+    op: Op, arrays: Sequence[np.ndarray], env: Env, module: Module | None = None, *, flush: bool = False,
+    pace: Pace = no_pace,
+) -> tuple[np.ndarray, ...]:  # fmt: skip
     """The results of one op of the graph level for operands `arrays`; with `flush` denormal numbers count as zero
     (see `denormals`)."""
     if op.name == "constant":
@@ -356,7 +371,7 @@ def evaluate_op(
     if op.name == "fused":
         body = op.blocks[0]
         values = dict(zip(body.args, arrays, strict=True))
-        evaluate_block(body.ops, values, env, module, flush=flush)
+        evaluate_block(body.ops, values, env, module, flush=flush, pace=pace)
         return tuple(values[v] for v in body.ops[-1].operands)
     operator = OPERATORS.get(op.name)
     if operator is None:
@@ -365,17 +380,30 @@ def evaluate_op(
     if operator.kind == "primitive":
         computation = operator.compute(types, op.attrs)
         if not flush or not computes(computation):
-            return (evaluate_compute(computation, arrays, env),)
-        return (without_denormals(evaluate_compute(computation, list(map(without_denormals, arrays)), env)),)
+            return (evaluate_compute(computation, arrays, env, pace),)
+        taken = list(map(without_denormals, arrays))
+        return (without_denormals(evaluate_compute(computation, taken, env, pace)),)
     if operator.kind == "irregular":
-        taken = list(map(without_denormals, arrays)) if flush else arrays
-        return _evaluate_irregular(operator, types, op.attrs, taken, env)
+        taken = list(map(without_denormals, arrays)) if flush else list(arrays)
+        return _evaluate_irregular(operator, types, op.attrs, taken, env, pace)
     body, inner = Block(types), Module()
     with Builder(body, inner, op.loc):
         results = operator.expand(body.args, op.attrs)
     values = dict(zip(body.args, arrays, strict=True))
-    evaluate_block(body.ops, values, env, inner, flush=flush)
+    evaluate_block(body.ops, values, env, inner, flush=flush, pace=pace)
     return tuple(values[v] for v in results)
+
+
+class _PacedRun(Run):
+    """Runs loops statement by statement, with `pace` before each."""
+
+    def __init__(self, env: dict[str, Any], pace: Pace) -> None:
+        super().__init__(env)
+        self.pace = pace
+
+    def op(self, op: Op) -> None:
+        self.pace()
+        super().op(op)
 
 
 def _evaluate_irregular(
@@ -384,6 +412,7 @@ def _evaluate_irregular(
     attrs: Mapping[str, Any],
     arrays: Sequence[np.ndarray],
     env: Env,
+    pace: Pace,
 ) -> tuple[np.ndarray, ...]:
     results = operator.result_types(types, dict(attrs))
     block = Block([buffer(t.dtype, t.shape) for t in (*types, *results)])
@@ -392,7 +421,7 @@ def _evaluate_irregular(
     assert operator.lower is not None
     operator.lower(trace, handles[: len(types)], handles[len(types) :], **attrs)
     outputs = [np.zeros(dims_of(t.shape, env), t.dtype.storage) for t in results]
-    run = Run(dict(env))
+    run = Run(dict(env)) if pace is no_pace else _PacedRun(dict(env), pace)
     for value, array in zip(block.args, [*arrays, *outputs], strict=True):
         run.bind_array(value, np.ascontiguousarray(array))
     with np.errstate(all="ignore"):
@@ -407,12 +436,13 @@ def evaluate_block(
     module: Module | None,
     *,
     flush: bool = False,
+    pace: Pace = no_pace,
 ) -> None:
     """Evaluate ops in order, as `evaluate_op`; `values` has the block's arguments and gains all results."""
     for op in ops:
         if op.name in ("return", "yield"):
             continue
-        results = evaluate_op(op, [values[v] for v in op.operands], env, module, flush=flush)
+        results = evaluate_op(op, [values[v] for v in op.operands], env, module, flush=flush, pace=pace)
         for value, array in zip(op.results, results, strict=True):
             _require_type(op, value, array, env)
             values[value] = array

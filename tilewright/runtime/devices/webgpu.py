@@ -1,8 +1,8 @@
 """Programs on a GPU, through the library `wgpu`: shaders of an artefact, its weights resident, and its calls.
 
-A call is one copy of all inputs to the device, one command buffer with all dispatches, and one copy of all outputs
-back. Shapes may be others in each call: buffers grow, shaders stay. The objects of the artefact are JSON
-(`codegen/wgsl/program.py`).
+A call is one copy of all inputs and states to the device, one command buffer with all dispatches, and one copy of all
+outputs and states back. Shapes may be others in each call: buffers grow, shaders stay. The objects of the artefact are
+JSON (`codegen/wgsl/program.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.devices.loop_limit import most_iterations
 from tilewright.runtime.devices.sizes import SizePlan, value_of
 from tilewright.runtime.errors import DeviceError, ExecutionError, TilewrightError
 from tilewright.runtime.executor import bytes_at
@@ -29,6 +30,7 @@ ALIGNMENT = 256
 _TOLD = 1024  # bytes that a dispatch is told
 _LARGEST = 2**31 - 1  # size or index in a kernel
 _MOST_GROUPS = 65535  # along an axis of a grid; loops of kernels go around
+_SAFE_ITERATIONS = 1 << 15  # of a thread, which every driver is trusted with
 _NO_ERROR = 0xFFFFFFFF
 _ARENA, _CONSTANTS, _INPUTS, _OUTPUTS, _ERRORS, _CALLS = range(6)
 
@@ -66,7 +68,8 @@ class GpuExecutor:
         self.calls = program["calls"]
         self.modules = {call["module"]: found["modules"][call["module"]] for call in self.calls}
         self.constants = memoryview(artifact.constants).cast("B")
-        self.inputs, self.outputs = program["inputs"], program["outputs"]
+        self.inputs, self.outputs, self.states = program["inputs"], program["outputs"], program["states"]
+        self.swapped = [state.way == "swapped" for state in artifact.states]
         self.plan = None if program["plan"] is None else SizePlan(program["plan"])
         static = artifact.static_plan
         self._arena = static.arena if static is not None else program["plan"]["arena"]
@@ -95,7 +98,7 @@ class GpuExecutor:
         room = max([0, *(value_of(call["room"], dims) for call in self.calls)])
         return BufferSizes(
             [value_of(e, dims) for e in self.inputs], [value_of(e, dims) for e in self.outputs],
-            arena, room, len(self.constants),
+            arena, room, len(self.constants), [value_of(e, dims) for e in self.states], self.swapped,
         )  # fmt: skip
 
     def create_pool(self, threads: int, spin_ns: int) -> int | None:
@@ -107,13 +110,16 @@ class GpuExecutor:
 
 @dataclass(frozen=True)
 class BufferSizes:
-    """The bytes of inputs, outputs, arena, memory of kernels behind it and constants."""
+    """The bytes of inputs, outputs, arena, memory of kernels behind it, constants and states. Of `swapped` states what
+    they will hold lies beside what they hold."""
 
     inputs: Sequence[int]
     outputs: Sequence[int]
     arena: int
     room: int
     constants: int
+    states: Sequence[int] = ()
+    swapped: Sequence[bool] = ()
 
     @cached_property
     def input_places(self) -> list[int]:
@@ -121,7 +127,20 @@ class BufferSizes:
 
     @cached_property
     def output_places(self) -> list[int]:
-        return _places(self.outputs)
+        """Of outputs, of states, and of what takes their place."""
+        return _places([*self.outputs, *self.states, *self.following])
+
+    @property
+    def following(self) -> list[int]:
+        """The bytes of what takes the place of states, where it lies beside them."""
+        return [size if apart else 0 for size, apart in zip(self.states, self.swapped, strict=True)]
+
+    def updates(self, states: Sequence[np.ndarray], written: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+        """The memory of states after a call, and where on the device that is: where they were, or beside that in
+        what a call writes, behind the outputs."""
+        first, count = len(self.outputs), len(states)
+        for k, apart in enumerate(self.swapped):
+            yield (written[first + k] if apart else states[k]), self.output_places[first + k + count * apart]
 
     @property
     def buffers(self) -> list[int]:
@@ -217,10 +236,25 @@ class _OnDevice:
             told[k, : len(starts) + 1] = [*starts, sizes.arena]
             told[k, len(starts) + 1 :][: len(numbers)] = np.array(numbers, np.int32).view(np.uint32)
             told[k, -1] = call["errors"]
-            for entry, counts in call["grids"]:
+            for entry, counts, iterations in call["grids"]:
                 groups = [min(value_of(n, dims), _MOST_GROUPS) for n in counts]
+                self._check_iterations(call["kernel"], None if iterations is None else value_of(iterations, dims))
                 self.dispatches.append((self.pipelines[call["module"], entry], groups, k * _TOLD))
         self.gpu.queue.write_buffer(self.buffers[_CALLS], 0, told)
+
+    def _check_iterations(self, kernel: str, needed: int | None) -> None:
+        """DeviceError where a thread of the kernel may go through more iterations than the driver lets it."""
+        if needed is not None and needed <= _SAFE_ITERATIONS:
+            return
+        most = most_iterations(self.wgpu, self.gpu)
+        if most is not None and (needed is None or needed > most):
+            count = "so many iterations as data decide" if needed is None else f"up to {needed} iterations of loops"
+            raise DeviceError(
+                f"a thread of kernel '{kernel}' goes through {count}, and the driver of this GPU ends threads after "
+                f"{most}, without an error",
+                hint="use another driver (VK_DRIVER_FILES names one), smaller inputs, or compile the model for the CPU "
+                "(target='host')",
+            )
 
     def _pipelines(self) -> None:
         wgpu = self.wgpu
@@ -238,7 +272,7 @@ class _OnDevice:
         modules = {name: self.gpu.create_shader_module(code=text) for name, text in self.code.modules.items()}
         self.pipelines: dict[tuple[str, str], Any] = {}
         for call in self.code.calls:
-            for entry, _ in call["grids"]:
+            for entry, _, _ in call["grids"]:
                 key = call["module"], entry
                 if key not in self.pipelines:
                     self.pipelines[key] = self.gpu.create_compute_pipeline(
@@ -257,10 +291,12 @@ class _OnDevice:
         """What stands in the word for errors afterwards."""
         sizes, queue = self.sizes, self.gpu.queue
         assert sizes is not None
-        given = np.zeros(_rounded(max(sizes.buffers[_INPUTS], 4)), np.uint8)
-        for place, array in zip(sizes.input_places, _memory(inputs, sizes.inputs), strict=False):
-            given[place : place + array.nbytes] = array
-        queue.write_buffer(self.buffers[_INPUTS], 0, given)
+        read = memory_of(inputs, [*sizes.inputs, *sizes.states])
+        given, states = read[: len(sizes.inputs)], read[len(sizes.inputs) :]
+        queue.write_buffer(self.buffers[_INPUTS], 0, _joined(given, sizes.input_places))
+        if states:
+            places = sizes.output_places[len(sizes.outputs) :][: len(states) + 1]
+            queue.write_buffer(self.buffers[_OUTPUTS], places[0], _joined(states, [p - places[0] for p in places]))
         queue.write_buffer(self.buffers[_ERRORS], 0, np.full(1, _NO_ERROR, np.uint32))
         encoder = self.gpu.create_command_encoder()
         work = encoder.begin_compute_pass()
@@ -279,9 +315,23 @@ class _OnDevice:
             taken = np.frombuffer(self.back.read_mapped(0, ALIGNMENT + size, copy=True), np.uint8)
         finally:
             self.back.unmap()
-        for place, array in zip(sizes.output_places, _memory(outputs, sizes.outputs), strict=False):
+        error = int(taken[:4].view(np.uint32)[0])
+        written = memory_of(outputs, [*sizes.outputs, *sizes.following])
+        for array, place in zip(written, sizes.output_places[: len(sizes.outputs)], strict=False):
             array[:] = taken[ALIGNMENT + place :][: array.nbytes]
-        return int(taken[:4].view(np.uint32)[0])
+        if states and error == _NO_ERROR:  # a call that fails leaves them as they were
+            for array, place in sizes.updates(states, written):
+                found = taken[ALIGNMENT + place :][: array.nbytes]
+                np.copyto(array, found, where=array != found)  # memory that a cache has not come to stays untouched
+        return error
+
+
+def _joined(arrays: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
+    """Bytes with each array at its place; the last place is the end."""
+    found = np.zeros(max(_rounded(places[-1]), 4), np.uint8)
+    for array, place in zip(arrays, places, strict=False):
+        found[place : place + array.nbytes] = array
+    return found
 
 
 def _check(limits: Mapping[str, int], sizes: BufferSizes) -> None:
@@ -310,7 +360,7 @@ def _places(sizes: Sequence[int]) -> list[int]:
     return list(accumulate((-(-n // ALIGNMENT) * ALIGNMENT for n in sizes), initial=0))
 
 
-def _memory(table: int | None, sizes: Sequence[int]) -> list[np.ndarray]:
+def memory_of(table: int | None, sizes: Sequence[int]) -> list[np.ndarray]:
     """The bytes of tensors, whose addresses stand in a table."""
     addresses = (ctypes.c_void_p * len(sizes)).from_address(table or 0) if sizes else ()
     return [bytes_at(address, n) for address, n in zip(addresses, sizes, strict=True)]

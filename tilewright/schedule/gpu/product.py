@@ -4,7 +4,7 @@
       sums = 0                                     (shared)
       for each part of the reduced axis {
         parts of both operands into shared memory
-        for row { for thread { sums of a few rows and columns += products, in registers } }
+        for thread { sums of a few rows and columns += products, in registers }
       }
       the result, with the elementwise work on it
     } } }
@@ -25,10 +25,10 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import Contraction
-from tilewright.schedule.gpu.steps import schedule_grids
+from tilewright.schedule.gpu.steps import schedule_grids, share
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
-from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, REGISTERS, ROW, SHARED, THREAD, Gpu
+from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, REGISTERS, SHARED, THREAD, Gpu
 
 
 class GpuContraction(Contraction):
@@ -73,30 +73,35 @@ class _Tile:
     own_columns: int
     depth: int
 
+    @property
+    def threads(self) -> int:
+        return self.rows // self.own_rows * (self.columns // self.own_columns)
+
 
 def _schedule(s: Schedule, product: Stage, axes: list[Op], machine: Gpu) -> None:
-    row, column = _row_axis(product), len(product.axes) - 1
+    row, column = row_axis(product), len(product.axes) - 1
     tile = _tile(product, row, machine)
     sums = product.buffer
     if not axes:
         made = s.cache_write(sums, space=SHARED)
         axes, sums = made.drain, made.buffer
     others = [axis for k, axis in enumerate(axes) if k not in (row, column)]
-    others.sort(key=lambda axis: -extent_of(axis).value)  # the longest one is that of layers
     rows, columns = s.split(axes[row], tile.rows), s.split(axes[column], tile.columns)
     s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
     nest = s.compute_at(sums, columns.outer, space=SHARED).nests[0]
     _sum(s, nest, product, row, tile)
-    s.parallel(columns.inner, THREAD)
-    s.parallel(rows.inner, ROW)
+    share(s, [rows.inner, columns.inner], tile.threads)
     s.parallel(columns.outer, GROUP)
     s.parallel(rows.outer, BAND)
     if others:
-        s.parallel(others[0], LAYER)
+        layers, *more = others
+        for axis in more:
+            layers = s.collapse(layers, axis)
+        s.parallel(layers, LAYER)
     s.simplify()
 
 
-def _row_axis(product: Stage) -> int:
+def row_axis(product: Stage) -> int:
     """The last axis that the operand with the last axis has not."""
     variables = [loop_var(axis) for axis in product.axes]
     loads = [op for op in product.reduce[-1].walk() if op.name == "load" and op.operands[0] is not product.buffer]
@@ -120,7 +125,13 @@ def _tile(product: Stage, row: int, machine: Gpu) -> _Tile:
         raise ScheduleError(f"{m} x {n} has no divisors for a tile of {machine.alone} elements")
     window = prod(n.value for n in extents[len(product.axes) + 1 :])
     depth = _divisor(extents[len(product.axes)].value, max(1, machine.depth // window))
-    return _Tile(rows, columns, _divisor(rows, machine.own), _divisor(columns, machine.own), depth)
+    own_rows, own_columns = _divisor(rows, machine.own), _divisor(columns, machine.own)
+    while rows // own_rows * (columns // own_columns) < machine.alone:  # threads are worth more than fewer loads
+        if own_rows >= own_columns:
+            own_rows = _divisor(rows, own_rows - 1)
+        else:
+            own_columns = _divisor(columns, own_columns - 1)
+    return _Tile(rows, columns, own_rows, own_columns, depth)
 
 
 def _divisor(n: int, most: int) -> int:
@@ -133,9 +144,8 @@ def _sum(s: Schedule, nest: Op, product: Stage, row: int, tile: _Tile) -> None:
     first = next(op for op in nest.walk() if op.name == "store")
     parts = s.fission(first, len(product.axes))
     zeros, loops = parts.before[-len(product.axes) :], parts.after[-len(product.axes) :]
-    s.parallel(zeros[-1], THREAD)
-    s.parallel(zeros[row], ROW)
-    reduced = _nest_in(loops[-1])
+    share(s, zeros, tile.threads)
+    reduced = nest_in(loops[-1])
     if len(reduced) != len(product.reduce):
         raise ScheduleError("its reduced axes are no perfect nest")
     step = s.split(reduced[0], tile.depth)
@@ -150,19 +160,18 @@ def _sum(s: Schedule, nest: Op, product: Stage, row: int, tile: _Tile) -> None:
         elif op.name == "store":
             result = op.operands[1]
     fills = [s.cache(value, rows.outer, space=SHARED).fill for value in operands]
-    s.cache(result, inner[0], space=REGISTERS)
-    for fill in fills:
-        for axis, level in zip(reversed(fill), (THREAD, ROW), strict=False):
-            s.parallel(axis, level)
-    if not fills or not fills[-1]:
+    own = s.cache(result, inner[0], space=REGISTERS)
+    for axis in (*own.fill, rows.inner, columns.inner, *own.drain):
+        s.unroll(axis)
+    if not all(fills):
         raise ScheduleError("its operands are no tensors in memory")
-    s.barrier(fills[-1][0], ROW)
-    s.parallel(columns.outer, THREAD)
-    s.parallel(rows.outer, ROW)
-    s.barrier(rows.outer, ROW)
+    filled = [share(s, fill, tile.threads) for fill in fills]
+    s.barrier(filled[-1], THREAD)
+    threads = share(s, [rows.outer, columns.outer], tile.threads)
+    s.barrier(threads, THREAD)
 
 
-def _nest_in(loop: Op) -> list[Op]:
+def nest_in(loop: Op) -> list[Op]:
     """The loops that are alone within a loop, each within the one before."""
     found: list[Op] = []
     while True:

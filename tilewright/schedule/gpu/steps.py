@@ -5,6 +5,8 @@ Each stage of a kernel is a grid of its own; a barrier of the whole grid between
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of
@@ -46,4 +48,18 @@ def _threads(s: Schedule, stage: Stage, machine: Gpu) -> Op:
             s.cache(stage.buffer, stage.reduce[0], space=REGISTERS)
     s.parallel(parts.inner, THREAD)
     s.parallel(parts.outer, GROUP)
+    return parts.outer
+
+
+def share(s: Schedule, nest: Sequence[Op], count: int) -> Op:
+    """Share the iterations of a perfect nest among `count` threads of a group; returns the outermost loop."""
+    flat, *inner = nest
+    for loop in inner:
+        flat = s.collapse(flat, loop)
+    extent = extent_of(flat)
+    if extent.is_const and extent.value <= count:
+        s.parallel(flat, THREAD)
+        return flat
+    parts = s.split(flat, count)
+    s.parallel(parts.inner, THREAD)
     return parts.outer

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilewright.target.machine import GLOBAL, Level, Machine, Memory
 
 LAYER, BAND, GROUP, ROW, THREAD = "layer", "band", "group", "row", "thread"
-"""The levels: the grid is of layers of bands of groups, and a group of rows of threads."""
+"""The levels: the grid is of layers of bands of groups of threads; where a machine has rows, a group is of rows."""
 
 GRID = (LAYER, BAND, GROUP)
 
@@ -45,7 +45,7 @@ WEBGPU = Gpu(
         Memory(SHARED, 16384, 16, GROUP),
         Memory(REGISTERS, 4096, 16, THREAD, constant_sizes=True),
     ),
-    levels=(*(Level(name, 65535) for name in GRID), Level(ROW, 256), Level(THREAD, 256)),
+    levels=(*(Level(name, 65535) for name in GRID), Level(THREAD, 256)),
 )
 """The limits that every implementation of WebGPU has (section 3.6.2 of the standard). A group of 256 threads is the
 largest one; arrays of a thread beyond 4 KB would lie in memory on any GPU."""

@@ -56,10 +56,10 @@ def kernel_ir(
     `has_floats` none of integers computes with floats. Its parameters: state, buffers, dims, scratch, and the slice of
     the parallel loop; one that forks has the bytes of scratch of a worker and the thread pool instead. With `families`
     it may be code of an earlier kernel, which takes the numbers in which both differ after its dims."""
-    return _Kernel(func, target, keeps_denormals, has_floats).run(families)
+    return Kernel(func, target, keeps_denormals, has_floats).run(families)
 
 
-class _Kernel:
+class Kernel:
     """The state of one translation: registers of values, memory of buffers, and the lanes of the vector
     loop."""
 
@@ -156,7 +156,7 @@ class _Kernel:
     def _part(self, symbol: str, loop: Op, around: Sequence[Sym]) -> list[str]:
         """The functions of a part: scratch memory from outside of the loop is the first worker's, whose kernel it is;
         what is allocated in the loop is each worker's own."""
-        part = _Kernel(self.func, self.target, self.keeps_denormals, self.text.has_floats)
+        part = Kernel(self.func, self.target, self.keeps_denormals, self.text.has_floats)
         part.forks = False  # loops of other levels in it are this thread's own
         part.text.share(self.text)
         part.checks = self.checks
@@ -176,13 +176,16 @@ class _Kernel:
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
-            handler = _HANDLERS.get(op.name)
-            if handler is not None:
-                handler(self, op)
-            elif op.name in SCALAR_OPS:
-                self._scalar(op)
-            else:
-                raise InternalError(f"'{op.name}' is not an op of the loops level", where=str(op.loc))
+            self._operate(op)
+
+    def _operate(self, op: Op) -> None:
+        handler = _HANDLERS.get(op.name)
+        if handler is not None:
+            getattr(self, handler)(op)
+        elif op.name in SCALAR_OPS:
+            self._scalar(op)
+        else:
+            raise InternalError(f"'{op.name}' is not an op of the loops level", where=str(op.loc))
 
     def _return(self, op: Op) -> None:
         pass
@@ -292,7 +295,7 @@ class _Kernel:
                 self.indices.bind(op.attrs["var"], 0)
                 self._block(op.blocks[0])
 
-    def _loop(self, op: Op, first: str, end: str, *, at_least_once: bool) -> None:
+    def _loop(self, op: Op, first: str, end: str, *, at_least_once: bool, step: str = "1") -> None:
         """A loop that tests at its end, after a test before its start where it may be empty."""
         text = self.text
         # LLVM's passes keep names of blocks, which tell of machine code what loop it is
@@ -310,7 +313,7 @@ class _Kernel:
             self.indices.bind(op.attrs["var"], self.indices.integer(self._in_turn(op, counter, first, end)))
             self._block(op.blocks[0])
         text.finish()
-        text.line(f"{following} = add nuw nsw i64 {counter}, 1")
+        text.line(f"{following} = add nuw nsw i64 {counter}, {step}")
         more = text.emit(f"icmp slt i64 {following}, {end}")
         text.lines[hole] = f"  {counter} = phi i64 [ {first}, %{before} ], [ {following}, %{text.block} ]"
         text.branch(more, body, done)
@@ -573,23 +576,23 @@ def _nonzero_const(op: Op) -> bool:
 
 
 _HANDLERS = {
-    "return": _Kernel._return,
-    "for": _Kernel._for,
-    "if": _Kernel._if,
-    "alloc": _Kernel._alloc,
-    "load": _Kernel._load,
-    "store": _Kernel._store,
-    "const": _Kernel._const,
-    "index": _Kernel._index,
-    "cast": _Kernel._cast,
-    "bitcast": _Kernel._bitcast,
-    "level": _Kernel._cast,
-    "bind": _Kernel._bind,
-    "select": _Kernel._select,
-    "check": _Kernel._check,
-    "prefetch": _Kernel._prefetch,
-    "lanes_reduce": _Kernel._lanes_reduce,
-    "run": _Kernel._run,
-    "wait": _Kernel._ordered,
-    "barrier": _Kernel._ordered,
+    "return": "_return",
+    "for": "_for",
+    "if": "_if",
+    "alloc": "_alloc",
+    "load": "_load",
+    "store": "_store",
+    "const": "_const",
+    "index": "_index",
+    "cast": "_cast",
+    "bitcast": "_bitcast",
+    "level": "_cast",
+    "bind": "_bind",
+    "select": "_select",
+    "check": "_check",
+    "prefetch": "_prefetch",
+    "lanes_reduce": "_lanes_reduce",
+    "run": "_run",
+    "wait": "_ordered",
+    "barrier": "_ordered",
 }

@@ -15,6 +15,7 @@ const ARRAYS = {
   float32: Float32Array, complex64: Float32Array,
 };
 const ALIGNMENT = 256, TOLD = 1024, MOST_GROUPS = 65535, LARGEST = 2 ** 31 - 1, NO_ERROR = 0xffffffff;
+const SAFE_ITERATIONS = 1 << 15, TRIED_ITERATIONS = 1 << 17;
 const ARENA = 0, CONSTANTS = 1, INPUTS = 2, OUTPUTS = 3, ERRORS = 4, CALLS = 5;
 
 const array_of = (dtype) => ARRAYS[dtype] ?? Uint8Array;
@@ -53,7 +54,37 @@ export async function load(weights = new URL({{WEIGHTS}}, import.meta.url)) {
     throw new Error(`the weights have ${found} bytes, and the model ${PROGRAM.constants}: export it again`);
   const model = new Model(device, ArrayBuffer.isView(bytes) ? bytes.slice() : new Uint8Array(bytes));
   await model.prepare_pipelines();
+  const is_safe = ({ grids }) => grids.every(([, , n]) => typeof n === "number" && n <= SAFE_ITERATIONS);
+  model.most_iterations = PROGRAM.calls.every(is_safe) ? Infinity : await most_iterations(device);
   return model;
+}
+
+// The iterations of loops that a thread goes through at most: drivers that run shaders on CPUs may end it, without an
+// error. Each iteration makes the next number of a sequence in which none comes twice.
+async function most_iterations(device) {
+  const code = `@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+    @compute @workgroup_size(1)
+    fn main() { for (var k = 0u; k < ${TRIED_ITERATIONS}u; k++) { x[0] = x[0] * 1664525u + 1013904223u; } }`;
+  const { STORAGE, COPY_SRC, COPY_DST, MAP_READ } = GPUBufferUsage;
+  const buffer = device.createBuffer({ size: 4, usage: STORAGE | COPY_SRC });
+  const back = device.createBuffer({ size: 4, usage: COPY_DST | MAP_READ });
+  const compute = { module: device.createShaderModule({ code }), entryPoint: "main" };
+  const pipeline = await device.createComputePipelineAsync({ layout: "auto", compute });
+  const encoder = device.createCommandEncoder(), work = encoder.beginComputePass();
+  const entries = [{ binding: 0, resource: { buffer } }];
+  work.setPipeline(pipeline);
+  work.setBindGroup(0, device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries }));
+  work.dispatchWorkgroups(1);
+  work.end();
+  encoder.copyBufferToBuffer(buffer, 0, back, 0, 4);
+  device.queue.submit([encoder.finish()]);
+  await back.mapAsync(GPUMapMode.READ);
+  const [made] = new Uint32Array(back.getMappedRange().slice(0));
+  for (let k = 1, x = 0; k <= TRIED_ITERATIONS; k++) {
+    x = (Math.imul(x, 1664525) + 1013904223) >>> 0;
+    if (x === made) return k === TRIED_ITERATIONS ? Infinity : k;
+  }
+  return 0;
 }
 
 export class Model {
@@ -221,7 +252,11 @@ export class Model {
         told[at++] = size;
       }
       told[(TOLD / 4) * (k + 1) - 1] = call.errors;
-      for (const [entry, counts] of call.grids) {
+      for (const [entry, counts, iterations] of call.grids) {
+        const needed = iterations === null ? Infinity : value_of(iterations, dims);
+        if (needed > SAFE_ITERATIONS && this.most_iterations < Infinity && needed > this.most_iterations)
+          throw new Error(`a thread of kernel '${call.kernel}' goes through up to ${needed} iterations of loops, and ` +
+            `the driver of this GPU ends threads after ${this.most_iterations}`);
         const groups = counts.map((n) => Math.min(value_of(n, dims), MOST_GROUPS));
         this.dispatches.push([this.pipelines.get(`${call.module}/${entry}`), groups, TOLD * k]);
       }

@@ -271,6 +271,15 @@ static tw_status give_outputs(model_model *model, tw_tensor *outputs, const size
   return TW_OK;
 }
 
+/* Those that a run writes in place, to the memory beside them or back. */
+static void copy_counters(model_model *model, const program *of, int keep) {
+  for (size_t k = 0; k != STATES; k++) {
+    if (!states[k].is_counter || of->swaps[k]) continue;
+    void *from = keep ? model->state[k] : model->state_beside[k];
+    memcpy(keep ? model->state_beside[k] : model->state[k], from, states[k].bytes);
+  }
+}
+
 static tw_status run_kernels(model_model *model, const tw_tensor *inputs, tw_tensor *outputs, size_t number) {
   size_t sizes[COUNT(OUTPUTS)];
   tw_status status = check_apart(model, inputs, model->work, model->work_bytes);
@@ -297,8 +306,10 @@ static tw_status run_kernels(model_model *model, const tw_tensor *inputs, tw_ten
   if (!status) status = give_outputs(model, outputs, sizes);
   if (status) return status;
   const program *of = programs + model->current;
-  model->states_lost = of->writes_states;
+  model->states_lost = of->loses_states;
+  copy_counters(model, of, 1);
   int32_t code = of->run(model->call);
+  if (code) copy_counters(model, of, 0);
   if (code) return failed_program(&model->error, of->failures, of->failure_count, code);
   for (size_t k = 0; k != STATES; k++)
     if (of->swaps[k]) {

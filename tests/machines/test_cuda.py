@@ -1,0 +1,208 @@
+"""Models on GPUs of NVIDIA: PTX, and its driver as one in C plays it, which runs kernels on this CPU."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright
+from tests.machines.fake_cuda import COMPILER, FakeCuda
+from tests.machines.test_webgpu import MODELS, UNKNOWN, X, model
+from tilewright import Session
+from tilewright.ir.diag import VerifyError
+from tilewright.ir.verify import verify_func
+from tilewright.loops.kernel_info import parse_kernel
+from tilewright.loops.machine.rules import machine_spec
+from tilewright.ops.define.loop_programs import run_kernel
+from tilewright.options import Options
+from tilewright.runtime.devices import cuda_driver
+from tilewright.stages import programs
+from tilewright.target.gpu.cuda import CUDA
+from tilewright.target.named import find_machine
+
+PTXAS = shutil.which("ptxas")
+TARGET = "cuda,sm_90"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
+    if COMPILER is None:
+        pytest.skip("there is no C compiler")
+    return FakeCuda(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture
+def fake(driver: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    monkeypatch.setattr(cuda_driver, "LIBRARY", str(driver.path))
+    cuda_driver.device.cache_clear()
+    driver.reset()
+    yield driver
+    cuda_driver.device.cache_clear()
+
+
+def compiled(text: str, fake: FakeCuda, folder: Path) -> tilewright.Model:
+    session = Session(folder=folder)
+    fake.kernels(programs(model(text), "llvm", options=Options(target=TARGET), session=session))
+    return tilewright.compile(model(text), target=TARGET, session=session)
+
+
+ALL = MODELS | {
+    "padded": "g (float[3,700] x) => (float[1,16,12,16] y) { s = Constant<value=int64[4]{1,10,12,16}>() "
+    "a = Constant<value=int64[1]{0}>() b = Constant<value=int64[1]{1920}>() c = Constant<value=int64[1]{1440}>() "
+    "one = Constant<value=int64[1]{-1}>() f = Reshape(x, one) g = Slice(f, a, b) i = Reshape(g, s) h = Slice(f, a, c) "
+    "t = Constant<value=int64[4]{16,10,3,3}>() w = Reshape(h, t) y = Conv<pads=[1,1,1,1]>(i, w) }"
+}
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("name", ALL)
+def test_kernels_compute_what_they_do_on_the_cpu(name: str, fake: FakeCuda, tmp_path: Path) -> None:
+    found = compiled(ALL[name], fake, tmp_path)(X)
+    expected = tilewright.compile(model(ALL[name]), session=Session(folder=tmp_path))(X)
+    for a, b in zip(found, expected, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_sizes_may_be_others_in_each_call(name: str, fake: FakeCuda, tmp_path: Path) -> None:
+    ours, host = compiled(UNKNOWN[name], fake, tmp_path), tilewright.compile(model(UNKNOWN[name]))
+    for n, m, k in ((3, 5, 2), (70, 66, 33), (1, 1, 1), (0, 4, 2), (4, 0, 3), (3, 5, 2)):
+        data = [np.resize(X, (n, m)), np.resize(X, (m, k))]
+        if len(host.inputs) > 2:
+            data.append(np.array([m, n]))
+        (found,), (expected,) = ours(*data), host(*data)
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_sums_of_products_stay_in_registers(fake: FakeCuda, tmp_path: Path) -> None:
+    """Also where tiles overlap, as 16 rows divide no 20."""
+    text = "g (float[20,24] l, float[24,48] r) => (float[20,48] y) { p = MatMul(l, r) y = Relu(p) }"
+    left, right = X.reshape(-1)[:480].reshape(20, 24), X.reshape(-1)[:1152].reshape(24, 48)
+    (found,) = compiled(text, fake, tmp_path)(left, right)
+    np.testing.assert_allclose(found, np.maximum(left @ right, 0), rtol=1e-5, atol=1e-5)
+    options, session = Options(target=TARGET), Session(folder=tmp_path)
+    ptx, loops = (
+        "".join(programs(model(text), level, options=options, session=session).values()) for level in ("asm", "loops")
+    )
+    assert ".local" not in ptx and "ld.shared.v" in ptx
+    assert loops.count("barrier row") == 2
+    for k in range(2):
+        func = parse_kernel(loops)
+        barrier = [op for op in func.body.walk() if op.name == "barrier"][k]
+        barrier.parent.ops.remove(barrier)
+        with pytest.raises(VerifyError, match="may meet in buffer"):
+            verify_func(func, machine_spec(CUDA["sm_90"]))
+
+
+def test_a_call_is_two_copies_and_then_one_graph(fake: FakeCuda, tmp_path: Path) -> None:
+    ours = compiled(UNKNOWN["product"], fake, tmp_path)
+    before = fake.library.fake_live()
+    data = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
+    names = ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2", "cuLaunchKernel", "cuGraphLaunch", "cuMemAlloc_v2")
+    ours(*data)
+    first = [fake.count(name) for name in names]
+    assert first[:2] == [1, 1] and first[3] == 0
+    for k in range(3):
+        (found,) = ours(data[0] * k, data[1])
+        np.testing.assert_array_equal(found, np.full((2, 4), 3 * k))
+    assert [fake.count(name) for name in names] == [2, 2, 2 * first[2], 3, first[4]]
+    ours(np.ones((5, 3), np.float32), data[1])
+    assert fake.fault == ""
+    del ours
+    gc.collect()
+    assert fake.library.fake_live() <= before
+
+
+def test_errors_of_a_model_are_those_of_the_cpu(fake: FakeCuda, tmp_path: Path) -> None:
+    ours = compiled("g (int32[n] a, int32[n] b) => (int32[n] y) { y = Div(a, b) }", fake, tmp_path)
+    a = np.arange(200, dtype=np.int32)
+    for _ in range(3):
+        with pytest.raises(tilewright.ExecutionError, match="division by zero"):
+            ours(a, a)
+        np.testing.assert_array_equal(ours(a, a + 1)[0], 0)
+
+
+def test_a_device_that_fails_is_named_and_tried_anew(fake: FakeCuda, tmp_path: Path) -> None:
+    ours = compiled("g (float[3] x) => (float[3] y) { y = Neg(x) }", fake, tmp_path)
+    x = np.ones(3, np.float32)
+    names = ("cuMemAlloc_v2", "cuModuleLoadDataEx", "cuLaunchKernel", "cuMemHostAlloc", "cuStreamSynchronize")
+    for name in (*names, "cuGraphInstantiateWithFlags"):
+        fake.fail(name, 2)
+        if name not in names:  # it is the second call that makes a graph
+            np.testing.assert_array_equal(ours(x)[0], -x)
+        with pytest.raises(tilewright.DeviceError, match=f"{name} says CUDA_ERROR_OUT_OF_MEMORY"):
+            ours(x)
+    for _ in range(3):
+        np.testing.assert_array_equal(ours(x)[0], -x)
+    assert fake.fault == ""
+
+
+@pytest.mark.parametrize(
+    ("devices", "capability", "message"), [(0, 90, "CUDA_ERROR_NO_DEVICE"), (1, 80, "this GPU is sm_80")]
+)
+def test_a_gpu_that_is_not_there_or_too_old_is_named(
+    devices: int, capability: int, message: str, fake: FakeCuda, tmp_path: Path
+) -> None:
+    fake.library.fake_devices(devices, capability)
+    ours = compiled("g (float[3] x) => (float[3] y) { y = Neg(x) }", fake, tmp_path)
+    with pytest.raises(tilewright.DeviceError, match=message):
+        ours(np.ones(3, np.float32))
+
+
+def test_a_driver_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cuda_driver, "LIBRARY", str(tmp_path / "libcuda.so.1"))
+    cuda_driver.device.cache_clear()
+    text = "g (float[3] x) => (float[3] y) { y = Neg(x) }"
+    ours = tilewright.compile(model(text), target="cuda", session=Session(folder=tmp_path))
+    with pytest.raises(tilewright.DeviceError, match="driver is not installed"):
+        ours(np.ones(3, np.float32))
+
+
+def test_targets_have_names() -> None:
+    assert find_machine("cuda", tuple) is CUDA["sm_80"]
+    assert find_machine("cuda, sm_100", tuple) is CUDA["sm_100"]
+    with pytest.raises(tilewright.TilewrightError, match="unknown architecture 'sm_7'"):
+        find_machine("cuda,sm_7", tuple)
+
+
+@pytest.mark.skipif(PTXAS is None, reason="ptxas is not installed")
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("architecture", CUDA)
+def test_ptx_is_what_its_assembler_takes(architecture: str, tmp_path: Path) -> None:
+    text = MODELS["softmax"].replace("y = Softmax(x)", "z = Softmax(x) y = Sin(z)")
+    options = Options(target=f"cuda,{architecture}")
+    for name, ptx in programs(model(text), "asm", options=options, session=Session(folder=tmp_path)).items():
+        (file := tmp_path / f"{name}.ptx").write_text(ptx)
+        command = [str(PTXAS), "-v", f"-arch={architecture}", str(file), "-o", str(tmp_path / "made")]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        assert "0 bytes spill stores" in said and "Used" in said
+
+
+def test_functions_of_the_c_library_are_refused(tmp_path: Path) -> None:
+    text = "g (double[3] x) => (double[3] y) { y = Acosh(x) }"
+    with pytest.raises(tilewright.UnsupportedError, match="no C library, whose function 'acosh'"):
+        tilewright.compile(model(text), target="cuda", session=Session(folder=tmp_path))
+
+
+def test_both_operands_of_a_product_may_be_parts_of_one_tensor(tmp_path: Path) -> None:
+    text = """g (float[32,32] x) => (float[32,32] y) {
+      s = Constant<value=int64[1]{0}>() e = Constant<value=int64[1]{16}>() f = Constant<value=int64[1]{32}>()
+      k = Constant<value=int64[1]{1}>() a = Slice(x, s, e, k) b = Slice(x, e, f, k) c = Transpose<perm=[1,0]>(b)
+      p = MatMul(a, c) y = Relu(p)
+    }"""
+    options, session = Options(target=TARGET), Session(folder=tmp_path)
+    (loops,) = programs(model(text), "loops", options=options, session=session).values()
+    func, x, result = parse_kernel(loops), X[:2, :512].reshape(32, 32), np.zeros((32, 32), np.float32)
+    verify_func(func, machine_spec(CUDA["sm_90"]))
+    assert "owned" in loops and loops.count("shared f32[16, 16]") == 2
+    run_kernel(func, [x, result])
+    np.testing.assert_allclose(result, np.maximum(x[:, :16] @ x[:, 16:].T, 0), rtol=1e-5, atol=1e-5)
