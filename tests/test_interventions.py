@@ -89,6 +89,7 @@ def test_files_that_do_not_fit_are_told_with_the_place(dumped: Path, tmp_path: P
         "syntax.loops": (loops.replace(" in ", " of ", 1), f"syntax.loops:{first + 1}:"),
         "unknown.loops": (loops.replace("_lanes[", "_lane[", 1), "unknown.loops:"),
         "other.loops": (kernel(dumped, "k0", ".loops").read_text(), "the arguments of @k1_"),
+        "graph.loops": (next(dumped.glob("*-parts.txt")).read_text(), "@main is no kernel"),
         "bytes.loops": (loops.replace("f32[3, 32]", "f64[3, 32]"), "bytes.loops"),
         "syntax.ll": (code.replace("define ", "defin ", 1), "syntax.ll:"),
         "none.ll": ("", "defines no function"),

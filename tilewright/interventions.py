@@ -15,7 +15,7 @@ from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark, TextError, VerifyError
 from tilewright.ir.text import print_func, print_module
 from tilewright.ir.verify import Spec, verify_func
-from tilewright.loops.kernel_info import kernel_info, parse_kernel
+from tilewright.loops.kernel_info import is_kernel, kernel_info, parse_kernel
 from tilewright.loops.storage.inplace import overwritable
 from tilewright.options import KernelFile
 from tilewright.runtime.errors import OptionError, short_name
@@ -35,6 +35,10 @@ _CODE = {Target.kind: LLVM, CTarget.kind: ".c", Gpu.kind: ".wgsl", Cuda.kind: LL
 _STAGE = re.compile(r"\d{3,}-\w+(\.remarks)?\.txt")
 """Names of the files of stages."""
 
+
+_BEGIN_WITH = (
+    "begin with the file of kernels/ that --dump writes, made with the same model, options and version"
+)
 
 MOST_LISTED = 20
 """Kernels that a hint lists."""
@@ -108,6 +112,8 @@ class KernelOverrides:
         if given is None:
             return
         found = parse_kernel(given.text, file=given.name)
+        if not is_kernel(found):
+            raise TextError(f"@{found.name} is no kernel", where=given.name, hint=_BEGIN_WITH)
         own = kernel_info(kernel)
         for what, theirs, ours in (
             ("arguments", [str(a.type) for a in found.args], [str(a.type) for a in kernel.args]),
@@ -119,7 +125,7 @@ class KernelOverrides:
                 raise TextError(
                     f"the {what} of @{kernel.name} are {theirs} in the text, and {ours} in the program",
                     where=given.name,
-                    hint="begin with the file that --dump writes, made with the same model, options and version",
+                    hint=_BEGIN_WITH,
                 )
         found.name = kernel.name
         try:

@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tilewright.frontends.onnx.load import load_onnx
+from tilewright.ir.diag import Loc
 from tilewright.viewer.hierarchy import (
     DEEPEST,
     MOST_CHILDREN,
@@ -74,6 +75,25 @@ def test_sizes_that_the_first_layer_computes_for_all_do_not_tell_it_from_others(
     source = SourceNodes(load_onnx(model.SerializeToString()))
     groups, _ = hierarchy(source.placed())
     assert [(g.name, g.count) for g in groups if g.kind == "repeat"] == [("layer.0 to layer.2", 3)]
+
+
+def test_many_inputs_are_a_group_and_what_has_no_operator_of_its_own_is_named_by_what_it_computes() -> None:
+    """As front ends of decoders have them: two states for each layer, and nodes for what lies between weights."""
+    vi = helper.make_tensor_value_info
+    names = [f"x{k}" for k in range(13)]
+    nodes = [helper.make_node("Sum", names, ["s"], "sum"), helper.make_node("Flatten", ["s"], ["f"], "flat"),
+             helper.make_node("Exp", ["f"], ["y"], "exp")]  # fmt: skip
+    ends = [[vi(n, TensorProto.FLOAT, [2, 3, 4]) for n in names], [vi("y", TensorProto.FLOAT, [2, 12])]]
+    graph = helper.make_graph(nodes, "g", *ends)
+    module = load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
+    for op in module.main.body.ops:
+        if op.loc.node in ("flat", "exp"):
+            op.loc = Loc(node="between", op="Layer")
+    source = SourceNodes(module)
+    groups, placed = hierarchy(source.placed())
+    views = source.views(placed, {}, {})
+    assert [named(groups, v.group) for v in views] == ["/inputs"] * 13 + [""] * 3
+    assert [v.operator for v in views[13:]] == ["Sum", "exp", "output"]
 
 
 def test_many_short_repetitions_are_no_blocks() -> None:

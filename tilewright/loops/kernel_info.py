@@ -49,6 +49,11 @@ def new_kernel(name: str, body: Block, dims: Sequence[Sym], info: KernelInfo) ->
     return Func(name, body, "loops", dims=tuple(dims), info=info)
 
 
+def is_kernel(func: Func) -> bool:
+    """Whether a function is one of the loops level."""
+    return isinstance(func.info, KernelInfo)
+
+
 def kernel_info(func: Func) -> KernelInfo:
     """The facts about a kernel."""
     assert isinstance(func.info, KernelInfo), f"@{func.name} is no kernel"

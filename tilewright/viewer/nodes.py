@@ -16,6 +16,19 @@ Key = tuple[str, str, str] | int
 """What tells a node from others: its name, operator and value, or the number of an op that has none."""
 
 
+MOST_ENDS = 12
+"""Inputs, or outputs, that stand beside the modules of a model; more are a group: a decoder has two for each layer."""
+
+_BETWEEN = "Layer"
+"""The operator of nodes that the front end of decoders makes of what lies between nodes with weights."""
+
+_MOVES = frozenset(("cast", "concat", "expand", "reshape", "slice", "squeeze", "transpose", "unsqueeze"))
+"""Operators that say little of what a node computes."""
+
+MOST_OPERATORS = 3
+"""Of those that such a node is named after."""
+
+
 @dataclass
 class _Node:
     name: str
@@ -26,6 +39,7 @@ class _Node:
     constants: list[str] = field(default_factory=list)
     types: list[str] = field(default_factory=list)
     label: list[object] = field(default_factory=list)
+    operators: list[str] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     is_size: bool = False
 
@@ -40,16 +54,18 @@ class SourceNodes:
         self._made: dict[Value, int] = {}
         self._texts = texts_of_ops(main)
         names = main.attrs.get("inputs", ())
-        self.inputs = [self._end(name, "input", value) for name, value in zip(names, main.args, strict=False)]
+        path = ("inputs",) if len(names) > MOST_ENDS else ()
+        self.inputs = [self._end(name, "input", value, path) for name, value in zip(names, main.args, strict=False)]
         self._add_all(main.body.ops[:-1], ())
         names = main.attrs.get("outputs", ())
-        self.outputs = [self._end(name, "output", v) for name, v in zip(names, main.returns, strict=False)]
+        path = ("outputs",) if len(names) > MOST_ENDS else ()
+        self.outputs = [self._end(name, "output", v, path) for name, v in zip(names, main.returns, strict=False)]
         self._texts.clear()
         self._adopt()
 
-    def _end(self, name: str, operator: str, value: Value) -> int:
+    def _end(self, name: str, operator: str, value: Value, path: tuple[str, ...]) -> int:
         """An input or output of the model."""
-        node = _Node(name, operator, types=[str(value.type)], label=[operator])
+        node = _Node(name, operator, path, types=[str(value.type)], label=[operator])
         if operator == "output" and value in self._made:
             node.reads.append(self._made[value])
         self._nodes.append(node)
@@ -120,6 +136,7 @@ class SourceNodes:
         node.types = results or node.types
         node.is_size &= all(map(_may_be_sizes, op.results)) and all(self._nodes[k].is_size for k in node.reads)
         node.label += [op.name, *results, _attributes(op)]
+        node.operators.append(op.name)
         if text:
             node.text.append(text)
         for value in op.results:
@@ -139,10 +156,20 @@ class SourceNodes:
     ) -> tuple[NodeView, ...]:
         """The nodes in their groups, with the kernels that compute each, and the errors of those that were measured."""
         return tuple(
-            NodeView(n.name, n.operator, groups[k], tuple(n.reads), tuple(dict.fromkeys(n.constants)), tuple(n.types),
+            NodeView(n.name, _operator(n), groups[k], tuple(n.reads), tuple(dict.fromkeys(n.constants)), tuple(n.types),
                      "\n".join(n.text), tuple(kernels.get(k, ())), errors.get(n.name))
             for k, n in enumerate(self._nodes)
         )  # fmt: skip
+
+
+def _operator(node: _Node) -> str:
+    """What a node computes."""
+    if node.operator != _BETWEEN:
+        return node.operator
+    every = [*dict.fromkeys(node.operators)]
+    named = [name for name in every if name not in _MOVES] or every
+    more = ", ..." if len(named) > MOST_OPERATORS else ""
+    return f"{', '.join(named[:MOST_OPERATORS])}{more}"
 
 
 def _may_be_sizes(value: Value) -> bool:
