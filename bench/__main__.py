@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 COMMANDS = (
     "install", "zoo", "run", "random", "cliffs", "dynamic", "real", "sizes", "roofline", "compile", "memory", "torch",
-    "jax", "table",
+    "jax", "gpu", "table",
 )  # fmt: skip
 
 

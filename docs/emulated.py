@@ -21,7 +21,7 @@ Trained models, exported for each of these targets (`tilewright export --target 
 for AArch64, RISC-V and IBM Z (where the high byte comes first), node and wasmtime for WebAssembly. The inputs are those
 that models come with, or drawn. A cell is the largest difference from what the same model gives on x86-64, as a part of
 the largest element of an output; *equal* is no difference at all, and **equal** one whose outputs are all integers.
-Emulators tell whether code is right, and not how fast it is.
+Emulators tell whether code is right, and not how fast it is. What they take many minutes for is left empty.
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -96,7 +97,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "sweep(count): draw `count` of the cases, or some in which each value of each parameter occurs; "
+        "sweep(count): draw `count` of the cases, or some in which each value of each parameter occurs, half of many; "
         "`--sweeps` runs all",
     )
     for name, meaning in (
@@ -167,8 +168,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    _pytorch_draws(0)
+
+
+def _pytorch_draws(seed: int) -> None:
+    """PyTorch's own generator goes on from here, whichever tests were before in the process, or set fixtures up."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.manual_seed(seed)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Tests that call what `compile` consists of pay as little for frames as `compile` does."""
+    _pytorch_draws(1)
     if isinstance(item, pytest.Function):
         item.obj = with_room_for_frames(item.obj)
 

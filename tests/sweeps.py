@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+FEW = 4
+"""Cases of a test that a run tries in any case."""
+
 
 def without_what_is_left_to_the_night(items: Sequence[pytest.Item], seed: int) -> list[pytest.Item]:
     """The tests, with a sample of the cases of each that is marked `sweep`."""
@@ -20,14 +23,20 @@ def without_what_is_left_to_the_night(items: Sequence[pytest.Item], seed: int) -
 
 
 def sample(cases: Sequence[pytest.Function], rng: random.Random) -> Iterator[pytest.Function]:
-    """As many as the marker says; else some in which each value of each parameter occurs, and few of them: the next
-    one is that with most values that are still left."""
+    """As many as the marker says; else of few cases in which each value of each parameter occurs those with most values
+    that the ones before lack: half of them, or `FEW`. Which they are is drawn."""
     marker = cases[0].get_closest_marker("sweep")
     assert marker is not None
     drawn = rng.sample(cases, len(cases))
     if marker.args:
         yield from drawn[: marker.args[0]]
         return
+    cover = [*_cover(drawn)]
+    yield from cover[: max(FEW, (len(cover) + 1) // 2)]
+
+
+def _cover(drawn: Sequence[pytest.Function]) -> Iterator[pytest.Function]:
+    """Cases in which each value occurs: the next one is that with most values that are still left."""
     left = {value for case in drawn for value in _values(case)}
     while left:
         case = max(drawn, key=lambda case: len(left & _values(case)))  # of equal ones that which was drawn first

@@ -43,6 +43,7 @@ from tilewright.runtime.executor import Executor
 from tilewright.runtime.guarded import has_zones
 from tilewright.runtime.storage.image import Image
 from tilewright.runtime.storage.loader import NativeCode
+from tilewright.schedule.cuda.strategies import STRATEGIES as CUDA_STRATEGIES
 from tilewright.schedule.gpu.strategies import STRATEGIES as GPU_STRATEGIES
 from tilewright.schedule.machine.facts import matrix_units
 from tilewright.schedule.machine.strategies import strategies_for
@@ -376,6 +377,9 @@ class CudaBackEnd(GpuBackEnd):
     """The back end for NVIDIA's GPUs: PTX, which their driver compiles and runs."""
 
     name = Cuda.kind
+
+    def strategies(self, machine: Gpu) -> Sequence[Strategy]:
+        return CUDA_STRATEGIES
 
     def code(self, machine: Gpu, options: Options) -> Code:
         assert isinstance(machine, Cuda)

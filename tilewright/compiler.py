@@ -241,17 +241,17 @@ def compile_levels(
 ) -> Artifact:
     """The programs of an artefact for each of several machines, with weights that all share: those that are packed in
     one way are there once. `on_objects` is told of the objects of each."""
-    weights = _weights(machines[0], options, optional)
+    settings = [Setting.of(options, m, plugins, optional=optional, progress=progress) for m in machines]
+    weights = _weights(machines[0], options, optional, guarded=settings[0].has_room_for_zones)
     made = []
     with ExitStack() as stack:
-        for load, machine in zip(loads, machines, strict=True):
-            setting = Setting.of(options, machine, plugins, optional=optional, progress=progress)
+        for load, machine, setting in zip(loads, machines, settings, strict=True):
             output = Output(stack.enter_context(setting.back_end.code(machine, options)), weights, on_objects)
-            made.append((*_compile_programs(load(), setting, output), setting, output))
+            made.append((*_compile_programs(load(), setting, output), setting, output, weights.placed()))
         blocks = weights.blocks()
         levels = [
-            replace(_with_code(artifact, setting, output, ends, blocks), level=setting.machine.name)
-            for artifact, ends, setting, output in made
+            replace(_with_code(artifact, setting, output, ends, blocks), level=setting.machine.name, reads=reads)
+            for artifact, ends, setting, output, reads in made
         ]
     return replace(levels[-1], levels=tuple(levels[:-1]))
 

@@ -57,7 +57,7 @@ from tilewright.runtime.artifact import (
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.guarded import GUARD_ZONES, PAGE
 from tilewright.runtime.report.records import KeptReport, ProgramReport
-from tilewright.runtime.storage.files import LentArray
+from tilewright.runtime.storage.files import LentArray, Ranges, joined
 
 
 class Lent:
@@ -108,6 +108,7 @@ class Weights:
         self._alike: dict[tuple[int, int | str, int], _Alike] = {}
         self._memory = Lent() if lent is None else lent
         self._lent: list[LentArray] = []
+        self._placed: list[tuple[int, int]] = []
 
     def place(self, array: np.ndarray | PackedArray, name: str = "") -> tuple[int, bool]:
         """The offset of an array's bytes; or of the slot with their distance, and True, where they are lent. `name` is
@@ -122,19 +123,26 @@ class Weights:
 
         kind = array.dtype.name if self._apart else unit
         same, found = self._optional.survive(lambda: self._same(data, kind), alone)
-        if found is not None:
-            return found
         size = -(-(ALIGNMENT if is_lent else data.nbytes) // ALIGNMENT) * ALIGNMENT
+        if found is not None:
+            self._placed.append((found[0], found[0] + size))
+            return found
         offset, self.total = self.total, self.total + size
         if self._guarded and size and not is_lent:
             offset = -(-offset // PAGE) * PAGE + -size % PAGE
             self.total = offset + size + PAGE
+        self._placed.append((offset, offset + size))
         same.append((offset, is_lent, data))
         if is_lent and isinstance(data, np.ndarray):
             self._lent.append(LentArray(offset, data, zlib.crc32(data.data)))
         else:
             self._arrays.append((offset, data, name, unit))
         return offset, is_lent
+
+    def placed(self) -> Ranges:
+        """The bytes of all constants that have been given a place since this was asked for the last time."""
+        found, self._placed = self._placed, []
+        return joined(found)
 
     def _same(self, data: np.ndarray | PackedArray, kind: int | str) -> tuple[_Alike, tuple[int, bool] | None]:
         """Those that begin as an array does, and the place of one that is the same."""
@@ -361,13 +369,15 @@ def make_artifact(
 
 
 def _attached(program: Program) -> Mapping[str, Any]:
-    """What tools keep with a program, and the names of tensors between guard zones; whether scratch memory is apart."""
+    """What tools keep with a program, and of one with guard zones: the names of tensors between them, whether scratch
+    memory is apart, and the kernels in which threads read the first one's."""
     attrs = program.main.attrs
     attached: Mapping[str, Any] = attrs.get("attached", {})
     if not program.guarded:
         return attached
     names = [name for name, _, _ in attrs.get(ZONES, ())]
-    return {**attached, GUARD_ZONES: {"arena": names, "scratch": OF_THREAD not in attrs}}
+    forking = sorted({step.kernel for step in program.steps if step.forks})
+    return {**attached, GUARD_ZONES: {"arena": names, "scratch": OF_THREAD not in attrs, "forking": forking}}
 
 
 def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:

@@ -86,6 +86,7 @@ def test_an_installed_copy_is_what_is_tested_and_is_of_this_tree() -> None:
     assert files_of(folder) == files_of(ROOT / "tilewright")
 
 
+@pytest.mark.sweep
 def test_a_wheel_and_an_sdist_install_elsewhere(tree: Path, tmp_path: Path) -> None:
     """As `make dist` builds them; the wheel of what the sdist holds, which pip builds and installs, is the same."""
     program = (

@@ -224,4 +224,4 @@ def test_without_click_the_command_says_how_to_install_it() -> None:
     program = "import sys; sys.modules['click'] = None; from tilewright.cli import main; main()"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert result.returncode == 1
-    assert result.stderr.count("\n") == 1 and "pip install click rich" in result.stderr
+    assert result.stderr.count("\n") == 1 and "pip install 'tilewright[cli]'" in result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import wave
 from collections.abc import Mapping
 from itertools import pairwise
@@ -174,9 +173,7 @@ def test_a_search_changes_few_sizes() -> None:
 def test_a_search_with_many_dims_ends() -> None:
     names = [f"d{k}" for k in range(40)]
     conditions = [f"{one}*{other} == 62615533" for one, other in pairwise(names)]
-    started = time.perf_counter()
-    satisfying(conditions, **dict.fromkeys(names, 3))
-    assert time.perf_counter() - started < 30
+    assert satisfying(conditions, **dict.fromkeys(names, 3)).keys() == {*names}
 
 
 def test_dims_with_names_that_are_no_words(tmp_path: Path) -> None:

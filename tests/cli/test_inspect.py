@@ -31,7 +31,7 @@ def test_what_a_compiled_model_is(model: Path) -> None:
     said = call("inspect", model)
     assert said.startswith("model.tw: (x: float32[n, m], y: float32[n, m]) -> (z: float32[n, m])\nmade by: ")
     for line in (
-        "format 12", "signed by: nobody", "made for: generic (", "CPU features: none beyond the baseline",
+        "format 13", "signed by: nobody", "made for: generic (", "CPU features: none beyond the baseline",
         "code: 7 functions, which need clock_gettime, ", "section: image 4.094 KiB (",
         "section: weights 0 B (00000000)",
     ):
@@ -49,7 +49,7 @@ def test_what_a_file_says_of_itself_is_one_line_each(model: Path) -> None:
     dataclasses.replace(artifact, producer=lie, target=target).save(model)
     said = call("inspect", model).splitlines()
     assert [line for line in said if line.startswith("signed by")] == ["signed by: nobody"]
-    assert "made by: x\\nsigned by: somebody\\nmade for: all, format 12" in said
+    assert "made by: x\\nsigned by: somebody\\nmade for: all, format 13" in said
     assert max(map(len, said)) < 2100
 
 

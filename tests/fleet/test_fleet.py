@@ -204,7 +204,7 @@ def test_processes_end_with_the_one_that_began_them(tmp_path: Path) -> None:
     os.kill(leader, signal.SIGKILL)
     os.waitpid(leader, 0)
     for other in others:
-        for _ in range(500):
+        for _ in range(6000):
             if not _is_alive(other):
                 break
             threading.Event().wait(0.01)

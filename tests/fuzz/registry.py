@@ -21,6 +21,7 @@ FUZZERS = {
     "convert": ("tests.random_models.converted", "fuzz"),
     "graph": ("tests.graph.fuzz", "fuzz"),
     "guards": ("tests.fuzz.guards", "fuzz"),
+    "libraries": ("tests.exporters.library.fuzz", "fuzz"),
     "loader": ("tests.fuzz.files.loader", "fuzz"),
     "loops": ("tests.loops.fuzz", "fuzz"),
     "memory": ("tests.memory.fuzz", "fuzz"),

@@ -346,6 +346,30 @@ CASES = {
         }
         """,
     ),
+    "cache of each of two reads": (
+        """
+        kernel @k(x: &f64[20], y: &f64[8]) dims() with {outputs=1} {
+          for i in 0..8 {
+            y[i] = x[i] * x[i + 12]
+          }
+          return
+        }
+        """,
+        lambda f: [cache(f, buffer(f, "x"), find_loop(f, "i"), space="scratch", read=0) for _ in range(2)],
+        """
+        alloc x_1: scratch f64[8]
+        for t <= 7 in 0..8 {
+          x_1[t] = x[t]
+        }
+        alloc x_2: scratch f64[8]
+        for t_1 <= 7 in 0..8 {
+          x_2[t_1] = x[t_1 + 12]
+        }
+        for i in 0..8 {
+          y[i] = x_1[i] * x_2[i]
+        }
+        """,
+    ),
     "cache_write": (
         DOUBLE,
         lambda f: cache_write(f, buffer(f, "y")),

@@ -152,9 +152,10 @@ static void push(Queue *queue, const Work *work) {
     queue->items = realloc(queue->items, sizeof(Work) * (queue->count + 1));
     queue->items[queue->count++] = *work;
 }
-static void *libraries[64];
+static void *libraries[MOST];
 static int library_count;
 int fake_library(const char *path) {
+    if (library_count == MOST) return wrong("too many libraries");
     libraries[library_count] = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!libraries[library_count]) return wrong("%s", dlerror());
     library_count++;

@@ -14,7 +14,9 @@ from tilewright.target.host import host_target
 
 COMPILER = shutil.which("cc")
 _SOURCE = Path(__file__).with_suffix(".c")
-_ENTRY = re.compile(r'define ptx_kernel void @([\w.$]+)\((.*?)\) nounwind "nvvm.reqntid"="(\d+),(\d+),1" \{')
+_ENTRY = re.compile(
+    r'define ptx_kernel void @([\w.$]+)\((.*?)\) nounwind "nvvm.reqntid"="(\d+),(\d+),1"(?: "nvvm.minctasm"="\d+")? \{'
+)
 _SHARED = re.compile(r"^(@shared\d+) = internal addrspace\(3\) global (\[\d+ x \w+\])", re.MULTILINE)
 _SREG = re.compile(r"@llvm\.nvvm\.read\.ptx\.sreg\.(\w+)\.(\w)\(\)")
 
@@ -43,6 +45,7 @@ def host_ir(text: str) -> str:
         ]  # fmt: skip
     text = _SREG.sub(r"@fake_\1_\2()", text)
     text = text.replace("@llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)", "@fake_barrier()")
+    text = re.sub(r"addrspacecast ptr addrspace\(3\) (%[\w.]+) to ptr", r"getelementptr i8, ptr \1, i64 0", text)
     text = re.sub(r"addrspacecast \(ptr addrspace\(3\) (@\w+) to ptr\)", r"\1", text)
     text = text.replace(" addrspace(3)", "").replace("define ptx_kernel", "define internal")
     text = text.replace('target triple = "nvptx64-nvidia-cuda"', f'target triple = "{host_target().triple}"')

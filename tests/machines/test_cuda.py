@@ -15,6 +15,11 @@ import tilewright
 from tests.machines.fake_cuda import COMPILER, FakeCuda
 from tests.machines.test_webgpu import MODELS, UNKNOWN, X, model
 from tilewright import Session
+from tilewright.ir.diag import VerifyError
+from tilewright.ir.verify import verify_func
+from tilewright.loops.kernel_info import parse_kernel
+from tilewright.loops.machine.rules import machine_spec
+from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.options import Options
 from tilewright.runtime.devices import cuda_driver
 from tilewright.stages import programs
@@ -47,11 +52,19 @@ def compiled(text: str, fake: FakeCuda, folder: Path) -> tilewright.Model:
     return tilewright.compile(model(text), target=TARGET, session=session)
 
 
+ALL = MODELS | {
+    "padded": "g (float[3,700] x) => (float[1,16,12,16] y) { s = Constant<value=int64[4]{1,10,12,16}>() "
+    "a = Constant<value=int64[1]{0}>() b = Constant<value=int64[1]{1920}>() c = Constant<value=int64[1]{1440}>() "
+    "one = Constant<value=int64[1]{-1}>() f = Reshape(x, one) g = Slice(f, a, b) i = Reshape(g, s) h = Slice(f, a, c) "
+    "t = Constant<value=int64[4]{16,10,3,3}>() w = Reshape(h, t) y = Conv<pads=[1,1,1,1]>(i, w) }"
+}
+
+
 @pytest.mark.sweep(1)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ALL)
 def test_kernels_compute_what_they_do_on_the_cpu(name: str, fake: FakeCuda, tmp_path: Path) -> None:
-    found = compiled(MODELS[name], fake, tmp_path)(X)
-    expected = tilewright.compile(model(MODELS[name]), session=Session(folder=tmp_path))(X)
+    found = compiled(ALL[name], fake, tmp_path)(X)
+    expected = tilewright.compile(model(ALL[name]), session=Session(folder=tmp_path))(X)
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
@@ -68,6 +81,26 @@ def test_sizes_may_be_others_in_each_call(name: str, fake: FakeCuda, tmp_path: P
         (found,), (expected,) = ours(*data), host(*data)
         assert found.dtype == expected.dtype and found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_sums_of_products_stay_in_registers(fake: FakeCuda, tmp_path: Path) -> None:
+    """Also where tiles overlap, as 16 rows divide no 20."""
+    text = "g (float[20,24] l, float[24,48] r) => (float[20,48] y) { p = MatMul(l, r) y = Relu(p) }"
+    left, right = X.reshape(-1)[:480].reshape(20, 24), X.reshape(-1)[:1152].reshape(24, 48)
+    (found,) = compiled(text, fake, tmp_path)(left, right)
+    np.testing.assert_allclose(found, np.maximum(left @ right, 0), rtol=1e-5, atol=1e-5)
+    options, session = Options(target=TARGET), Session(folder=tmp_path)
+    ptx, loops = (
+        "".join(programs(model(text), level, options=options, session=session).values()) for level in ("asm", "loops")
+    )
+    assert ".local" not in ptx and "ld.shared.v" in ptx
+    assert loops.count("barrier row") == 2
+    for k in range(2):
+        func = parse_kernel(loops)
+        barrier = [op for op in func.body.walk() if op.name == "barrier"][k]
+        barrier.parent.ops.remove(barrier)
+        with pytest.raises(VerifyError, match="may meet in buffer"):
+            verify_func(func, machine_spec(CUDA["sm_90"]))
 
 
 def test_a_call_is_two_copies_and_then_one_graph(fake: FakeCuda, tmp_path: Path) -> None:
@@ -152,3 +185,24 @@ def test_ptx_is_what_its_assembler_takes(architecture: str, tmp_path: Path) -> N
         command = [str(PTXAS), "-v", f"-arch={architecture}", str(file), "-o", str(tmp_path / "made")]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         assert "0 bytes spill stores" in said and "Used" in said
+
+
+def test_functions_of_the_c_library_are_refused(tmp_path: Path) -> None:
+    text = "g (double[3] x) => (double[3] y) { y = Acosh(x) }"
+    with pytest.raises(tilewright.UnsupportedError, match="no C library, whose function 'acosh'"):
+        tilewright.compile(model(text), target="cuda", session=Session(folder=tmp_path))
+
+
+def test_both_operands_of_a_product_may_be_parts_of_one_tensor(tmp_path: Path) -> None:
+    text = """g (float[32,32] x) => (float[32,32] y) {
+      s = Constant<value=int64[1]{0}>() e = Constant<value=int64[1]{16}>() f = Constant<value=int64[1]{32}>()
+      k = Constant<value=int64[1]{1}>() a = Slice(x, s, e, k) b = Slice(x, e, f, k) c = Transpose<perm=[1,0]>(b)
+      p = MatMul(a, c) y = Relu(p)
+    }"""
+    options, session = Options(target=TARGET), Session(folder=tmp_path)
+    (loops,) = programs(model(text), "loops", options=options, session=session).values()
+    func, x, result = parse_kernel(loops), X[:2, :512].reshape(32, 32), np.zeros((32, 32), np.float32)
+    verify_func(func, machine_spec(CUDA["sm_90"]))
+    assert "owned" in loops and loops.count("shared f32[16, 16]") == 2
+    run_kernel(func, [x, result])
+    np.testing.assert_allclose(result, np.maximum(x[:, :16] @ x[:, 16:].T, 0), rtol=1e-5, atol=1e-5)

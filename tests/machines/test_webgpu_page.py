@@ -63,6 +63,7 @@ def page(tmp_path: Path) -> Iterator[Any]:
     server.shutdown()
 
 
+@pytest.mark.sweep
 def test_a_model_in_a_page(page: Any, tmp_path: Path) -> None:
     proto, session = parser.parse_model(TEXT).SerializeToString(), Session(folder=tmp_path / "cache")
     written = tilewright.export(proto, tmp_path / "net <1>.mjs", session=session, name="net")

@@ -15,6 +15,7 @@ from onnx import numpy_helper, parser
 import tilewright
 from tests import models
 from tilewright.cli.app import commands
+from tilewright.cli.measuring.profile import machine_lines
 from tilewright.profiling import machine
 from tilewright.profiling.machine import machine_facts, machine_rates
 from tilewright.profiling.records import MachineRates, ModelProfile, PeakRate, ReadRate
@@ -170,6 +171,13 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         note = b"{" if kept is None else json.dumps(plain(kept)).encode()
         session.note(machine._about(machine_facts()), note)
         assert machine_rates(session) == RATES and len(asked) == count
+
+
+def test_it_is_said_that_a_machine_was_busy_when_it_was_measured() -> None:
+    """The share of time that threads have is that of the clocks: here, half of it."""
+    assert not any("other programs" in line for line in machine_lines(RATES))
+    said = machine_lines(replace(RATES, share=0.5))
+    assert "threads had a core for 50 % of the time" in said[-1] and "info --measure" in said[-1]
 
 
 def test_a_machine_that_was_busy_is_measured_again(

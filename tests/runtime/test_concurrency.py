@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.runtime.native import dynamic_artifact
+from tests.runtime.native_threads import end_soon, fall_asleep, native_threads, own_pools
 from tilewright.runtime import Model, load
 from tilewright.runtime.threads import SharedPools, available_cpus
 
@@ -25,18 +25,6 @@ linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="re
 def pair(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(n + m)
     return rng.integers(0, 1000, (n, m)).astype(np.float32), rng.integers(0, 1000, (n, m)).astype(np.float32)
-
-
-def native_threads() -> int:
-    return len(os.listdir("/proc/self/task"))
-
-
-def threads_become(wanted: int) -> bool:
-    """Whether there are so many soon: the system lists a thread for a moment after it has been joined."""
-    deadline = time.monotonic() + 5
-    while native_threads() != wanted and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return native_threads() == wanted
 
 
 def test_four_threads_share_a_model() -> None:
@@ -68,26 +56,28 @@ def test_any_thread_count_gives_the_same(threads: int) -> None:
 
 @pytest.mark.usefixtures("own_garbage")
 @linux_only
-def test_pool_starts_at_the_first_call_and_ends_with_the_model() -> None:
+def test_pool_starts_at_the_first_call_and_ends_with_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_pools(monkeypatch)
     before = native_threads()
     model = Model(dynamic_artifact(), threads=4)
-    assert native_threads() == before
+    assert not native_threads() - before
     model(*pair(8, 2))
-    assert native_threads() == before + 3
+    begun = native_threads() - before
+    assert len(begun) == 3
     del model
     gc.collect()
-    assert threads_become(before)
+    assert end_soon(begun)
 
 
 @linux_only
-def test_workers_sleep_when_idle() -> None:
+def test_workers_sleep_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_pools(monkeypatch)
+    before = native_threads()
     model = Model(dynamic_artifact(), threads=3)
     x, y = pair(8, 2)
     model(x, y)
-    time.sleep(0.05)
-    before = time.process_time()
-    time.sleep(0.3)
-    assert time.process_time() - before < 0.1
+    begun = native_threads() - before
+    assert len(begun) == 2 and fall_asleep(begun)
     np.testing.assert_array_equal(model(x, y)[0], x + y)
 
 
@@ -192,16 +182,17 @@ def test_many_models_come_and_go(tmp_path: Path) -> None:
 
 @linux_only
 @pytest.mark.usefixtures("own_garbage")
-def test_models_share_the_threads_of_the_process() -> None:
-    """However many models are called at once, in however many threads. No other test has models of seven threads, whose
-    pools these would share."""
+def test_models_share_the_threads_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many models are called at once, in however many threads."""
+    own_pools(monkeypatch)
     before, models = native_threads(), [Model(dynamic_artifact(), threads=7) for _ in range(6)]
     x, y = pair(300, 40)
     for model in models:
         model(x, y)
     pools = {model._loaded.programs[0].pool for model in models}
     assert len(pools) == max(1, available_cpus() // 7)
-    assert threads_become(before + 6 * len(pools))
+    begun = native_threads() - before
+    assert len(begun) == 6 * len(pools)
     wrong: list[int] = []
 
     def work(k: int) -> None:
@@ -214,7 +205,7 @@ def test_models_share_the_threads_of_the_process() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong
+    assert not wrong and begun <= native_threads()
     while len(models) > 1:  # also that which made the pool
         models.pop(0).close()
     np.testing.assert_array_equal(models[0](x, y)[0], x + y)
@@ -222,7 +213,7 @@ def test_models_share_the_threads_of_the_process() -> None:
     models.clear()
     pools.clear()
     gc.collect()
-    assert threads_become(before)
+    assert end_soon(begun)
 
 
 def test_pools_fit_the_cpus() -> None:

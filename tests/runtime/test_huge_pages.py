@@ -10,12 +10,15 @@ import pytest
 
 from tilewright.runtime.arena import address_of
 from tilewright.runtime.artifact import StateInfo, TensorInfo
-from tilewright.runtime.kept.reserved import HUGE_PAGE, Reserved
+from tilewright.runtime.kept.reserved import _COLLAPSE, HUGE_PAGE, Reserved
 from tilewright.runtime.kept.shared_pages import PageFile
 from tilewright.runtime.kept.state_memory import MemoryOfState
 from tilewright.runtime.states import States
 
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+ENABLED = HUGE.parent / "enabled"
+ALWAYS = ENABLED.exists() and "[always]" in ENABLED.read_text()
+"""Whether Linux gives huge pages to whoever touches memory, so that what is hardly filled lies in some, too."""
 WHOLE = 3 * HUGE_PAGE
 """Bytes of a part that grows."""
 
@@ -47,17 +50,29 @@ def bytes_in_huge_pages(array: np.ndarray) -> int:
     return found
 
 
+def skip_where_memory_is_in_pieces(memory: Reserved) -> None:
+    """Pages stay small where the system has no free memory of their size in one piece, which it says when asked."""
+    assert memory._block is not None and _COLLAPSE is not None
+    first = -address_of(memory._block.array) % HUGE_PAGE
+    for page in range(first, memory._block.array.nbytes - HUGE_PAGE + 1, HUGE_PAGE):
+        memory._block.array[page] = memory._block.array[page]
+        try:
+            memory._block.memory.madvise(_COLLAPSE, page, HUGE_PAGE)
+        except OSError:
+            pytest.skip("this system has no memory for huge pages now")
+
+
 @pytest.mark.parametrize("count", [0, 4096, HUGE_PAGE // 4, HUGE_PAGE, 2 * HUGE_PAGE + HUGE_PAGE // 2, WHOLE])
 def test_pages_are_huge_where_half_of_them_is_filled(count: int) -> None:
     memory, wanted = filled(2, count)
     settle(memory, count)
     np.testing.assert_array_equal(memory.array, wanted)
     found = bytes_in_huge_pages(memory.array) if HUGE.exists() else 0
-    assert found <= 4 * count, "twice what is filled, in two parts"
+    assert found <= 4 * count or ALWAYS, "twice what is filled, in two parts"
     if not HUGE.exists() or int(HUGE.read_text()) != HUGE_PAGE or count < WHOLE:
         return
-    if not found:
-        pytest.skip("this system gives no huge pages")
+    if found < 2 * WHOLE - 2 * HUGE_PAGE:
+        skip_where_memory_is_in_pieces(memory)
     assert found >= 2 * WHOLE - 2 * HUGE_PAGE
 
 
@@ -71,7 +86,7 @@ def test_pages_that_will_be_filled_are_huge_before_they_are() -> None:
     states.current[0][...] = past
     for rows in (-past, 0, 4000, (1 << 14) - past + 1):
         states.expect(0, rows)
-        assert not bytes_in_huge_pages(held)
+        assert not bytes_in_huge_pages(held) or ALWAYS
     states.expect(0, 9000)
     found = bytes_in_huge_pages(held)
     np.testing.assert_array_equal(held[:, :past], wanted)
@@ -79,9 +94,11 @@ def test_pages_that_will_be_filled_are_huge_before_they_are() -> None:
     states.current[0][...] = past + 9000
     states._advance()
     assert bytes_in_huge_pages(held) == found, "calls have nothing left to do"
-    if HUGE.exists() and int(HUGE.read_text()) == HUGE_PAGE and not found:
-        pytest.skip("this system gives no huge pages")
-    assert found % HUGE_PAGE == 0 and found >= held.nbytes - 2 * HUGE_PAGE
+    assert found % HUGE_PAGE == 0
+    if HUGE.exists() and int(HUGE.read_text()) == HUGE_PAGE:
+        if found < held.nbytes - 2 * HUGE_PAGE:
+            skip_where_memory_is_in_pieces(states._memory[1]._reserved)
+        assert found >= held.nbytes - 2 * HUGE_PAGE
 
 
 def test_what_is_given_back_is_zeros_and_may_become_huge_again() -> None:
@@ -149,10 +166,11 @@ def test_small_states_fill_huge_pages_together() -> None:
         found = bytes_in_huge_pages(np.frombuffer(states._memory[1]._reserved._block.memory, np.uint8))
         for array, before in zip(held, wanted, strict=True):
             np.testing.assert_array_equal(array, before)
-        assert found == 0 if past == 512 else found <= 12 * held[0].nbytes
-    if HUGE.exists() and int(HUGE.read_text()) == HUGE_PAGE and not found:
-        pytest.skip("this system gives no huge pages")
-    assert found >= 5 * held[0].nbytes if HUGE.exists() and int(HUGE.read_text()) == HUGE_PAGE else not found
+        assert ALWAYS or (found == 0 if past == 512 else found <= 12 * held[0].nbytes)
+    if HUGE.exists() and int(HUGE.read_text()) == HUGE_PAGE:
+        if found < 5 * held[0].nbytes:
+            skip_where_memory_is_in_pieces(states._memory[1]._reserved)
+        assert found >= 5 * held[0].nbytes
 
 
 def test_systems_that_refuse_it_are_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import threading
@@ -56,17 +57,22 @@ def loop(whole_loop: tilewright.Model, monkeypatch: pytest.MonkeyPatch) -> tilew
 
 @contextmanager
 def meanwhile(do: Callable[[], Any]) -> Iterator[None]:
-    """Done by another thread as soon as a run begins."""
+    """Done by another thread as soon as a run begins, which has to last until then."""
+    over = threading.Event()
 
     def run() -> None:
         while not (interrupts._RUNNING and interrupts._RUNNING[-1].host):
-            threading.Event().wait(0.001)
+            if over.wait(0.001):
+                return
         do()
 
     thread = threading.Thread(target=run)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def press() -> None:
@@ -110,12 +116,21 @@ def test_the_host_is_told(loop: tilewright.Model) -> None:
 
 def test_other_signals_end_nothing(loop: tilewright.Model) -> None:
     came: list[int] = []
+    runs: list[bool] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: came.append(number))
+
+    def other(heard: socket.socket) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        select.select([heard], [], [], 60)
+        threading.Event().wait(0.02)
+        runs.append(bool(interrupts._RUNNING))
+        cancel_all(loop)
+
     try:
         with host() as heard:
-            with meanwhile(lambda: os.kill(os.getpid(), signal.SIGUSR1)):
-                loop(X, MANY)
-            assert heard.recv(9) == bytes([signal.SIGUSR1]) and came
+            with meanwhile(lambda: other(heard)), pytest.raises(CancelledError):
+                loop(X, FOREVER)
+            assert heard.recv(9) == bytes([signal.SIGUSR1]) and came and runs == [True]
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -149,13 +164,15 @@ def test_calls_of_other_threads_go_on(loop: tilewright.Model) -> None:
     assert found
 
 
-def test_cancelling(loop: tilewright.Model) -> None:
-    def again() -> None:
-        while interrupts._RUNNING:
-            loop.cancel()
-            threading.Event().wait(0.001)
+def cancel_all(model: tilewright.Model) -> None:
+    """Again and again, as a run may not have begun."""
+    while interrupts._RUNNING:
+        model.cancel()
+        threading.Event().wait(0.001)
 
-    with meanwhile(again), pytest.raises(CancelledError):
+
+def test_cancelling(loop: tilewright.Model) -> None:
+    with meanwhile(lambda: cancel_all(loop)), pytest.raises(CancelledError):
         loop(X, FOREVER)
     assert np.isfinite(loop(X, SOME)[0]).all()
 

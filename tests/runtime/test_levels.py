@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib.util
 import pickle
 import platform
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import tilewright
 from tests.models import mlp
+from tests.staging.models import model_of
 from tilewright.api import compile_artifact
 from tilewright.options import Options
+from tilewright.runtime.arena import aligned_zeros
 from tilewright.runtime.artifact import Artifact, TargetInfo
 from tilewright.runtime.errors import ArtifactError, OptionError
+from tilewright.runtime.storage import container
 from tilewright.runtime.storage.described import ArtifactFile
 from tilewright.runtime.storage.fleet import with_shared
 from tilewright.runtime.storage.levels import ASKED, at_level, best_of
@@ -142,10 +149,12 @@ def test_a_damaged_level_costs_that_level_alone(file: Path, tmp_path: Path, mapp
 
 @is_x86
 def test_a_level_outlives_its_file(file: Path, tmp_path: Path) -> None:
-    """What was copied holds the other levels too, whatever becomes of the file, and a closed model lets go of them."""
+    """The other levels are read from the file that was loaded, also where it has lost its name; not where it was
+    written over. A closed model lets go of it."""
     path = tmp_path / "m.tw"
     path.write_bytes(file.read_bytes())
     model = tilewright.load(path)
+    path.unlink()
     path.write_bytes(b"something else")
     again = copy.copy(model)
     model.close()
@@ -153,6 +162,72 @@ def test_a_level_outlives_its_file(file: Path, tmp_path: Path) -> None:
         model.save(tmp_path / "closed.tw")
     again.save(tmp_path / "again.tw")
     assert (tmp_path / "again.tw").read_bytes() == file.read_bytes()
+    last = tilewright.load(tmp_path / "again.tw")
+    whole = Artifact.load(file)
+    for other in (b"", replace(whole, producer=whole.producer[::-1]).to_bytes()):
+        (tmp_path / "again.tw").write_bytes(other)
+        with pytest.raises(ArtifactError, match=r"again\.tw was (cut off while|written over since)"):
+            last.save(tmp_path / "lost.tw")
+    np.testing.assert_array_equal(last(X), again(X))
+
+
+KEY = """-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VwBCIEIEJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJC
+-----END PRIVATE KEY-----
+"""
+PUBLIC = bytes.fromhex("2152f8d19b791d24453242e15f2eab6cb7cffa7b6a5ed30097960e069881db12")
+"""Of Ed25519, for this test alone."""
+
+
+def wide() -> onnx.ModelProto:
+    """Products whose weights are packed in another way for each level."""
+    rng = np.random.default_rng(0)
+    arrays = {f"w{k}": rng.standard_normal((256, 256)).astype(np.float32) for k in range(2)}
+    nodes = [helper.make_node("MatMul", ["x", "w0"], ["v"]), helper.make_node("MatMul", ["v", "w1"], ["y"])]
+    return model_of(nodes, [("x", TensorProto.FLOAT, ["n", 256])], ["y"], arrays)
+
+
+@is_x86
+def test_a_level_reads_its_own_weights_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, x = ("x86-64", "x86-64-v4"), X[:1, :1].repeat(256, 1)
+    artifact = compile_artifact(wide(), options=Options(target=";".join(names), cache=False))
+    (tmp_path / "key.pem").write_text(KEY)
+    paths = [tmp_path / "m.tw"]
+    artifact.save(paths[0])
+    if importlib.util.find_spec("cryptography"):
+        paths.append(tmp_path / "signed.tw")
+        artifact.save(paths[1], key=tmp_path / "key.pem")
+    wanted = tilewright.compile(wide(), target=names[0], cache=False)(x)
+    not_a_number = np.uint8(0xFF)  # in place of what is not read
+    monkeypatch.setattr(container, "aligned_zeros", lambda n: aligned_zeros(n) | not_a_number)
+    for path in paths:
+        trust = PUBLIC if path.stem == "signed" else None
+        weights = ArtifactFile.of(path).sections[-1]
+        reads = next(level.reads for level in (artifact, *artifact.levels) if level.level == names[0])
+        ends = np.cumsum([part.size for part in weights.parts])
+        needed = [any(first < end and end - part.size < last for first, last in reads)
+                  for part, end in zip(weights.parts, ends, strict=True)]  # fmt: skip
+        assert ends[-1] == weights.size and True in needed and False in needed
+        assert all(bool(part.digest) == (trust is not None) for part in weights.parts)
+        for number, is_needed in enumerate(needed):
+            raw = bytearray(path.read_bytes())
+            raw[weights.offset + ends[number] - 1] ^= 1
+            damaged = tmp_path / "damaged.tw"
+            damaged.write_bytes(raw)
+            found = contextlib.nullcontext()
+            if is_needed:
+                found = pytest.raises(ArtifactError, match=r"damaged: wrong (checksum|digest)\n  where: section 2 ")
+            for source in (damaged, bytes(raw)):
+                with found:
+                    np.testing.assert_array_equal(tilewright.load(source, level=names[0], trust=trust)(x), wanted)
+            monkeypatch.setenv(ASKED, names[0])
+            with found:
+                model = tilewright.load(damaged, trust=trust)
+                np.testing.assert_array_equal(model(x), wanted)
+                with pytest.raises(ArtifactError, match="damaged: wrong"):
+                    pickle.dumps(model)
+        tilewright.load(path, trust=trust).save(tmp_path / "again.tw")
+        assert (tmp_path / "again.tw").read_bytes() == paths[0].read_bytes()
 
 
 def test_levels_have_no_levels(file: Path) -> None:

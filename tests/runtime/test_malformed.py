@@ -28,7 +28,7 @@ from tilewright.runtime.values.dtypes import numpy_dtype
 
 def changed(artifact: Artifact, change: Callable[[dict[str, Any]], object]) -> bytes:
     """The bytes of an artefact whose metadata was changed, signed as if it were right."""
-    metadata, sections = read_container(artifact.to_bytes())
+    metadata, sections, *_ = read_container(artifact.to_bytes())
     change(metadata)
     return container_bytes(metadata, sections)
 

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 
 import tilewright
 from tests.runtime.native import STATIC_CONSTANTS, dynamic_artifact, range_artifact, static_artifact
+from tests.runtime.native_threads import end_soon, native_threads, own_pools
 from tilewright.runtime import Model, load
 from tilewright.runtime.arena import LEAST_SHRUNK, PATIENCE, Arena
 from tilewright.runtime.errors import ExecutionError
@@ -120,8 +121,9 @@ def test_trim_while_calls_run_takes_their_memory_when_they_end() -> None:
 
 
 @pytest.mark.usefixtures("own_garbage")
-def test_close_while_calls_run() -> None:
-    model = Model(dynamic_artifact(), threads=5)  # as no other test has: models share pools
+def test_close_while_calls_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_pools(monkeypatch)
+    model = Model(dynamic_artifact(), threads=5)
     code, pool = weakref.ref(model._loaded.programs[0].code), weakref.ref(model._loaded.programs[0].pool)
     x = np.ones((50, 256), np.float32)
     inputs, threads, results = running_calls(model, 3, x)
@@ -238,16 +240,15 @@ def test_the_end_of_with_closes() -> None:
 
 
 @linux_only
-def test_close_ends_the_threads() -> None:
-    def native_threads() -> int:
-        return len(os.listdir("/proc/self/task"))
-
+def test_close_ends_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_pools(monkeypatch)
     before = native_threads()
     model = Model(dynamic_artifact(), threads=4)
     call(model, 8)
-    assert native_threads() == before + 3
+    begun = native_threads() - before
+    assert len(begun) == 3
     model.close()
-    assert native_threads() == before
+    assert end_soon(begun)
 
 
 @fork_only

@@ -174,8 +174,8 @@ def test_control_c_ends_an_endless_loop(nested: bool) -> None:
         }"""
     model = compiled(graph)
     timer = threading.Timer(0.2, _thread.interrupt_main)
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # whenever it comes
+        timer.start()
         model(np.ones(8, np.float32))
     timer.join()
 

@@ -156,6 +156,6 @@ def test_one_output_for_all_views_of_it() -> None:
     assert not record.eager and len(piece.model.outputs) == 1
 
 
-@pytest.mark.fresh_seeds(6)
+@pytest.mark.fresh_seeds(3)
 def test_fresh_seeds(fresh_seed: int) -> None:
     run_seed("torch", fresh_seed)

@@ -179,6 +179,15 @@ def test_calls_that_the_model_refuses_say_nothing() -> None:
     assert validation.findings == [] and validation.calls
 
 
+def test_sizes_that_the_model_refuses_say_nothing() -> None:
+    """With one channel there are no two groups. The interpreter gives something without elements, passes fail."""
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [*(f"{n}{k}" for k in range(3))]) for n in "xwy"]
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=2, name="the_node")
+    graph = helper.make_graph([node], "g", infos[:2], infos[2:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    assert validated(model).findings == []
+
+
 def test_results_that_are_no_numbers_say_nothing() -> None:
     """The logarithms of half of the inputs, in a type in which shares of elements are counted."""
     text = program("  a = log(x) : f32[64]\n  y = cast(a) {dtype=f16} : f16[64]", "x: f32[64]", "f16[64]")

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from tilewright.ir.core import Func
 from tilewright.loops.kernel_info import parse_kernel
+from tilewright.validation import races
 from tilewright.validation.races import MOST_ELEMENTS, Races, races_of
+
+
+@pytest.fixture(autouse=True)
+def there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection of garbage may take seconds."""
+    monkeypatch.setattr(races, "SECONDS", 600.0)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +48,25 @@ def test_what_is_known_of_a_loop(size: int, index: str, extent: int, found: Race
 def test_iterations_that_overlap_write_the_same(store: str, is_race: bool) -> None:
     found = races_of(kernel(12, 4, f"for e in 0..3 {{\n      {store}\n    }}", " with {overlap=true}"), {})
     assert found == (Races("two iterations of the parallel loop 'i' meet in 'y'") if is_race else Races(tried=1))
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ((), Races(left=1)),  # whatever is drawn
+        (([0, 1, 3], [1, 1, 1]), Races(tried=1)),
+        (([0, 2, 3], [1, 1, 1]), Races("two iterations of the parallel loop 'i' meet in 'y'")),
+        (([0, 2, 3],), Races(left=1)),
+    ],
+)
+def test_places_that_data_say_are_those_of_a_call(given: Sequence[list[int]], found: Races) -> None:
+    """Two elements after one another each, from positions that another kernel has counted."""
+    func = parse_kernel(
+        "kernel @k(at: &i64[3], x: &f32[3], y: &f32[5]) dims() with {outputs=1} {\n  for i in 0..3 parallel {\n"
+        "    bind b = max(min(at[i], 3), 0)\n    y[b] = x[i]\n    y[b + min(i, 1)] = x[i]\n  }\n  return\n}\n"
+    )
+    types = (np.int64, np.float32)
+    assert races_of(func, {}, [np.array(a, t) for a, t in zip(given, types, strict=False)]) == found
 
 
 def kernel(size: int, extent: int, store: str, attrs: str = "") -> Func:

@@ -117,6 +117,21 @@ def test_scratch_memory_that_code_generation_counts_short(monkeypatch: pytest.Mo
     refused(lambda: two_products(16)(X), rf"the kernel k\d_\w+ of '\w+' goes beyond buffers: {found}")
 
 
+def test_threads_that_code_generation_gives_one_scratch_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each runs in its turn, while those of the others are closed. Answers would be wrong by chance alone."""
+    monkeypatch.setattr(GuardedContext, "takes_turns", True)
+    x = np.ones((2048, 16), np.float32)
+    two_products(2048)(x)
+    task = emit.task_ir
+
+    def of_the_first(*args: Any, **named: Any) -> str:
+        return task(*args, **named).replace("mul nsw i64 %worker, %f2", "mul nsw i64 0, %f2")
+
+    monkeypatch.setattr(emit, "task_ir", of_the_first)
+    found = r"scratch memory, \d+ bytes at \d+: a store at byte \d+, in the turn of another thread"
+    refused(lambda: two_products(2048)(x), rf"the kernel k\d_\w+ of '\w+' goes beyond buffers: {found}")
+
+
 def test_a_store_before_a_tensor_of_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
     moved(monkeypatch, "_store_run", "%b2", -16)
     found = r"arena 'h', 1024 bytes at 3072: 64 bytes changed, from 1 bytes before its start"

@@ -52,6 +52,7 @@ def guard_zones() -> Iterator[None]:
         if here is not None:
             patch.setattr(calls, "MOST_POISONED", MOST_POISONED)
             patch.setattr(calls, "MOST_COPIED", MOST_COPIED)
+            patch.setattr(GuardedContext, "takes_turns", False)  # threads run at the same time, as in production
             patch.setattr("tilewright.runtime.module.context_class", lambda programs: GuardedContext)
             patch.setattr("tilewright.runtime.module.Model._plan", plans.zoned_plan(here))
             has_room = property(lambda self: self.options.guarded or here.has_room)

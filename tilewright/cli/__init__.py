@@ -23,7 +23,7 @@ def _commands() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
-        sys.exit("tilewright: the command line needs click and rich: pip install click rich")
+        sys.exit("tilewright: the command line needs click and rich: pip install 'tilewright[cli]'")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding lacks
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])

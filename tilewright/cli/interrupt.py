@@ -23,6 +23,9 @@ INTERRUPTED = 130
 GRACE_S = 0.5
 """Seconds that a command may take to end by itself."""
 
+_TELLING, _TOLD = threading.Lock(), threading.Event()
+"""Two threads tell the user; one of them does."""
+
 _SHOW_CURSOR = "\x1b[?25h"
 """Bars of progress hide it."""
 
@@ -80,9 +83,13 @@ def interrupts_held() -> Iterator[Callable[[], bool]]:
 
 
 def say_interrupted() -> None:
-    """One line for the user, if there is anybody to read it."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write("interrupted\n")
+    """One line for the user, if there is anybody to read it, and if it was not told before."""
+    with _TELLING:
+        if not _TOLD.is_set():
+            _TOLD.set()
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write("interrupted\n")
+                sys.stderr.flush()
 
 
 def end() -> NoReturn:
@@ -103,5 +110,6 @@ def _watch(here: socket.socket, there: socket.socket) -> None:
             pass
     if sys.stderr is not None and sys.stderr.isatty():
         os.write(2, _SHOW_CURSOR.encode())
-    os.write(2, b"interrupted\n")
+    if _TELLING.acquire(timeout=GRACE_S) and not _TOLD.is_set():
+        os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)

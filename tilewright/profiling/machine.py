@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -47,6 +48,7 @@ def rates_again(session: Session, known: MachineRates) -> MachineRates:
     reads = {r.level: r for r in known.reads}
     better = replace(
         found,
+        share=max(found.share, known.share),
         peaks=tuple(_better(p, peaks.get((p.dtype, p.instruction), p)) for p in found.peaks),
         reads=tuple(_better(r, reads.get(r.level, r)) for r in found.reads),
     )
@@ -77,11 +79,13 @@ def measure(facts: dict[str, str], rounds: int = ROUNDS) -> MachineRates:
     arithmetic = _arithmetic(target)
     memory = read_meters(target)
     ones = {name: 0.0 for name in (*arithmetic, *memory)}
-    every = dict(ones)
+    every, shares = dict(ones), dict(ones)
     for _ in range(rounds):
         for name, meter in (*arithmetic.items(), *memory.items()):
             ones[name] = max(ones[name], meter.read())
-            every[name] = max(every[name], ones[name], meter.read_on(threads))
+            together = meter.read_on(threads)
+            every[name] = max(every[name], ones[name], together.rate)
+            shares[name] = max(shares[name], together.share)
     sizes = {level.name: level.size for level in levels(target)}
     last = [*sizes][-1]
     return MachineRates(
@@ -93,6 +97,7 @@ def measure(facts: dict[str, str], rounds: int = ROUNDS) -> MachineRates:
             for name in memory
         ),
         datetime.now(UTC).isoformat(timespec="seconds"),
+        share=round(statistics.mean(shares.values()), 2),
     )
 
 

@@ -7,6 +7,7 @@ Meters are loops of LLVM IR. They are read right beside what is compared with th
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,18 @@ _SCALARS = {"f32": ("float", 4), "f64": ("double", 8)}
 _FACTORS = {"u8": ("i8", 1), "i8": ("i8", 1), "i16": ("i16", 2), "bf16": ("bfloat", 2)}
 
 
+_time_on_a_core = time.perf_counter if sys.platform == "win32" else time.thread_time
+"""Seconds of the calling thread; Windows counts them in steps of some 16 ms, which is longer than what is measured."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A rate in GFLOP/s or GB/s, and the share of its time that threads were on a core."""
+
+    rate: float
+    share: float
+
+
 @dataclass(frozen=True)
 class Meter:
     """`read()` gives GFLOP/s, or GB/s, of one thread. `run` takes `data` and a number of steps: `settling` of them come
@@ -48,20 +61,21 @@ class Meter:
 
     def read(self) -> float:
         """Of one thread."""
-        return self.read_on(1)
+        return self.read_on(1).rate
 
-    def read_on(self, threads: int) -> float:
+    def read_on(self, threads: int) -> Reading:
         """Of so many threads at once, each with data of its own, from when the first begins until the last ends."""
         blocks = [self.data() for _ in range(threads)]
         together = threading.Barrier(threads)
-        spans: list[tuple[float, float]] = []
+        spans: list[tuple[float, float, float]] = []
 
         def work(block: np.ndarray) -> None:
             self.run(block.ctypes.data, self.settling)
             together.wait()
-            start = time.perf_counter()
+            start, used = time.perf_counter(), _time_on_a_core()
             self.run(block.ctypes.data, self.steps)
-            spans.append((start, time.perf_counter()))
+            used = _time_on_a_core() - used
+            spans.append((start, time.perf_counter(), used))
 
         others = [threading.Thread(target=work, args=(block,)) for block in blocks[1:]]
         for thread in others:
@@ -69,8 +83,9 @@ class Meter:
         work(blocks[0])
         for thread in others:
             thread.join()
-        seconds = max(end for _, end in spans) - min(start for start, _ in spans)
-        return threads * self.amount / max(seconds, 1e-9) / 1e9
+        seconds = max(max(end for _, end, _ in spans) - min(start for start, _, _ in spans), 1e-9)
+        share = sum(used for _, _, used in spans) / (threads * seconds)
+        return Reading(threads * self.amount / seconds / 1e9, min(share, 1.0))
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class ReadRate:
 
 @dataclass(frozen=True, slots=True)
 class MachineRates:
-    """What a machine was measured to do. `facts` name it, `measured` is the date (ISO 8601)."""
+    """What a machine was measured to do. `facts` name it, `measured` is the date (ISO 8601), `share` the share of their
+    time that threads were on a core (below 1 where other programs ran; the mean over what was measured)."""
 
     facts: Mapping[str, str]
     threads: int
@@ -46,6 +47,7 @@ class MachineRates:
     reads: tuple[ReadRate, ...]
     measured: str
     version: int = VERSION
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

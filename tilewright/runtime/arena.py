@@ -50,7 +50,16 @@ def aligned_bytes(nbytes: int) -> np.ndarray:
     """An uninitialised u8[nbytes] at a multiple of 64, and of a huge page where it fills at least two; MemoryError
     when there is none."""
     alignment = _HUGE_PAGE if nbytes >= 2 * _HUGE_PAGE else ALIGNMENT
-    block = np.empty(nbytes + alignment, np.uint8)
+    return _aligned(np.empty(nbytes + alignment, np.uint8), nbytes, alignment)
+
+
+def aligned_zeros(nbytes: int) -> np.ndarray:
+    """Zeros u8[nbytes] at a multiple of 64, which take memory where they are written; MemoryError when there is
+    none."""
+    return _aligned(np.zeros(nbytes + ALIGNMENT, np.uint8), nbytes, ALIGNMENT)
+
+
+def _aligned(block: np.ndarray, nbytes: int, alignment: int) -> np.ndarray:
     start = -address_of(block) % alignment
     return block[start : start + nbytes]
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,69 +45,13 @@ from tilewright.runtime.storage.container import (
     read_container,
     write_container,
 )
-from tilewright.runtime.storage.files import LentArray, check_replaced, saved_weights
+from tilewright.runtime.storage.files import LentArray, Ranges, Selection, check_replaced, cuts, saved_weights
 from tilewright.runtime.storage.image import Image, ImageLayout, shared_image
 from tilewright.runtime.storage.records import plain, record
 from tilewright.runtime.storage.signing import Trust, signer_of, trusted_keys
 from tilewright.runtime.storage.store import Store
-
-Dim = int | str
-
-_PARTS = {"float32": "complex64", "float64": "complex128"}
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """An input or output: `dtype` is a NumPy (or ml_dtypes) name or "string", dims are numbers or symbolic texts.
-
-    Values that are no tensors have another `kind`, and no shape: a "sequence" or an "optional" of an `element` (their
-    dtype is "object"), a "map" from keys of `dtype` to an `element`. An "unranked" tensor has a dtype, and any shape.
-    Of complex numbers native code has the `parts`: the same memory as floats, with a last axis of 2.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[Dim, ...]
-    kind: str = "tensor"
-    element: TensorInfo | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in (("tensor", "unranked") if self.element is None else ("sequence", "optional", "map")):
-            raise ValueError(f"there is no {self.kind} of {self.element}")
-
-    def __str__(self) -> str:
-        return f"{short_name(self.name)}: {self.type}"
-
-    def __repr__(self) -> str:
-        return f"TensorInfo({self})"
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether callers have complex numbers."""
-        return self.dtype in _PARTS.values()
-
-    @property
-    def parts(self) -> TensorInfo:
-        """As native code has it."""
-        found = next((part for part, dtype in _PARTS.items() if dtype == self.dtype), None)
-        return self if found is None else replace(self, dtype=found, shape=(*self.shape, 2))
-
-    @property
-    def of_parts(self) -> TensorInfo:
-        """As callers have it, of what native code has for complex numbers."""
-        return replace(self, dtype=_PARTS[self.dtype], shape=self.shape[:-1])
-
-    @property
-    def type(self) -> str:
-        """The type as a text, such as "float32[2, n]" or "sequence(float32[?])"."""
-        match self.kind:
-            case "tensor":
-                return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
-            case "unranked":
-                return f"{self.dtype}[...]"
-            case "map":
-                return f"map({self.dtype}, {self.element and self.element.type})"
-        return f"{self.kind}({self.element and self.element.type})"
+from tilewright.runtime.values.info import Dim as Dim
+from tilewright.runtime.values.info import TensorInfo as TensorInfo
 
 
 @dataclass(frozen=True)
@@ -250,6 +194,7 @@ class Artifact:
     states: tuple[StateInfo, ...] = ()
     levels: tuple[Artifact, ...] = ()
     level: str = ""
+    reads: Ranges = ()
     errors: tuple[Failure, ...] = ()
     plan_symbol: str = "tw_plan"
     run_symbol: str = "tw_run"
@@ -317,7 +262,8 @@ class Artifact:
         With `trust`, one or several public keys (Ed25519, the paths of PEM files, or their bytes), only what one of
         them has signed is loaded, and all of it is compared with what was signed.
         """
-        return StoredModel.read(source, check_weights=check_weights, mmap=mmap, trust=trust).whole()
+        trusted = None if trust is None else trusted_keys(trust)
+        return StoredModel.read(source, check_weights=check_weights, mmap=mmap, trusted=trusted).whole()
 
     def sharing(
         self,
@@ -448,13 +394,18 @@ class Artifact:
             images = [level.image for level in (self, *self.levels) if level.image is not None]
             code = [Section("image", memoryview(image.text), (memoryview(image.data),)) for image in images]
         first, *more = self.saved_weights()
-        return [*code, Section("weights", first, tuple(more))]
+        readers = [level.reads for level in (self, *self.levels)]
+        has_parts = self.levels and all(readers) and not self.lent
+        cut = cuts(readers, memoryview(first).nbytes) if has_parts else ()
+        return [*code, Section("weights", first, tuple(more), cut=cut)]
 
     def _metadata(self) -> dict[str, Any]:
         """What a file says of the artefact and of its code."""
         metadata = self._description()
         if self.image is not None:
             metadata["image"] = plain(self.image.layout)
+        if self.reads:
+            metadata["reads"] = plain(self.reads)
         if self.levels:
             metadata["levels"] = [level._metadata() for level in self.levels]
         return metadata
@@ -477,28 +428,28 @@ class Artifact:
 class StoredModel:
     """What was read of a file that errors call `name`: what is `described` of the model, or of each of its levels,
     their code, and the weights. Artefacts are made of it as they are asked for. `images` are those that were: where
-    they are mapped, addresses are written into their sections when they are loaded."""
+    they are mapped, addresses are written into their sections when they are loaded. Of a file that was `kept` only one
+    level has been read."""
 
     name: str
     described: tuple[Any, ...]
     code: tuple[Section, ...]
     weights: memoryview
+    digest: bytes
+    kept: Any
+    trusted: frozenset[bytes] | None
     images: dict[int, Image] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(
-        cls, source: str | Path | Bytes | io.FileIO, *, check_weights: bool | None, mmap: bool, trust: Trust | None,
-        later: Callable[[dict[str, Any]], Container[int]] = lambda _: (),
+        cls, source: object, *, check_weights: bool | None = None, mmap: bool = False,
+        trusted: frozenset[bytes] | None = None, select: Callable[[dict[str, Any]], Selection] = lambda _: Selection(),
     ) -> StoredModel:
-        """As `Artifact.load`. The code of the levels that `later` gives for the metadata is compared with its digest
-        when the level is made."""
+        """As `Artifact.load`. What the metadata tell `select` to leave out is looked at when it is asked for."""
         name, given = named_source(source, mapped=mmap)
-        metadata, sections = read_container(
-            given,
-            check_weights=not mmap if check_weights is None else check_weights,
-            mapped=mmap,
-            trusted=None if trust is None else trusted_keys(trust),
-            later=later,
+        check = not mmap if check_weights is None else check_weights
+        metadata, sections, digest, kept = read_container(
+            given, check_weights=check, mapped=mmap, trusted=trusted, select=select
         )
         with _sound(name):
             *code, weights = sections
@@ -507,10 +458,19 @@ class StoredModel:
             is_linked, is_code = kinds == ["image"] * len(described), kinds == ["code"] * len(code)
             if weights.kind != "weights" or not (is_linked or (is_code and len(described) == 1)):
                 raise ValueError("the sections are others")
-            return cls(name, described, tuple(code), weights.data)
+            return cls(name, described, tuple(code), weights.data, digest, kept, trusted)
 
     def whole(self) -> Artifact:
-        """The artefact with all its levels; ArtifactError where one is damaged."""
+        """The artefact with all its levels; ArtifactError where one is damaged, and where the file from which the
+        others have to be read is another one now."""
+        if self.kept is not None:
+            found = StoredModel.read(self.kept, trusted=self.trusted)
+            if found.digest != self.digest:
+                raise ArtifactError(
+                    f"{self.name} was written over since one of its levels was loaded, and the others are lost",
+                    hint="replace files by renaming, as `mv` and `Model.save` do, or load one level alone (level=...)",
+                )
+            return found.whole()
         first, *levels = map(self.level, range(len(self.described)))
         with _sound(self.name):
             return first.with_levels(levels)
@@ -552,7 +512,7 @@ _SHOWN = 4
 """Conditions on dims that a signature shows."""
 
 _CODE = ("image", "objects", "constants", "lent", "levels")
-_ELSEWHERE = (*_CODE, "program", "parts", "variants", "broadcasting", "kept_report")
+_ELSEWHERE = (*_CODE, "program", "parts", "variants", "broadcasting", "kept_report", "reads")
 """Fields of an artefact that are no plain metadata: sections, and what only some models have."""
 
 

@@ -119,7 +119,7 @@ def measured_spans(
         spans.append(np.concatenate([np.zeros(0, np.int64), *(program.spans for program in counts)]))
         for total, program in zip(busy, counts, strict=True):
             total += program.busy
-    rate = (begins[-1][0] - begins[0][0]) / max(begins[-1][1] - begins[0][1], 1)
+    rate = _rate(begins)
     table = np.array(spans) * rate
     rows = [tuple(map(float, row * rate / len(spans))) for total in busy for row in total]
     columns = zip(np.median(table, axis=0), table.min(axis=0), rows, _typical(table), strict=True)
@@ -127,6 +127,14 @@ def measured_spans(
         Spans(float(median), float(least), row if any(row) else (), float(typical))
         for median, least, row, typical in columns
     )
+
+
+def _rate(begins: Sequence[tuple[float, int]]) -> float:
+    """Seconds of a count, of pairs of a time and the count a moment later: the median of what each pair says with that
+    half of them later, as a pair is wrong by as long as the thread was not given its core between the two."""
+    half = max(len(begins) // 2, 1)
+    pairs = zip(begins, begins[half:], strict=False)
+    return float(np.median([(later - time) / max(last - count, 1) for (time, count), (later, last) in pairs]))
 
 
 def kernel_times(

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.graph.assumptions import Assumption
 from tilewright.ir.core import Func, Value
-from tilewright.ir.diag import TilewrightError
+from tilewright.ir.diag import InputError, TilewrightError
 from tilewright.ir.types import TensorType
 from tilewright.ops.define.binding import bound_dims, input_variables
 
@@ -70,7 +71,9 @@ def cases_of(main: Func, sizes: Mapping[str, int], kinds: Sequence[str] = ("rand
 
 def integer_cases(main: Func, sizes: Mapping[str, int]) -> Iterator[Case]:
     """Calls of programs that take integers, of all that these can be and of small ones below 0: most programs that take
-    ids or positions refuse them."""
+    ids or positions refuse them. What says sizes may be an axis of the only dim, too."""
+    if any(map(_says_sizes, main.args)):
+        yield from cases_of(main, sizes, ("zero",))
     kinds = {v.tensor.dtype.kind for v in main.args if not _says_sizes(v)}
     if kinds & {"int", "uint"}:
         yield from cases_of(main, sizes, ("negative", "extreme") if "int" in kinds else ("extreme",))
@@ -100,6 +103,19 @@ def _case(main: Func, kind: str, arrays: Sequence[np.ndarray]) -> Case | None:
         return None
 
 
+def refuse_call(case: Case, assumed: Sequence[Assumption]) -> None:
+    """InputError for a call that the model refuses, as what its operators take for granted of sizes does not hold:
+    interpreters compute something of most of them, and passes need not keep that."""
+    for assumption in assumed:
+        if all(v.name in case.env for v in assumption.holds.vars):
+            try:
+                holds = assumption.holds.evaluate(case.env)
+            except ArithmeticError:
+                holds = 0
+            if not holds:
+                raise InputError(assumption.message)
+
+
 def _says_sizes(value: Value) -> bool:
     """Whether the elements of an input are sizes of tensors."""
     symbols, func = input_variables(value), getattr(value.owner, "parent", None)
@@ -116,7 +132,7 @@ def _array(kind: str, value: Value, shape: Sequence[int], rng: np.random.Generat
         return rng.integers(0, 2, shape).astype(dtype)
     if value.tensor.dtype.kind in ("int", "uint"):
         if _says_sizes(value):
-            return np.ones(shape, dtype)
+            return np.zeros(shape, dtype) if kind == "zero" else np.ones(shape, dtype)
         if kind == "extreme" and dtype.kind in "iu":
             least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
             return np.asarray(rng.integers(least, most, shape, dtype, endpoint=True))

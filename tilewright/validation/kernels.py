@@ -114,7 +114,8 @@ class KernelCheck:
             kernel = module.funcs[name]
             pairs = zip(kernel.dims, call.attrs["dims"], strict=True)
             dims = {d.name: int(n.evaluate(known.case.env)) for d, n in pairs}
-            races = races_of(kernel, dims)
+            operands = [known.known.get(v) for v in regions[name].operands] if name in regions else []
+            races = races_of(kernel, dims, [a for a in operands if a is not None])
             self.validation.note_races(races)
             if races.wrong and name in regions:
                 self._blame(regions[name], name, races.wrong, known, compilation)

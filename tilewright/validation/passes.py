@@ -16,7 +16,7 @@ from tilewright.ir.diag import TilewrightError
 from tilewright.ir.optional_steps import Part
 from tilewright.ir.text import print_module
 from tilewright.ops.define.interp import evaluate_func
-from tilewright.validation.cases import Case
+from tilewright.validation.cases import Case, refuse_call
 from tilewright.validation.closeness import Deviation, as_exact, deviation, nudged, steps
 from tilewright.validation.extract import cut_out, input_names, program_of
 from tilewright.validation.findings import Fault
@@ -80,6 +80,7 @@ class PassWatch:
         kept = []
         for values in self.values:
             try:
+                refuse_call(values.case, self.compilation.assumed)
                 if all(values.compute(op) for op in module.main.body.ops[:-1]):
                     kept.append(values)
             except TooLong:

@@ -6,7 +6,7 @@ one has written, where that changes nothing."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -191,8 +191,10 @@ def _from_both_ends(extent: int) -> list[int]:
     return [*dict.fromkeys([*ends, *rest])]
 
 
-def races_of(kernel: Func, dims: Mapping[str, int]) -> Races:
-    """What is known of a kernel for these dims, in the time that there is."""
+def races_of(kernel: Func, dims: Mapping[str, int], given: Sequence[np.ndarray] = ()) -> Races:
+    """What is known of a kernel for these dims, in the time that there is. `given` are operands of a call; where they
+    are not those of the kernel (it reads them in another layout) numbers are drawn, which say nothing of a kernel whose
+    data say where it writes: positions that another kernel has counted do not meet, drawn ones do."""
     loops = [op for op in kernel.body.walk() if _is_shared(op)]
     proved = {op for op in loops if is_independent(op) and not op.attrs.get("overlap")}
     rest = [op for op in loops if op not in proved]
@@ -200,12 +202,19 @@ def races_of(kernel: Func, dims: Mapping[str, int]) -> Races:
     shapes = [[int(evaluate_sym(d, dims)) for d in a.buffer.shape] for a in kernel.args]
     is_large = sum(map(prod, shapes)) > MOST_ELEMENTS or not all(a.buffer.is_dense for a in kernel.args)
     takes_long = all(op.attrs.get("overlap") for op in rest) and _work(kernel, dims) > MOST_WORK
-    if not rest or is_large or takes_long:
+    inputs = list(zip(kernel.args, shapes, strict=True))[: len(kernel.args) - kernel_info(kernel).outputs]
+    is_given = len(given) == len(inputs) and all(
+        a.dtype == arg.buffer.dtype.storage and list(a.shape) == shape
+        for a, (arg, shape) in zip(given, inputs, strict=True)
+    )
+    if not rest or is_large or takes_long or (_is_placed_by_data(kernel) and not is_given):
         found.left = len(rest)
         return found
     run = _Watched(dict(dims), time.thread_time() + SECONDS, proved)
     rng = np.random.default_rng(0)
     arrays = [_numbers(rng, shape, a.buffer.dtype) for a, shape in zip(kernel.args, shapes, strict=True)]
+    if is_given:
+        arrays[: len(given)] = [np.array(a) for a in given]
     try:
         run.bind(kernel, arrays)
         with np.errstate(all="ignore"):
@@ -218,6 +227,14 @@ def races_of(kernel: Func, dims: Mapping[str, int]) -> Races:
     except (TooLong, ExecutionError):
         found.left = len(rest)
     return found
+
+
+def _is_placed_by_data(kernel: Func) -> bool:
+    """Whether where a kernel writes depends on numbers that it has read."""
+    ops = list(kernel.body.walk())
+    read = {op.attrs["var"].name for op in ops if op.name == "bind"}
+    places = (e for op in ops if op.name == "store" for e in (*op.attrs["idx"], *op.attrs.get("guard", ())))
+    return any(v.name in read for e in places for v in e.vars)
 
 
 def _work(kernel: Func, dims: Mapping[str, int]) -> float:

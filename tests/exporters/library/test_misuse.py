@@ -18,6 +18,7 @@ import tilewright
 from tests.exporters.library import c_library as c
 from tests.exporters.library.c_library import CError, CModel
 from tests.exporters.library.test_export import loop
+from tests.fuzz.registry import run_seed
 from tests.models import gather, mlp
 from tests.staging.models import model_of
 from tilewright.runtime.errors import OptionError
@@ -112,9 +113,9 @@ def test_outputs_do_not_overlap(tmp_path: Path) -> None:
     assert room.tolist() == [-1, 2, -3, 4, 1, 2, 3, 4, 0]
 
 
-def test_a_run_that_fails_loses_nothing_of_a_cache(tmp_path: Path) -> None:
-    """Neither what is filled, nor how far: the next run goes on from there."""
-    decoder = onnx.parser.parse_model("""
+def decoder() -> onnx.ModelProto:
+    """A cache of rows that are looked up, and attention to it."""
+    return onnx.parser.parse_model("""
     <ir_version: 8, opset_import: ["" : 17]>
     step (int64[1, s] ids, float[1, p, 4] past_rows) => (float[1, s, 4] y, float[1, t, 4] rows)
     <float[3, 4] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6}> {
@@ -125,9 +126,13 @@ def test_a_run_that_fails_loses_nothing_of_a_cache(tmp_path: Path) -> None:
         y = MatMul (scores, rows)
     }
     """)
+
+
+def test_a_run_that_fails_loses_nothing_of_a_cache(tmp_path: Path) -> None:
+    """Neither what is filled, nor how far: the next run goes on from there."""
     options: dict[str, Any] = {"states": True, "capacity": 16}
-    model = tilewright.compile(decoder, threads=1, **options)
-    library = CModel(library_of(decoder, tmp_path / "a.so", **options), "net")
+    model = tilewright.compile(decoder(), threads=1, **options)
+    library = CModel(library_of(decoder(), tmp_path / "a.so", **options), "net")
     counter = [state.grows for state in model.report().states].index("")
     for ids in ([[0, 2]], [[1]], [[1, 3]], [[2]], [[-9]], [[0, 1, 2]]):
         try:
@@ -140,6 +145,13 @@ def test_a_run_that_fails_loses_nothing_of_a_cache(tmp_path: Path) -> None:
             assert library.run(np.array(ids))[0].tobytes() == wanted.tobytes()
         assert library.state(counter).tobytes() == model.state(model.states[counter].info.name).tobytes()
     assert library.state(counter).reshape(-1).tolist() == [7]
+
+
+@pytest.mark.sweep(0)
+@pytest.mark.fresh_seeds(1)
+def test_random_calls(fresh_seed: int) -> None:
+    for seed in range(fresh_seed, fresh_seed + 100):
+        run_seed("libraries", seed)
 
 
 FREED = r"""

@@ -165,7 +165,13 @@ def test_files_that_are_missing_or_no_json(tmp_path: Path) -> None:
         with pytest.raises(ModelError, match=said):
             load_decoder(path)
     (path / "config.json").unlink()
-    with pytest.raises(ModelError, match="not a regular file"):
+    with pytest.raises(ModelError, match=r"a folder of transformers without config\.json\n"):
+        tilewright.compile(path)
+    (path / "model.safetensors").rename(path / "tokenizer.json")
+    with pytest.raises(ModelError, match=r"without config\.json and without weights as \.safetensors"):
+        tilewright.compile(path)
+    (path / "tokenizer.json").rename(path / "model.gguf")
+    with pytest.raises(ModelError, match=r"a folder, which holds model\.gguf"):
         tilewright.compile(path)
 
 

@@ -97,6 +97,7 @@ def header(json: bytes, size: int = 0) -> bytes:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit counts pages as Linux does")
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("case", CASES)
 def test_a_header_takes_no_more_than_twice_the_file(case: str, tmp_path: Path) -> None:
     suffix, make, outcome = CASES[case]

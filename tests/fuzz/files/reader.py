@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from onnx import TensorProto, helper
 
 from tests.fuzz.files.documents import mutate
@@ -29,19 +30,22 @@ from tests.staging.models import model_of
 from tilewright.api import compile_artifact
 from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
-from tilewright.runtime.errors import ArtifactError, TilewrightError
+from tilewright.runtime.errors import ArtifactError, OptionError, TilewrightError
 from tilewright.runtime.guarded import GUARD_ZONES as REPORT
 from tilewright.runtime.report.records import KeptReport, ProgramReport
+from tilewright.runtime.storage import files
 from tilewright.runtime.storage.container import FORMAT, MAGIC
+from tilewright.runtime.storage.levels import load_level
 
 HEADER = 64
 CHANGES = (1, 1, 1, 2, 3)
+LEVELS = ("x86-64", "x86-64-v4")
 
 
 @functools.cache
 def artifacts() -> tuple[Artifact, ...]:
-    """Of fixed shapes, of symbolic ones, with variants, and staged: with native parts, and with functions of the host
-    only."""
+    """Of fixed shapes, of symbolic ones, with variants, of two levels, whose weights are in parts, and staged: with
+    native parts, and with functions of the host only."""
     i64, string = TensorProto.INT64, TensorProto.STRING
     sized = model_of(
         [helper.make_node("NonZero", ["x"], ["at"]), helper.make_node("Cast", ["at"], ["y"], to=1)],
@@ -68,6 +72,7 @@ def artifacts() -> tuple[Artifact, ...]:
         compile_artifact(mlp(), options=options, shapes={"x": (2, 64)}),
         compile_artifact(mlp(), options=replace(options, frequent=({"batch": 3}, {"batch": 8}))),
         compile_artifact(looped(), options=replace(options, frequent=({"n": 3},))),
+        compile_artifact(mlp(), options=replace(options, target=";".join(LEVELS))),
     )
     return tuple(map(_without_zones, made))
 
@@ -79,6 +84,7 @@ def _without_zones(artifact: Artifact) -> Artifact:
         attached={name: told for name, told in artifact.attached.items() if name != REPORT},
         parts=tuple(map(_without_zones, artifact.parts)),
         variants=tuple(replace(v, artifact=_without_zones(v.artifact)) for v in artifact.variants),
+        levels=tuple(map(_without_zones, artifact.levels)),
     )
 
 
@@ -106,7 +112,9 @@ def looped() -> Any:
 
 @functools.cache
 def corpus() -> tuple[bytes, ...]:
-    return tuple(artifact.to_bytes() for artifact in artifacts())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_LEAST_PART", 1 << 10)  # of what is small otherwise, too
+        return tuple(artifact.to_bytes() for artifact in artifacts())
 
 
 @functools.cache
@@ -130,7 +138,7 @@ def _essence(artifact: Artifact) -> Artifact:
 class _Section:
     kind: str
     data: bytes
-    is_changed: bool = False
+    parts: tuple[int, ...] = ()
 
 
 def mutated(data: bytes, random: Random) -> bytes:
@@ -167,7 +175,12 @@ def _parsed(data: bytes) -> tuple[dict[str, Any], list[_Section]] | None:
         (length,) = struct.unpack_from("<Q", data, 16)
         metadata = json.loads(data[HEADER : HEADER + length])
         table = metadata.pop("sections")
-        found = [_Section(e["kind"], data[e["offset"] : e["offset"] + e["size"]]) for e in table]
+        found = [
+            _Section(
+                e["kind"], data[e["offset"] : e["offset"] + e["size"]], tuple(p["size"] for p in e.get("parts", ()))
+            )
+            for e in table
+        ]
         return metadata, found
     except Exception:  # of what random changes have left of it
         return None
@@ -192,7 +205,7 @@ def _written(metadata: dict[str, Any], sections: Sequence[_Section], random: Ran
     table, body = [], bytearray(space)
     for section in sections:
         body += bytes(-len(body) % 64)
-        entry = {"offset": HEADER + len(body), "size": len(section.data), "checksum": _sum(section)}
+        entry = {"offset": HEADER + len(body), "size": len(section.data), **_sums(section)}
         table.append({"kind": section.kind, **entry})
         body += section.data
     document = {**metadata, "sections": table}
@@ -204,10 +217,16 @@ def _written(metadata: dict[str, Any], sections: Sequence[_Section], random: Ran
     return head + hashlib.blake2b(head + text, digest_size=32).digest() + bytes(body)
 
 
-def _sum(section: _Section) -> str:
+def _sums(section: _Section) -> dict[str, Any]:
     if section.kind != "weights":
-        return hashlib.blake2b(section.data, digest_size=32).hexdigest()
-    return f"{zlib.crc32(section.data):08x}"
+        return {"checksum": hashlib.blake2b(section.data, digest_size=32).hexdigest()}
+    if not section.parts:
+        return {"checksum": f"{zlib.crc32(section.data):08x}"}
+    parts, at = [], 0
+    for size in section.parts:
+        parts.append({"size": size, "checksum": f"{zlib.crc32(section.data[at : at + size]):08x}"})
+        at += size
+    return {"checksum": "", "parts": parts}
 
 
 def fuzz(seed: int) -> Tried:
@@ -224,6 +243,9 @@ def target(data: bytes) -> Tried:
 
 
 def _outcome(data: bytes, known: Sequence[Artifact]) -> str:
+    for name in LEVELS:  # of most files there is none
+        with contextlib.suppress(ArtifactError, OptionError):
+            load_level(data, name, check_weights=None, mmap=False, trust=None)
     try:
         artifact = Artifact.load(data)
     except ArtifactError:

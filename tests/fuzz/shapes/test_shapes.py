@@ -17,7 +17,7 @@ from tilewright.runtime import Model
 from tilewright.runtime.errors import ExecutionError, InputError
 
 
-@pytest.mark.fresh_seeds(6)
+@pytest.mark.fresh_seeds(3)
 def test_fresh_shapes(fresh_seed: int) -> None:
     assert run_seed("shapes", fresh_seed)
 

@@ -72,7 +72,7 @@ def drawn(rng: np.random.Generator) -> tuple[str, tuple[int, ...], dict[str, Any
     return operator, (2, 3, *map(int, space)), attrs
 
 
-@pytest.mark.fresh_seeds(6)
+@pytest.mark.fresh_seeds(3)
 @pytest.mark.parametrize("doubling", [False, True])
 def test_windows_of_any_size(monkeypatch: pytest.MonkeyPatch, doubling: bool, fresh_seed: int) -> None:
     """Clipped to what they can read, and grown by doubling wherever that is possible."""

@@ -27,7 +27,7 @@ def test_an_answer_is_what_its_request_gets_alone() -> None:
     assert served.sequences.calls[:3] == [[16], [16], [5]] and len(client.told) == 12
 
 
-@pytest.mark.fresh_seeds(12)
+@pytest.mark.fresh_seeds(6)
 def test_texts_do_not_depend_on_what_else_is_computed(fresh_seed: int) -> None:
     """Requests with and without common begins, in any order and at any time, some of them cancelled, with little memory
     and with much: each text is that of the request alone, and in the end nothing is open but what is kept."""
@@ -60,7 +60,7 @@ def test_texts_do_not_depend_on_what_else_is_computed(fresh_seed: int) -> None:
     assert served.sequences.most <= (limits["positions"] or 10**9) and served.scheduler.running == 0
 
 
-@pytest.mark.fresh_seeds(6)
+@pytest.mark.fresh_seeds(3)
 def test_calls_that_fail_change_no_byte_of_what_does_not(fresh_seed: int) -> None:
     """Calls fail by chance, some half way, and with some sequences always: a request has its text, or an error."""
     rng = random.Random(fresh_seed)

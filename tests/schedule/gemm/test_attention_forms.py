@@ -184,12 +184,12 @@ def test_native_code_of_known_forms(form: Form) -> None:
     np.testing.assert_allclose(found, form.reference(*arrays), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.fresh_seeds(6)
+@pytest.mark.fresh_seeds(3)
 def test_drawn_forms(fresh_seed: int) -> None:
     check(drawn(fresh_seed), fresh_seed, "x86-64-v4" if fresh_seed % 2 else "x86-64-v3")
 
 
-@pytest.mark.fresh_seeds(4)
+@pytest.mark.fresh_seeds(2)
 def test_native_code_of_drawn_forms(fresh_seed: int) -> None:
     form = drawn(fresh_seed)
     arrays = form.arrays(np.random.default_rng(fresh_seed))

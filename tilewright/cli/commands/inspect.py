@@ -77,7 +77,8 @@ def _inspect_compiled(model: Path, as_json: bool) -> None:
 
 def lines(file: ArtifactFile) -> list[str]:
     """What a file is, as texts of a line each, whatever it says."""
-    sections = [f"{s.kind} {bytes_text(s.size)} ({s.digest or s.checksum})" for s in file.sections]
+    sums = [s.digest or s.checksum or f"{len(s.parts)} parts with checksums of their own" for s in file.sections]
+    sections = [f"{s.kind} {bytes_text(s.size)} ({text})" for s, text in zip(file.sections, sums, strict=True)]
     found = [
         f"made by: {file.producer}, format {file.format}",
         f"size: {bytes_text(file.size)}, of which {bytes_text(file.metadata_bytes)} describe it",

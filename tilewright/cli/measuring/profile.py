@@ -68,6 +68,9 @@ is, and what moves along each route; a trace is the time line of its queues.
 
 T = TypeVar("T", KernelProfile, LayerProfile)
 
+UNDISTURBED = 0.9
+"""Share of their time that threads have on an idle machine, at least."""
+
 DISTURBED = 0.95
 """Where the medians of the kernels come to a smaller share of what they take in a median call, this is said."""
 
@@ -177,11 +180,15 @@ def machine_lines(machine: MachineRates) -> list[str]:
     rates = zip(names, machine.peaks, strict=True)
     peaks = "; ".join(f"{name} {p.one:.0f} and {p.every:.0f}" for name, p in rates)
     reads = "; ".join(f"{r.level} {r.one:.0f} and {r.every:.0f}" for r in machine.reads)
-    return [
+    lines = [
         f"{machine.facts.get('cpu', 'this machine')}, measured {machine.measured}: one thread, and {machine.threads}",
         f"  multiply-adds in billions of operations a second: {peaks}",
         f"  reading in GB/s: {reads}",
     ]
+    if machine.share < UNDISTURBED:
+        lines.append(f"  other programs ran meanwhile: threads had a core for {100 * machine.share:.0f} % of the "
+                     "time, so that it may do more (`tilewright info --measure` measures it again)")  # fmt: skip
+    return lines
 
 
 def kernel_table(found: ModelProfile, most: int | None) -> Table:

@@ -171,19 +171,22 @@ if hasattr(os, "register_at_fork"):
 
 
 def serve(longest_wait: float) -> None:
-    """Answer until nobody asks any more, or has not for so many seconds."""
+    """Answer until nobody asks any more, or has not for so many seconds. Somebody began this for a first question, for
+    which it waits however busy the machine is."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the one that asks ends this one
     questions, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what LLVM prints is no answer
     pickle.dump(True, answers)
     answers.flush()
-    while _is_asked(longest_wait):
+    while True:
         try:
             generator, work, text, options = pickle.load(questions)
         except EOFError:
             return
         pickle.dump(_answer(generator, work, text, options), answers)
         answers.flush()
+        if not _is_asked(longest_wait):
+            return
 
 
 def _is_asked(longest_wait: float) -> bool:

@@ -8,9 +8,11 @@ kernel whose nests are none of these is done by one thread, in order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from math import prod
 
 from tilewright.codegen.cpu.kernel.checks import KernelChecks
 from tilewright.codegen.cpu.kernel.emit import Kernel
@@ -19,12 +21,15 @@ from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.kernel.memory import Buffer
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.codegen.program import Check, KernelText
-from tilewright.ir.core import Block, Func, Op
-from tilewright.ir.diag import UnsupportedError
+from tilewright.codegen.ptx.shared_pointers import with_shared_pointers
+from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.diag import InternalError, UnsupportedError
 from tilewright.ir.sym import ONE, ZERO, Sym, maximum
-from tilewright.loops.edit import body_of, extent_of, loop_var
+from tilewright.ir.types import BufferType
+from tilewright.ir.types import buffer as dense
+from tilewright.loops.edit import body_of, describe, enclosing_loops, extent_of, loop_var, places_of
 from tilewright.loops.kernel_info import kernel_info
-from tilewright.target.gpu.cuda import Cuda
+from tilewright.target.gpu.cuda import OWNED, Cuda
 from tilewright.target.gpu.webgpu import DEVICE, GRID, REGISTERS, ROW, SHARED, THREAD
 from tilewright.target.target import Target
 
@@ -34,6 +39,9 @@ _AXES = {**dict(zip(GRID, "zyx", strict=True)), ROW: "y", THREAD: "x"}
 """The axes of the grid and of a group that levels are."""
 _MOST = {"x": 2**31 - 1, "y": 65535, "z": 65535}
 """Groups of a grid along its axes."""
+_GROUPS = 2
+"""Groups of a multiprocessor for which registers must do."""
+_FOREIGN = re.compile(r"@(?!llvm\.)(\w+)\(")
 _WRITING = ("store", "for", "if", "check")
 
 
@@ -80,6 +88,11 @@ def kernel_ptx(func: Func, machine: Cuda) -> PtxKernel:
         text += made.entry(launches[-1].entry, phase)
     if made is None:
         return PtxKernel(func.name, f'target triple = "{TRIPLE}"\n', dims=tuple(func.dims))
+    if foreign := _FOREIGN.findall("\n".join(made.text.declarations)):
+        raise UnsupportedError(
+            f"a GPU has no C library, whose function '{foreign[0]}' kernel '{func.name}' calls",
+            hint="compile this model for the CPU (target='host'), or use float32 in place of float64",
+        )
     head = f'target triple = "{TRIPLE}"\n{made.text.module()}'
     return PtxKernel(
         func.name, head + text, tuple(made.checks.found), launches=tuple(launches), room=made.scratch,
@@ -104,6 +117,7 @@ class _Grid(Kernel):
         if before is not None:
             self.text.share(before.text)
         self.repeated: Block | None = None
+        self.owned: dict[Value, tuple[int, ...]] = {}
         self.positions: dict[str, str] = {}
         self.counts: dict[str, str] = {}
 
@@ -118,9 +132,11 @@ class _Grid(Kernel):
             )
         for op in ops:
             self._place(op)
-        lines = "\n".join(self._lines())
+        lines = "\n".join(with_shared_pointers(self._lines()))
         x, y = self.threads[THREAD], self.threads[ROW]
         bound = f'nounwind "nvvm.reqntid"="{x},{y},1"'
+        if self.owned:  # two groups at least, one of which computes while the other waits
+            bound += f' "nvvm.minctasm"="{_GROUPS}"'
         return f"define ptx_kernel void @{name}({', '.join(parameters)}) {bound} {{\nentry:\n{lines}\n}}\n"
 
     def _special(self, register: str) -> str:
@@ -215,6 +231,12 @@ class _Grid(Kernel):
             self.shared += count * type.dtype.bytes
             self.buffers[op.result] = Buffer(f"addrspacecast (ptr addrspace(3) {name} to ptr)", type)
             return
+        if type.space == OWNED and not self.is_serial:
+            kept = self.owned[op.result] = _kept_axes(op.result)
+            count = prod(type.shape[k].value for k in kept)
+            pointer = self.text.alloca(f"[{count} x {memory_type(type.dtype)}]", 16)
+            self.buffers[op.result] = Buffer(pointer, dense(type.dtype, (count,), REGISTERS))
+            return
         if type.space != REGISTERS:
             is_outside = op.parent is self.func.body and type.space == DEVICE
             if not self.is_serial and not is_outside:
@@ -223,6 +245,17 @@ class _Grid(Kernel):
             if not known.issuperset(v.name for v in type.size.vars):
                 raise UnsupportedError(f"the size of {type} is not known before the kernel runs")
         super()._alloc(op)
+
+    def _address(self, op: Op) -> Sym:
+        """Of what a thread owns, it has its own part."""
+        buffer = op.operands[-1]
+        kept = self.owned.get(buffer)
+        if kept is None:
+            return super()._address(op)
+        at, index = ZERO, op.attrs["idx"]
+        for k in kept:
+            at = at * buffer.buffer.shape[k] + index[k]
+        return at
 
     def _fail_where(self, failed: Reg, check: Check) -> None:
         """The least number of an error stays."""
@@ -237,11 +270,23 @@ class _Grid(Kernel):
         self.text.start(good)
 
 
+def _kept_axes(buffer: Value) -> tuple[int, ...]:
+    """The axes of what is in memory that threads own, but those that are the variables of loops of threads."""
+    own: set[int] | None = None
+    for op in places_of(buffer):
+        threads = {loop_var(o) for o in enclosing_loops(op) if o.attrs.get("level") in (ROW, THREAD)}
+        found = {k for k, index in enumerate(op.attrs["idx"]) if index in threads}
+        own = found if own is None else own & found
+        if {op.attrs["idx"][k] for k in own} != threads:
+            raise InternalError(f"threads do not own what '{describe(op)}' touches", where=str(op.loc))
+    return tuple(k for k in range(buffer.buffer.rank) if k not in (own or ()))
+
+
 def _shape(nest: Op, machine: Cuda) -> tuple[tuple[int, int], tuple[Sym, Sym, Sym]]:
     """Threads of a group along x and y, and groups along x, y and z. Where threads have registers, their loops say how
     many threads there are; others go around."""
     loops = [op for op in nest.walk() if op.name == "for"]
-    owning = [op for op in loops if any(o.name == "alloc" and o.result.buffer.space == REGISTERS for o in op.walk())]
+    owning = [op for op in loops if any(map(_is_of_a_thread, op.walk()))]
 
     def most(level: str, ops: Sequence[Op]) -> int:
         found = _extents(level, ops)
@@ -254,6 +299,13 @@ def _shape(nest: Op, machine: Cuda) -> tuple[tuple[int, int], tuple[Sym, Sym, Sy
     inner = {loop_var(op) for op in loops}
     z, y, x = (maximum(1, *(n for n in _extents(level, loops) if inner.isdisjoint(n.vars))) for level in GRID)
     return (columns, rows), (x, y, z)
+
+
+def _is_of_a_thread(op: Op) -> bool:
+    """Whether an op makes a thread's registers, or touches what is its own."""
+    if op.name == "alloc":
+        return op.result.buffer.space == REGISTERS
+    return any(isinstance(v.type, BufferType) and v.type.space == OWNED for v in op.operands)
 
 
 def _extents(level: str, loops: Sequence[Op]) -> list[Sym]:

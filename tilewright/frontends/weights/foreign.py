@@ -110,15 +110,22 @@ def _folder(path: Path) -> Foreign | None:
         return Foreign("a SavedModel of TensorFlow", _TENSORFLOW)
     if path.suffix == ".mlpackage":
         return Foreign("a model of Core ML", "give the model that it was converted from")
-    if "config.json" in names and any(name.endswith(".safetensors") for name in names):
+    has_weights = any(name.endswith(".safetensors") for name in names)
+    if "config.json" in names and has_weights:
         return None
     if "config.json" in names and any(name.endswith(".bin") for name in names):
         return Foreign(
             "a folder of transformers with weights as .bin, which are not opened here, as that could run any code",
             "save the model again: model.save_pretrained(folder, safe_serialization=True)",
         )
-    models = sorted(name for name in names if name.endswith((".onnx", ".tflite", ".pt2", ".mlir")))
-    return Foreign(f"a folder, which holds {', '.join(models[:3])}", "give one of these files") if models else None
+    models = sorted(name for name in names if name.endswith((".onnx", ".tflite", ".pt2", ".mlir", ".gguf")))
+    if models:
+        return Foreign(f"a folder, which holds {', '.join(models[:3])}", "give one of these files")
+    if has_weights or names & {"config.json", "tokenizer.json", "generation_config.json"}:
+        config = "" if "config.json" in names else "config.json"
+        missing = " and without ".join(filter(None, [config, "" if has_weights else "weights as .safetensors"]))
+        return Foreign(f"a folder of transformers without {missing}", "fetch all files of the model")
+    return None
 
 
 def _archive(source: Any) -> Foreign | None:

@@ -46,7 +46,9 @@ class Cached:
 
 
 @primitive
-def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: str = "reg") -> Cached:
+def cache(
+    func: Func, buffer: Value, first: Op, last: Op | None = None, space: str = "reg", read: int = -1
+) -> Cached:
     """Use a tile instead of `buffer` from op `first` to op `last` of the same block (by default just
     `first`).
 
@@ -59,9 +61,13 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
         for k { acc[0, 0] = acc[0, 0] + S }
         C[i, j] = acc[0, 0]
 
+    With `read` the tile is for one of several reads of the buffer, by its number in their order: parts that lie far
+    from each other then have tiles of their own.
+
     The tile is filled before unless the first access overwrites all of it, and written back when it was
     changed. ScheduleError when the part that is used has no known bounds (for "reg": no constant size), or
-    when elements that are not certainly written would be written back inside of a parallel loop.
+    when elements that are not certainly written would be written back inside of a parallel loop; with `read` also when
+    the buffer is written, or has not so many reads.
     """
     refuse_in_vector("cache", buffer, enclosing_loops(first))
     block = block_of(first)
@@ -74,6 +80,10 @@ def cache(func: Func, buffer: Value, first: Op, last: Op | None = None, space: s
     found = [a for a in accesses(scope) if a.buffer is buffer]
     if not found:
         refuse("cache", buffer, f"{describe(first)} does not use it")
+    if read >= 0:
+        if read >= len(found) or any(a.write for a in found):
+            refuse("cache", buffer, f"it has no read {read} beside others, or is written")
+        found = [found[read]]
     if buffer in private_buffers(scope):
         refuse("cache", buffer, "it is allocated in between")
     around = ranges_at(first)

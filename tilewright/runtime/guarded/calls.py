@@ -8,7 +8,7 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +39,14 @@ _POOL, _INPUTS, _OUTPUTS, _CONSTANTS, _ARENA, _SCRATCH, _DIMS = range(7)
 """Words of what a run is given, as `tilewright/runtime/artifact.py` describes it."""
 
 _TELL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int64)
+_TURN = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
+class _PoolInTurns(ctypes.Structure):
+    """The beginning of a pool whose caller runs the shares of all threads, one after the other
+    (`codegen/cpu/program/pool.py`)."""
+
+    _fields_ = (("threads", ctypes.c_int32), ("spin_ns", ctypes.c_int64), ("turn", _TURN))
 
 
 class Zones:
@@ -207,9 +215,32 @@ class _Watch:
         return {c.kernel: c.kernel + (f" of '{short_name(c.node)}'" if c.node else "") for c in calls}
 
 
+class _Turns:
+    """A pool in which the threads of a call take turns; the scratch memory of the others is closed then, so that it is
+    seen where two have one. `forking` are the kernels in which threads also read what the first one's holds."""
+
+    def __init__(
+        self, scratch: ZonedBuffer, threads: int, kernels: Sequence[str], forking: Collection[str], watch: _Watch
+    ) -> None:  # fmt: skip
+        self.scratch, self.kernels, self.forking, self.watch = scratch, kernels, forking, watch
+        self.pool = _PoolInTurns(threads, 0, _TURN(self._turn))
+
+    def _turn(self, thread: int) -> None:
+        """Called by native code before the share of a thread, and with -1 after the last."""
+        try:
+            reads_first = any(name in self.forking for name in self.kernels[self.watch.done :][:1])
+            self.scratch.leave_open(None if thread < 0 else {0, thread} if reads_first else {thread})
+        except BaseException as error:  # would be lost in native code
+            self.watch.error = error
+
+
 class GuardedContext(Context):
     """What calls own, with `run` between zones: those of the arena's tensors, of single constants and of each thread's
-    scratch memory where a program has room for them, which then is looked at after each kernel."""
+    scratch memory where a program has room for them, which then is looked at after each kernel, and whose threads take
+    turns."""
+
+    takes_turns = True
+    """Whether threads run one after the other where they have scratch memory."""
 
     def __init__(self, programs: Sequence[Linked], *args: Any, **named: Any) -> None:
         self._zones = zones()
@@ -267,6 +298,9 @@ class GuardedContext(Context):
             else:
                 begin = functools.partial(self._divide, program, arena, scratch, names)
                 watch = _Watch(begin, look, (ctypes.c_int64 * (1 + 2 * len(names)))())
+                turns = self._turns(artifact, scratch, watch)
+                if turns is not None:
+                    words[_POOL] = ctypes.addressof(turns.pool)
                 status = watch.run(code.run_guarded, ctypes.addressof(words))
                 self._zones.report(watch.findings, _called(artifact, shapes), watch.kernels(artifact))
             findings = look()
@@ -278,6 +312,14 @@ class GuardedContext(Context):
                 buffer.copy_to(address or 0)
         self._zones.report(findings, _called(artifact, shapes))
         return status
+
+    def _turns(self, artifact: Artifact, scratch: ZonedBuffer | None, watch: _Watch) -> _Turns | None:
+        """The pool of a call in turns; None where there is nothing that threads could share by mistake, and for code
+        that knows no turns."""
+        forking = artifact.attached[GUARD_ZONES].get("forking")
+        if not self.takes_turns or forking is None or scratch is None or not scratch.nbytes or self._threads < 2:
+            return None
+        return _Turns(scratch, self._threads, [c.kernel for c in artifact.report.calls], forking, watch)
 
     def _own_memory(self, program: Planned, is_apart: bool) -> tuple[ZonedBuffer, ZonedBuffer | None]:
         """The arena, and the threads' scratch memory where that is apart and not in the arena."""

@@ -158,6 +158,8 @@ class ZonedBuffer:
         self._closed = room_for(self.pages) - self.pages + 1
         self.address = (self._end - nbytes) // alignment * alignment if at_end else self.base
         self._is_read_only = False
+        self._open: Collection[int] | None = None
+        """The parts that may be touched, by number; None for all."""
         self.places: Places = ((0, nbytes),)
         self.names: dict[int, str] = {}
         """Of parts, by their offsets."""
@@ -183,6 +185,14 @@ class ZonedBuffer:
         if not set(places) <= set(known):
             self.places = tuple(sorted({*known, *places}))
             self.close_pages()
+
+    def leave_open(self, parts: Collection[int] | None) -> None:
+        """Close all parts but these, until others are named; None opens all."""
+        self._open = parts
+        for number, place in enumerate(self.places):
+            begin = (self.address + place[0]) // PAGE * PAGE
+            rights = _READ_WRITE if parts is None or number in parts else _NONE
+            _protect(begin, (self._zone_after(place) - begin) // PAGE, rights)
 
     def _fill_slack(self) -> None:
         for at, count in self._slack():
@@ -265,7 +275,8 @@ class ZonedBuffer:
         within = [p for p in self.places if 0 <= address - self.address - p[0] < p[1]]
         if within:
             at = address - self.address - (within[0][0] if self._is_split() else 0)
-            return AccessBeyond(f"{self._named(within[0])}: {what} at byte {at}, which may only be read")
+            why = "which may only be read" if self._is_read_only else "in the turn of another thread"
+            return AccessBeyond(f"{self._named(within[0])}: {what} at byte {at}, {why}")
         return self._beside(address, address, what, "")
 
     def _beside(self, first: int, last: int, what: str, end: str) -> AccessBeyond:

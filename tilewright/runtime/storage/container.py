@@ -8,7 +8,9 @@ Integers are little-endian. The metadata's `sections` list each section's offset
 native code and the "weights" start at multiples of 4096, so that they can be mapped and used in place; "code" of other
 machines starts at multiples of 64. What is run carries a blake2b-256, weights carry a crc32, which is several times
 faster to check; in a signed file they have a `digest` as well, a blake2b-256, and the last 128 bytes are the signature
-(`signing.py`). Bytes between sections are zero. Magic and version keep their place in every later format.
+(`signing.py`). Weights of which each of several models reads some consist of `parts`, with checksums (and digests) of
+their own in place of those of the section. Bytes between sections are zero. Magic and version keep their place in every
+later format.
 
 Sections of a model of a fleet are in a store (`store.py`), which all models of the fleet share: then the table has the
 `digest` of each, by which it is found there, and `depth`: how many folders below that of the fleet the file lies.
@@ -27,22 +29,23 @@ import mmap
 import os
 import stat
 import struct
+import weakref
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from tilewright.runtime.arena import aligned_bytes
+from tilewright.runtime.arena import aligned_bytes, aligned_zeros
 from tilewright.runtime.errors import ArtifactError, OptionError
-from tilewright.runtime.storage.files import open_at_once, replacing, write_slices
+from tilewright.runtime.storage.files import Selection, open_at_once, replacing, write_slices
 from tilewright.runtime.storage.signing import TRAILER_BYTES, Signature, check_signature
 from tilewright.runtime.storage.store import Store, digest_of
 
 Bytes = bytes | bytearray | memoryview
 Signer = Callable[[bytes], Signature]
 
-FORMAT = 12
+FORMAT = 13
 """The format version that is written, and the newest that can be read."""
 
 # The first byte is no text, the line ends break when a transfer "corrects" them.
@@ -61,7 +64,7 @@ _PIECE = 1 << 18
 class Section:
     """Bytes of the file: `kind` is "image", "code" or "weights". Those that follow `data` may be elsewhere. What was
     read from a store has its `digest` there. What is `unchecked` was not compared with this checksum when it was read
-    from the place `where`."""
+    from the place `where`. Weights that are `cut` at some bytes consist of so many parts."""
 
     kind: str
     data: memoryview
@@ -69,6 +72,7 @@ class Section:
     digest: str = ""
     unchecked: str = ""
     where: str = ""
+    cut: tuple[int, ...] = ()
 
     @property
     def pieces(self) -> tuple[memoryview, ...]:
@@ -83,6 +87,15 @@ class Section:
         that is known."""
         if self.unchecked and _checksum(self.kind, self.pieces) != self.unchecked:
             raise ArtifactError(f"{name} is damaged: wrong checksum", where=self.where, hint=_RECOMPILE)
+
+
+class Contents(NamedTuple):
+    """What was read of a file; the digest of its header and metadata; and the file, where it is kept open."""
+
+    metadata: dict[str, Any]
+    sections: list[Section]
+    digest: bytes
+    kept: _Source | None
 
 
 def write_container(
@@ -129,9 +142,9 @@ def container_bytes(metadata: dict[str, Any], sections: Sequence[Section]) -> by
 
 
 def read_container(
-    source: Path | io.FileIO | Bytes, *, check_weights: bool = True, mapped: bool = False,
-    trusted: frozenset[bytes] | None = None, later: Callable[[dict[str, Any]], Container[int]] = lambda _: (),
-) -> tuple[dict[str, Any], list[Section]]:
+    source: Path | io.FileIO | Bytes | _Source, *, check_weights: bool = True, mapped: bool = False,
+    trusted: frozenset[bytes] | None = None, select: Callable[[dict[str, Any]], Selection] = lambda _: Selection(),
+) -> Contents:
     """Metadata and sections of a file (by its path, or open) or its bytes; ArtifactError when that is no sound artefact
     of a known format.
 
@@ -139,9 +152,9 @@ def read_container(
     are views of the mapped file, which stays mapped as long as one of them lives, and an image is mapped by itself, in
     pages that this process may change for itself. Metadata and code are always checked, weights unless `check_weights`
     is false. Of the public keys that are `trusted`, if any are given, one must have signed the file: then weights are
-    always checked, and code is copied, as whoever may write to the file could change it afterwards. Sections whose
-    numbers `later` gives for the metadata are left `unchecked`: the caller has to, before they are used (where weights
-    are mapped, they are views of the same map).
+    always checked, and code is copied, as whoever may write to the file could change it afterwards. By the metadata
+    `select` says what is needed: other sections are `unchecked`, and the caller has to check them before they are used
+    (where weights are mapped, they are views of the same map). What is mapped, or in a store, is never left out.
     """
     with opened_artifact(source) as opened:
         head = read_head(opened)
@@ -152,8 +165,13 @@ def read_container(
         try:
             metadata = json.loads(text)
             table = metadata.pop("sections")
-            how = _Reading(whole, check_weights, trusted is not None, later(metadata))
-            return metadata, list(_sections(opened, start, table, how))
+            selection = select(metadata)
+            if mapped or any("depth" in entry for entry in table):
+                selection = replace(selection, is_final=False, keeps=False)
+            kept = opened.keep() if selection.keeps else None
+            selection = replace(selection, is_final=selection.is_final or kept is not None)
+            how = _Reading(whole, check_weights, trusted is not None, selection)
+            return Contents(metadata, list(_sections(opened, start, table, how)), head.digest, kept)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ArtifactError(
                 f"{opened.name}: the metadata is malformed ({error!r})", hint=_RECOMPILE
@@ -163,8 +181,9 @@ def read_container(
 @dataclass(frozen=True)
 class _Source:
     """The bytes of an artefact: `fill(offset, block)` copies those from `offset` on into the block and says how
-    many there were; `map` gives a view that follows the file, and `map_private` one of some bytes in pages that this
-    process may write to, or None where there can be none."""
+    many there were; `map` gives a view that follows the file, `map_private` one of some bytes in pages that this
+    process may write to, or None where there can be none, and `keep` the same file, open until nobody has that, or
+    None likewise."""
 
     name: str
     size: int
@@ -172,6 +191,7 @@ class _Source:
     map: Callable[[], memoryview]
     path: Path | None = None
     map_private: Callable[[int, int], memoryview | None] = lambda offset, size: None
+    keep: Callable[[], _Source | None] = lambda: None
 
     def read(self, offset: int, size: int) -> memoryview:
         """A copy of some bytes."""
@@ -229,12 +249,32 @@ def _parts(
 
 def _table(sections: Sequence[Section], *, is_signed: bool = False) -> list[_Entry]:
     """What is known of the sections of a file, but where they are."""
-    sums = [_checksum(section.kind, section.pieces) for section in sections]
-    digests = [digest_of(s.pieces) if is_signed and s.kind == "weights" else "" for s in sections]
-    return [
-        {"kind": s.kind, "offset": 0, "size": s.nbytes, "checksum": checksum, **({"digest": digest} if digest else {})}
-        for s, checksum, digest in zip(sections, sums, digests, strict=True)
-    ]
+    return [_entry(section, is_signed=is_signed) for section in sections]
+
+
+def _entry(section: Section, *, is_signed: bool) -> _Entry:
+    entry: _Entry = {"kind": section.kind, "offset": 0, "size": section.nbytes, "checksum": ""}
+    if section.cut:
+        ends = (*section.cut, section.nbytes)
+        parts = zip((0, *section.cut), ends, strict=True)
+        entry["parts"] = [_part(section, first, end, is_signed=is_signed) for first, end in parts]
+    else:
+        entry |= _sums(section.kind, section.pieces, is_signed=is_signed)
+    return entry
+
+
+def _part(section: Section, first: int, end: int, *, is_signed: bool) -> _Entry:
+    """What is known of some bytes of a section."""
+    found, at = [], 0
+    for piece in section.pieces:
+        found.append(piece[max(first - at, 0) : max(end - at, 0)])
+        at += piece.nbytes
+    return {"size": end - first, **_sums(section.kind, found, is_signed=is_signed)}
+
+
+def _sums(kind: str, pieces: Sequence[Bytes], *, is_signed: bool) -> _Entry:
+    digest = {"digest": digest_of(pieces)} if is_signed and kind == "weights" else {}
+    return {"checksum": _checksum(kind, pieces), **digest}
 
 
 def _stored(section: Section, store: Store, depth: int) -> _Entry:
@@ -292,7 +332,7 @@ def _unreadable(name: str, error: OSError | ValueError) -> ArtifactError:
     return ArtifactError(f"cannot read {name}: {_reason(error)}", hint="check the path and its permissions")
 
 
-def named_source(source: object, *, mapped: bool) -> tuple[str, Path | io.FileIO | Bytes]:
+def named_source(source: object, *, mapped: bool) -> tuple[str, Path | io.FileIO | Bytes | _Source]:
     """What is to be read, and what errors call it; ArtifactError for what cannot be, OptionError for what cannot be
     `mapped`."""
     if isinstance(source, bytes | bytearray | memoryview):
@@ -301,16 +341,20 @@ def named_source(source: object, *, mapped: bool) -> tuple[str, Path | io.FileIO
         return "the given buffer", source
     if isinstance(source, io.FileIO):
         return "the open file", source
+    if isinstance(source, _Source):
+        return source.name, source
     if not isinstance(source, str | os.PathLike):
         raise ArtifactError(f"cannot load {source!r:.80}", hint="give the path of a compiled model, or its bytes")
     return str(source), Path(source)
 
 
-def opened_artifact(source: Path | io.FileIO | Bytes) -> contextlib.AbstractContextManager[_Source]:
+def opened_artifact(source: Path | io.FileIO | Bytes | _Source) -> contextlib.AbstractContextManager[_Source]:
     """The bytes of a file, as long as it is open; ArtifactError where it cannot be."""
     if isinstance(source, Path):
         return _opened_file(source)
-    return contextlib.nullcontext(_of_file(source) if isinstance(source, io.FileIO) else _of_bytes(source))
+    if isinstance(source, io.FileIO):
+        return contextlib.nullcontext(_of_file(source))
+    return contextlib.nullcontext(source if isinstance(source, _Source) else _of_bytes(source))
 
 
 def _of_bytes(data: Bytes) -> _Source:
@@ -342,6 +386,8 @@ def _of_file(file: io.FileIO, name: str = "the open file", path: Path | None = N
     """A regular file, as long as it stays open."""
 
     def fill(offset: int, block: memoryview) -> int:
+        if hasattr(os, "preadv"):  # other threads and processes may read the same open file
+            return os.preadv(file.fileno(), [block], offset)
         file.seek(offset)
         return file.readinto(block) or 0
 
@@ -362,7 +408,16 @@ def _of_file(file: io.FileIO, name: str = "the open file", path: Path | None = N
         except OSError as error:
             raise _unreadable(name, error) from error
 
-    return _Source(name, os.fstat(file.fileno()).st_size, fill, mapped, path, mapped_private)
+    def kept() -> _Source | None:
+        try:
+            again = io.FileIO(os.dup(file.fileno()))
+        except OSError:  # too many are open
+            return None
+        found = _of_file(again, name, path)
+        weakref.finalize(found, again.close)
+        return found
+
+    return _Source(name, os.fstat(file.fileno()).st_size, fill, mapped, path, mapped_private, kept)
 
 
 def _foreign_or_cut(name: str, head: memoryview) -> ArtifactError:
@@ -419,19 +474,19 @@ def read_head(source: _Source) -> Head:
 @dataclass(frozen=True)
 class _Reading:
     """How sections are read: from a `mapped` file, weights with a look at their checksum, with the digests that
-    somebody `is_trusted` for has signed, and which of them are looked at `later`."""
+    somebody `is_trusted` for has signed, and which of them and of the weights."""
 
     mapped: memoryview | None
     check_weights: bool
     is_trusted: bool
-    later: Container[int] = ()
+    selection: Selection
 
 
 def _sections(source: _Source, start: int, table: list[_Entry], how: _Reading) -> Iterator[Section]:
     for index, entry in enumerate(table):
         offset, size, kind = entry["offset"], entry["size"], entry["kind"]
         where = f"section {index} ({kind}), bytes {offset} to {offset + size}"
-        is_later = index in how.later
+        is_later = index in how.selection.left_out
         unchecked = str(entry["checksum"]) if is_later else ""
         if "depth" in entry:
             with _in_store(source, entry, where) as found:
@@ -441,9 +496,12 @@ def _sections(source: _Source, start: int, table: list[_Entry], how: _Reading) -
             continue
         if not start <= offset <= offset + size <= source.size or any(source.read(start, offset - start)):
             raise ArtifactError(f"{source.name} is damaged", where=where, hint=_RECOMPILE)
+        start = offset + size
+        if is_later and how.selection.is_final:
+            yield Section(kind, memoryview(b""), unchecked=unchecked, where=where)
+            continue
         data = _section(source, entry, where, how, is_later)
         yield Section(kind, data, unchecked=unchecked, where=where)
-        start = offset + size
 
 
 @contextlib.contextmanager
@@ -475,20 +533,44 @@ def _section(source: _Source, entry: _Entry, where: str, how: _Reading, is_later
     offset, size, kind = entry["offset"], entry["size"], entry["kind"]
     mapped = None if how.is_trusted and kind != "weights" else how.mapped
     view = _view(source, mapped, "weights" if is_later else kind, offset, size)
-    block = _memory(source, size) if view is None else None
-    wanted = "digest" if how.is_trusted and kind == "weights" else "checksum"
+    some = "parts" in entry and how.selection.is_final and view is None
+    block = _memory(source, size, with_zeros=some) if view is None else None
     checked = not is_later and (how.check_weights or how.is_trusted or kind != "weights")
-    pieces = source.pieces(offset, size, block) if checked or block is not None else iter(())
-    found = _checksum(kind if wanted == "checksum" else "", pieces) if checked else None
-    for _ in pieces:  # that are read without a look
-        pass
-    if checked and found != entry[wanted]:
-        raise ArtifactError(f"{source.name} is damaged: wrong {wanted}", where=where, hint=_RECOMPILE)
+    at = 0
+    for part in _parts_of(entry):
+        first, at = at, at + part["size"]
+        if some and not any(begin < at and first < end for begin, end in how.selection.ranges):
+            continue
+        own = None if block is None else block[first:at]
+        if checked:
+            _check(source, offset + first, part, own, kind, where, how)
+        elif own is not None:
+            for _ in source.pieces(offset + first, part["size"], own):
+                pass
     data = view if block is None else block
     assert data is not None
     if len(data) < size:
         raise ArtifactError(f"{source.name} was cut off while it was read", where=where, hint=_RECOMPILE)
     return data.toreadonly()
+
+
+def _check(
+    source: _Source, offset: int, part: _Entry, block: memoryview | None, kind: str, where: str, how: _Reading
+) -> None:
+    """Copy a part of a section to a block, or only read it; ArtifactError where it is not what was written."""
+    wanted = "digest" if how.is_trusted and kind == "weights" else "checksum"
+    found = _checksum(kind if wanted == "checksum" else "", source.pieces(offset, part["size"], block))
+    if found != part[wanted]:
+        raise ArtifactError(f"{source.name} is damaged: wrong {wanted}", where=where, hint=_RECOMPILE)
+
+
+def _parts_of(entry: _Entry) -> list[_Entry]:
+    """The parts that have checksums, one after the other; ValueError where they are not the whole section."""
+    parts: list[_Entry] = entry.get("parts", [entry])
+    sizes = [part["size"] for part in parts]
+    if any(type(size) is not int or size < 0 for size in sizes) or sum(sizes) != entry["size"]:
+        raise ValueError("the parts are not the whole section")
+    return parts
 
 
 def _view(source: _Source, mapped: memoryview | None, kind: str, offset: int, size: int) -> memoryview | None:
@@ -500,9 +582,9 @@ def _view(source: _Source, mapped: memoryview | None, kind: str, offset: int, si
     return source.map_private(offset, size) if kind == "image" else None
 
 
-def _memory(source: _Source, size: int) -> memoryview:
+def _memory(source: _Source, size: int, *, with_zeros: bool = False) -> memoryview:
     try:
-        return aligned_bytes(size).data
+        return (aligned_zeros if with_zeros else aligned_bytes)(size).data
     except (MemoryError, ValueError) as error:
         raise ArtifactError(
             f"no memory for {size} bytes of {source.name}",

@@ -14,10 +14,19 @@ from tilewright.runtime.storage.records import record
 
 
 @dataclass(frozen=True)
+class PartRecord:
+    """Some of the weights: bytes, which follow those of the part before, and their checksum and digest."""
+
+    size: int
+    checksum: str
+    digest: str = ""
+
+
+@dataclass(frozen=True)
 class SectionRecord:
     """A section of a file: where it is, and its checksum (for code a blake2b-256, for weights a crc32; of a signed
-    file's weights the `digest` is a blake2b-256). One in the store of a fleet is found there by its digest, `depth`
-    folders above."""
+    file's weights the `digest` is a blake2b-256). Weights of several levels have those of their `parts` instead. One in
+    the store of a fleet is found there by its digest, `depth` folders above."""
 
     kind: str
     offset: int
@@ -25,6 +34,7 @@ class SectionRecord:
     checksum: str
     digest: str = ""
     depth: int = -1
+    parts: tuple[PartRecord, ...] = ()
 
 
 @dataclass(frozen=True)

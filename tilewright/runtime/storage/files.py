@@ -6,7 +6,7 @@ import contextlib
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -185,6 +185,48 @@ def saved_weights(
 
 
 _DISTANCE = struct.Struct("=q")
+
+
+Ranges = tuple[tuple[int, int], ...]
+"""First bytes, and those behind the last ones, in order."""
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The same bytes in the fewest ranges."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        elif first < end:
+            found.append((first, end))
+    return tuple(found)
+
+
+def cuts(readers: Iterable[Ranges], size: int) -> tuple[int, ...]:
+    """Where weights are cut so that each of some readers can do with few parts: where one begins or ends to read, but
+    for parts that would be small."""
+    found = [0]
+    for at in sorted({at for ranges in readers for pair in ranges for at in pair}):
+        if found[-1] + _LEAST_PART <= at <= size - _LEAST_PART:
+            found.append(at)
+    return tuple(found[1:])
+
+
+_LEAST_PART = 1 << 16
+"""Bytes of a part, whose entry takes some fifty."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What somebody needs of a file: not the sections of these numbers, and these ranges of the weights. What is left
+    out is read all the same, sections without a look at their checksums, unless it `is_final`: then sections are empty,
+    and zeros are in place of parts of the weights. Where `keeps` is true, the file stays open to read it later; it is
+    final where that works."""
+
+    left_out: Container[int] = ()
+    ranges: Ranges = ()
+    is_final: bool = False
+    keeps: bool = False
 
 
 def _byte_view(data: bytes | bytearray | memoryview) -> memoryview:

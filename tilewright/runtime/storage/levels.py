@@ -11,9 +11,10 @@ from typing import Any
 from tilewright.runtime.artifact import Artifact, StoredModel, TargetInfo
 from tilewright.runtime.errors import ArtifactError, OptionError
 from tilewright.runtime.storage.container import Bytes
+from tilewright.runtime.storage.files import Selection
 from tilewright.runtime.storage.loader import check_target, platform_of, this_machine
 from tilewright.runtime.storage.records import record
-from tilewright.runtime.storage.signing import Trust
+from tilewright.runtime.storage.signing import Trust, trusted_keys
 
 ASKED = "TILEWRIGHT_LEVEL"
 """The environment variable that names a level for all models that have several."""
@@ -34,18 +35,24 @@ def load_level(
     source: str | Path | Bytes, name: str | None = None, host: TargetInfo | None = None, *, check_weights: bool | None,
     mmap: bool, trust: Trust | None,
 ) -> tuple[Artifact, StoredModel | None]:  # fmt: skip
-    """What `at_level` takes of what `Artifact.load` reads, without a look at the code of other levels and what is said
-    of them; and the whole, of which these are compared with their digests when somebody asks for it: None where there
-    are no others, or a `name` says which is wanted."""
+    """What `at_level` takes of what `Artifact.load` reads, without a look at the code of other levels, their weights
+    and what is said of them; and the whole, of which these are read, and compared with their digests, when somebody
+    asks for it: None where there are no others, or a `name` says which is wanted."""
 
     def levels(described: Sequence[dict[str, Any]]) -> list[tuple[str, TargetInfo]]:
         return [(str(data["level"]), record(TargetInfo, data["target"])) for data in described]
 
-    def others(metadata: dict[str, Any]) -> set[int]:
+    def select(metadata: dict[str, Any]) -> Selection:
         described = [metadata, *metadata.get("levels", ())]
-        return set(range(len(described))) - {_number(levels(described), name, host)}
+        taken = _number(levels(described), name, host)
+        others = set(range(len(described))) - {taken}
+        reads = tuple((first, end) for first, end in described[taken].get("reads", ()))
+        if any(type(at) is not int for pair in reads for at in pair):
+            raise ValueError("the ranges of the weights are no numbers")
+        return Selection(others, reads, is_final=bool(others) and name is not None, keeps=bool(others) and name is None)
 
-    stored = StoredModel.read(source, check_weights=check_weights, mmap=mmap, trust=trust, later=others)
+    trusted = None if trust is None else trusted_keys(trust)
+    stored = StoredModel.read(source, check_weights=check_weights, mmap=mmap, trusted=trusted, select=select)
     if len(stored.described) == 1:
         return stored.whole(), None
     taken = _number(levels(stored.described), name, host)

@@ -37,8 +37,9 @@ def load(
     `check_weights` says whether the checksum of the weights, which reads all of them, is looked at: by default unless
     they are mapped (that of code always is). `threads`, `executor` (for another kind of machine): see `Model`.
     Of a model with several levels (`tilewright compile --multi`) the best one is taken that this CPU can run, or the
-    one named `level`; others are compared with their digests when the model is saved or pickled. ArtifactError for a
-    file that is missing, damaged, foreign, too new or for another CPU.
+    one named `level`, and only what it needs is read; the others are read from the file, which stays open, when the
+    model is saved or pickled: ArtifactError where it was written over since. ArtifactError for a file that is missing,
+    damaged, foreign, too new or for another CPU.
 
     An artefact is code, which can do whatever the process may: load only what you trust. With `trust`, one or several
     public keys (Ed25519; paths of PEM files, or their bytes), only what one of them has signed is loaded (`sign`), and

@@ -79,7 +79,7 @@ class _Tile:
 
 
 def _schedule(s: Schedule, product: Stage, axes: list[Op], machine: Gpu) -> None:
-    row, column = _row_axis(product), len(product.axes) - 1
+    row, column = row_axis(product), len(product.axes) - 1
     tile = _tile(product, row, machine)
     sums = product.buffer
     if not axes:
@@ -101,7 +101,7 @@ def _schedule(s: Schedule, product: Stage, axes: list[Op], machine: Gpu) -> None
     s.simplify()
 
 
-def _row_axis(product: Stage) -> int:
+def row_axis(product: Stage) -> int:
     """The last axis that the operand with the last axis has not."""
     variables = [loop_var(axis) for axis in product.axes]
     loads = [op for op in product.reduce[-1].walk() if op.name == "load" and op.operands[0] is not product.buffer]
@@ -145,7 +145,7 @@ def _sum(s: Schedule, nest: Op, product: Stage, row: int, tile: _Tile) -> None:
     parts = s.fission(first, len(product.axes))
     zeros, loops = parts.before[-len(product.axes) :], parts.after[-len(product.axes) :]
     share(s, zeros, tile.threads)
-    reduced = _nest_in(loops[-1])
+    reduced = nest_in(loops[-1])
     if len(reduced) != len(product.reduce):
         raise ScheduleError("its reduced axes are no perfect nest")
     step = s.split(reduced[0], tile.depth)
@@ -171,7 +171,7 @@ def _sum(s: Schedule, nest: Op, product: Stage, row: int, tile: _Tile) -> None:
     s.barrier(threads, THREAD)
 
 
-def _nest_in(loop: Op) -> list[Op]:
+def nest_in(loop: Op) -> list[Op]:
     """The loops that are alone within a loop, each within the one before."""
     found: list[Op] = []
     while True:

@@ -16,9 +16,10 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Cuda(Gpu):
-    """A GPU that runs PTX of `version` (as LLVM names it) for `architecture`. A multiprocessor has `registers` of 32
-    bits, `resident` threads at most, and `shared` bytes of shared memory, of which a group has `group_shared` at most
-    (CUDA C++ programming guide, tables of technical specifications per compute capability)."""
+    """A GPU that runs PTX of `version` (as LLVM names it) for `architecture`. There are `multiprocessors`, each with
+    `registers` of 32 bits, `resident` threads at most, and `shared` bytes of shared memory, of which a group has
+    `group_shared` at most (CUDA C++ programming guide, technical specifications per compute capability). Tiles of
+    products may have `padding` times as many elements as the result."""
 
     kind: ClassVar[str] = "cuda"
 
@@ -26,11 +27,26 @@ class Cuda(Gpu):
     grid: int = 65535
     architecture: str = "sm_80"
     version: str = "ptx80"
+    multiprocessors: int = 108
+    padding: float = 2
     registers: int = 65536
     resident: int = 2048
     shared: int = 164 << 10
     group_shared: int = 163 << 10
 
+
+OWNED = "owned"
+"""Memory of a group of which each element is touched by one thread alone: registers. Axes of its buffers are the
+variables of loops of rows and threads."""
+
+SIDE = 16
+"""Rows and columns of threads in a group that makes a tile of a product."""
+RUN = 4
+"""Elements of float32 that a thread reads at a time, and iterations over an array of its own that it has written out
+twice as many of at most."""
+TILES = ((128, 128), (128, 64), (64, 64), (64, 32), (32, 64), (32, 32), (16, 64), (64, 16), (16, 32), (16, 16))
+"""Rows and columns of a tile of a product, the largest first. A thread has a 256th of its sums in registers: 64 of the
+largest one, beside which registers for 16 operands and the addresses leave room for two groups in a multiprocessor."""
 
 STATIC_SHARED = 48 << 10
 """Bytes of shared memory that a kernel has without asking for more."""
@@ -43,6 +59,7 @@ def _cuda(architecture: str, version: str, shared: int) -> Cuda:
             GLOBAL,
             Memory(DEVICE, align=64),
             Memory(SHARED, STATIC_SHARED, 16, GROUP),
+            Memory(OWNED, 128 << 10, 16, GROUP, constant_sizes=True),
             Memory(REGISTERS, 1020, 16, THREAD, constant_sizes=True),
         ),
         levels=(*(Level(name, 65535) for name in GRID), Level(ROW, 1024), Level(THREAD, 1024)),

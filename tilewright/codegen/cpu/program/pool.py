@@ -32,6 +32,10 @@ never makes a job late by the time it takes to wake (about 0.05 to 0.6 ms on a v
 compare-and-swap, and the job is only read after a successful claim, so a late worker never sees the fields of a job
 that is being replaced. Sleep is a state of the same word: the offer itself tells the forker whom it has to wake.
 
+A guarded call brings a pool of its own without workers, whose word `turn` is a function of the runtime: the caller
+runs the share of each worker, one after the other, tells it before each whose turn it is, and -1 after the last. So the
+runtime can close what is not this worker's.
+
 Two callers at once: the second finds the pool busy and runs all of its range itself. Models share pools, whichever
 model's code has made one: what the types below say belongs to the format of artefacts (`container.FORMAT`).
 Workers take over the floating-point environment of the caller, so that a host that flushes denormals gets the
@@ -94,8 +98,8 @@ _TYPES = """
 ; fn, args, number of shares, least size of a piece, floating-point modes of the caller, whether shares are given out
 ; from their ends
 %tw_job = type { ptr, ptr, i64, i64, i64, i64 }
-; threads, (padding), spin_ns | busy | job
-%tw_pool = type { i32, i32, i64, [112 x i8], i32, [124 x i8], %tw_job, [80 x i8] }
+; threads, (padding), spin_ns, turn | busy | job
+%tw_pool = type { i32, i32, i64, ptr, [104 x i8], i32, [124 x i8], %tw_job, [80 x i8] }
 ; state, index, pool, pthread_t, cpu | share: first element that is not given out (counted from the end where shares are
 ; given out from there), end, begin
 %tw_mailbox = type { i32, i32, ptr, i64, i32, i32, i64, i64, i64, [72 x i8] }
@@ -128,7 +132,7 @@ _PIECES = """
 ; Runs pieces of share %index until none is left.
 define internal void @tw_share(ptr %pool, i64 %index, i64 %worker) nounwind {
 entry:
-  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 7
   %args.at = getelementptr %tw_job, ptr %job, i64 0, i32 1
   %least.at = getelementptr %tw_job, ptr %job, i64 0, i32 3
   %mailbox = call ptr @tw_mailbox_of(ptr %pool, i64 %index)
@@ -177,7 +181,7 @@ done:
 ; Runs pieces of all shares until none is left: first of the worker's own, then of those after it.
 define internal void @tw_work(ptr %pool, i64 %worker) nounwind {
 entry:
-  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 7
   %shares.at = getelementptr %tw_job, ptr %job, i64 0, i32 2
   %shares = load i64, ptr %shares.at
   br label %share
@@ -209,7 +213,7 @@ entry:
   %cpu = load i32, ptr %cpu.at
   %spin.at = getelementptr %tw_pool, ptr %pool, i64 0, i32 2
   %spin = load i64, ptr %spin.at
-  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 7
   %float.at = getelementptr %tw_job, ptr %job, i64 0, i32 4
   call void @tw_pin(i32 %cpu)
   br label %burst
@@ -327,7 +331,7 @@ done:
 _PARALLEL = f"""
 define internal void @tw_fill_job(ptr %pool, ptr %fn, ptr %args, i64 %n, i64 %shares, i1 %backwards) nounwind {{
 entry:
-  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 6
+  %job = getelementptr %tw_pool, ptr %pool, i64 0, i32 7
   %args.at = getelementptr %tw_job, ptr %job, i64 0, i32 1
   %shares.at = getelementptr %tw_job, ptr %job, i64 0, i32 2
   %least.at = getelementptr %tw_job, ptr %job, i64 0, i32 3
@@ -367,6 +371,29 @@ done:
   ret void
 }}
 
+; One share after the other, each with the number of its worker.
+define internal void @tw_in_turns(ptr %turn, ptr %fn, ptr %args, i64 %n, i64 %shares) nounwind {{
+entry:
+  %size = udiv i64 %n, %shares
+  %larger = urem i64 %n, %shares
+  br label %share
+share:
+  %index = phi i64 [ 0, %entry ], [ %next, %share ]
+  %begin = phi i64 [ 0, %entry ], [ %end, %share ]
+  %is.larger = icmp ult i64 %index, %larger
+  %one = zext i1 %is.larger to i64
+  %count = add i64 %size, %one
+  %end = add i64 %begin, %count
+  call void %turn(i64 %index)
+  call void %fn(ptr %args, i64 %begin, i64 %end, i64 %index)
+  %next = add i64 %index, 1
+  %more = icmp ult i64 %next, %shares
+  br i1 %more, label %share, label %done
+done:
+  call void %turn(i64 -1)
+  ret void
+}}
+
 define void @tw_parallel(ptr %pool, ptr %fn, ptr %args, i64 %n) nounwind {{
   call void @tw_parallel_ordered(ptr %pool, ptr %fn, ptr %args, i64 %n, i1 false)
   ret void
@@ -386,12 +413,20 @@ counted:
   %threads = zext i32 %threads32 to i64
   %shares = call i64 @llvm.umin.i64(i64 %threads, i64 %n)
   %split = icmp ugt i64 %shares, 1
-  br i1 %split, label %lock, label %alone
+  br i1 %split, label %shared, label %alone
 alone:
   call void %fn(ptr %args, i64 0, i64 %n, i64 0)
   br label %done
+shared:
+  %turn.at = getelementptr %tw_pool, ptr %pool, i64 0, i32 3
+  %turn = load ptr, ptr %turn.at
+  %in.turns = icmp ne ptr %turn, null
+  br i1 %in.turns, label %turns, label %lock
+turns:
+  call void @tw_in_turns(ptr %turn, ptr %fn, ptr %args, i64 %n, i64 %shares)
+  br label %done
 lock:
-  %busy = getelementptr %tw_pool, ptr %pool, i64 0, i32 4
+  %busy = getelementptr %tw_pool, ptr %pool, i64 0, i32 5
   %locked = cmpxchg ptr %busy, i32 0, i32 1 acquire monotonic
   %free = extractvalue {{ i32, i1 }} %locked, 1
   br i1 %free, label %fork, label %alone

@@ -1,0 +1,1 @@
+"""Kernels of GPUs of NVIDIA."""

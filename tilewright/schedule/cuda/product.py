@@ -1,0 +1,191 @@
+"""Products in tiles whose sums stay in the registers of threads.
+
+    for layer { for band { for group {
+      sums = 0                                     (owned: each element is of one thread)
+      for each part of the reduced axis {
+        parts of both operands into shared memory
+        for row { for thread { sums of the thread += products } }
+      }
+      for row { for thread { the result, with the elementwise work on it } }
+    } } }
+
+A thread has every 16th row of the tile, and four columns beside each other of every 64: a warp then reads shared memory
+without conflicts between its banks, and four elements at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.graph.fusion.strategy import Match
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
+from tilewright.loops.edit import buffer_type, extent_of
+from tilewright.loops.machine.capacity import slots_of
+from tilewright.loops.stages import Lowered, Stage
+from tilewright.schedule.gpu.product import GpuContraction, nest_in, row_axis
+from tilewright.schedule.strategy import FusedRegion, Strategy
+from tilewright.schedule.trace import Schedule
+from tilewright.target.gpu.cuda import OWNED, RUN, SIDE, TILES, Cuda
+from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, ROW, SHARED, THREAD
+
+
+class CudaProduct(Strategy):
+    """The kernels of `GpuContraction` with sums in registers, where the sizes have divisors that make tiles."""
+
+    name = "cuda_product"
+    kind = Cuda.kind
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        if isinstance(region.strategy, GpuContraction):
+            return Match()
+        return NoMatch("it is no contraction with elementwise work on its result")
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Cuda) -> None:
+        product, *rest = lowered.stages
+        if len(rest) > 1 or product.kind != "reduce" or (rest and len(rest[0].axes) != len(product.axes)):
+            raise ScheduleError("it is no product with one elementwise stage")
+        _Nest(s, product, row_axis(product), _tile(product, row_axis(product), target)).run(rest)
+        check_room(s, target)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Rows and columns of a group, and how much of the outermost reduced axis is one part."""
+
+    rows: int
+    columns: int
+    depth: int
+
+
+def _tile(product: Stage, row: int, machine: Cuda) -> _Tile:
+    """The largest tile that leaves work for all multiprocessors; where none does, the one that leaves most. Where a
+    tile does not divide the size, the last one begins early enough to be a whole one."""
+    extents = [extent_of(axis) for axis in (*product.axes, *product.reduce)]
+    if not all(n.is_const and n.value for n in extents):
+        raise ScheduleError("its sizes are unknown, or it has no element")
+    sizes = [n.value for n in extents]
+    m, n = sizes[row], sizes[len(product.axes) - 1]
+    others = prod(sizes[: len(product.axes)]) // (m * n)
+    groups = {(rows, columns): -(-m // rows) * -(-n // columns) for rows, columns in TILES}
+    whole = [t for t in TILES if t[0] <= m and t[1] <= n and (m % t[0] == 0 or n % t[1] == 0)]
+    fitting = [t for t in whole if groups[t] * t[0] * t[1] <= machine.padding * m * n]
+    if not fitting:
+        raise ScheduleError(f"{m} x {n} has no tile of at least {SIDE} x {SIDE} that divides one of them and fills up")
+    enough = [t for t in fitting if others * groups[t] >= machine.multiprocessors]
+    rows, columns = enough[0] if enough else fitting[-1]
+    window = prod(sizes[len(product.axes) + 1 :])
+    most = max(1, machine.depth // window)
+    depth = max(d for d in range(1, most + 1) if sizes[len(product.axes)] % d == 0)
+    return _Tile(rows, columns, depth)
+
+
+def check_room(s: Schedule, machine: Cuda) -> None:
+    """ScheduleError where a memory of the machine has no room."""
+    if isinstance(wrong := slots_of(s.func, machine), tuple):
+        raise ScheduleError(wrong[0])
+
+
+class _Nest:
+    """The schedule of one product."""
+
+    def __init__(self, s: Schedule, product: Stage, row: int, tile: _Tile) -> None:
+        self.s, self.product, self.row, self.tile = s, product, row, tile
+        self.column = len(product.axes) - 1
+
+    def run(self, rest: Sequence[Stage]) -> None:
+        s, row, column, sums = self.s, self.row, self.column, self.product.buffer
+        axes = rest[0].axes if rest else []
+        if not axes:
+            made = s.cache_write(sums, space=SHARED)
+            axes, sums = made.drain, made.buffer
+        others = [axis for k, axis in enumerate(axes) if k not in (row, column)]
+        rows = s.split(axes[row], self.tile.rows, tail="overlap")
+        columns = s.split(axes[column], self.tile.columns, tail="overlap")
+        s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
+        fused = s.compute_at(sums, columns.outer, space=OWNED)
+        self._sum(fused.nests[0])
+        self._threads(rows.inner, columns.inner, [])
+        self._own(fused.buffer)
+        s.parallel(columns.outer, GROUP)
+        s.parallel(rows.outer, BAND)
+        if others:
+            layers, *more = others
+            for axis in more:
+                layers = s.collapse(layers, axis)
+            s.parallel(layers, LAYER)
+        s.simplify()
+
+    def _sum(self, nest: Op) -> None:
+        """The sums of a tile, by the threads of a group."""
+        s, count = self.s, len(self.product.axes)
+        parts = s.fission(next(op for op in nest.walk() if op.name == "store"), count)
+        zeros, loops = parts.before[-count:], parts.after[-count:]
+        self._threads(zeros[self.row], zeros[-1], [axis for k, axis in enumerate(zeros[:-1]) if k != self.row])
+        reduced = nest_in(loops[-1])
+        if len(reduced) != len(self.product.reduce):
+            raise ScheduleError("its reduced axes are no perfect nest")
+        step = s.split(reduced[0], self.tile.depth)
+        inner = [step.inner, *reduced[1:]]
+        between = [loop for k, loop in enumerate(loops[:-1]) if k != self.row]
+        s.reorder(*between, step.outer, loops[self.row], loops[-1], *inner)
+        loads = [op for op in inner[-1].walk() if op.name == "load" and op.operands[0].op is None]
+        operands = [load.operands[0] for load in loads]
+        fills = [s.cache(value, loops[self.row], space=SHARED, read=0).fill for value in operands]
+        if not fills or not all(fills):
+            raise ScheduleError("its operands are no tensors in memory")
+        for fill in fills:
+            self._fill(fill)
+        s.barrier(fills[-1][0], ROW)
+        first = self._threads(loops[self.row], loops[-1], [], inner)
+        s.barrier(first, ROW)
+
+    def _threads(self, rows: Op, columns: Op, around: list[Op], inside: Sequence[Op] = ()) -> Op:
+        """Share a tile among the threads of a group; the outermost loop of what they do. `inside` are the loops over
+        what is added up, of which the last one is written out: addresses in shared memory are then constants, and
+        LLVM sees which elements it can read together."""
+        s = self.s
+        row = s.split(rows, SIDE)
+        run = min(RUN, self.tile.columns // SIDE)
+        wide = s.split(columns, run * SIDE)
+        thin = s.split(wide.inner, run)
+        own = [row.outer, wide.outer, thin.inner]
+        s.reorder(*around, row.inner, thin.outer, *inside, *own)
+        if inside and extent_of(inside[-1]).value <= SIDE:
+            own.append(inside[-1])
+        for loop in own:
+            s.unroll(loop)
+        s.parallel(thin.outer, THREAD)
+        s.parallel(row.inner, ROW)
+        return row.inner
+
+    def _fill(self, fill: Sequence[Op]) -> None:
+        """Share a copy among the threads of a group; what a thread has of it is read at once, as far as that is not
+        too much."""
+        s = self.s
+        shared, own = [], []
+        for axis in fill[-2:]:
+            extent = extent_of(axis)
+            if extent.is_const and extent.value > SIDE and extent.value % SIDE == 0:
+                part = s.split(axis, SIDE)
+                own.append(part.outer)
+                axis = part.inner
+            shared.append(axis)
+        s.reorder(*shared, *own)
+        for loop in own:
+            if extent_of(loop).value <= 2 * RUN:
+                s.unroll(loop)
+        for axis, level in zip(reversed(shared), (THREAD, ROW), strict=False):
+            s.parallel(axis, level)
+
+    def _own(self, sums: Value) -> None:
+        """Give the buffer of sums the axes of its threads."""
+        s = self.s
+        run = min(RUN, self.tile.columns // SIDE)
+        axes = buffer_type(sums).rank
+        s.split_axis(sums, axes - 1, run)
+        s.split_axis(sums, axes - 1, SIDE)
+        s.split_axis(sums, self.row, SIDE)
