@@ -349,7 +349,7 @@ class GpuBackEnd:
             raise OptionError("profile=True is not possible for a GPU, whose kernels count no cycles")
 
     def passes(self, machine: Gpu, options: Options) -> list[Pass]:
-        return default_passes(options)
+        return default_passes(options, by_groups=True)
 
     def strategies(self, machine: Gpu) -> Sequence[Strategy]:
         return GPU_STRATEGIES

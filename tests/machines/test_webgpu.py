@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,6 +58,8 @@ MODELS = {
     "q = Slice(f, a, c) t = Constant<value=int64[4]{8,8,3,3}>() w = Reshape(q, t) y = Conv(i, w) }",
     "positions": "g (float[3,700] x) => (int64[3,1] y) { y = ArgMax<axis=1>(x) }",
     "flags": "g (float[3,700] x) => (bool[3,700] y) { z = Neg(x) y = Less(x, z) }",
+    "total": "g (float[3,700] x) => (float[1,1,1] y) { s = Constant<value=int64[3]{40,3,700}>() "
+    "e = Expand(x, s) y = ReduceMean(e) }",
     "sorted": "g (float[3,700] x) => (float[3,5] y, int64[3,5] i) "
     "{ k = Constant<value=int64[1]{5}>() y, i = TopK(x, k) }",
 }
@@ -210,6 +214,34 @@ def test_a_model_larger_than_a_buffer_is_refused_with_the_figures(
     monkeypatch.setattr(webgpu, "device", Small)
     with pytest.raises(tilewright.DeviceError, match=r"needs 8448 bytes for inputs, and one .* has at most 4096"):
         made(X)
+
+
+def test_a_call_is_one_copy_each_way_and_one_pass(
+    gpu: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights stay on the device; beside the inputs the word for errors is written."""
+    text = MODELS["norm"].replace("y = Layer", "n = Layer").replace("(x, s) }", "(x, s) y = Exp(n) }")
+    made = tilewright.compile(model(text), target="webgpu", session=Session(folder=tmp_path))
+    made(X)
+    counts: Counter[str] = Counter()
+    gpu_device = webgpu.device()
+
+    def count(kind: type, name: str) -> None:
+        original = getattr(kind, name)
+
+        def counted(self: Any, *args: Any, **named: Any) -> Any:
+            counts[name] += 1
+            return original(self, *args, **named)
+
+        monkeypatch.setattr(kind, name, counted)
+
+    encoder = gpu_device.create_command_encoder()
+    back = gpu_device.create_buffer(size=4, usage="MAP_READ|COPY_DST")
+    count(type(gpu_device.queue), "write_buffer")
+    count(type(encoder), "begin_compute_pass")
+    count(type(back), "read_mapped")
+    made(X)
+    assert counts == {"write_buffer": 2, "begin_compute_pass": 1, "read_mapped": 1}
 
 
 def test_a_device_that_is_lost_is_named_and_the_next_call_begins_anew(gpu: None, tmp_path: Path) -> None:

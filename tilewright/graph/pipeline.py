@@ -49,8 +49,9 @@ def passes_by_name(strategies: Strategies[Any]) -> dict[str, Callable[..., Pass]
     return plain | {Fuse.name: partial(Fuse, strategies=strategies)}
 
 
-def default_passes(options: PassOptions) -> list[Pass]:
-    """The passes before fusion; each asks the target of its context where that decides."""
+def default_passes(options: PassOptions, *, by_groups: bool = False) -> list[Pass]:
+    """The passes before fusion; each asks the target of its context where that decides. `by_groups` says that groups of
+    threads share rows, as on GPUs."""
     only_integers: list[Pass] = [IntegerOnly(), Canonicalize(), Fold()]
     return [
         WidenFloats(),
@@ -79,7 +80,7 @@ def default_passes(options: PassOptions) -> list[Pass]:
         Fold(),
         Canonicalize(),
         Fold(),
-        TwoStageReduction(),
+        TwoStageReduction(by_groups),
     ]
 
 

@@ -125,6 +125,19 @@ def test_the_range_of_many_elements_is_that_of_rows(name: str) -> None:
         assert kernels(module)[0] == ["reduce_max", "reduce_min"]
 
 
+@pytest.mark.parametrize("name", ROWS)
+def test_sums_of_many_elements_are_those_of_rows_where_groups_have_rows(name: str) -> None:
+    shape, splits = ROWS[name]
+    module = program(lambda x: (rd.reduce_sum(x, axes=(0, 1, 2, 3), keepdims=True),), shape)
+    x = inputs(module, dims=40)
+    (before,) = evaluate_func(module.main, module, x)
+    TwoStageReduction(by_groups=True).run(module, PassContext(None, Options()))
+    verify_func(module.main, graph_spec(module))
+    (after,) = evaluate_func(module.main, module, x)
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=1e-2)
+    assert len([op for op in module.main.body.ops if op.name == "reduce_sum"]) == (2 if splits else 1)
+
+
 def test_rows_of_unknown_length_have_two_axes_at_least() -> None:
     """The last one alone may be short."""
     module = program(ranges, (var("n", 1), 10, var("h", 1), var("w", 1)))

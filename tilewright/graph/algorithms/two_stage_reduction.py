@@ -6,7 +6,8 @@ written. Where that is more than L2 holds, the sums of lines are taken in the ke
 the line, so that neither bands nor threads change a bit of it.
 
 The greatest and the least of all elements, which dynamic quantisation asks for. Rows are what threads share, and all
-that is asked of a row is computed while it is in L1.
+that is asked of a row is computed while it is in L1. Where a group of threads has a row (GPUs), sums of all elements
+are sums of rows as well: otherwise one thread would make each.
 """
 
 from __future__ import annotations
@@ -34,16 +35,20 @@ from tilewright.target.target import Target
 @dataclass(frozen=True)
 class TwoStageReduction:
     """Split sums over several axes of large results of windows into sums of lines and sums of these, and the greatest
-    or least of all elements into those of rows and of these."""
+    or least of all elements into those of rows and of these; with `by_groups` sums of all elements, too."""
 
     name: ClassVar[str] = "two-stage-reduction"
 
+    by_groups: bool = False
+
     def run(self, module: Module, ctx: PassContext) -> None:
         changed = False
+        of_all = ("reduce_max", "reduce_min", *(("reduce_sum",) if self.by_groups else ()))
         typical = typical_sizes(type_of(v) for v in module.main.args)
         for op in list(module.main.body.ops):
-            if op.name in ("reduce_max", "reduce_min") and _is_of_many(op):
-                changed |= _split_by_rows(op, module, ctx.target, typical)
+            if op.name in of_all and _is_of_many(op) and _split_by_rows(op, module, ctx.target, typical):
+                changed = True
+                continue
             if op.name != "reduce_sum" or not _is_of_whole_lines(op):
                 continue
             reason = _refusal(op, ctx.target)

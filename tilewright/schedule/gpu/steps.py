@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
-from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of
+from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, kind_of
+from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.trace import Schedule
-from tilewright.target.gpu.webgpu import GROUP, LAYER, REGISTERS, THREAD, Gpu
+from tilewright.target.gpu.webgpu import DEVICE, GROUP, LAYER, REGISTERS, THREAD, Gpu
 
 
 def schedule_serial(s: Schedule) -> None:
@@ -20,6 +21,31 @@ def schedule_serial(s: Schedule) -> None:
     for loop in [op for op in s.func.body.walk() if is_loop(op) and kind_of(op) == "parallel"]:
         s.serial(loop)
     s.simplify()
+
+
+def schedule_nests(s: Schedule, machine: Gpu) -> None:
+    """A thread for each iteration of the outermost loops of an operator with loops of its own. ScheduleError where
+    iterations depend on each other, or need memory that threads have not."""
+    nests = [op for op in s.func.body.ops if is_loop(op)]
+    others = [op for op in s.func.body.ops if op not in nests and op.name != "return"]
+    if not nests or any(op.name != "alloc" or op.result.buffer.space != DEVICE for op in others):
+        raise ScheduleError("it does more than to go through loops")
+    for outer in nests:
+        for loop in [op for op in outer.walk() if is_loop(op) and kind_of(op) == "parallel"]:
+            s.serial(loop)
+        for op in [op for op in outer.walk() if op.name == "alloc"]:
+            if not buffer_type(op.result).size.is_const:
+                raise ScheduleError("what a thread keeps has no known size")
+            s.set_space(op.result, REGISTERS)
+        parts = s.split(outer, machine.alone)
+        s.parallel(parts.inner, THREAD)
+        s.parallel(parts.outer, GROUP)
+    s.simplify()
+    made = [op for op in s.func.body.ops if is_loop(op)]
+    for outer in made[:-1]:
+        s.barrier(outer, LAYER)
+    if isinstance(wrong := slots_of(s.func, machine), tuple):
+        raise ScheduleError(wrong[0])
 
 
 def schedule_grids(s: Schedule, lowered: Lowered, machine: Gpu) -> None:

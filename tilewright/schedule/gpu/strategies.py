@@ -9,7 +9,7 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.stages import Lowered
 from tilewright.schedule.gpu.product import GpuContraction, GpuProduct
 from tilewright.schedule.gpu.rows import GpuRows
-from tilewright.schedule.gpu.steps import schedule_grids, schedule_serial
+from tilewright.schedule.gpu.steps import schedule_grids, schedule_nests, schedule_serial
 from tilewright.schedule.maps.elementwise import Elementwise
 from tilewright.schedule.maps.opaque import Opaque
 from tilewright.schedule.rows.reduction import Reduction
@@ -59,13 +59,14 @@ class GpuRowReduction(RowReduction):
 
 
 class GpuOpaque(Opaque):
-    """An operator with loops of its own: one thread does it in order."""
+    """An operator with loops of its own: a thread for each iteration of the outermost ones, where these are
+    independent."""
 
     name = "gpu_opaque"
     kind = "gpu"
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Gpu) -> None:  # type: ignore[override]
-        schedule_serial(s)
+        schedule_nests(s, target)
 
 
 class GpuSerial(Strategy):
