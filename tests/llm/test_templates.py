@@ -163,7 +163,7 @@ HOSTILE = {
 def test_hostile_and_broken_templates_end_soon_with_an_error(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(templates, "MOST_SECONDS", 0.3 if "seconds" in HOSTILE[text] else 600)
+    monkeypatch.setattr(templates, "MOST_SECONDS", 0.3 if "longer than" in HOSTILE[text] else 600)
     with pytest.raises(
         ModelError, match=f"(?s)the chat template (fails|cannot be read).*({HOSTILE[text]})"
     ) as told:

@@ -30,6 +30,7 @@ from tilewright.llm.vocabulary import read_vocabulary
 from tilewright.options import OnProgress
 from tilewright.runtime import Model
 from tilewright.runtime import load as load_artefact
+from tilewright.runtime.arena import release_free_memory
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.session import Session
@@ -127,6 +128,7 @@ def load(
     found = LanguageModel(guessing or _decoder(model), words.tokenizer, words.with_template(template), embedder)
     found.position_bytes = position_bytes(model)
     found.certificate = None if promised is None else promised.certificate
+    release_free_memory()  # of reading the vocabulary 5 to 10 MB, of compiling more than 100
     return found
 
 
