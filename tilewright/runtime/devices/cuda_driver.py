@@ -75,7 +75,7 @@ class CudaDriver:
             except AttributeError as error:
                 raise DeviceError(
                     f"the driver of the GPU is too old: it has no function {name}",
-                    hint=f"install a driver of CUDA 11.4 or newer, or {_THE_CPU}",
+                    hint=f"install a driver of CUDA 12.0 or newer, or {_THE_CPU}",
                 ) from error
             found.argtypes, found.restype = types, c_int
             self._functions[name] = found
