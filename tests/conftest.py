@@ -18,6 +18,7 @@ from tests.compiled import graphs_are_compiled_once, kernels_are_scheduled_once
 from tests.reports import FewerReports, reports_less
 from tests.resumed import Progress
 from tests.sweeps import without_what_is_left_to_the_night
+from tests.validated import some_are_validated
 from tests.zones.turned_on import findings_are_errors, guard_zones
 from tilewright.codegen.cpu import assemble
 from tilewright.codegen.cpu.assemble import Effort, compile_ir
@@ -56,6 +57,9 @@ processor time of the suite, whose tests make programs and drop them."""
 
 SHORT_S = 0.002
 """Seconds for which kernels are timed where nobody asks how long they take."""
+
+ROOMS_WITHOUT_VALIDATION = ("architecture", "bench", "docs", "validation")
+"""Rooms whose tests are about validation, or about how long things take."""
 
 KEPT_OBJECTS = 1000
 """How many object files of LLVM's a process of the suite remembers."""
@@ -305,11 +309,14 @@ def around_each_test(request: pytest.FixtureRequest) -> Iterator[None]:
     - A test fails where a kernel is compiled that takes long and computes one element at a time, though its operands
       allow vectors: users are warned of it. What is drawn afresh is tried for answers alone (`bench cliffs` draws for
       speed).
+    - By night some of what tests compile is validated (tests/validated.py).
     - A test fails where native code went beyond its buffers, also when somebody handled the error.
     - Operators and adapters that a test defines are forgotten."""
     room, is_marked = _room(request), {marker.name for marker in request.node.iter_markers()}.__contains__
     has_room = not is_marked("without_room_for_zones") and room not in ROOMS_OF_SIZES
-    with pytest.MonkeyPatch.context() as patch, _definitions_end():
+    is_validated = request.config.getoption("--sweeps") and room not in ROOMS_WITHOUT_VALIDATION
+    validated = some_are_validated(request.node, request.config.stash[SEED]) if is_validated else nullcontext()
+    with pytest.MonkeyPatch.context() as patch, _definitions_end(), validated:
         if is_marked("fresh_seeds") and room != "frontends":
             patch.setattr("tilewright.compiler.is_verified", lambda options: True)
         if not (is_marked("with_scalar_kernels") or is_marked("fresh_seeds")):

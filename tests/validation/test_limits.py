@@ -142,6 +142,14 @@ def test_one_element_that_moves_to_infinity_hides_no_other() -> None:
     assert wrong is not None and wrong.index == (3,)
 
 
+def test_integers_at_another_limit_of_their_type_are_no_rounding() -> None:
+    """Numbers that floats decide may be others where these move, but not by all that their type holds."""
+    wanted, step = np.array([1, 2, 2**31 - 1, 4, 5, 6], np.int32), np.array([1, 1, 0, 1, 1, 1])
+    found = np.where(wanted > 6, -(2**31), wanted).astype(np.int32)
+    assert deviation(wanted, found, moved=lambda: step, of_floats=True) is not None
+    assert deviation(wanted[:2], wanted[:2][::-1] * 3, moved=lambda: step[:2], of_floats=True) is None
+
+
 def test_reproducers_keep_names_and_have_a_limit(tmp_path: Path) -> None:
     arrays = {"input:a|b": np.ones(3, np.float32), "input:c|f4": np.ones(2, np.dtype("bool"))}
     (tmp_path / "a.npz").write_bytes(packed(arrays))

@@ -31,6 +31,10 @@ FLIPS = 0.02
 SHARE_OFF = 0.2
 """Of the elements of a short float: so many differ only where it is rounded another way."""
 
+FAR = 1 << 15
+"""By so much integers do not differ because floats that decide them are rounded another way: they are positions, or
+whole parts. An integer that ends at another limit of its type does."""
+
 FEW = 32
 """Elements of which so large a share may be chance."""
 
@@ -76,7 +80,7 @@ def deviation(
             return None
         step = moved()
         allowed = 0 if step is None else MOVED * int((step != 0).sum())
-        return None if bad.sum() <= allowed else _where(wanted, found, bad)
+        return None if bad.sum() <= allowed and not _are_far(wanted, found, bad) else _where(wanted, found, bad)
     step = moved()
     if step is not None:
         bad &= _beyond(wanted, found, step)
@@ -139,6 +143,11 @@ def allowance(wanted: np.ndarray, step: np.ndarray | None) -> np.ndarray:
     scale = _rms(size) if np.isfinite(size).all() else 0.0
     allowed = tolerance(wanted.dtype) * (size + scale)
     return np.asarray(allowed if step is None else allowed + MOVED * (step + _rms(step[np.isfinite(step)])))
+
+
+def _are_far(wanted: np.ndarray, found: np.ndarray, bad: np.ndarray) -> bool:
+    """Whether integers differ by more than rounding can exchange: positions of equal numbers are no such."""
+    return bool((np.abs(wanted[bad].astype(np.float64) - found[bad].astype(np.float64)) > FAR).any())
 
 
 def _by_one(wanted: np.ndarray, found: np.ndarray, bad: np.ndarray) -> bool:
