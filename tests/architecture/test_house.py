@@ -82,7 +82,7 @@ ROOMS |= {
     "fleet": {"compiler", "options", "runtime", "session", "target"},
     "profiling": {"api", "ir", "runtime", "session", "target"},
     "viewer": {
-        "accounts", "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "options", "profiling",
+        "accounts", "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "ops", "options", "profiling",
         "program", "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
     },
     "cli": ALL | {"fleet", "llm", "profiling", "viewer"},

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Loc
+from tilewright.ir.dtype import DType
 from tilewright.ir.text import texts_of_ops
 from tilewright.ir.types import TensorType
+from tilewright.ops.traits.derive import traits_of
 from tilewright.viewer.hierarchy import Placed, path_of, shared_path
 from tilewright.viewer.records import NodeView
 
@@ -22,11 +24,8 @@ MOST_ENDS = 12
 _BETWEEN = "Layer"
 """The operator of nodes that the front end of decoders makes of what lies between nodes with weights."""
 
-_MOVES = frozenset(("cast", "concat", "expand", "reshape", "slice", "squeeze", "transpose", "unsqueeze"))
-"""Operators that say little of what a node computes."""
-
 MOST_OPERATORS = 3
-"""Of those that such a node is named after."""
+"""Operators that such a node is named after, at most."""
 
 
 @dataclass
@@ -39,7 +38,8 @@ class _Node:
     constants: list[str] = field(default_factory=list)
     types: list[str] = field(default_factory=list)
     label: list[object] = field(default_factory=list)
-    operators: list[str] = field(default_factory=list)
+    operators: dict[str, bool] = field(default_factory=dict)
+    """Those of its ops, and whether they compute."""
     text: list[str] = field(default_factory=list)
     is_size: bool = False
 
@@ -136,7 +136,7 @@ class SourceNodes:
         node.types = results or node.types
         node.is_size &= all(map(_may_be_sizes, op.results)) and all(self._nodes[k].is_size for k in node.reads)
         node.label += [op.name, *results, _attributes(op)]
-        node.operators.append(op.name)
+        node.operators.setdefault(op.name, _computes(op))
         if text:
             node.text.append(text)
         for value in op.results:
@@ -166,10 +166,19 @@ def _operator(node: _Node) -> str:
     """What a node computes."""
     if node.operator != _BETWEEN:
         return node.operator
-    every = [*dict.fromkeys(node.operators)]
-    named = [name for name in every if name not in _MOVES] or every
+    named = [name for name, computes in node.operators.items() if computes] or [*node.operators]
     more = ", ..." if len(named) > MOST_OPERATORS else ""
     return f"{', '.join(named[:MOST_OPERATORS])}{more}"
+
+
+def _computes(op: Op) -> bool:
+    """Whether it does more than move elements or convert them to another type."""
+    converts = len(op.operands) == 1 and all(_dtype(v) != _dtype(op.operands[0]) for v in op.results)
+    return not converts and not traits_of(op).moves
+
+
+def _dtype(value: Value) -> DType | None:
+    return value.type.dtype if isinstance(value.type, TensorType) else None
 
 
 def _may_be_sizes(value: Value) -> bool:

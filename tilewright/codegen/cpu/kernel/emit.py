@@ -15,7 +15,7 @@ from tilewright.codegen.cpu.kernel.convert import clamped, convert, packed_as, r
 from tilewright.codegen.cpu.kernel.dots import groups_of, instruction_for, joined, multiply_in_groups
 from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.indices import Indices, Iota, Number
-from tilewright.codegen.cpu.kernel.integers import safe_divisor
+from tilewright.codegen.cpu.kernel.integers import has_constant_divisor, safe_divisor
 from tilewright.codegen.cpu.kernel.lanes import literal, memory_type, vector
 from tilewright.codegen.cpu.kernel.memory import Buffer, Guard, MemoryAccess, from_memory, stored_as
 from tilewright.codegen.cpu.kernel.scalars import apply_scalar, finite_quotient, horizontal
@@ -529,7 +529,7 @@ class Kernel:
             self.values[op.result] = scalars.masked_sum(*operands)
             return
         divides = scalar_operation(op).divides and operands[0].dtype.is_int
-        if not divides or (operands[1].is_literal and op.operands[1].op is not None and _nonzero_const(op)):
+        if not divides or (operands[1].is_literal and has_constant_divisor(op)):
             self.values[op.result] = apply_scalar(op.name, operands, dtype)
             return
         zero = operands[1].equals(0)
@@ -572,11 +572,6 @@ class Kernel:
 
 def _function(symbol: str, parameters: Sequence[str], body: str) -> str:
     return f"define void @{symbol}({', '.join(parameters)}) noinline #0 {{\nentry:\n{body}\n}}\n"
-
-
-def _nonzero_const(op: Op) -> bool:
-    divisor = op.operands[1].op
-    return divisor is not None and divisor.name == "const" and divisor.attrs["value"] != 0
 
 
 _HANDLERS = {

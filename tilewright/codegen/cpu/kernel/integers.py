@@ -6,11 +6,18 @@ from tilewright.codegen.cpu.kernel.functions import any_lane, by_lane, intrinsic
 from tilewright.codegen.cpu.kernel.lanes import register_type
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.ir import dtype as dt
+from tilewright.ir.core import Op
 
 
 def safe_divisor(divisor: Reg, zero: Reg) -> Reg:
     """The divisor, with 1 in the place of 0 (where `zero` holds)."""
     return zero.select(divisor.like(1), divisor)
+
+
+def has_constant_divisor(op: Op) -> bool:
+    """Whether its second operand is a constant other than 0."""
+    divisor = op.operands[1].op
+    return divisor is not None and divisor.name == "const" and divisor.attrs["value"] != 0
 
 
 def divide(a: Reg, b: Reg) -> Reg:
