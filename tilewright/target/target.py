@@ -118,6 +118,11 @@ class Target(Machine):
         return not self.own_objects and self.arch != "wasm32" and system_of(self.triple) != "windows"
 
     @property
+    def may_fuse(self) -> bool:
+        """Whether products and sums have an instruction that rounds once or twice, as the engine likes that runs it."""
+        return "relaxed-simd" in self.features
+
+    @property
     def is_big_endian(self) -> bool:
         """Whether the high byte of a number comes first in memory."""
         return self.arch == "s390x"

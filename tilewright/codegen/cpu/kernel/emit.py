@@ -521,7 +521,8 @@ class Kernel:
             self.values[op.result] = finite_quotient(*operands)
             return
         masked = self.mask is not None and op.name == "add" and dtype.is_float and scalars.is_kept_in_registers(op)
-        if self.text.fuses and (product := scalars.product_in(op)) is not None:
+        fuses = self.text.fuses or self.target.may_fuse
+        if fuses and (product := scalars.product_in(op)) is not None:
             *factors, other = self._in_as_many_lanes([*product.op.operands, op.operands[1 - product.operand]])
             self.values[op.result] = scalars.fused(op, product.operand, factors, other, masked=masked)
             return

@@ -211,12 +211,15 @@ def product_in(op: Op) -> SummedProduct | None:
 
 def fused(sum: Op, operand: int, factors: Sequence[Reg], other: Reg, *, masked: bool = False) -> Reg:
     """The sum or difference of `other` and the product of two factors, which is its first or second `operand`, with one
-    rounding. `masked` gives the freedom of `masked_sum`."""
+    rounding; with one or two on machines that have no other instruction. `masked` gives the freedom of
+    `masked_sum`."""
     left, right = factors
     if not scalar_operation(sum).commutative:
         left, other = (left, -other) if operand == 0 else (-left, other)
     suffix = other.dtype.name if other.lanes == 1 else f"v{other.lanes}{other.dtype.name}"
-    call = f"call {'nsz ' if masked else ''}{other.type} @llvm.fma.{suffix}"
+    # `contract` stays where LLVM takes vectors of several registers apart
+    function, freedom = ("fma", "") if other.text.fuses else ("fmuladd", "contract ")
+    call = f"call {freedom}{'nsz ' if masked else ''}{other.type} @llvm.{function}.{suffix}"
     return other.text.reg(other.dtype, other.lanes, f"{call}({left.typed}, {right.typed}, {other.typed})")
 
 
