@@ -114,7 +114,7 @@ function graphOfKernels(model) {
       const node = model.nodes[number];
       ends.set(number, items.length);
       items.push({ id: items.length, kind: "end", node, name: node.name, label: node.operator, sub: node.name,
-        group: -1, reads: [], time: 0, error: node.error });
+        group: node.group, reads: [], time: 0, error: node.error });
     }
     return ends.get(number);
   };
