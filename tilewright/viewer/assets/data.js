@@ -178,6 +178,9 @@ class Graph {
 
   // A group with one member is that member.
   isPlain(group) { return this.members.get(group).all.length === 1; }
+
+  // Whether it holds inputs or outputs alone.
+  isOfEnds(group) { return this.members.get(group).all.every((id) => this.items[id].kind === "end"); }
 }
 
 // The most that any of the graphs of a level has: two models are coloured by one scale, where their times are of one kind.

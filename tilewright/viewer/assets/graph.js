@@ -295,7 +295,7 @@ class Pane {
     }
     const time = what.time ? this.graph.model.timeText(what.time) : "";
     const label = isGroup ? this.graph.model.groupName(box.group) : what.label;
-    const sub = isGroup ? `${this.graph.members.get(box.group).all.length} ${this.graph.level}` : what.sub.split("/").slice(-2).join("/");
+    const sub = isGroup ? `${this.graph.members.get(box.group).all.length} ${this.graph.isOfEnds(box.group) ? "tensors" : this.graph.level}` : what.sub.split("/").slice(-2).join("/");
     context.font = `600 11.5px ${theme.sans}`;
     this.text(label, x + 8, y + 11.5, box.width - (isGroup ? 32 : 16));
     context.font = `10px ${theme.sans}`;
@@ -386,6 +386,7 @@ const graphView = {
         for (const group of next) {
           if (model.groups[group].kind === "repeat") continue;
           const members = graph.members.get(group);
+          if (graph.isOfEnds(group)) continue; // in one row they are wider than all else
           const more = members.items.length + members.groups.length;
           if (graph.isPlain(group) || count + more > MOST_BOXES) continue;
           count += more;
