@@ -13,9 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 from tilewright.codegen.cpu.assemble import Effort, ObjectFile, assembly
-from tilewright.codegen.program import ErrorTable, KernelCall, KernelText, Program, ProgramText
+from tilewright.codegen.program import KernelCall, KernelText, Program, ProgramText
 from tilewright.codegen.ptx.kernel import PtxKernel, kernel_ptx, target_of
-from tilewright.codegen.wgsl.program import BASES, bytes_of, plan_of
+from tilewright.codegen.wgsl.program import BASES, described, numbers_of
 from tilewright.codegen.wgsl.sizes import encoded
 from tilewright.ir.core import Func, substitute
 from tilewright.ir.diag import InternalError, UnsupportedError
@@ -38,21 +38,8 @@ class CudaCode:
         return kernel_ptx(func, self.machine)
 
     def program(self, program: Program) -> ProgramText:
-        if program.parts is not None:
-            raise UnsupportedError(
-                "a GPU runs no branches, loops or functions of the host so far",
-                hint="compile this model for the CPU (target='host')",
-            )
-        numbers = {dim.var.name: k for k, dim in enumerate(program.dims)}
-        errors, calls = ErrorTable(), [self._call(step, program, numbers) for step in program.steps]
-        for step, call in zip(program.steps, calls, strict=True):
-            call["errors"] = errors.base(step.checks)
-        made = {
-            "calls": calls,
-            "plan": plan_of(program, errors, numbers),
-            "inputs": [bytes_of(a.tensor, numbers) for a in program.main.args],
-            "outputs": [bytes_of(v.tensor, numbers) for v in program.main.returns],
-        }
+        numbers = numbers_of(program)
+        made, errors = described(program, numbers, [self._call(step, program, numbers) for step in program.steps])
         return ProgramText(json.dumps(made), errors, program.suffix)
 
     def _call(self, step: KernelCall, program: Program, numbers: Mapping[str, int]) -> dict[str, Any]:

@@ -58,23 +58,9 @@ class GpuCode:
         return kernel_wgsl(func, self.machine)
 
     def program(self, program: Program) -> ProgramText:
-        if program.parts is not None:
-            raise UnsupportedError(
-                "a GPU runs no branches, loops or functions of the host so far",
-                hint="compile this model for the CPU (target='host')",
-            )
-        numbers = {dim.var.name: k for k, dim in enumerate(program.dims)}
-        errors, calls = ErrorTable(), [self._call(step, program, numbers) for step in program.steps]
-        for step, call in zip(program.steps, calls, strict=True):
-            call["errors"] = errors.base(step.checks)
-        states = states_of(program.main)
-        made = {
-            "calls": calls,
-            "plan": plan_of(program, errors, numbers),
-            "inputs": [bytes_of(a.tensor, numbers) for a in program.main.args],
-            "outputs": [bytes_of(v.tensor, numbers) for v in program.main.returns],
-            "states": [bytes_of(update.operands[1].tensor, numbers) for _, update in states],
-        }
+        numbers = numbers_of(program)
+        made, errors = described(program, numbers, [self._call(step, program, numbers) for step in program.steps])
+        made["states"] = [bytes_of(update.operands[1].tensor, numbers) for _, update in states_of(program.main)]
         return ProgramText(json.dumps(made), errors, program.suffix)
 
     def _call(self, step: KernelCall, program: Program, numbers: Mapping[str, int]) -> dict[str, Any]:
@@ -150,6 +136,32 @@ def _region(ref: BufferRef, program: Program) -> tuple[int, int]:
     if ref.base == "output" and ref.index >= len(main.returns):
         return BASES.index("output"), ref.index + len(states_of(main))
     return BASES.index(ref.base), ref.index
+
+
+def numbers_of(program: Program) -> dict[str, int]:
+    """The variables of a program, by number. UnsupportedError for one that needs more than launches in order."""
+    if program.parts is not None:
+        raise UnsupportedError(
+            "a GPU runs no branches, loops or functions of the host so far",
+            hint="compile this model for the CPU (target='host')",
+        )
+    return {dim.var.name: k for k, dim in enumerate(program.dims)}
+
+
+def described(
+    program: Program, numbers: Mapping[str, int], calls: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any], ErrorTable]:
+    """What every device is told of a program, its calls with the numbers of their errors, and these errors."""
+    errors = ErrorTable()
+    for step, call in zip(program.steps, calls, strict=True):
+        call["errors"] = errors.base(step.checks)
+    made = {
+        "calls": calls,
+        "plan": plan_of(program, errors, numbers),
+        "inputs": [bytes_of(a.tensor, numbers) for a in program.main.args],
+        "outputs": [bytes_of(v.tensor, numbers) for v in program.main.returns],
+    }
+    return made, errors
 
 
 def bytes_of(type: TensorType, numbers: Mapping[str, int]) -> Any:
