@@ -1,5 +1,5 @@
-"""How vocabularies spell the bytes of a token: in an alphabet for bytes, as SentencePiece or WordPiece does, or as a word
-of its own."""
+"""How vocabularies spell the bytes of a token: in an alphabet for bytes, as SentencePiece or WordPiece does, or as
+words of their own."""
 
 from __future__ import annotations
 
