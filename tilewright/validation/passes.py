@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.compilation import STAGES, Compilation
+from tilewright.graph.match import is_constant
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.optional_steps import Part
@@ -145,7 +146,7 @@ class PassWatch:
         reads = {v for fresh in emitted for v in fresh.operands if v.op not in own} | {
             v for v in values if v.op not in own
         }
-        reads -= {v for v in reads if v.op is not None and v.op.name in ("constant", "full")}
+        reads = {v for v in reads if not is_constant(v)}
         ops, inputs = cut_out(op.results, self.compilation.module, reads)
         others = sorted({self._wrote[o] for o in ops if o in self._wrote} - {f"'{rule}'"})
         before, after, given = self._programs(op.results, values, ops, inputs, emitted, known)
