@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from onnx import ModelProto, numpy_helper, parser
+from rich.console import Console
 
 from tests import models
 from tilewright.accounts.explanation import (
@@ -19,6 +21,7 @@ from tilewright.accounts.explanation import (
     find_calls,
 )
 from tilewright.cli.app import commands
+from tilewright.cli.explained import kernel_tree
 from tilewright.compilation import Compilation, Setting
 from tilewright.cost.roofline import round_trip_cycles
 from tilewright.frontends.onnx.load import load_onnx
@@ -100,7 +103,7 @@ def test_no_edge_and_no_loop_is_without_a_reason(source: bytes) -> None:
         assert edge.reason and {edge.source, edge.target} <= {*kernels, ""}
         if not edge.is_fused:
             assert (edge.cycles is None or edge.cycles > 0) and edge.source and edge.target
-            assert not edge.others or "one reader alone" in edge.suggestion or "lies between" in edge.reason
+            assert not edge.others or "one reader alone" in edge.suggestion or "a third kernel" in edge.reason
         elif "by another shape" not in edge.reason:
             assert edge.source == edge.target != ""
     for name, func in kernels.items():
@@ -242,3 +245,20 @@ def test_the_command_answers_in_the_words_of_the_model(tmp_path: Path, monkeypat
         assert words in said  # fmt: skip
     unknown = CliRunner().invoke(commands, ["explain", str(path), "probabilites", *shape])
     assert unknown.exit_code == 2 and "did you mean 'probabilities'?" in unknown.output
+
+
+def test_loops_that_are_run_alike_are_one_line() -> None:
+    inner = [
+        LoopRecord("k0_conv", f"i{n}", f"{n}", "serial", 1, False, f"threads share loop 'o{n}' around it already",
+                   False, "the lanes are those of loop 'v' in it") for n in range(2, 12)
+    ]  # fmt: skip
+    (found,) = explain_calls(replace(REPORT, loops=(LOOP, *inner)), "k0")
+
+    def text(everything: bool) -> str:
+        console = Console(width=500, record=True, file=StringIO())
+        console.print(kernel_tree(found, 1e9, everything))
+        return console.export_text()
+
+    assert "(and 9 like it: i3 of 3, i4 of 4, i5 of 5, i6 of 6, i7 of 7, i8 of 8, ...)" in text(False)
+    assert text(False).count("around it already") == 1 and text(True).count("around it already") == 10
+    assert "i0 of 8, parallel (2 such loops)" in text(False)

@@ -11,8 +11,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.frontends.microsoft.test_recurrent import lstm as dynamic_lstm
+from tilewright.accounts.kernels import products_of_kernels
 from tilewright.accounts.reports import report_of_parts
 from tilewright.api import compile_artifact
+from tilewright.codegen.cpu.kernel.emit import kernel_ir
+from tilewright.ir.core import Module
 from tilewright.loops.counts import cost
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.products import added_products, types_of
@@ -26,6 +29,7 @@ from tilewright.runtime.report.records import (
     TypesOfKernel,
     TypesOfLayer,
 )
+from tilewright.target.named import parse_target
 
 RNG = np.random.default_rng(0)
 FMA = "f32 x f32 by fused multiply-adds"
@@ -144,6 +148,35 @@ def test_products_are_counted_for_a_call_also_over_symbolic_dims() -> None:
     g = Graph()
     report = g.report(["n", 64], g("MatMul", ["x", g.floats(64, 16)], "dense"))
     assert [str(product) for product in report.products] == [f"1024*n {FMA}"]
+
+
+def test_products_in_a_loop_that_a_kernel_shares_among_threads_say_by_which_instruction() -> None:
+    """A function of its own, which the kernel calls through the pool."""
+    kernel = parse_kernel("""
+kernel @k(a: &u8[n, 64], b: &i8[64, 16], y: &i32[n, 16]) dims(n) with {outputs=1} {
+  for t in 0..1 {
+    for i in 0..n parallel {
+      alloc sums: reg i32[16]
+      for j in 0..16 vector { sums[j] = 0 }
+      for k in 0..16 {
+        for j in 0..16 vector {
+          for g in 0..4 dot {
+            sums[j] += i32(a[i, 4*k + g]) * i32(b[4*k + g, j])
+          }
+        }
+      }
+      for j in 0..16 vector { y[i, j] = sums[j] }
+    }
+  }
+  return
+}
+""")
+    target = parse_target("zen4")
+    text = kernel_ir(kernel, target)
+    assert text.forks
+    module = Module({kernel.name: kernel})
+    (products,) = products_of_kernels(module, {kernel.name: text}, target).values()
+    assert {str(form): str(count) for form, count in products.items()} == {VNNI: "1024*n"}
 
 
 def test_a_factor_that_goes_into_weights_leaves_the_layer_its_name() -> None:

@@ -12,6 +12,7 @@ import tilewright
 from tests.comparison.networks import chains, feeds, quantised, renamed, residual, shortened
 from tilewright.comparison.diff import diff
 from tilewright.comparison.errors import Measured
+from tilewright.comparison.taps import tapped
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def compared(a: onnx.ModelProto, b: onnx.ModelProto) -> tilewright.Difference:
 
 def test_a_model_does_not_differ_from_itself(network: onnx.ModelProto) -> None:
     found = compared(network, network)
-    assert found.worst is None and not found.unpaired
+    assert found.worst is None and not found.unpaired and not found.telling()
     assert all(layer.error == 0 for layer in found.layers)
     assert len(found.layers) == len(network.graph.node)
 
@@ -98,7 +99,11 @@ def test_layers_are_parted_into_groups_that_fit_the_memory(
     wrong = quantised(network, wrong_weights="block0.second")
     at_once = compared(network, wrong)
     monkeypatch.setattr("tilewright.comparison.diff.MOST_BYTES", 100_000)
+    compiled = []
+    monkeypatch.setattr("tilewright.comparison.diff.tapped", lambda *args: compiled.append(args) or tapped(*args))
     in_groups = compared(network, wrong)
+    whole = len(at_once.layers)
+    assert len(compiled) >= 4 and all(len(values) < whole for _, values, _ in compiled)  # each for a group
     assert [layer.tensors for layer in in_groups.layers] == [layer.tensors for layer in at_once.layers]
     for a, b in zip(in_groups.layers, at_once.layers, strict=True):
         assert (a.error, a.before, a.own) == pytest.approx((b.error, b.before, b.own), rel=1e-3, abs=1e-6)

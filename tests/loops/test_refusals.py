@@ -273,7 +273,7 @@ REFUSED = {
     "jam the terms of a sum": (
         SUM,
         lambda f: unroll_and_jam(f, find_loop(f, "k")),
-        "unroll_and_jam loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (&f64[3]): "
+        "unroll_and_jam loop 'k' (0..10, serial): an iteration may touch what another writes, in buffer 'y' (&f64[3]): "
         "load at [i] and store at [i]",
     ),
     "peel a parallel loop": (
@@ -307,7 +307,7 @@ REFUSED = {
     "overlapping lanes of a sum": (
         SUM,
         lambda f: vectorize_reduction(f, find_loop(f, "k"), 4, tail="overlap"),
-        "split loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (&f64[3]): "
+        "split loop 'k' (0..10, serial): an iteration may touch what another writes, in buffer 'y' (&f64[3]): "
         "load at [i] and store at [i]",
     ),
     "threads for overlapping iterations in a loop that overwrites": (
@@ -315,7 +315,7 @@ REFUSED = {
         lambda f: parallel(
             f, collapse(f, find_loop(f, "i"), split(f, find_loop(f, "j"), 4, "overlap").outer)
         ),
-        "parallel loop 'ijo' (0..9, serial): two iterations may meet in buffer 'y' (&f64[10]): "
+        "parallel loop 'ijo' (0..9, serial): an iteration may touch what another writes, in buffer 'y' (&f64[10]): "
         "store at [ji + min(6, 4*(ijo % 3))] and store at [ji + min(6, 4*(ijo % 3))]",
     ),
     "threads for overlapping iterations beside another body": (
@@ -324,7 +324,7 @@ REFUSED = {
             f,
             fuse(f, split(f, find_loop(f, "i"), 4, "overlap").outer, find_loop(f, "k")),
         ),
-        "parallel loop 'io' (0..3, serial): two iterations may meet in buffer 'y' (&f64[10]): "
+        "parallel loop 'io' (0..3, serial): an iteration may touch what another writes, in buffer 'y' (&f64[10]): "
         "store at [ii + min(6, 4*io)] and store at [ii + min(6, 4*io)]",
     ),
     "a register tile of unknown size": (
@@ -351,13 +351,13 @@ REFUSED = {
     "parallel running sum": (
         RUNNING_SUM,
         lambda f: parallel(f, find_loop(f, "i")),
-        "parallel loop 'i' (0..10, serial): two iterations may meet in buffer 'y' (&f64[10]): "
+        "parallel loop 'i' (0..10, serial): an iteration may touch what another writes, in buffer 'y' (&f64[10]): "
         "load at [i - 1] and store at [i]",
     ),
     "parallel accumulation": (
         SUM,
         lambda f: parallel(f, find_loop(f, "k")),
-        "parallel loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (&f64[3]): "
+        "parallel loop 'k' (0..10, serial): an iteration may touch what another writes, in buffer 'y' (&f64[3]): "
         "load at [i] and store at [i]",
     ),
     "parallel loop around one": (
@@ -526,7 +526,7 @@ REFUSED = {
     "turns of iterations that depend on each other": (
         SUM,
         lambda f: boustrophedon(f, find_loop(f, "k"), find_loop(f, "i")),
-        "boustrophedon loop 'k' (0..10, serial): two iterations may meet in buffer 'y' (&f64[3]): "
+        "boustrophedon loop 'k' (0..10, serial): an iteration may touch what another writes, in buffer 'y' (&f64[3]): "
         "load at [i] and store at [i]",
     ),
     "turns of a loop that is not inside": (

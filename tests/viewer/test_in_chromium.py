@@ -107,8 +107,13 @@ def test_search_clicks_and_hostile_names(browser: Any, tmp_path: Path) -> None:
     page.wait_for_timeout(60)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate("document.images.length") == 0
-    assert opened.said == []
     assert opened.asked == [file.as_uri()]
+    page.reload()
+    page.wait_for_function("app.painted > 0")
+    place = "(p) => [p.view.y, Math.max(38, (p.canvas.clientHeight - p.scene.height * p.view.scale) / 2)]"
+    begins, wanted = page.evaluate(f"({place})(graphView.panes[0])")
+    assert begins == pytest.approx(wanted, abs=1)  # in the room that the inspector leaves
+    assert opened.said == []
 
 
 @pytest.mark.sweep(0)

@@ -12,7 +12,7 @@ from tilewright.cost.parallel import is_worth_a_fork, least_shared_work
 from tilewright.cost.roofline import WORTH_LANES, is_worth_vectors
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import ScheduleError
-from tilewright.loops.edit import enclosing_loops, extent_of, is_loop, kind_of, loop_var, loops_in
+from tilewright.loops.edit import enclosing_loops, extent_of, is_loop, kind_of, loop_var, loops_in, reason_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.order.parallel import check_independent
 from tilewright.loops.spec import why_not_shared
@@ -108,7 +108,7 @@ def _lanes(loop: Op, around: Sequence[Op], inside: Sequence[Op]) -> _Why:
     if reason := _dependence("vectors", loop):
         return _Why(reason)
     if inside:
-        return _Why(f"the innermost loop '{loop_var(inside[-1]).name}' would be the one for lanes, which has none")
+        return _Why(f"lanes would be those of the innermost loop '{loop_var(inside[-1]).name}', which has none")
     if _stores(loop):
         apart = "this form of kernel makes no vectors of it: its elements lie apart, or each takes steps of its own"
         return _Why(apart, "an order of the axes in which neighbours lie beside each other")
@@ -120,7 +120,7 @@ def _dependence(what: str, loop: Op) -> str:
     try:
         check_independent(what, loop)
     except ScheduleError as error:
-        return error.what.partition(": ")[2]
+        return reason_of(error)
     return ""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rich.markup import escape
 from rich.tree import Tree
@@ -11,9 +13,13 @@ from tilewright.accounts.explanation import KernelExplanation, costliest
 from tilewright.runtime.errors import Remark, short_name
 from tilewright.runtime.report.records import EdgeRecord, LoopRecord, ProgramReport
 
+NAMED_LOOPS = 6
+"""Loops that are named of those that are run as another one is, for the same reasons."""
 
-def kernel_tree(found: KernelExplanation, hertz: float) -> Tree:
-    """All about one kernel. Cycles are told as times at so many a second."""
+
+def kernel_tree(found: KernelExplanation, hertz: float, everything: bool = False) -> Tree:
+    """All about one kernel. Cycles are told as times at so many a second. Loops that are run alike are one line, unless
+    `everything` is asked for."""
     call = found.call
     tree = Tree(f"[bold]{escape(call.kernel)}")
     nodes = [short_name(node) for node in call.nodes or (call.node,) if node]
@@ -32,7 +38,7 @@ def kernel_tree(found: KernelExplanation, hertz: float) -> Tree:
     _edges(tree, "reads what other kernels have written", found.incoming, hertz)
     _list(tree, "computes in one go", [f"{e.producer} and {e.consumer}: {e.reason}" for e in found.inside])
     _edges(tree, "writes what other kernels read", found.outgoing, hertz)
-    _list(tree, "loops", [line for loop in found.loops for line in _loop(loop)])
+    _list(tree, "loops", map(_loop, found.loops) if everything else _alike(found.loops))
     if not found.loops:
         tree.add("loops are told of files that were made by `tilewright compile --profile`, and of models")
     _list(tree, "remarks", map(_remark, found.remarks))
@@ -82,17 +88,39 @@ def _apart(tree: Tree, edge: EdgeRecord, title: str) -> None:
         branch.add(escape(f"what would change it: {edge.suggestion}"))
 
 
-def _loop(loop: LoopRecord) -> list[str]:
+def _alike(loops: Sequence[LoopRecord]) -> list[str]:
+    """A line for loops of one kind that have the same reasons, but for the names in these: the first stands for all."""
+    groups: dict[tuple[str, ...], list[LoopRecord]] = {}
+    for loop in loops:
+        texts = (loop.threads, loop.lanes, loop.threads_change, loop.lanes_change)
+        groups.setdefault((loop.kind, *(_QUOTED.sub("", text) for text in texts)), []).append(loop)
+    return [_with_others(*group) for group in groups.values()]
+
+
+_QUOTED = re.compile(r"'[^']*'|[0-9]+")
+
+
+def _with_others(first: LoopRecord, *others: LoopRecord) -> str:
+    """What is said of a loop, and which others are run like it."""
+    line = _loop(replace(first, depth=0))
+    if not others:
+        return line
+    names = ", ".join(f"{loop.loop} of {loop.extent}" for loop in others[:NAMED_LOOPS])
+    more = ", ..." if len(others) > NAMED_LOOPS else ""
+    return f"{line} (and {sum(loop.count for loop in others)} like it: {names}{more})"
+
+
+def _loop(loop: LoopRecord) -> str:
     often = f" ({loop.count} such loops)" if loop.count > 1 else ""
     head = f"{'  ' * loop.depth}{loop.loop} of {loop.extent}, {loop.kind}{often}"
     shared = "shared by threads" if loop.is_shared else "not shared by threads"
     if loop.kind in ("vector", "unroll", "dot"):
-        return [f"{head}: {loop.lanes if loop.is_vector else loop.threads}"]
+        return f"{head}: {loop.lanes if loop.is_vector else loop.threads}"
     threads, lanes = (
         why + (f" (what would change it: {change})" if change else "")
         for why, change in ((loop.threads, loop.threads_change), (loop.lanes, loop.lanes_change))
     )
-    return [f"{head}: {shared}: {threads}; {'vectors' if loop.is_vector else 'no vectors'}: {lanes}"]
+    return f"{head}: {shared}: {threads}; {'vectors' if loop.is_vector else 'no vectors'}: {lanes}"
 
 
 def milliseconds(cycles: float, hertz: float) -> str:

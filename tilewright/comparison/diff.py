@@ -15,7 +15,7 @@ from tilewright.api import with_examples
 from tilewright.comparison.errors import Difference, LayerDifference, Measured
 from tilewright.comparison.graph import CoreGraph, Segment
 from tilewright.comparison.pairs import TensorPair, pair_tensors
-from tilewright.comparison.taps import Arrays, Tapped, layered, tapped
+from tilewright.comparison.taps import Arrays, Tapped, info_of, layered, tapped
 from tilewright.ir.core import Value
 from tilewright.ir.types import TensorType, Type
 from tilewright.options import OnProgress, Progress, check_progress
@@ -167,10 +167,9 @@ class _Comparison:
         self.layers: list[_Layer] = []
 
     def result(self, data: Any, random: int, samples: int, batch: int | None) -> Difference:
-        wanted = [p for p in self.pairs if p.second not in self.second.inputs]
-        runs = self._runs(wanted)
-        wanted = self._of_equal_forms(wanted, runs)
-        infos = runs[0].compiled.inputs
+        wanted = self._of_equal_forms([p for p in self.pairs if p.second not in self.second.inputs])
+        core = self.first.core
+        infos = [info_of(core, value, name) for name, value in core.inputs.items()]
         if data is None:
             data = [random_feed(infos, seed, batch or 1) for seed in range(random)]
             about = "noise"
@@ -178,23 +177,23 @@ class _Comparison:
             about = ""
         dataset = open_data(data, infos, batch=batch)
         numbers = range(min(dataset.count, samples))
-        groups = _groups(wanted, runs[0], dataset.read(0).feed)
+        groups = self._groups(wanted, infos, dataset.read(0).feed)
         for place, group in enumerate(groups):
             feeds = (dataset.read(i).feed for i in numbers)
-            of_group = runs if len(groups) == 1 else self._runs([*group, *self._read(self._layers(group))])
-            self._measure(group, feeds, of_group, f"{place + 1} of {len(groups)}: " if len(groups) > 1 else "")
+            runs = self._runs([*group, *self._read(self._layers(group))])
+            self._measure(group, feeds, runs, f"{place + 1} of {len(groups)}: " if len(groups) > 1 else "")
         return self._difference(len(numbers), about or dataset.about)
 
     def _runs(self, pairs: Sequence[TensorPair]) -> tuple[Tapped, Tapped]:
         """Both models with these tensors as their outputs."""
         return self._tap(self.first, [p.first for p in pairs]), self._tap(self.second, [p.second for p in pairs])
 
-    def _of_equal_forms(self, pairs: Sequence[TensorPair], runs: Sequence[Tapped]) -> list[TensorPair]:
+    def _of_equal_forms(self, pairs: Sequence[TensorPair]) -> list[TensorPair]:
         """Pairs that are both floats of one shape, as far as that is known before a call; sizes and positions are not
         compared, except for outputs. The others are no pairs any more."""
         kept: list[TensorPair] = []
         for pair in pairs:
-            x, y = runs[0].infos[pair.first], runs[1].infos[pair.second]
+            x, y = info_of(self.first.core, pair.first), info_of(self.second.core, pair.second)
             if not _may_be_equal(x.shape, y.shape):
                 self.dropped.add(pair.second)
             elif pair.second in self.second.core.outputs.values() or (_is_float(x) and _is_float(y)):
@@ -202,6 +201,24 @@ class _Comparison:
         ends = {pair.second for pair in kept} | set(self.second.inputs)
         self.ends = {root: value for root, value in self.ends.items() if value in ends}
         return kept
+
+    def _groups(self, pairs: Sequence[TensorPair], inputs: Sequence[TensorInfo], feed: Feed) -> list[list[TensorPair]]:
+        """Pairs whose tensors fit the memory together."""
+        dims: dict[str, int] = {}
+        for info in inputs:
+            shape = feed[info.name].shape
+            dims.update((d, n) for d, n in zip(info.shape, shape, strict=True) if isinstance(d, str))
+        groups: list[list[TensorPair]] = [[]]
+        total = 0
+        for pair in pairs:
+            # of both models, what the layer reads, and what it gives by itself
+            size = 4 * _bytes(info_of(self.first.core, pair.first), dims)
+            if groups[-1] and total + size > MOST_BYTES:
+                groups.append([])
+                total = 0
+            groups[-1].append(pair)
+            total += size
+        return groups
 
     def _layers(self, pairs: Sequence[TensorPair]) -> list[_Layer]:
         return [_Layer(p, self.second.core.segment(p.second, self.ends), Measured(), None) for p in pairs]
@@ -321,26 +338,6 @@ class _Comparison:
 
 def _is_float(info: TensorInfo) -> bool:
     return info.kind == "tensor" and "float" in info.dtype
-
-
-def _groups(pairs: Sequence[TensorPair], run: Tapped, feed: Feed) -> list[Sequence[TensorPair]]:
-    """Pairs whose tensors fit the memory together."""
-    dims: dict[str, int] = {}
-    for info in run.compiled.inputs:
-        dims.update(
-            (d, n) for d, n in zip(info.shape, feed[info.name].shape, strict=True) if isinstance(d, str)
-        )
-    groups: list[list[TensorPair]] = [[]]
-    total = 0
-    for pair in pairs:
-        # of both models, what the layer reads, and what it gives by itself
-        size = 4 * _bytes(run.infos[pair.first], dims)
-        if groups[-1] and total + size > MOST_BYTES:
-            groups.append([])
-            total = 0
-        groups[-1].append(pair)
-        total += size
-    return list(groups)
 
 
 def _bytes(info: TensorInfo, dims: Mapping[str, int]) -> int:

@@ -119,6 +119,10 @@ class Difference:
         """The layers, those that add most to the error first."""
         return sorted(self.layers, key=lambda layer: -layer.blame)
 
+    def telling(self) -> list[LayerDifference]:
+        """Those of `ranked` that add more than sums in another order do."""
+        return [layer for layer in self.ranked() if layer.blame > EQUAL]
+
     def record(self) -> dict[str, Any]:
         """As JSON data."""
         return {

@@ -28,15 +28,20 @@ class Tapped:
     def __init__(self, module: Module, values: Sequence[Value], inputs: Sequence[Value], threads: int | None) -> None:
         self.compiled: Model = compile_model(module, threads=threads, cache=False)
         self._values, self._inputs = values, inputs
-        self.infos: Mapping[Value, TensorInfo] = {
-            **dict(zip(inputs, self.compiled.inputs, strict=True)),
-            **dict(zip(values, self.compiled.outputs, strict=True)),
-        }
 
     def __call__(self, given: Arrays) -> dict[Value, np.ndarray]:
         """Those of the inputs, and what is computed."""
         found = self.compiled(*[given[value] for value in self._inputs])
         return {**given, **dict(zip(self._values, found, strict=True))}
+
+
+def info_of(graph: CoreGraph, value: Value, name: str = "") -> TensorInfo:
+    """What a compiled model gives for a value, as far as that is known before it is compiled."""
+    if not isinstance(value.type, TensorType):
+        return TensorInfo(name, "object", (), "sequence")
+    dtype = value.type.dtype if graph.parameters(value) is None else dt.f32
+    text = "string" if dtype.kind == "string" else dtype.storage.name
+    return TensorInfo(name, text, tuple(d.value if d.is_const else str(d) for d in value.type.shape))
 
 
 def tapped(graph: CoreGraph, values: Iterable[Value], threads: int | None) -> Tapped:

@@ -7,11 +7,20 @@ from functools import reduce
 
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.scalar import COMPUTING
-from tilewright.ir.sym import Sym, minimum, sym, upper
+from tilewright.ir.sym import Sym, logical_and, minimum, sym, upper
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, box
 from tilewright.loops.analysis.deps import Access, accesses
-from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop_range, loop_var, ranges_of
+from tilewright.loops.edit import (
+    body_of,
+    buffer_type,
+    enclosing,
+    extent_of,
+    is_loop,
+    loop_range,
+    loop_var,
+    ranges_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +38,9 @@ class Cost:
     """Executed scalar operations (`operations`; those on floats are `flops`), and the traffic of each
     buffer.
 
-    Work under a condition counts as if the condition always held, so all numbers are upper bounds; but under one that
-    holds rarely, as if it never did.
+    Work under a condition on dims counts where it holds, so that one of several versions for different sizes counts;
+    under one on data as if it always held, so all numbers are upper bounds; under one that holds rarely, as if it never
+    did.
     Expressions are over the kernel's dims.
     """
 
@@ -47,7 +57,8 @@ class Cost:
 
 def cost(func: Func) -> Cost:
     """Count a kernel. Runs over the program once and executes nothing."""
-    times = executions(func)
+    dims = set(func.dims)
+    times = {op: n * _of_these_sizes(op, dims) for op, n in executions(func).items()}
     operations = flops = sym(0)
     for op, n in times.items():
         if op.name in COMPUTING:
@@ -57,6 +68,12 @@ def cost(func: Func) -> Cost:
     for a in accesses(func.body):
         by_buffer.setdefault(a.buffer, []).append(a)
     return Cost(operations, flops, {v: _traffic(v, found, times) for v, found in by_buffer.items()})
+
+
+def _of_these_sizes(op: Op, dims: set[Sym]) -> Sym:
+    """1 where all conditions around an op that are on dims alone hold, else 0."""
+    around = (condition for o in enclosing(op) if o.name == "if" for condition in o.attrs["guard"])
+    return logical_and(*(condition for condition in around if dims.issuperset(condition.vars)))
 
 
 def iterations(func: Func) -> Sym:

@@ -21,12 +21,17 @@ def refuse(step: str, subject: Op | Value | str, reason: str) -> NoReturn:
     raise ScheduleError(f"{step} {describe(subject)}: {reason}")
 
 
+def reason_of(error: ScheduleError) -> str:
+    """Why a step is not legal, without the step and its subject, for those who did not write it."""
+    return error.what.partition(": ")[2] or error.what
+
+
 def describe(subject: Op | Value | str) -> str:
     """A loop, buffer or op as error messages name it."""
     if isinstance(subject, str):
         return subject
     if isinstance(subject, Value):
-        return f"buffer '{subject.name or '?'}' ({subject.type})"
+        return f"buffer '{subject.name}' ({subject.type})" if subject.name else f"a buffer ({subject.type})"
     if is_loop(subject):
         return f"loop '{loop_var(subject)}' (0..{extent_of(subject)}, {kind_of(subject)})"
     return f"op '{subject.name}' of {subject.loc}"

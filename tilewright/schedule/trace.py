@@ -24,6 +24,7 @@ from tilewright.loops.conditions.guard_reduction import guard_reduction
 from tilewright.loops.conditions.simplify import simplify
 from tilewright.loops.conditions.skip_masked import skip_masked
 from tilewright.loops.conditions.specialize import specialize
+from tilewright.loops.edit import reason_of
 from tilewright.loops.lanes.dot import dot
 from tilewright.loops.lanes.unroll import unroll
 from tilewright.loops.lanes.unroll_and_jam import unroll_and_jam
@@ -183,7 +184,7 @@ class Schedule:
         try:
             self.specialize(extent, least)
         except ScheduleError as e:
-            self.missed.append(f"no kernel for {extent} of {least} and more alone: {e}")
+            self.missed.append(f"no kernel for {extent} of {least} and more alone: {reason_of(e)}")
             return False
         return True
 
@@ -203,7 +204,7 @@ class Schedule:
         try:
             yield
         except ScheduleError as e:
-            self.missed.append(f"{consequence}: {e}")
+            self.missed.append(f"{consequence}: {reason_of(e)}")
 
     def lines(self) -> tuple[str, ...]:
         """The steps as text, one a line."""

@@ -18,7 +18,7 @@ from tilewright.ir.optional_steps import Part
 from tilewright.ir.text import print_module
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.validation.cases import Case, refuse_call
-from tilewright.validation.closeness import Deviation, as_exact, deviation, nudged, steps
+from tilewright.validation.closeness import Deviation, as_exact, deviation, steps
 from tilewright.validation.extract import cut_out, input_names, program_of
 from tilewright.validation.findings import Fault
 from tilewright.validation.values import (
@@ -232,11 +232,10 @@ class PassWatch:
 
     def _moved(self, known: ReplayedValues, number: int) -> np.ndarray | None:
         """By how much a result of the program moves where its inputs do by their last bits."""
-        arrays = [nudged(a, k) for k, a in enumerate(known.case.arrays)]
         assert self.original is not None
         try:
             before = self.wanted[self.values.index(known)][number]
-            return steps(before, interpreted(self.original, arrays)[number])
+            return steps(before, interpreted(self.original, known.moved(known.case.arrays))[number])
         except EVALUATION:
             return None
 

@@ -57,8 +57,8 @@ def test_the_kernel_that_writes_a_large_tensor_sums_its_lines(images, keepdims: 
 @pytest.mark.parametrize(
     ("shape", "l2", "reason"),
     [
-        ((1, 32, 20, 20), 1 << 20, "may well be in L2"),
-        ((1, 32, var("h", 1), 20), 32 << 10, "may well be in L2"),
+        ((1, 32, 20, 20), 1 << 20, "may well be in the L2 cache"),
+        ((1, 32, var("h", 1), 20), 32 << 10, "may well be in the L2 cache"),
     ],
 )
 def test_a_small_tensor_is_read_again(shape, l2: int, reason: str) -> None:

@@ -179,13 +179,13 @@ def test_a_small_image_is_transformed_before() -> None:
     found, said = fused(16, 32)
     assert ["winograd_input"] in found
     assert [*STEPS[1:], "max"] in found
-    assert said == ["they fit L2, and threads share them there"]
+    assert said == ["the transformed tiles fit the L2 cache, and all threads share the work of making them"]
 
 
 def test_many_filters_are_read_once() -> None:
     found, said = fused(48, 1024)
     assert ["winograd_input"] in found
-    assert "MB of filters again" in said[0]
+    assert "would read filters for each band of the image" in said[0]
 
 
 def test_the_transform_of_the_data_does_not_join_the_convolution_before_it() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.loops import programs
-from tilewright.ir.sym import Sym, lower, maximum, minimum, sym, upper, var
+from tilewright.ir.sym import Sym, lower, maximum, minimum, parse_sym, sym, upper, var
 from tilewright.loops.analysis.bounds import Box, Ranges, box
 from tilewright.loops.analysis.deps import accesses, separated
 from tilewright.loops.counts import cost, iterations
@@ -152,6 +152,27 @@ def test_a_loop_whose_extent_is_data_alone_counts_as_one_trip_or_by_what_bounds_
 }
 """
     assert cost(parse_kernel(text)).flops.evaluate({"n": 7}) == 7 + 1
+
+
+def test_of_versions_for_different_sizes_that_of_a_size_counts() -> None:
+    text = """kernel @k(x: &f32[n], y: &f32[n]) dims(n) with {outputs=1} {
+  if n < 9 {
+    if n < 2 {
+      for i in 0..n { y[i] = x[i] + 1.0 }
+    }
+    if n >= 2 {
+      for i in 0..n { y[i] = x[i] * 2.0 + 1.0 }
+    }
+  }
+  if n >= 9 {
+    for i in 0..100 { y[0] += x[i % n] }
+  }
+  return
+}
+"""
+    found = cost(parse_kernel(text))
+    flops = parse_sym(str(found.flops), lambda name: var(name, None))  # as a report has it
+    assert [flops.evaluate({"n": n}) for n in (0, 1, 2, 8, 9, 20)] == [0, 1, 4, 16, 100, 100]
 
 
 def test_separated_tells_which_loops_keep_elements_apart() -> None:

@@ -71,7 +71,7 @@ def test_results_stay(parts: int) -> None:
         ("i", 4, "loop 'i' (0..6, parallel): 4 parts do not divide its extent"),
         ("i", 0, "loop 'i' (0..6, parallel): 0 parts do not divide its extent"),
         ("j", 2, "loop 'j' (0..n, serial): 2 parts do not divide its extent"),
-        ("j", 1, "loop 'j' (0..n, serial): two iterations may meet in buffer 'y'"),
+        ("j", 1, "loop 'j' (0..n, serial): an iteration may touch what another writes, in buffer 'y'"),
         ("v", 2, "loop 'v' (0..8, vector): it is a vector loop"),
     ],
 )

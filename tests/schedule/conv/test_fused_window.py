@@ -190,8 +190,8 @@ def test_native_code_computes_the_same_with_any_threads(
 @pytest.mark.parametrize(
     ("l2", "reason"),
     [
-        (4 << 20, "its result fits L2"),
-        (9 << 10, "leave no room in L2"),
+        (4 << 20, "its result fits the L2 cache"),
+        (9 << 10, "do not fit the L2 cache"),
     ],
 )
 def test_the_cache_decides(l2: int, reason: str) -> None:

@@ -114,5 +114,5 @@ def test_what_else_reads_the_tensor_is_another_kernel() -> None:
     module, ctx = oracle.agree(
         [tensor(dt.f32, shape)], body, [data(*shape)], f"x86-64-v3,l2={SMALL_L2}", tolerance=1e-4
     )
-    assert [r for r in ctx.remarks if "has summed its lines already" in str(r)]
+    assert [r for r in ctx.remarks if "ends with sums of its lines" in str(r)]
     assert sum(f.level == "loops" for f in module.funcs.values()) == 2

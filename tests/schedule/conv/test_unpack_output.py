@@ -125,10 +125,10 @@ def silu(x: Value) -> Value:
     ("body", "inputs", "size", "reason"),
     [
         (convolved(32, silu), 2, (42, 39), "would be written out for each row"),
-        (convolved(32), 2, (12, 14), "its result fits L2"),
+        (convolved(32), 2, (12, 14), "its result fits the L2 cache"),
         (convolved(64), 2, (5, 300), "are fewer or shorter than 8 elements"),
         (convolved(64, inputs=60), 60, (30, 30), "of weights again"),
-        (lambda x: ew.exp(convolved(32)(x)), 2, (42, 39), "what reads it may change its layout"),
+        (lambda x: ew.exp(convolved(32)(x)), 2, (42, 39), "its readers may be kernels that change the layout"),
     ],
 )
 def test_other_results_leave_their_blocks_in_a_kernel_of_its_own(

@@ -194,7 +194,7 @@ def bisected(
 
 def show(found: Difference, everything: bool, console: Console) -> None:
     """The table, and in words what it says."""
-    layers: Sequence[LayerDifference] = found.layers if everything else found.ranked()[:SHOWN]
+    layers: Sequence[LayerDifference] = found.layers if everything else found.telling()[:SHOWN]
     table = Table(box=None, header_style="bold")
     for column in ("layer", "operator", "error", "SQNR", "before", "growth", "by itself", "largest"):
         is_name = column in ("layer", "operator")
@@ -205,8 +205,9 @@ def show(found: Difference, everything: bool, console: Console) -> None:
         table.add_row(*map(escape, (layer.layer, layer.operator, *numbers, f"{layer.largest:.3g}")))
     if everything or found.worst is not None:
         console.print(table)
-    if not everything and found.worst is not None and len(found.layers) > SHOWN:
-        console.print(f"[dim]{len(found.layers) - SHOWN} more layers add less (--all shows them)")
+    if not everything and layers and (more := len(found.layers) - len(layers)):
+        less = "add less" if len(layers) == SHOWN else "add no error of their own"
+        console.print(f"[dim]{more} more layer{'s' if more > 1 else ''} {less} (--all shows them)")
     samples = "1 sample" if found.samples == 1 else f"{found.samples} samples"
     console.print(f"{len(found.layers)} layers, {samples} of {found.data}", markup=False)
     if found.unpaired:

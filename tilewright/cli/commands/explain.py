@@ -58,7 +58,7 @@ _PREFIXES = {"missed": "not done: ", "failed": "failed: ", "warning": "warning: 
 @click.command("explain", help=HELP, short_help="Say how layers are computed, what was not done, and why.")
 @model_argument
 @click.argument("what", required=False)
-@click.option("--all", "everything", is_flag=True, help="Also what was done, and every layer.")
+@click.option("--all", "everything", is_flag=True, help="Also what was done, every layer, and every loop of a kernel.")
 @json_option
 @compile_options
 def command(model: Path, what: str | None, everything: bool, as_json: bool, **options: Any) -> None:
@@ -73,7 +73,7 @@ def command(model: Path, what: str | None, everything: bool, as_json: bool, **op
             print_json({"kernels": [plain(each) for each in found]})
             return
         for each in found:
-            console.print(kernel_tree(each, measured_hertz()))
+            console.print(kernel_tree(each, measured_hertz(), everything))
         return
     if as_json:
         print_json({**report.as_dict(), "explanations": [plain(each) for each in explanations(report)]})

@@ -68,7 +68,7 @@ def command(model: Path, wide: Path | None, threads: int | None, as_json: bool, 
             told = verify_agreement(model, model=wide, threads=threads, progress=progress, **texts)
         lines, holds, problems = _lines_of_text(told), told.holds, (*told.problems, _said(told.holds))
         record = told.record()
-    elif options["data"] is None and is_artefact(model):
+    elif options["data"] is None and (is_artefact(model) or model.suffix == ".tw"):  # loading says what else it is
         _refuse({**options, "model": wide}, ("model", *_OF_TEXTS, *_OF_DATA), "is for certificates")
         lines, holds, problems, record = _of_known_call(model, threads)
     else:

@@ -9,10 +9,11 @@ kernel whose nests are none of these is done by one thread, in order.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from tilewright.codegen.cpu.kernel.checks import KernelChecks
 from tilewright.codegen.cpu.kernel.emit import Kernel
@@ -20,7 +21,8 @@ from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.kernel.memory import Buffer
 from tilewright.codegen.cpu.kernel.text import Reg
-from tilewright.codegen.program import Check, KernelText
+from tilewright.codegen.devices.program import DeviceKernel, Launch
+from tilewright.codegen.program import Check
 from tilewright.codegen.ptx.shared_pointers import with_shared_pointers
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError, UnsupportedError
@@ -46,24 +48,20 @@ _WRITING = ("store", "for", "if", "check")
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One grid of a kernel: the name of its entry point, its groups along x, y and z, of which there may be more than
-    a grid has or none, and the threads of a group along x and y."""
+class GroupLaunch(Launch):
+    """One grid of a kernel, with the threads of a group along x and y."""
 
-    entry: str
-    groups: tuple[Sym, Sym, Sym]
-    threads: tuple[int, int]
+    threads: tuple[int, int] = (1, 1)
+
+    def more(self, size: Callable[[Sym], Any]) -> list[Any]:
+        return [list(self.threads)]
 
 
 @dataclass(frozen=True)
-class PtxKernel(KernelText):
-    """The LLVM IR of a kernel. `room` are the bytes of device memory that it needs, `shared` those of shared memory;
-    groups and room are expressions of its `dims`."""
+class PtxKernel(DeviceKernel):
+    """The LLVM IR of a kernel. `shared` are the bytes of shared memory that it needs."""
 
-    launches: tuple[Launch, ...] = field(default=(), compare=False)
-    room: Sym = ZERO
     shared: int = 0
-    dims: tuple[Sym, ...] = ()
 
 
 def target_of(machine: Cuda) -> Target:
@@ -84,7 +82,7 @@ def kernel_ptx(func: Func, machine: Cuda) -> PtxKernel:
     for k, phase in enumerate(phases):
         shape = ((1, 1), (ONE, ONE, ONE)) if is_serial else _shape(phase[-1], machine)
         made = _Grid(func, machine, shape[0], is_serial, made)
-        launches.append(Launch(f"{func.name}_{k}", shape[1], shape[0]))
+        launches.append(GroupLaunch(f"{func.name}_{k}", shape[1], shape[0]))
         text += made.entry(launches[-1].entry, phase)
     if made is None:
         return PtxKernel(func.name, f'target triple = "{TRIPLE}"\n', dims=tuple(func.dims))

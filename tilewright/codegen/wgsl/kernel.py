@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks
-from tilewright.codegen.program import Check, KernelText
+from tilewright.codegen.devices.program import DeviceKernel, Launch
+from tilewright.codegen.program import Check
 from tilewright.codegen.wgsl.functions import definitions, iterations_of
 from tilewright.codegen.wgsl.iterations import Iterations
 from tilewright.codegen.wgsl.spelling import IndexTexts, is_wide, literal, wgsl_type
@@ -45,27 +47,23 @@ MOST_GROUPS = 65535
 
 
 @dataclass(frozen=True)
-class Grid:
-    """One dispatch of a kernel: the name of its entry point, and its groups along x, y and z; there may be more than a
-    grid has, or none. `iterations` are those of all loops that one thread goes through, at most; None where data
-    decide."""
+class Grid(Launch):
+    """One dispatch of a kernel. `iterations` are those of all loops that one thread goes through, at most; None where
+    data decide."""
 
-    entry: str
-    groups: tuple[Sym, Sym, Sym]
-    iterations: Sym | None
+    iterations: Sym | None = None
+
+    def more(self, size: Callable[[Sym], Any]) -> list[Any]:
+        return [None if self.iterations is None else size(self.iterations)]
 
 
 @dataclass(frozen=True)
-class WgslKernel(KernelText):
+class WgslKernel(DeviceKernel):
     """The text of a kernel without the functions that read and write its arguments: `arguments` is their number, those
-    of `parts` are written by parts of words, and `room` are the bytes of device memory that it needs. Groups and room
-    are expressions of its `dims`, which it is told behind its arguments."""
+    of `parts` are written by parts of words."""
 
-    grids: tuple[Grid, ...] = field(default=(), compare=False)
     arguments: int = 0
     parts: frozenset[int] = frozenset()
-    room: Sym = ZERO
-    dims: tuple[Sym, ...] = ()
 
 
 def kernel_wgsl(func: Func, machine: Gpu) -> WgslKernel:
@@ -124,7 +122,7 @@ class _Kernel:
         helpers = definitions(n for n in self.needs if n != _CHECK)
         text = "\n\n".join([*helpers, *self.shared, *texts, ""])
         return WgslKernel(
-            self.func.name, text, tuple(self.checks.found), sym(0), grids=tuple(grids),
+            self.func.name, text, tuple(self.checks.found), sym(0), launches=tuple(grids),
             arguments=len(self.func.args), parts=frozenset(self.parts), room=self.room * PIECE,
             dims=tuple(self.func.dims),
         )  # fmt: skip

@@ -60,9 +60,10 @@ def why_tiles_are_stored(image: TiledImage, target: Target) -> str:
     panels = image.columns / PANEL_BLOCKS
     again, stored = (bands - 1) * image.filters, TILE_TRAFFIC * (2 + panels) * image.tiles
     if again > stored:
-        return f"bands would read {again / 1e6:.1f} MB of filters again; the tiles have {image.tiles / 1e6:.1f} MB"
+        read, tiles = (f"{n / 1e6:.1f} MB" for n in (again, image.tiles))
+        return f"one kernel would read filters for each band of the image, {read} more; the tiles between have {tiles}"
     if image.tiles <= l2_room(target, "tiles"):
-        return "they fit L2, and threads share them there"
+        return "the transformed tiles fit the L2 cache, and all threads share the work of making them"
     return ""
 
 
@@ -93,17 +94,18 @@ def why_windows_are_apart(image: WindowedImage, target: Target) -> str:
     """Why windows should read the image from memory, not from bands of it; empty where they should be computed by
     bands."""
     if is_kept(image.stored, target):
-        return "its result fits L2"
+        return "its result fits the L2 cache, from where another kernel reads it fast"
     line = PANEL_BLOCKS * image.width * image.block * image.element
     lines = min(int(l2_room(target, "kept")) // line, image.height)
     if lines < 2 * image.kernel:
-        return f"{image.kernel} of its lines leave no room in L2"
+        return f"the {image.kernel} lines that a window reads do not fit the L2 cache"
     bands = -(-image.results // ((lines - image.kernel) // image.step + 1))
     again = (bands - 1) * max(0, image.kernel - image.step)
     flops = 2 * image.images * again * image.width * image.blocks * image.block * image.depth
     if flops > FLOPS_PER_BYTE * 2 * image.stored:
         megabytes = image.stored / 1e6
-        return f"bands would compute {again} of {image.height} lines again; its result has {megabytes:.1f} MB"
+        twice = f"{again} of {image.height} lines of the image twice"
+        return f"one kernel would compute {twice}, which takes longer than storing its {megabytes:.1f} MB"
     return ""
 
 
@@ -113,10 +115,10 @@ def why_blocks_are_left_apart(height: int, width: int, stored: int, weights: int
     if min(height, width) < SMALLEST_SIDE:
         return f"its lines are fewer or shorter than {SMALLEST_SIDE} elements"
     if fits_l2(stored, target):
-        return "its result fits L2"
-    return (
-        "" if is_kept(weights, target) else f"every band would read {weights / 1e6:.1f} MB of weights again"
-    )
+        return "its result fits the L2 cache, from where another kernel reads it fast"
+    if is_kept(weights, target):
+        return ""
+    return f"one kernel would read {weights / 1e6:.1f} MB of weights again for each band of the image"
 
 
 def panel_of_windows(blocks: int) -> int:

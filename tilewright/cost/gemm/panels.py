@@ -183,4 +183,4 @@ def why_lines_are_not_written(size: int, rereads: bool, target: Target) -> str:
     near = l1_room(target, "near_lines")
     if size <= max(near, l2_room(target, "lines") if rereads else 0):
         return ""
-    return f"the {size} bytes that their columns read do not stay near"
+    return f"the {size} bytes that their columns read do not stay in a cache of the core"

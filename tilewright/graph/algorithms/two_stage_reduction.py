@@ -117,10 +117,10 @@ def _refusal(op: Op, target: Target | None) -> str:
     if target is None:
         return "the caches are not known"
     if not writes_lines(x):
-        return "what it sums is not written line by line by a kernel of windows"
+        return "what it sums is not written line by line, as by a depthwise convolution or pooling"
     stored = type_of(x).size * type_of(x).dtype.bytes
     if is_kept(stored.bounds[0] or 0, target):
-        return "what it sums may well be in L2 still"
+        return "what it sums may well be in the L2 cache still"
     return ""
 
 

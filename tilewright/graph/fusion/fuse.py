@@ -174,14 +174,15 @@ class _Fusion:
         if len(producer.ops) + len(consumer.ops) > self.max_ops:
             return not_worth(f"the kernel would have more than {self.max_ops} operators, which take long to compile")
         if is_widened_later(join):
-            return not_worth("the narrow tensor is stored anyway, and is widened where it is read")
+            return not_worth("the tensor of few bits is stored anyway, and each reader converts it")
         found = cheapest(self._answers(methodcaller("join", join)))
         if found is None:
             first, second = (r.strategy.name.replace("_", " ") for r in (producer, consumer))
             return not_worth(f"a {second} cannot start before the whole {first} is done")
         if isinstance(found, tuple) and (between := self._between(producer, consumer)) is not None:
             blocker = said(between.ops[-1])
-            return NoMatch("another kernel lies between the two", "", (blocker,), again=inf)
+            why = "a third kernel needs the one and is needed by the other, so that it has to run between them"
+            return NoMatch(why, "", (blocker,), again=inf)
         return found
 
     def _between(self, producer: Region, consumer: Region) -> Region | None:

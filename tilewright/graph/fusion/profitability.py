@@ -69,7 +69,7 @@ def unpacks_by_bands(sums: Op, target: Target) -> NoMatch | None:
     blocks in a kernel of its own; None when it should leave them band by band."""
     shape = shape_of(sums.result)
     if len(shape) != 5 or sums.attrs.get("groups", 1) != 1:
-        return NoMatch("it is not an image in blocks of channels, each from all of another's")
+        return NoMatch("it is no image in blocks of channels by a convolution of one group")
     stored, weights = (_bytes(v) for v in (sums.result, sums.operands[1]))
     if not (stored.is_const and weights.is_const):
         return NoMatch("the image's size is not known", KNOWN_SIZES)

@@ -16,12 +16,13 @@ def epilogue(join: Join) -> Match | NoMatch:
     """Elementwise work on the result of a contraction or reduction, while it is in registers."""
     facts, op, producer, consumer = join.facts, join.op, join.producer, join.consumer
     if any(u is not op for u in join.value.users) and _feeds_rows_only(op, facts):
-        return not_worth("the reduction that reads it computes it from the same tensor")
+        return not_worth("the sums that read it need it twice and compute it again: it stays with them")
     if product(consumer.domain) != product(producer.domain):
-        return NoMatch("it does not have one element for each of the result", "a result with as many elements")
+        why = "the reader's result has another number of elements, so that one loop cannot compute both"
+        return NoMatch(why, "a result with as many elements")
     if any(facts.info(o).selects_by_position or not facts.info(o).is_bijective for o in consumer.ops):
         change = f"{op.name} at another place, such as at the model's inputs"
-        return NoMatch(f"{op.name} moves elements in a way that the tile loops cannot follow", change)
+        return NoMatch(f"{op.name} moves elements away from the tile that the kernel has at a time", change)
     if any(_moves(o, facts) for o in consumer.ops) and not join.leaves_nothing_else():
         return needed_elsewhere(join, "the tensor is needed in its own layout too")
     views = [facts.order[o] for o in producer.ops if _moves(o, facts)]
@@ -53,7 +54,7 @@ def read_by_epilogue(join: Join) -> Match | NoMatch | None:
     same = product(producer.domain) == product(join.info.domain) == product(join.consumer.domain)
     moved = any(_moves(o, facts) for o in join.consumer.ops)
     if not same or not join.info.is_pointwise or moved:
-        return NoMatch("its elements are not those of the tile")
+        return NoMatch("it has other elements than the tile that the kernel has at a time")
     return Match(join.consumer.domain)
 
 

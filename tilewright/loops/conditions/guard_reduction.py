@@ -25,7 +25,7 @@ def guard_reduction(func: Func, loop: Op) -> Op:
     stores = [op for op in loop.walk() if op.name == "store"]
     moved = [op for op in stores if _skip(op)]
     if not moved:
-        refuse("guard_reduction", loop, "it accumulates no guarded element that is neutral where it is not read")
+        refuse("guard_reduction", loop, "none of its sums has terms that may be left out where they are padding")
     return loop
 
 

@@ -75,7 +75,8 @@ def _beside(func: Func, loop: Op) -> str | None:
 def check_independent(step: str, loop: Op) -> None:
     """ScheduleError when two iterations may touch the same element of a buffer that one of them writes."""
     for a, b in _meetings(loop):
-        refuse(step, loop, f"two iterations may meet in {describe(a.buffer)}: {a.place} and {b.place}")
+        places = f"{describe(a.buffer)}: {a.place} and {b.place}"
+        refuse(step, loop, f"an iteration may touch what another writes, in {places}")
 
 
 def is_independent(loop: Op) -> bool:

@@ -218,7 +218,7 @@ def _whole_tiles(s: Schedule, column: Op, size: int) -> tuple[list[Op], Op]:
 
 def _skip_padding(s: Schedule, add: Nest) -> None:
     """Conditions around the iterations instead of zeros within them."""
-    with s.noting("padding is read as zeros"):
+    with s.noting("padding is multiplied as zeros"):
         s.guard_reduction(add.loops[0])
 
 

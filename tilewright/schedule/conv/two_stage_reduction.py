@@ -20,7 +20,7 @@ from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
-from tilewright.loops.edit import block_of, buffer_type, is_loop
+from tilewright.loops.edit import block_of, buffer_type, is_loop, reason_of
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.steps.access import loads_in
 from tilewright.schedule.steps.blocked_summation import is_deep, sum_in_parts
@@ -32,13 +32,13 @@ def joins_line_sums(join: Join) -> Match | NoMatch | None:
     takes nothing else. None where it is about no such sum."""
     producer, info = join.producer, join.facts.info
     if join.has(lambda i: i.sums_lines, producer):
-        return not_worth("the kernel has summed its lines already")
+        return not_worth("the kernel ends with sums of its lines, and takes no work after them")
     if not join.info.sums_lines:
         return None
     if len(join.consumer.ops) > 1 or not info(join.source).is_pointwise or not writes_lines(join.value):
         return NoMatch("what it sums is not written line by line")
     if join.source is not producer.ops[-1]:
-        return NoMatch("the kernel has written them before its end")
+        return NoMatch("the kernel computes something else after these lines")
     return Match(producer.domain)
 
 
@@ -92,5 +92,5 @@ def _into_lines(s: Schedule, loops: list[Op]) -> None:
         except ScheduleError as e:
             if not depth:
                 raise
-            s.missed.append(f"lines are summed outside of the loop that writes them: {e}")
+            s.missed.append(f"lines are summed outside of the loop that writes them: {reason_of(e)}")
             return

@@ -57,7 +57,7 @@ def _why_apart(join: Join) -> NoMatch | None:
     if not join.leaves_nothing_else():
         return needed_elsewhere(join, "the tensor is needed in its own layout too")
     if any(u.name != "return" for u in join.op.result.users):
-        return not_worth("what reads it may change its layout in a kernel of its own")
+        return not_worth("its readers may be kernels that change the layout themselves")
     if not is_cheap(join.facts.cost(join.producer)):
         return not_worth("its elementwise work would be written out for each row of a square of elements")
     if isinstance(join.producer.strategy, SlidingWindow):

@@ -104,14 +104,16 @@ def _with_tiles(join: Join, winograd: WinogradTiles) -> Match | NoMatch | None:
             if not facts.info(o).is_pointwise or facts.info(o).domain != producer.domain
         )
         stranger = next(others, None)
-        return taken if stranger is None else not_worth(f"{stranger.name} does not follow the tiles")
+        if stranger is None:
+            return taken
+        return not_worth(f"{stranger.name} needs more than the tile of the image that the kernel has at a time")
     return None
 
 
 def _why_not_into_tiles(join: Join) -> NoMatch | None:
     """Tiles are computed from a part of the sums of a contraction, as soon as these are complete."""
     if join.value is not join.op.operands[0]:
-        return not_worth("it is read for tiles out of range only")
+        return not_worth("the kernel reads it only where numbers of a tile are too large for Winograd's algorithm")
     infos = [join.facts.info(o) for o in join.producer.ops]
     bare = all(i.is_tiled or i.kind is OpClass.CONTRACTION for i in infos)
     if join.producer.kind is not OpClass.CONTRACTION or not bare or not join.info.reads_once:

@@ -41,7 +41,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym
-from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, loop_var
+from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, loop_var, reason_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import is_contraction
@@ -549,7 +549,7 @@ def _join_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
             for outer, inner in zip(a, b, strict=True):
                 s.fuse(outer, inner)
         except ScheduleError as e:
-            s.missed.append(f"rows pass several times through L1: {e}")
+            s.missed.append(f"rows pass several times through L1: {reason_of(e)}")
             return
 
 

@@ -22,7 +22,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym, var
 from tilewright.loops.analysis.fields import field_bits
-from tilewright.loops.edit import buffer_type, extent_of, loop_var
+from tilewright.loops.edit import buffer_type, extent_of, loop_var, reason_of
 from tilewright.loops.kernel_info import constants_of
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import FIELD_BITS, WORD_BYTES
@@ -139,7 +139,7 @@ def sum_by_groups(s: Schedule, sums: TileSums, within: Op, lanes: int) -> Factor
     try:
         made = s.factor_out(sums.buffer, within)
     except ScheduleError as e:
-        s.missed.append(f"factors of weights multiply each of them: {e}")
+        s.missed.append(f"factors of weights multiply each of them: {reason_of(e)}")
         parts = s.rfactor(sums.buffer, within)
         made = Factored(parts.buffer, parts.clear, parts.add)
     return replace(made, clear=vectors_of(s, made.clear, lanes), add=vectors_of(s, made.add, lanes))

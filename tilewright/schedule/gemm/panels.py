@@ -24,7 +24,15 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, sym
 from tilewright.loops.analysis.fields import field_bits
-from tilewright.loops.edit import buffer_type, enclosing, enclosing_loops, extent_of, kind_of, loop_var
+from tilewright.loops.edit import (
+    buffer_type,
+    enclosing,
+    enclosing_loops,
+    extent_of,
+    kind_of,
+    loop_var,
+    reason_of,
+)
 from tilewright.loops.kernel_info import constants_of, kernel_info
 from tilewright.loops.storage.packing import WORD_BYTES, Packing, identity_packing
 from tilewright.schedule.gemm.dequantize import Dequantized
@@ -151,7 +159,7 @@ def pack_columns(
         try:
             fill = s.pack(operand, around[-1], panel, only=columns.loads).fill
         except ScheduleError as e:
-            s.missed.append(f"columns not copied into panels: {e}")
+            s.missed.append(f"columns not copied into panels: {reason_of(e)}")
             continue
         if panel.factors[columns.axis]:
             _copy_runs(s, operand, fill, lanes)
@@ -178,7 +186,7 @@ def pack_all_columns(s: Schedule, nest: Nest, home: Op, target: Target) -> None:
             else:
                 _through_squares(s, fill, target)
         except ScheduleError as e:
-            s.missed.append(f"columns not copied into panels: {e}")
+            s.missed.append(f"columns not copied into panels: {reason_of(e)}")
 
 
 def _through_squares(s: Schedule, fill: list[Op], target: Target) -> bool:
@@ -343,7 +351,7 @@ def prefetch_panels(
             elif _is_read_again(load, depth, "unroll"):
                 _ask_for_later_steps(s, load, depth)
         except ScheduleError as e:
-            s.missed.append(f"panels not prefetched: {e}")
+            s.missed.append(f"panels not prefetched: {reason_of(e)}")
 
 
 def prefetch_next_panel(s: Schedule, nest: Op, panels: Sequence[Op]) -> None:

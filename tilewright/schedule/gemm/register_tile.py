@@ -136,7 +136,7 @@ def skip_padding(s: Schedule, add: Nest) -> None:
     within = {loop_var(o) for o in add.tile}
     guards = [op.attrs["guard"] for op in loop.walk() if op.name == "load" and "guard" in op.attrs]
     if guards and not any(within & condition.vars for guard in guards for condition in guard):
-        with s.noting("padding is read as zeros"):
+        with s.noting("padding is multiplied as zeros"):
             s.guard_reduction(loop)
             s.simplify()
 

@@ -16,7 +16,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym, le
 from tilewright.ir.types import product
-from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loop_var
+from tilewright.loops.edit import body_of, extent_of, is_loop, kind_of, loop_var, reason_of
 from tilewright.loops.stages import Lowered
 from tilewright.schedule.maps.opaque import Opaque
 from tilewright.schedule.steps.access import (
@@ -68,13 +68,13 @@ def _why_apart(join: Join) -> NoMatch | None:
     """Why one elementwise kernel should not compute what another one reads; None when it should."""
     picks = any(join.facts.info(op).selects_by_position and len(op.operands) > 1 for op in join.producer.ops)
     if picks and join.has(lambda info: info.changes_last_axis, join.consumer):
-        reason = "squares of a transpose go through registers where what they read does not depend on the position"
+        reason = "a transpose in registers needs one source for all elements; here it depends on the position"
         return not_worth(reason)
     if product(join.producer.domain) == product(join.consumer.domain) and join.info.is_pointwise:
         return None
     only_reader, cheap = join.is_only_reader(), is_cheap(join.facts.cost(join.producer))
     if join.info.selects_by_position:
-        again = f"every branch of {join.op.name} would compute it"
+        again = f"it would be computed in each of the cases of {join.op.name}"
         return None if only_reader and cheap else computed_again(join, again)
     cheap = cheap or (is_picked_of_known(join.value) and weights_are_cheap(join.facts.cost(join.producer)))
     if only_reader and (join.info.reads_once or cheap or _is_no_larger(join.consumer.domain, join.producer.domain)):
@@ -155,7 +155,7 @@ def _fuse_nests(s: Schedule, first: Sequence[Op], second: Sequence[Op]) -> int:
         try:
             s.fuse(a, b)
         except ScheduleError as e:
-            s.missed.append(f"two stages of equal axes stay apart: {e}")
+            s.missed.append(f"two stages of equal axes stay apart: {reason_of(e)}")
             return depth
     return len(first)
 

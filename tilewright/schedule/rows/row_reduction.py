@@ -22,7 +22,7 @@ from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import product
 from tilewright.loops.analysis.deps import accumulation_of
-from tilewright.loops.edit import body_of, buffer_type, extent_of, is_inside, is_loop, loop_var
+from tilewright.loops.edit import body_of, buffer_type, extent_of, is_inside, is_loop, loop_var, reason_of
 from tilewright.loops.kernel_info import results_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.stages import Lowered, Stage
@@ -90,7 +90,7 @@ def is_row_reduction(region: Region) -> bool:
     return isinstance(region.strategy, RowReduction)
 
 
-NOT_ITS_ROWS = "its rows are not those of the reduction"
+NOT_ITS_ROWS = "it does not consist of the rows that are added up"
 
 
 def _why_not_on_rows(join: Join, producer: Region, consumer: Region) -> NoMatch | None:
@@ -98,7 +98,8 @@ def _why_not_on_rows(join: Join, producer: Region, consumer: Region) -> NoMatch 
         return NoMatch(NOT_ITS_ROWS)
     elements = product(consumer.domain)
     if product(producer.domain) == 1 and not (elements.is_const and one_thread_suffices(elements.value)):
-        return not_worth("one row leaves nothing to run in parallel", "more rows at a time, such as a larger batch")
+        why = "it has one row, which one thread would compute: two kernels share its elements among threads"
+        return not_worth(why, "more rows at a time, such as a larger batch")
     if not (join.info.is_pointwise or join.info.is_bijective):
         return NoMatch(f"{join.op.name} reads the rows in another order", f"{join.op.name} at another place")
     return None
@@ -207,7 +208,7 @@ def share_iterations(s: Schedule, block: Block) -> None:
             for first, second in zip(loops, following, strict=True):
                 s.fuse(first, second)
         except ScheduleError as e:
-            s.missed.append(f"a row is gone over twice: {e}")
+            s.missed.append(f"a row is gone over twice: {reason_of(e)}")
             continue
         nests[k + 1] = nest
 

@@ -31,7 +31,7 @@ from tilewright.ir.symbolic.prove import affine_in
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, holds
 from tilewright.loops.analysis.choices import ChoiceTrees, loads_of, selects
-from tilewright.loops.edit import buffer_type, extent_of, kind_of, loop_var, ranges_at
+from tilewright.loops.edit import buffer_type, extent_of, kind_of, loop_var, ranges_at, reason_of
 from tilewright.schedule.steps.access import loads_in, perfect_nest, stores_in, stride_in
 from tilewright.schedule.trace import Schedule
 
@@ -61,7 +61,7 @@ def split_index_sets(s: Schedule, loop: Op) -> bool:
         try:
             pieces = s.split_range(piece, border)
         except ScheduleError as e:
-            s.missed.append(f"borders: {e}")
+            s.missed.append(f"borders: {reason_of(e)}")
             done.append(piece)
             continue
         for part in pieces:
@@ -158,7 +158,7 @@ def _split_cases(s: Schedule, loop: Op) -> bool:
     try:
         pieces = s.split_range(loop, borders[len(borders) // 2])
     except ScheduleError as e:
-        s.missed.append(f"cases: {e}")
+        s.missed.append(f"cases: {reason_of(e)}")
         return False
     for piece in pieces:
         s.simplify(piece)

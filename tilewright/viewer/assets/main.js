@@ -20,9 +20,9 @@ const app = {
     this.usable = usable.map(([name]) => name);
     search.listen();
     this.listen();
+    inspector.build(null); // before the graph, which begins at the size that is left for it
     if (this.usable.length) this.show(!models.some((model) => model.hasGraph) && this.usable.includes("table") ? "table" : this.usable[0]);
     else byId("view").append(el("p", { class: "empty" }, "There are no nodes and no kernels to show."));
-    inspector.build(null);
   },
 
   show(name) {

@@ -160,7 +160,7 @@ class Kernel:
         part = Kernel(self.func, self.target, self.keeps_denormals, self.text.has_floats)
         part.forks = False  # loops of other levels in it are this thread's own
         part.text.share(self.text)
-        part.checks = self.checks
+        part.checks, part.dots = self.checks, self.dots
         part.scratch = self.scratch
         parameters = part._parameters()
         for k, v in enumerate(around):
