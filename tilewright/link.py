@@ -56,7 +56,8 @@ from tilewright.runtime.artifact import (
 )
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.guarded import GUARD_ZONES, PAGE
-from tilewright.runtime.report.records import KeptReport, ProgramReport
+from tilewright.runtime.report.kept import KeptReport
+from tilewright.runtime.report.records import ProgramReport
 from tilewright.runtime.storage.files import LentArray, Ranges, joined
 
 

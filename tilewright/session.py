@@ -25,7 +25,6 @@ from tilewright.frontends.built_in import FRONT_ENDS
 from tilewright.frontends.front_end import FrontEnd, find_front_end, unknown_source
 from tilewright.frontends.weights.foreign import foreign_format
 from tilewright.ir.outside import Unreadable, outside_digest
-from tilewright.machines import PRESETS
 from tilewright.options import Options, Request
 from tilewright.plugins import (
     Candidate,
@@ -204,6 +203,7 @@ class Session:
     @cached_property
     def loaded_plugins(self) -> Plugins:
         """The plugins, imported when this is first asked for."""
+        from tilewright.machines import PRESETS
         from tilewright.target.named import ALIASES, NAMED
 
         plugins = load_plugins(self._candidates)
@@ -227,6 +227,7 @@ class Session:
 
     def machine(self, options: Options) -> Machine:
         """What models are compiled for: a machine of ours, or of a plugin. TargetError for an unknown name."""
+        from tilewright.machines import PRESETS
         from tilewright.target.named import find_machine
 
         return find_machine(options.target, lambda: (*PRESETS.values(), *self.loaded_plugins.machines))

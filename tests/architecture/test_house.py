@@ -154,7 +154,11 @@ LATE = {
     ("target/host.py", "llvmlite"),  # models that the cache has need no LLVM
     ("target/hardware.py", "llvmlite"),
     ("session.py", "tilewright.target.named"),  # nor machines
-    ("runtime/report/shown.py", "html"),  # takes 2 ms, as do the next two
+    ("session.py", "tilewright.machines"),
+    ("runtime/report/kept.py", "tilewright.runtime.report.records"),  # nor reports that nobody reads (10 ms)
+    ("runtime/artifact.py", "tilewright.runtime.report.shown"),
+    ("runtime/storage/loading.py", "tilewright.runtime.storage.described"),  # files that are signed
+    ("runtime/report/notebooks.py", "html"),  # takes 2 ms, as do the next two
     ("runtime/states.py", "zipfile"),
     ("runtime/kept/recorder.py", "zipfile"),
     ("frontends/weights/foreign.py", "zipfile"),

@@ -148,6 +148,20 @@ def test_writing_over_what_a_call_at_the_same_time_reads_is_found() -> None:
     assert broken_plan(module) == ("writes a value over a value, which is still needed", last)
 
 
+def test_writing_over_what_a_later_call_reads_tells_of_both() -> None:
+    p = Program(1)
+    a = p.call("apart", p.block.args[0])
+    b, c = p.call("apart", a), p.call("apart", a)
+    storage = p.storage(b, c)
+    module = Module()
+    module.add(Func("main", p.block, "program"))
+    annotate(module.main, storage)
+    writer = p.block.ops[1]
+    writer.attrs["at"] = (storage.places[a],)
+    wrong, op = broken_plan(module) or ("", None)
+    assert op is writer and "which is still needed: line 4 has `v2 = call(v0)" in wrong
+
+
 def test_inputs_that_an_output_may_overwrite() -> None:
     """The last call that reads an input may write its result there."""
     p = Program(2)

@@ -15,7 +15,8 @@ from tilewright.runtime.artifact import (
     TargetInfo,
     TensorInfo,
 )
-from tilewright.runtime.report.records import CallRecord, KeptReport, ProgramReport
+from tilewright.runtime.report.kept import KeptReport
+from tilewright.runtime.report.records import CallRecord, ProgramReport
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()

@@ -379,6 +379,7 @@ def test_the_cache_tells_models_by_them(tmp_path: Path) -> None:
         assert len(model.inputs) == (1 if states else 2)
 
 
+WIDENS = "g (float[1, 8] h) => (double[1, 8] hn) { hn = Cast <to = 11> (h) }"
 GROWS = "g (float[1, n] x, float[1, m] h) => (float[1, k] hn) { hn = Concat <axis = 1> (h, x) }"
 
 
@@ -390,7 +391,9 @@ GROWS = "g (float[1, n] x, float[1, m] h) => (float[1, k] hn) { hn = Concat <axi
         (SUMS, {"x": "y"}, {}, r"state 'x' is f32\[n, 4\], and the output 'y' that it becomes is f32\[1, 8\]: memory "
          r"that lives from call to call has fixed sizes\n  hint: fix them, such as shapes={'x': \[1, 4\]}"),
         (SUMS, {"x": "y"}, {"shapes": {"x": [2, 4]}}, r"state 'x' is f32\[2, 4\], and .* is f32\[1, 8\]: both must be"),
-        (GROWS, {"h": "hn"}, {"shapes": {"h": [1, 2], "x": [1, 1]}}, r"is f32\[1, 2\], and .* is f32\[1, 3\]: both"),
+        (GROWS, {"h": "hn"}, {"shapes": {"h": [1, 2], "x": [1, 1]}}, r"is f32\[1, 2\], and .* is f32\[1, 3\]: both "
+         "must be the same\n  hint: a state keeps its shape"),
+        (WIDENS, {"h": "hn"}, {}, r"and .* is f64\[1, 8\]: both must be the same\n  hint: .*: cast it to f32 in the"),
         (SUMS, {"h": "hn"}, {"constants": {"h": np.zeros((1, 8), np.float32)}}, "that constants= gives are none"),
         (SUMS, (("h", "hn"), ("h", "y")), {}, "states= names the input 'h' twice"),
         (SUMS, True, {}, "keeps the variables that a model declares, and this one declares none"),

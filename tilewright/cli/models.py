@@ -19,7 +19,7 @@ from tilewright.cli.output import say
 from tilewright.cli.progress import compiling
 from tilewright.runtime import Model
 from tilewright.runtime.errors import InputError, Remark
-from tilewright.runtime.report.records import urgent
+from tilewright.runtime.report.kept import urgent
 from tilewright.runtime.storage.container import is_container_file
 from tilewright.runtime.values.recorded import load_array
 

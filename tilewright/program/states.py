@@ -122,7 +122,7 @@ def _check(main: Func, name: str, output: str) -> None:
         if wanted not in names:
             raise OptionError(
                 f"states={{'{name}': '{output}'}}: the model has no {what} '{wanted}'",
-                hint=f"its {what}s are: {', '.join(names) or 'none'}; inputs that constants= gives are none",
+                hint=f"its {what}s are: {', '.join(names) or 'none'}{_GIVEN if what == 'input' else ''}",
             )
     held = main.args[main.attrs["inputs"].index(name)].type
     given = main.returns[main.attrs["outputs"].index(output)].type
@@ -135,7 +135,20 @@ def _check(main: Func, name: str, output: str) -> None:
             hint=f"fix them, such as shapes={{'{name}': {_fixed_example(held)}}}",
         )
     if held != given:
-        raise OptionError(f"{sides}: both must be the same", hint="fix symbolic dims with shapes=")
+        raise OptionError(f"{sides}: both must be the same", hint=_way_out(held, given))
+
+
+_GIVEN = "; inputs that constants= gives are none"
+
+
+def _way_out(held: Type, given: Type) -> str:
+    """What makes two types one that differ."""
+    assert isinstance(held, TensorType) and isinstance(given, TensorType)
+    if held.dtype is not given.dtype:
+        return f"an output of a state has its dtype: cast it to {held.dtype.name} in the model"
+    if not given.is_static:
+        return "fix the symbolic dims of the output with shapes="
+    return "a state keeps its shape from call to call: cut the output in the model, or pair another one"
 
 
 def _is_fixed(type: Type) -> bool:

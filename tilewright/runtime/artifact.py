@@ -31,12 +31,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tilewright.runtime import staged
 from tilewright.runtime.errors import ArtifactError, Remark, printable, short_name
-from tilewright.runtime.report.records import AddedProgram, KeptReport, ProgramReport, StateRecord
-from tilewright.runtime.report.shown import Report
+from tilewright.runtime.report.kept import KeptReport
 from tilewright.runtime.storage.container import (
     FORMAT,
     Bytes,
@@ -62,6 +61,10 @@ from tilewright.runtime.storage.signing import Trust, signer_of, trusted_keys
 from tilewright.runtime.storage.store import Store
 from tilewright.runtime.values.info import Dim as Dim
 from tilewright.runtime.values.info import TensorInfo as TensorInfo
+
+if TYPE_CHECKING:
+    from tilewright.runtime.report.records import ProgramReport
+    from tilewright.runtime.report.shown import Report
 
 
 @dataclass(frozen=True)
@@ -218,7 +221,7 @@ class Artifact:
     producer: str = ""
     model: str = ""
     attached: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    kept_report: KeptReport = field(default_factory=lambda: KeptReport(ProgramReport()), repr=False)
+    kept_report: KeptReport = field(default_factory=KeptReport, repr=False)
     format: int = FORMAT
 
     def __repr__(self) -> str:
@@ -372,33 +375,9 @@ class Artifact:
 
     def summary(self) -> Report:
         """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
-        own = self.report
-        of_program = {f.name: getattr(own, f.name) for f in fields(own)}
-        if len(self.programs) > 1:
-            remarks = [remark for program in self.programs for remark in program.report.remarks]
-            of_program["remarks"] = tuple(dict.fromkeys(remarks))
-        return Report(
-            **of_program,
-            model=self.model,
-            inputs=tuple(map(str, self.inputs)),
-            outputs=tuple(map(str, self.outputs)),
-            assumed=self.assumed,
-            states=tuple(map(_state_record, self.states)),
-            target=f"{self.target.cpu} ({self.target.triple or self.target.kind})",
-            object_bytes=self.code_bytes,
-            constant_bytes=memoryview(self.constants).nbytes,
-            lent_bytes=sum(array.data.nbytes for array in self.lent),
-            arena_bytes=self.arena_bytes,
-            variants=tuple(variant.artifact.added(variant.sizes) for variant in self.variants),
-            broadcasting=None if self.broadcasting is None else self.broadcasting.added({}),
-            attached=self.attached,
-        )
+        from tilewright.runtime.report.shown import report_of
 
-    def added(self, sizes: Mapping[str, int]) -> AddedProgram:
-        """What a report tells of a program beside the general one, which is for calls of these sizes."""
-        own = self.report
-        code, constants = own.added_code_bytes or 0, own.added_constant_bytes or 0
-        return AddedProgram(dict(sizes), own.kernels, self.arena_bytes, code, constants)
+        return report_of(self)
 
     @property
     def arena_bytes(self) -> int | None:
@@ -525,14 +504,6 @@ def _sound(name: str) -> Iterator[None]:
         yield
     except (ValueError, IndexError, RecursionError) as error:
         raise ArtifactError(f"{name}: the metadata is malformed ({error!r})", hint="compile the model again") from error
-
-
-def _state_record(state: StateInfo) -> StateRecord:
-    """What a report tells of a state."""
-    first = "zeros" if state.initial < 0 else "as the model says"
-    grows = f"along axis {state.grows} up to {short_name(state.counter)}" if state.counter else ""
-    grows += f", the last {state.window} rows are read" if state.window >= 0 else ""
-    return StateRecord(state.info.name, state.info.type, state.output, first, state.way, grows)
 
 
 _SHOWN = 4

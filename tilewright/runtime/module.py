@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from tilewright.runtime.needed import TellsBytes, needs_of
 from tilewright.runtime.process.forks import free_in_children
 from tilewright.runtime.process.interrupts import end_interruptible
 from tilewright.runtime.profile import HOW_TO_TIME, KernelCounts, KernelTime, Step, kernel_times
-from tilewright.runtime.report.shown import Report, model_html
+from tilewright.runtime.report.notebooks import ShownInNotebooks
 from tilewright.runtime.sizes_seen import CountsSizes
 from tilewright.runtime.staged.frame import CANCELLED
 from tilewright.runtime.states import KeepsStates, States
@@ -47,6 +47,9 @@ from tilewright.runtime.threads import threads_within
 from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape, as_array, check_named, check_shapes, place_named
 from tilewright.runtime.values.outputs import no_memory, shapes_of, views_of
+
+if TYPE_CHECKING:
+    from tilewright.runtime.report.shown import Report
 
 _forks = [0]
 """How often this process was forked off; a list is read faster than the process's number."""
@@ -96,7 +99,7 @@ class _Staged:
         yield from (run.native for run in self.runs if isinstance(run, staged.run.StagedRun) and run.native is not None)
 
 
-class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
+class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, ShownInNotebooks, TellsBytes):
     """A compiled model that can be called with NumPy arrays, made by `tilewright.compile` and `tilewright.load`.
 
     `inputs` and `outputs` describe its tensors in order, `threads` is the number of threads a call uses.
@@ -328,9 +331,6 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, TellsBytes):
     def __repr__(self) -> str:
         closed = ", closed" if self._loaded is None else ""
         return f"<tilewright model {self._signature}, {self.threads} threads{closed}>"
-
-    def _repr_html_(self) -> str:
-        return model_html(self.inputs, self.outputs, f"{self.threads} threads{'' if self._loaded else ', closed'}")
 
     def _staged(self, artifact: Artifact, programs: Sequence[Artifact]) -> _Staged:
         """All parts of all programs, which share code, weights and threads."""

@@ -6,10 +6,12 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.runtime.report.records import CallRecord
+if TYPE_CHECKING:
+    from tilewright.runtime.report.records import CallRecord
 
 LEAST_S = 0.05
 """The counter's rate is found beside the clock: over a span this long its error is far below a thousandth."""

@@ -32,7 +32,8 @@ from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import ArtifactError, OptionError, TilewrightError
 from tilewright.runtime.guarded import GUARD_ZONES as REPORT
-from tilewright.runtime.report.records import KeptReport, ProgramReport
+from tilewright.runtime.report.kept import KeptReport
+from tilewright.runtime.report.records import ProgramReport
 from tilewright.runtime.storage import files
 from tilewright.runtime.storage.container import FORMAT, MAGIC
 from tilewright.runtime.storage.levels import load_level

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.sym import ZERO, Sym
+from tilewright.ir.text import line_of
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.program.memory.storage import Place, Storage
@@ -105,13 +106,22 @@ def broken_plan(module: Module) -> tuple[str, Op] | None:
                     needed = last[value] > n or (value in op.operands and not _may_share(op, value, k, at, module))
                     if needed and _overlap(at[result], result, at[value], value):
                         name, other = (f"'{v.name}'" if v.name else "a value" for v in (result, value))
-                        return f"writes {name} over {other}, which is still needed", op
+                        return f"writes {name} over {other}, which is still needed{_reader(main, value, n)}", op
             needed_now = [v for v in live if last[v] > n or v in op.operands]
             if name := _in_scratch(op, [*needed_now, *op.results], at, main.attrs.get(THREADS, 0)):
                 return f"has scratch memory over {name}, which is needed", op
         live |= dict.fromkeys(op.results)
         live = {v: None for v in live if last[v] > n}
     return None
+
+
+def _reader(main: Func, value: Value, after: int) -> str:
+    """Where a value is read last, if that is behind an op."""
+    reader = next((op for op in reversed(main.body.ops[after + 1 :]) if value in op.operands), None)
+    if reader is None:
+        return ""
+    number, line = line_of(main, reader)
+    return f": line {number} has `{line}`"
 
 
 def _ends(main: Func) -> list[int]:

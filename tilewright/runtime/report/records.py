@@ -7,8 +7,8 @@ renamed, or needed) makes a new `VERSION`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tilewright.runtime.errors import ArtifactError, Remark
@@ -273,54 +273,3 @@ class ProgramReport:
             return record(cls, data)
         except (ValueError, RecursionError) as error:
             raise ArtifactError(f"the report cannot be read: {error}", hint="compile the model again") from error
-
-
-class KeptReport:
-    """A program's report and, as a file has it, its text, which is read when somebody asks: there may be thousands of
-    remarks. What users are told when a model is made or found, `urgent`, is known at once."""
-
-    __slots__ = ("_report", "_text", "urgent")
-
-    def __init__(self, report: ProgramReport) -> None:
-        self._report: ProgramReport | None = report
-        self._text: str | None = None
-        self.urgent = urgent(report.remarks)
-
-    @classmethod
-    def of_metadata(cls, data: Any) -> KeptReport:
-        """What `metadata` gave; ValueError for other data."""
-        if not isinstance(data, dict) or data.keys() != {"urgent", "text"} or type(data["text"]) is not str:
-            raise ValueError(f"the report is {data!r:.40}")
-        found = cls.__new__(cls)
-        found._report, found._text = None, data["text"]
-        found.urgent = record(_Urgent, {"urgent": data["urgent"]}).urgent
-        return found
-
-    @property
-    def report(self) -> ProgramReport:
-        """The record; ArtifactError where the text of a file is none."""
-        if self._report is None:
-            assert self._text is not None
-            self._report = ProgramReport.from_json(self._text)
-        return self._report
-
-    def metadata(self) -> dict[str, Any]:
-        """As JSON data for a file, without what differs from run to run."""
-        if self._text is None:
-            self._text = replace(self.report, compile_ms={}).to_json()
-        return {"urgent": plain(self.urgent), "text": self._text}
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeptReport) and self.metadata() == other.metadata()
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-@dataclass(frozen=True)
-class _Urgent:
-    urgent: tuple[Remark, ...]
-
-
-def urgent(remarks: Iterable[Remark]) -> tuple[Remark, ...]:
-    """Those that say that something failed, and warnings."""
-    return tuple(remark for remark in remarks if remark.kind in ("failed", "warning"))

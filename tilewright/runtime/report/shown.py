@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.errors import printable, short_name
-from tilewright.runtime.report.records import AddedProgram, BlockRecord, ProgramReport, StateRecord, urgent
+from tilewright.runtime.report.kept import urgent
+from tilewright.runtime.report.notebooks import escaped
+from tilewright.runtime.report.records import AddedProgram, BlockRecord, ProgramReport, StateRecord
+
+if TYPE_CHECKING:
+    from tilewright.runtime.artifact import Artifact, StateInfo
 
 
 @dataclass(frozen=True)
@@ -71,21 +76,44 @@ LONGEST_CELL = 400
 """Characters of a value that are shown of it; names of a model may be of any length."""
 
 
-def model_html(inputs: Sequence[Any], outputs: Sequence[Any], about: str) -> str:
-    """Inputs and outputs of a model (`TensorInfo`), for notebooks."""
-    rows = "".join(
-        f"<tr><td>{kind}</td><td>{_escape(short_name(info.name))}</td><td>{_escape(printable(info.type))}</td></tr>"
-        for kind, infos in (("input", inputs), ("output", outputs))
-        for info in infos
+def report_of(artifact: Artifact) -> Report:
+    """What was compiled: signature, target, sizes, and what the compiler noted (kernels, times)."""
+    own = artifact.report
+    of_program = {f.name: getattr(own, f.name) for f in fields(own)}
+    if len(artifact.programs) > 1:
+        remarks = [remark for program in artifact.programs for remark in program.report.remarks]
+        of_program["remarks"] = tuple(dict.fromkeys(remarks))
+    return Report(
+        **of_program,
+        model=artifact.model,
+        inputs=tuple(map(str, artifact.inputs)),
+        outputs=tuple(map(str, artifact.outputs)),
+        assumed=artifact.assumed,
+        states=tuple(map(_state_record, artifact.states)),
+        target=f"{artifact.target.cpu} ({artifact.target.triple or artifact.target.kind})",
+        object_bytes=artifact.code_bytes,
+        constant_bytes=memoryview(artifact.constants).nbytes,
+        lent_bytes=sum(array.data.nbytes for array in artifact.lent),
+        arena_bytes=artifact.arena_bytes,
+        variants=tuple(_added(variant.artifact, variant.sizes) for variant in artifact.variants),
+        broadcasting=None if artifact.broadcasting is None else _added(artifact.broadcasting, {}),
+        attached=artifact.attached,
     )
-    return f"<b>tilewright model</b>, {_escape(printable(about))}<table>{rows}</table>"
 
 
-def _escape(text: str) -> str:
-    """As HTML has it."""
-    from html import escape
+def _added(artifact: Artifact, sizes: Mapping[str, int]) -> AddedProgram:
+    """What a report tells of a program beside the general one, which is for calls of these sizes."""
+    own = artifact.report
+    code, constants = own.added_code_bytes or 0, own.added_constant_bytes or 0
+    return AddedProgram(dict(sizes), own.kernels, artifact.arena_bytes, code, constants)
 
-    return escape(text)
+
+def _state_record(state: StateInfo) -> StateRecord:
+    """What a report tells of a state."""
+    first = "zeros" if state.initial < 0 else "as the model says"
+    grows = f"along axis {state.grows} up to {short_name(state.counter)}" if state.counter else ""
+    grows += f", the last {state.window} rows are read" if state.window >= 0 else ""
+    return StateRecord(state.info.name, state.info.type, state.output, first, state.way, grows)
 
 
 def _shown(report: Report) -> list[tuple[str, Any]]:
@@ -107,12 +135,12 @@ def _words(name: str) -> str:
 def _html(name: str, value: Any) -> str:
     if name == "remarks" or not (_is_table(value) or isinstance(value, Mapping)):
         shown = f"{len(value)} remarks" if name == "remarks" else _cell(value)
-        return f"<div><b>{_escape(name)}</b>: {_escape(shown)}</div>"
+        return f"<div><b>{escaped(name)}</b>: {escaped(shown)}</div>"
     columns, rows = ([*value], [[*value.values()]]) if isinstance(value, Mapping) else _rows(value)
-    head = "".join(f"<th>{_escape(short_name(str(column)))}</th>" for column in columns)
-    lines = ("".join(f"<td>{_escape(_cell(cell))}</td>" for cell in row) for row in rows)
+    head = "".join(f"<th>{escaped(short_name(str(column)))}</th>" for column in columns)
+    lines = ("".join(f"<td>{escaped(_cell(cell))}</td>" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<div><b>{_escape(name)}</b></div><table><tr>{head}</tr>{body}</table>"
+    return f"<div><b>{escaped(name)}</b></div><table><tr>{head}</tr>{body}</table>"
 
 
 def _is_table(value: Any) -> bool:

@@ -12,7 +12,6 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.executor import MakeExecutor
 from tilewright.runtime.module import Model
 from tilewright.runtime.storage.container import Bytes
-from tilewright.runtime.storage.described import ArtifactFile
 from tilewright.runtime.storage.fleet import SUFFIX, Fleet, check_named, models_of, with_shared
 from tilewright.runtime.storage.levels import load_level
 from tilewright.runtime.storage.signing import Trust
@@ -92,6 +91,8 @@ def sign(path: str | Path, key: str | Path | bytes, output: str | Path | None = 
         for name, file in models_of(Path(path)).items():
             _sign_shared(Path(path), name, file, key)
         return
+    from tilewright.runtime.storage.described import ArtifactFile
+
     depths = {section.depth for section in ArtifactFile.of(Path(path)).sections}
     if output is None and (depth := max(depths, default=-1)) >= 0:  # its code and weights are in a store
         file = Path(os.path.realpath(path))
