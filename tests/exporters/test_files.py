@@ -12,9 +12,12 @@ from click.testing import CliRunner
 
 import tilewright
 from tests.exporters.round_trip import parsed, run
+from tests.frontends.tflite import models as tflite
 from tilewright.cli.app import commands
 from tilewright.exporters.onnx import file as files
+from tilewright.exporters.onnx.write import write_onnx
 from tilewright.frontends.onnx.load import load_onnx
+from tilewright.frontends.tflite.load import load_tflite
 from tilewright.runtime.errors import ArtifactError, OptionError
 
 W = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
@@ -176,3 +179,18 @@ def test_the_command(source: Path, tmp_path: Path) -> None:
     assert again.exit_code == 1 and "it is what is read from" in again.output
     wrong = CliRunner().invoke(commands, ["convert", str(source), "-o", str(out), "--opset", "3"])
     assert wrong.exit_code == 2 and "are 14 to" in wrong.output
+
+
+def test_a_value_of_a_layer_of_many_steps_keeps_its_name(tmp_path: Path) -> None:
+    """A convolution of TFLite is transposes around one of ONNX, and cubes look alike before and behind each of them."""
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 8, 8, 8), (8, 3, 3, 8)))
+    tensors = [tflite.Tensor("x", x.shape), tflite.constant("w", w)]
+    tensors += [tflite.Tensor(name, x.shape) for name in ("first", "second")]
+    slide = {"stride_h": 1, "stride_w": 1, "padding": 0}
+    layers = [tflite.Node("CONV_2D", [a, "w", None], [b], slide) for a, b in (("x", "first"), ("first", "second"))]
+    module = load_tflite(tflite.written(tflite.Graph(tensors, layers, ["x"], ["second"])))
+    proto = onnx.load(write_onnx(module, tmp_path / "out.onnx")[0])
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("first", onnx.TensorProto.FLOAT, x.shape))
+    (first,) = tflite.run(tflite.written(tflite.Graph(tensors[:3], layers[:1], ["x"], ["first"])), x)
+    np.testing.assert_allclose(run(proto, {"x": x})[1], first, rtol=1e-4, atol=1e-4)

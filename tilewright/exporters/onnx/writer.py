@@ -62,6 +62,7 @@ class OnnxWriter:
         self.is_composed = False
         """Whether what is written now is part of another operator, and not what a model says by itself."""
         self._names = Names(taken)
+        self._named = {v.name for f in module.funcs.values() for op in f.body.walk() for v in op.results}
         self._node_names = Names()
         self.constants = OnnxConstants(self._names)
         self._module = Module({}, module.constants)
@@ -314,7 +315,7 @@ class OnnxWriter:
         renamed: dict[str, str] = {}
         for result, name in zip(op.results, names, strict=True):
             if name in made and name not in renamed and not self._around:
-                wanted = result.name or self._loc.node or op.name
+                wanted = result.name or self._name_on_the_way(op)
                 renamed[name] = self._names.fresh(wanted)
             self.scope.values[result] = renamed.get(name, name)
             self._declare(result, self.scope.values[result])
@@ -322,6 +323,11 @@ class OnnxWriter:
             self._rename(start, renamed)
         if not self._around:
             self._tell(op, start)
+
+    def _name_on_the_way(self, op: Op) -> str:
+        """For a value without a name: that of its layer, unless the result of the layer, or another value, has it."""
+        layer = self._loc.node or op.name
+        return f"{layer}/{op.name}" if layer in self._named else layer
 
     def _tell(self, op: Op, start: int) -> None:
         """Types of what an operator of the model gives, and names of its nodes."""
