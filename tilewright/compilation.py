@@ -6,10 +6,9 @@ apply passes of theirs (decisions 78 and 94). Nobody else spells an order.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import count
 from typing import Self
@@ -19,24 +18,20 @@ import numpy as np
 from tilewright import link
 from tilewright.accounts.account import Account, ProgramDecisions
 from tilewright.accounts.reports import program_report
-from tilewright.back_end import BackEnd, Code, OnObjects, back_end_for, keeps_states
+from tilewright.back_end import keeps_states
+from tilewright.codegen.devices.program import DeviceKernel
 from tilewright.codegen.program import KernelText, Program
 from tilewright.fitting import Fit, fit, refuse_parts, threads_within
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
-from tilewright.graph.fusion.strategy import Strategies
-from tilewright.interventions import Dump, KernelOverrides
-from tilewright.ir.core import Func, Module
+from tilewright.ir.core import Func, Module, Op
 from tilewright.ir.diag import Loc, ModelError, Remark, RemarkKind, UnsupportedError
-from tilewright.ir.notes import ProgramWatch
-from tilewright.ir.optional_steps import CHECKED, OptionalSteps
 from tilewright.ir.text import parse_module, print_module
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import KernelInfo, kernel_info
 from tilewright.loops.storage.packing import Packing
-from tilewright.options import OnProgress, Options, Progress, bits_of_rows
-from tilewright.passes import Pass, PassContext, run_passes
-from tilewright.plugins import NO_PLUGINS, Plugins
+from tilewright.options import Options, bits_of_rows
+from tilewright.passes import Pass, run_passes
 from tilewright.program.caches import check_frequent
 from tilewright.program.legal import verify_all, verify_graph, verify_program
 from tilewright.program.memory.budget import over_budget
@@ -54,122 +49,14 @@ from tilewright.program.states import introduce_states, pair_states
 from tilewright.program.steps import staged_program
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import OptionError
-from tilewright.schedule.edited import EditedSchedules
-from tilewright.schedule.sharing.kernels import KnownKernels, schedule_regions
-from tilewright.schedule.strategy import Strategy
+from tilewright.runtime.report.records import PlacedPart
+from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.session import Session
-from tilewright.target.machine import Machine
-from tilewright.target.target import Target
-
-MakeWatch = Callable[["Compilation"], ProgramWatch | None]
-"""Of each program that has kernels of its own, before its passes run: who looks at what these do."""
-
-Observe = Callable[[str, Module], None]
-"""Is told the name of a pass or a stage that is done, and the module as it is then."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all programs of one compilation are compiled with. `observe` is called after each pass and each stage."""
-
-    options: Options
-    machine: Machine
-    back_end: BackEnd
-    plugins: Plugins = NO_PLUGINS
-    optional: OptionalSteps = CHECKED
-    progress: OnProgress | None = None
-    edited: EditedSchedules | None = None
-    observe: Observe | None = None
-    dump: Dump | None = None
-    overrides: KernelOverrides | None = None
-    watch: MakeWatch | None = None
-    numbers: Iterator[int] = field(default_factory=count)
-    """Of the kernels, which have no name twice."""
-    fitted_to: int | None = None  # bytes that a call of a program may take which is tried for `fitting`
-    known: KnownKernels | None = None
-    """Kernels that are scheduled, where programs are compared to find one that takes little memory."""
-
-    @classmethod
-    def of(
-        cls,
-        options: Options,
-        machine: Machine,
-        plugins: Plugins = NO_PLUGINS,
-        *,
-        optional: OptionalSteps = CHECKED,
-        progress: OnProgress | None = None,
-        edited: EditedSchedules | None = None,
-        observe: Observe | None = None,
-    ) -> Self:
-        """For a machine, whose back end is asked whether it can be compiled for: TargetError, OptionError."""
-        back_end = back_end_for(machine, plugins, options)
-        known = None if options.max_memory is None else KnownKernels()
-        return cls(options, machine, back_end, plugins, optional, progress, edited, observe, known=known)
-
-    @classmethod
-    def chosen(cls, options: Options, session: Session) -> Self:
-        """For the machine and with the plugins that the options and the session choose."""
-        return cls.of(options, session.machine(options), session.loaded_plugins)
-
-    @property
-    def target(self) -> Target | None:
-        """The machine where it is a CPU, whose facts passes of the graph level ask for."""
-        return self.machine if isinstance(self.machine, Target) else None
-
-    @property
-    def has_room_for_zones(self) -> bool:
-        """Whether tensors, constants and threads are kept apart by guard zones."""
-        return self.options.guarded
-
-    def context(self) -> PassContext:
-        """What passes of the graph level share."""
-        return PassContext(self.target, self.options, remarks=[*self.optional.remarks], optional=self.optional)
-
-    def strategies(self, remarks: list[Remark]) -> Strategies[Strategy]:
-        """The strategies of the back end, and those of plugins for its kind of machine; `remarks` are told what is left
-        out, and later which of them fail."""
-        ours = tuple(self.back_end.strategies(self.machine))
-        plugins = self.plugins.without_name_clashes("strategies", [s.name for s in ours])
-        remarks.extend(plugins.refused)
-        outside: list[tuple[str, Strategy]] = []
-        for candidate, plugin in plugins.used:
-            strangers = [s.name for s in plugin.strategies if not isinstance(s, Strategy)]
-            if strangers:
-                remarks.append(candidate.refusal(f"its strategy '{strangers[0]}' is no {Strategy.__module__}.Strategy"))
-            else:
-                found = [s for s in plugin.strategies if isinstance(s, Strategy)]
-                outside += [(plugin.name, s) for s in found if s.kind == self.machine.kind]
-        return Strategies(ours, tuple(outside), remarks, self.optional.raises)
-
-    def step(self, stage: str) -> Callable[[int, int], None] | None:
-        """What tells `progress` of the steps of a stage."""
-        return None if self.progress is None else partial(self.tell, stage)
-
-    def tell(self, stage: str, done: int, total: int) -> None:
-        """Tell `progress` how many of how many steps of a stage are done."""
-        if self.progress is not None:
-            self.progress(Progress(stage, done, total))
-
-
-@dataclass(frozen=True)
-class Output:
-    """The code and the weights of an artefact, which its programs share. `on_objects` is told the relocatable objects
-    before they are linked."""
-
-    code: Code
-    weights: link.Weights
-    on_objects: OnObjects | None = None
-    programs: Iterator[int] = field(default_factory=count)
-    symbols: dict[bytes, str] = field(default_factory=dict)
-
-    def submitted(self, text: KernelText) -> KernelText:
-        """Begin to make code of a kernel; gives it under the name of an earlier one that has the same code."""
-        same = text.text.replace(text.symbol, "") + ("quickly" if text.little else "")
-        digest = hashlib.blake2b(same.encode()).digest()
-        if digest not in self.symbols:
-            self.code.begin(text)
-            self.symbols[digest] = text.symbol
-        return replace(text, symbol=self.symbols[digest])
+from tilewright.settings.placing import MOST_SHOWN, KernelDoubted, KernelsRefused, native_ops, remark_of
+from tilewright.settings.setting import MakeWatch as MakeWatch
+from tilewright.settings.setting import Observe as Observe
+from tilewright.settings.setting import Output as Output
+from tilewright.settings.setting import Setting as Setting
 
 
 class Compilation:
@@ -208,6 +95,8 @@ class Compilation:
         self.program: Program | None = None
         """What the code of the last stage is made of; None of parts without code between them."""
         self._texts: dict[str, KernelText] = {}
+        self._placed: tuple[PlacedPart, ...] = ()
+        self._refused: list[tuple[tuple[str, ...], UnsupportedError]] = []
         self._dumped = 0
         self._fit: Fit | None = None
         self._nodes = module.main.attrs.get("nodes", len(module.main.body.ops))
@@ -326,7 +215,9 @@ class Compilation:
             room = cache.value.tensor.shape[cache.axis]
             grows = f"a cache that '{cache.output}' continues is a state with room for {room}"
             self.remarks.append(Remark("states", cache.name, grows, "applied"))
-        setting.optional.run(SplitGraph.name, lambda: SplitGraph().run(module))
+        on_cpu = self._place()
+        setting = self.setting
+        setting.optional.run(SplitGraph.name, lambda: SplitGraph(on_cpu=on_cpu).run(module))
         if module.main.level != LEVEL:
             return self._begin()
         if setting.options.integer_only and self.output is not None:
@@ -334,6 +225,8 @@ class Compilation:
                 "the model cannot be computed by integers only: sizes of its tensors depend on data",
                 hint="give the inputs that they depend on as constants",
             )
+        if setting.placing is not None:
+            self._placed = setting.placing.placed(module)
         refuse_parts(module.main, setting.options.max_memory)
         introduce_states(module.main)
         if setting.optional.verified:
@@ -342,9 +235,36 @@ class Compilation:
             setting.watch(self)
         self._take_parts()
 
+    def _place(self) -> frozenset[Op] | None:
+        """Which operators the CPU beside a device computes; None where the device takes all, or there is none. Where it
+        computes all operators, this compilation is one for the CPU from now on."""
+        setting, placing = self.setting, self.setting.placing
+        if placing is None or (on_cpu := placing.places(self.module)) is None:
+            return None
+        is_on_device = any(op not in on_cpu for op in native_ops(self.module.main.body))
+        if placing.general is None:
+            placing.general = is_on_device
+        if is_on_device or placing.general or setting.beside is None:
+            return on_cpu
+        nothing = f"the CPU computes all of it: no part of it would take less time on {setting.machine.name}"
+        lacking = dict.fromkeys(filter(None, map(placing.is_lacking, native_ops(self.module.main.body))))
+        why = f", which lacks some ({'; '.join(list(lacking)[:MOST_SHOWN])})" if lacking else ""
+        self.setting, self.output = setting.beside, None if self.output is None else self.output.beside
+        before = [*self.remarks, Remark("placement", "the model", f"{nothing}{why}", "warning")]
+        self.context = self.setting.context()
+        self.context.remarks[:] = before
+        self.strategies = self.setting.strategies(self.remarks)
+        return None
+
     def _take_parts(self) -> None:
         """Each part is a compilation from now on."""
-        self.parts = tuple(Compilation(p, self.setting, self.output, is_part=True) for p in parts_of(self.module))
+        self.parts = tuple(
+            Compilation(
+                part, self.setting.of_part(part.main), None if self.output is None else self.output.of_part(part.main),
+                is_part=True,
+            )
+            for part in parts_of(self.module)
+        )  # fmt: skip
 
     def _run_parts(self, until: str) -> None:
         """Take each part to a stage, one after the other."""
@@ -396,6 +316,8 @@ class Compilation:
         )  # fmt: skip
         self.module.main.level = LEVEL
         introduce_states(self.module.main)
+        if self._refused:
+            raise KernelsRefused(self._refused)
         self.calls_of_regions = tuple(calls)
         self._account.note_kernels(self.module, calls)
 
@@ -476,7 +398,11 @@ class Compilation:
         states = link.make_states(module, output.weights)
         self.artifact = link.make_staged(module, staged, made, target, setting.options.numerics, states)
         told = (*self.artifact.report.remarks, *remarks_of_import(module))
-        self.artifact = self.artifact.reporting(remarks=told)
+        placed = tuple(
+            replace(place, kernels=tuple(call.kernel for call in part.report.calls))
+            for place, part in zip(self._placed, made, strict=False)
+        )
+        self.artifact = self.artifact.reporting(remarks=(*told, *map(remark_of, placed)), placed=placed)
 
     # Parts of them
 
@@ -510,7 +436,16 @@ class Compilation:
             self.setting.overrides.loops(kernel, self.setting.back_end.spec(self.setting.machine))
         if self.setting.target is None:  # nobody else knows what its strategies may do
             verify_func(kernel, self.setting.back_end.spec(self.setting.machine))
-        text = self.output.code.kernel(kernel)
+        try:
+            text = self.output.code.kernel(kernel)
+            doubt = text.doubt if isinstance(text, DeviceKernel) else ""
+            if doubt and self.setting.placing is not None and not self.setting.placing.trusts:
+                raise KernelDoubted(doubt)
+        except UnsupportedError as error:
+            if self.setting.placing is None:
+                raise
+            self._refused.append((kernel_info(kernel).origin, error))
+            return
         if self.setting.overrides is not None:
             text = self.setting.overrides.llvm(kernel, text, self.setting.machine)
         if self.setting.dump is not None:

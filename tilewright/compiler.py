@@ -15,9 +15,10 @@ import numpy as np
 
 from tilewright import link
 from tilewright.back_end import OnObjects, faults_of_plugins
+from tilewright.codegen.devices.program import DeviceKernel
 from tilewright.compilation import Clock, Compilation, Output, Setting, left_out
 from tilewright.interventions import Dump, KernelOverrides
-from tilewright.ir.core import Module
+from tilewright.ir.core import Module, Op
 from tilewright.ir.diag import Remark, UnsupportedError
 from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps, retry_without_failed_steps
@@ -29,10 +30,13 @@ from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.requested import RequestedGraphs, at_sizes, import_request
 from tilewright.runtime import Artifact
 from tilewright.runtime.errors import ExecutionError, OptionError
+from tilewright.runtime.storage.image import Image
 from tilewright.runtime.values.inputs import INDICES
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
+from tilewright.settings.placing import KernelsRefused, Placing, names_of, native_ops, single_op
 from tilewright.target.hardware import usable_cores
+from tilewright.target.host import host_target
 from tilewright.target.machine import Machine
 from tilewright.target.named import CTarget
 from tilewright.target.target import Target, system_of
@@ -184,27 +188,95 @@ def compile_graphs(
     on_objects: OnObjects | None = None,
     checks: Checks | None = None,
 ) -> Artifact:
-    """All programs of an artefact, and their code: those for frequent sizes are variants of the general one."""
+    """All programs of an artefact, and their code: those for frequent sizes are variants of the general one. Where a
+    device lacks kernels, once more with what is known of that."""
+    placing = _placing(machine, options)
+    while True:
+        again = None if placing is None else replace(graphs, general=graphs.general.copy())
+        setting = _setting(options, machine, plugins, optional, progress, placing)
+        if checks is not None:
+            checks.begin_attempt()
+            setting = replace(setting, watch=checks.watch)
+        try:
+            artifact = _compile_attempt(graphs, setting, on_objects)
+            return artifact if checks is None else checks.finish(artifact, setting)
+        except KernelsRefused as error:
+            if placing is None or again is None or not _learnt(placing, error, again.general, setting):
+                raise
+            graphs = again
+        except UnsupportedError:
+            if placing is None or again is None or not placing.lacks or placing.has_hard:
+                raise
+            graphs, placing = again, replace(placing, trusts=True, lacks={}, general=None)
+
+
+def _placing(machine: Machine, options: Options) -> Placing | None:
+    """What is known of a device beside a CPU; None for other machines."""
+    if machine.link is None:
+        return None
+    return Placing(machine, machine.link, host_target(), options.placement == "device")
+
+
+def _setting(
+    options: Options, machine: Machine, plugins: Plugins, optional: OptionalSteps, progress: OnProgress | None,
+    placing: Placing | None,
+) -> Setting:  # fmt: skip
+    """That of a machine, and of the CPU beside it, which has the same numbers of kernels."""
     edited = edited_schedules(options)
-    setting = _intervened(
-        Setting.of(options, machine, plugins, optional=optional, progress=progress, edited=edited)
-    )
-    if checks is not None:
-        checks.begin_attempt()
-        setting = replace(setting, watch=checks.watch)
-    with setting.back_end.code(machine, options) as code:
+    own = Setting.of(options, machine, plugins, optional=optional, progress=progress, edited=edited)
+    if placing is not None:
+        cpu = Setting.of(options, placing.cpu, plugins, optional=optional, progress=progress, edited=edited)
+        own = replace(own, placing=placing, beside=replace(cpu, numbers=own.numbers))
+    return _intervened(own)
+
+
+def _learnt(placing: Placing, error: KernelsRefused, module: Module, setting: Setting) -> bool:
+    """Note which operators of refused kernels a device lacks; whether there is anything new. The error, where nothing
+    is left for the device."""
+    before = len(placing.lacks)
+    placing.has_hard |= not error.is_doubt
+    alone = replace(setting, placing=None, beside=None, watch=None, observe=None, dump=None, overrides=None)
+    ops = list(native_ops(module.main.body))
+    for names, reason in error.refused:
+        own = [op for op in ops if not {*names}.isdisjoint(names_of(op))]
+        found = {op: why for op in own if (why := _refused_alone(op, module, alone))}
+        for op in found or own:
+            for name in {*names}.intersection(names_of(op)):
+                placing.lacks.setdefault(name, found.get(op, reason.what))
+    placing.refuse_all_of(module, error)
+    return len(placing.lacks) > before
+
+
+def _refused_alone(op: Op, module: Module, setting: Setting) -> str:
+    """Why a device refuses a kernel of one operator; "" where it has code for it."""
+    try:
+        made = Compilation(single_op(op, module), setting, is_part=True).run("scheduled")
+        with setting.back_end.code(setting.machine, setting.options) as code:
+            texts = [code.kernel(f) for f in made.module.funcs.values() if f.level == "loops"]
+    except UnsupportedError as error:
+        return error.what
+    return next((text.doubt for text in texts if isinstance(text, DeviceKernel) and text.doubt), "")
+
+
+def _compile_attempt(graphs: RequestedGraphs, setting: Setting, on_objects: OnObjects | None) -> Artifact:
+    """All programs, and their code."""
+    options, machine, optional = setting.options, setting.machine, setting.optional
+    with ExitStack() as stack:
+        code = stack.enter_context(setting.back_end.code(machine, options))
         # distances to what is lent are numbers in the order of this process
         lends = options.share_weights and machine.kind == Target.kind and not _is_swapped(machine)
         lent = link.Lent(graphs.general.constants.values() if lends else ())
         weights = _weights(machine, options, optional, lent, setting.has_room_for_zones)
         output = Output(code, weights, on_objects)
+        if (cpu := setting.beside) is not None:
+            its = stack.enter_context(cpu.back_end.code(cpu.machine, options))
+            output = replace(output, beside=Output(its, weights, on_objects, output.programs))
         artifact, ends = _compile_programs(graphs, setting, output)
-        if edited is not None:
-            edited.check_all_used()
+        if setting.edited is not None:
+            setting.edited.check_all_used()
         if setting.overrides is not None:
             setting.overrides.check_all_used()
-        artifact = _with_code(artifact, setting, output, ends)
-    return artifact if checks is None else checks.finish(artifact, setting)
+        return _with_code(artifact, setting, output, ends)
 
 
 def compile_rest(compilation: Compilation) -> Artifact:
@@ -313,13 +385,31 @@ def _with_code(
     if output.on_objects is not None:
         output.on_objects(code.files(objects))
     image = code.image(objects)
+    if output.beside is not None:
+        objects, image = _beside(artifact, output.beside, objects)
     clock.lap("link")
     added = [
         (sum(map(len, objects[before[0] : after[0]])), after[1] - before[1]) for before, after in pairwise(ends)
     ]
-    return link.with_costs(artifact, clock.laps, added).sharing(
-        image, tuple(objects) if image is None else (), *blocks
-    )
+    with_objects = image is None or (output.beside is not None and objects)
+    return link.with_costs(artifact, clock.laps, added).sharing(image, tuple(objects) if with_objects else (), *blocks)
+
+
+def _beside(artifact: Artifact, cpu: Output, objects: Sequence[bytes]) -> tuple[Sequence[bytes], Image | None]:
+    """The objects of a device and the image of the CPU beside it, as far as parts of an artefact are for these."""
+    kinds = {part.target.kind for program in artifact.programs for part in program.parts or (program,)}
+    objects = objects if kinds - {Target.kind} else ()
+    if Target.kind not in kinds:
+        return objects, None
+    made = cpu.code.objects()
+    if cpu.on_objects is not None:
+        cpu.on_objects(cpu.code.files(made))
+    if (image := cpu.code.image(made)) is None:
+        raise UnsupportedError(
+            "parts of the model run on this machine's CPU, for whose system no code is linked beside a device",
+            hint="compile the model for the CPU (target='host')",
+        )
+    return objects, image
 
 
 def compile_text(
@@ -393,6 +483,8 @@ def _with_broadcasting(
         assert "open_dims" not in general.main.attrs, f"{general.main.attrs['open_dims']} are taken for equal after all"
         program = _compile_program(general, setting, output)
         return link.with_broadcasting(artifact, program, module.main.attrs["open_dims"])
+    except KernelsRefused:
+        raise
     except UnsupportedError as error:
         reason = f"dims that are taken for equal cannot be broadcast: {error.what}"
         remark = Remark("import", error.where or "the model", reason, "missed")

@@ -20,6 +20,7 @@ from tilewright.runtime.threads import check_threads
 NUMERICS = ("default", "strict", "fast")
 ACTIVATIONS = ("float32", "int16", "int8")
 MEMORY_EFFORTS = ("fast", "search")
+PLACEMENTS = ("cost", "device")
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,9 @@ class Options:
         that nothing was written to is poisoned, and both are looked at after each kernel. A load or a store beyond is
         a BeyondBufferError with the kernel, its node, the buffer, the distance and the side, and the call ends.
         Kernels are the same as without; tensors share no memory, and parts of staged models are called by the host.
+    placement: where a model runs that a device does not take in one piece (target="webgpu"): by "cost" each operator
+        is computed on the device or on the CPU beside it, whichever takes less time with its copies; with "device" the
+        CPU computes what the device lacks, and nothing else.
     """
 
     threads: int | None = None
@@ -227,6 +231,7 @@ class Options:
     override: tuple[KernelFile, ...] | Mapping[str, str | os.PathLike[str]] = ()
     validate: bool | str = False
     guarded: bool = False
+    placement: str = "cost"
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
@@ -243,6 +248,8 @@ class Options:
             raise OptionError(
                 f"memory_effort={self.memory_effort!r:.80} is not allowed: one of {', '.join(MEMORY_EFFORTS)}"
             )
+        if not isinstance(self.placement, str) or self.placement not in PLACEMENTS:
+            raise OptionError(f"placement={self.placement!r:.80} is not allowed: one of {', '.join(PLACEMENTS)}")
         if self.activations not in (None, "float32") and self.numerics == "strict":
             raise OptionError(
                 f"activations='{self.activations}' rounds, and numerics='strict' does not",
@@ -314,6 +321,7 @@ class Options:
         states += f";activations={self.activations}" if self.activations else ""
         states += f";capacity={self.capacity}" if self.capacity else ""
         states += f";memory_effort={self.memory_effort}" if self.memory_effort != "fast" else ""
+        states += f";placement={self.placement}" if self.placement != "cost" else ""
         states += ";guarded" if self.guarded else ""
         states += f";validate={self.validate}" if self.validate else ""
         states += f";max_memory={self.max_memory};threads={self.threads or 1}" if self.max_memory else ""

@@ -293,7 +293,9 @@ class Session:
         of itself, so that LLVM, which takes a tenth of a second to import, is not asked for models that are kept."""
         facts = cpu_facts() if options.target in (None, "host") else None
         if facts is None:
-            return repr(self.machines(options))
+            machines = self.machines(options)
+            beside = self._identity(replace(options, target=None)) if any(m.link for m in machines) else ""
+            return f"{machines!r}{beside}"
         return f"{facts.identity};{sys.platform};{read_caches()!r};{usable_cores()}"
 
     def refusal(self) -> str | None:

@@ -44,13 +44,17 @@ ROOMS: dict[str, set[str]] = {
 ALL = {
     *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting",
     "interventions", "link",
-    "quantization", "requested", "stages", "tilewright", "validation",
+    "quantization", "requested", "settings", "stages", "tilewright", "validation",
 }  # fmt: skip
 ROOMS |= {
     "back_end": ALL,
     "link": ALL,
     "requested": {"frontends", "ir", "ops", "options", "runtime", "session"},
     "compilation": ALL,
+    "settings": {
+        "back_end", "codegen", "compilation", "cost", "graph", "interventions", "ir", "link", "ops", "options",
+        "passes", "plugins", "program", "runtime", "schedule", "session", "target",
+    },
     "interventions": {"codegen", "ir", "loops", "options", "runtime", "target"},
     "fitting": {"compilation", "cost", "graph", "ir", "passes", "program", "runtime"},
     "compiler": ALL,

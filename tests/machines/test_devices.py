@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +16,11 @@ from tests.machines.board import board, examples
 from tests.machines.test_webgpu import UNKNOWN, X, model
 from tests.runtime.test_states import CASES, source
 from tilewright import Session
+from tilewright.codegen.wgsl.program import GpuCode
+from tilewright.cost.machine.placement import Moved, cheapest_sides
+from tilewright.ir.core import Func
+from tilewright.runtime import Artifact, Model
+from tilewright.target.gpu.webgpu import WEBGPU
 
 
 @pytest.fixture
@@ -56,6 +65,107 @@ def test_sizes_states_and_errors_are_the_executors_matter(session: Session) -> N
     with pytest.raises(tilewright.ExecutionError, match="division by zero"):
         divided(a, a)
     np.testing.assert_array_equal(divided(a, a + 1)[0], 0)
+
+
+CUT = {
+    "lacks float64": """g (float[n,6] x) => (float[n,6] y)
+        { e = Exp(x) d = Cast<to=11>(e) s = Sin(d) f = Cast<to=1>(s) y = Relu(f) }""",
+    "branches": """g (float[n,6] x, bool c) => (float[n,6] y) { z = Exp(x)
+        y = If(c) <then_branch = t () => (float[n,6] a) { a = Relu(z) },
+            else_branch = e () => (float[n,6] b) { b = Neg(z) }> }""",
+    "sizes from data": "g (float[n,6] x) => (int64[2,k] y, float[n,6] r) { z = Neg(x) y = NonZero(z) r = Relu(x) }",
+    "a detector": """g (float[1,9,4] b, float[1,2,9] s) => (int64[k,3] y) { c = Relu(b) p = Sigmoid(s)
+        m = Constant<value=int64{5}>() i = Constant<value=float{0.4}>() y = NonMaxSuppression(c, p, m, i) }""",
+}
+
+
+class Picky(GpuCode):
+    """Refuses what WebGPU has not, and makes kernels for the board."""
+
+    def kernel(self, func: Func) -> Any:
+        made = super().kernel(func)
+        return replace(board().BoardCode().kernel(func), doubt=made.doubt)
+
+
+@pytest.fixture
+def picky(session: Session, monkeypatch: pytest.MonkeyPatch) -> Session:
+    class Code(board().BoardCode):  # type: ignore[name-defined,misc]
+        def kernel(self, func: Func) -> Any:
+            return Picky(WEBGPU).kernel(func)
+
+    monkeypatch.setattr(board().BoardBackEnd, "code", lambda self, machine, options: Code())
+    return session
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("name", CUT)
+def test_what_a_device_lacks_runs_on_the_cpu_beside_it(name: str, picky: Session, tmp_path: Path) -> None:
+    data = model(CUT[name])
+    made = tilewright.compile(data, target="board", placement="device", session=picky)
+    host = tilewright.compile(data, session=picky)
+    made.save(tmp_path / "model.tw")
+    loaded = Model(Artifact.load(tmp_path / "model.tw"), executor=picky.executor("board"))
+    rng = np.random.default_rng(3)
+    for n in (3, 1, 0):
+        shapes = [[n if isinstance(d, str) else d for d in info.shape] for info in host.inputs]
+        given = [
+            np.array(n == 3) if info.dtype == "bool" else rng.standard_normal(shape).astype(np.float32)
+            for info, shape in zip(host.inputs, shapes, strict=True)
+        ]
+        for found, again, expected in zip(made(*given), loaded(*given), host(*given), strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(found, again)
+    placed = made.report().placed
+    assert "board" in {part.machine for part in placed}
+    if name in ("lacks float64", "a detector"):
+        lacking = [part for part in placed if part.machine == "host" and "lacks it" in part.why]
+        assert lacking and all(part.kernels for part in lacking)
+    if name == "lacks float64":
+        assert [part.machine for part in placed] == ["board", "host", "board"]
+        assert [(part.takes, part.gives) for part in placed] == [("24*n", "24*n")] * 3
+        assert "no f64" in str(made.report())
+
+
+def test_the_cpu_computes_all_where_nothing_pays(picky: Session) -> None:
+    """Copies of a small model take longer than all of it; one that the device takes whole runs there."""
+    data = model(CUT["lacks float64"])
+    with pytest.warns(tilewright.PerformanceWarning, match="the CPU computes all of it: no part of it would take less"):
+        made = tilewright.compile(data, target="board", session=picky)
+    assert made.artifact.target.kind == "cpu" and not made.artifact.parts and not made.artifact.objects
+    x = X[:2, :6].copy()
+    np.testing.assert_array_equal(made(x)[0], tilewright.compile(data, session=picky)(x)[0])
+    whole = tilewright.compile(model("g (float[n] x) => (float[n] y) { y = Exp(x) }"), target="board", session=picky)
+    assert whole.artifact.target.kind == "board" and whole.report().placed == ()
+    with pytest.raises(tilewright.UnsupportedError, match="WebGPU has no f64"):  # nothing is left for the device
+        tilewright.compile(model("g (double[n] x) => (double[n] y) { y = Exp(x) }"), target="board", session=picky)
+    with pytest.raises(tilewright.OptionError, match="one of cost, device"):
+        tilewright.compile(data, target="board", placement="gpu", session=picky)
+
+
+def test_the_cheapest_sides_are_those_of_all_assignments() -> None:
+    """Beside trying all of them."""
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        count = 6
+        here, there = rng.integers(0, 9, (2, count)).tolist()
+        there[int(rng.integers(count))] = None
+        moved = [
+            (Moved(int(rng.integers(-1, k)), (k, int(rng.integers(-1, count))), 0), float(rng.integers(0, 6)))
+            for k in range(count)
+        ]
+
+        def cost(sides: Sequence[bool], here: Any = here, there: Any = there, moved: Any = moved) -> float:
+            own = sum(t if on else h for on, h, t in zip(sides, here, there, strict=True))
+            at = [*sides, False]  # the last one is -1
+            return own + sum(s * (len({at[r] for r in (*v.readers, v.maker)}) > 1) for v, s in moved)
+
+        possible = [s for s in product((False, True), repeat=count) if not any(
+            on and t is None for on, t in zip(s, there, strict=True)
+        )]  # fmt: skip
+        found = cheapest_sides(here, there, moved)
+        assert tuple(found) in possible
+        assert cost(found) == min(map(cost, possible))
 
 
 def test_what_a_device_raises_is_named_and_the_next_call_begins_anew(

@@ -121,6 +121,9 @@ def model_options(command: F) -> F:
         activations_option,
         click.option("--memory-effort", type=click.Choice(["fast", "search"]), default="fast", show_default=True,
                      help="How long a plan of memory is looked for that needs less than the first one."),
+        click.option("--placement", type=click.Choice(["cost", "device"]), default="cost", show_default=True,
+                     help="Where a model runs that a device does not take in one piece: by time on the device or the "
+                     "CPU beside it, or on the device all that it takes."),
         click.option("--max-memory", type=Bytes(), metavar="SIZE",
                      help="Bytes that a call may take, all but weights and code, such as 48KB: where it takes more, "
                      "chains of layers are computed some rows at a time."),
@@ -150,6 +153,7 @@ def compile_fields(
     capacity: int | None = None,
     activations: str | None = None,
     memory_effort: str = "fast",
+    placement: str = "cost",
     max_memory: int | None = None,
     validate: bool = False,
     recorded: Path | None = None,
@@ -172,6 +176,7 @@ def compile_fields(
         "capacity": capacity,
         "activations": activations,
         "memory_effort": memory_effort,
+        "placement": placement,
         "max_memory": max_memory,
         "cache": not no_cache,
         **named_inputs(shapes, constants),

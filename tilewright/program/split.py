@@ -25,20 +25,22 @@ Assumed = tuple[Sym, str, str, str]
 @dataclass(frozen=True)
 class SplitGraph:
     """From the graph to the program: the main function calls functions of the module, the parts. A graph that native
-    code can compute alone stays one, without ops that nothing needs."""
+    code can compute alone stays one, without ops that nothing needs. Of a program for a device the ops `on_cpu` are
+    computed by the CPU beside it, in parts of their own; None where the device computes all."""
 
     name: ClassVar[str] = "split"
+    on_cpu: frozenset[Op] | None = None
 
     def run(self, module: Module, ctx: PassContext | None = None) -> None:
         main = module.main
-        found = _Split(module)
+        found = _Split(module, self.on_cpu)
         found.find_sizes(main.body)
         *ops, final = main.body.ops
         staged = [op for op in ops if op.name in STAGED]
         needed = found.needed(ops, final) if staged else set()
         used = uses_in([*needed, final]).variables | found.assumed_variables()
         asked = any(op in needed or not used.keys().isdisjoint(op.attrs.get("variables", ())) for op in staged)
-        if asked or not all(is_native(v.type) for v in (*main.args, *main.returns)):
+        if asked or self.on_cpu or not all(is_native(v.type) for v in (*main.args, *main.returns)):
             found.run()
         elif staged:
             found.erase([op for op in ops if op not in needed])
@@ -51,6 +53,12 @@ def is_of_parts(main: Func) -> bool:
 
 
 _HOSTED = STAGED - {ASSUME, MEASURE}
+
+
+def is_free(op: Op) -> bool:
+    """Whether an op reads nothing and is of a fixed size, as a number that fills a tensor: parts on both sides of a
+    device may have a copy each."""
+    return not op.operands and not op.blocks and op.name not in STAGED and all(not [*dims_of(v)] for v in op.results)
 
 
 def part_functions(module: Module) -> list[Func]:
@@ -103,8 +111,10 @@ def joined(module: Module, parts: Sequence[Module]) -> Module:
 
 
 class _Split:
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, on_cpu: frozenset[Op] | None) -> None:
         self.module = module
+        self.on_cpu = on_cpu or frozenset()
+        self.has_device = on_cpu is not None
         self.values: dict[Value, Value] = {}  # of the graph, and what they are in the program
         self.sizes: dict[Sym, Value] = {}
         self.parts: list[Func] = []
@@ -167,8 +177,10 @@ class _Split:
             ours = set(native)
             later = [op for op in levels if op not in ours and (levels[op] > level or op.name in STAGED)]
             assumed = self.conditions(block, levels, level)
-            if native or assumed:
-                self.call(native, [*later, final], assumed, block, made)
+            groups = [[op for op in native if (op in self.on_cpu) == side] for side in (True, False)]
+            for some in [group for group in groups if group] or ([[]] if assumed else []):
+                self.call(some, [*later, final], assumed, block, made)
+                assumed = []
             for op in here:
                 if op.name in STAGED:
                     self.keep(op, made)
@@ -215,24 +227,32 @@ class _Split:
 
     def levels(self, ops: Sequence[Op]) -> dict[Op, int]:
         levels: dict[Op, int] = {}
-        outside = {op for op in ops if op.name == "constant" and not self.crosses(op)}
+        outside = {op for op in ops if self.is_copied(op) and not self.crosses(op)}
         for op in ops:
             if op in outside:
                 continue
             uses, is_native = uses_of(op), op.name not in STAGED
             level = 0 if is_native else -1
             for v in uses.values:
-                if (source := v.op) in levels:
-                    level = max(level, levels[source] + (is_native and source.name in STAGED))
+                if (source := v.op) in levels and not (is_native and self.has_device and self.is_copied(source)):
+                    level = max(level, levels[source] + (is_native and self.is_apart(source, op)))
             for variable in uses.variables:
                 level = max(level, self.known_after(variable, levels) + is_native)
             levels[op] = level
         return levels
 
+    def is_apart(self, source: Op, op: Op) -> bool:
+        """Whether a native op cannot be in one part with what makes its operand."""
+        return source.name in STAGED or (source in self.on_cpu) != (op in self.on_cpu)
+
     def known_after(self, variable: Sym, levels: dict[Op, int]) -> int:
         """The level after which a variable has its value; -1 where it is known from the start."""
         source = self.sizes[variable].op
         return levels.get(source, -1) if source is not None else -1
+
+    def is_copied(self, op: Op) -> bool:
+        """Whether each part that reads an op has a copy of it."""
+        return op.name == "constant" or (self.has_device and is_free(op))
 
     def crosses(self, op: Op) -> bool:
         """Is a constant read by anything but native ops, which have copies of their own?"""
@@ -260,7 +280,7 @@ class _Split:
         """One part of a block, and the call of it in what is `made` of the block."""
         own = set(native)
         read = uses_in(native).values
-        constants = {v.op: None for v in read if v.op is not None and v.op.name == "constant" and v.op not in own}
+        constants = {v.op: None for v in read if v.op is not None and self.is_copied(v.op) and v.op not in own}
         args = [v for v in read if v.op not in own and v.op not in constants]
         wanted = uses_in(later)
         sources = [self.sizes[v] for v in wanted.variables | self.assumed_variables() if v in self.sizes]
@@ -272,6 +292,8 @@ class _Split:
             more["assumed"] = tuple(assumed)
         if place := _place_of(block):
             more[PLACE] = place
+        if self.has_device and self.on_cpu.issuperset(native):
+            more[ON_CPU] = True
         part.attrs |= more
         self.parts.append(part)
         attrs = {"part": part.name, "sizes": tuple(sizes)}
@@ -316,6 +338,9 @@ def _drop_unread_measures(block: Block) -> None:
 def _assumption(op: Op) -> Assumed:
     return op.attrs["condition"], op.attrs["message"], op.attrs["node"], op.attrs["operator"]
 
+
+ON_CPU = "on_cpu"
+"""The attribute of a part of a program for a device that the CPU beside it computes."""
 
 PLACE = "place"
 """The attribute of a part that only some calls run: where it is, in words."""

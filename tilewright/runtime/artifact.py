@@ -1,7 +1,8 @@
 """A compiled model as plain data, in memory and as a file.
 
 Native code is an image (`storage/image.py`): linked, position-independent, and in need of nothing but the C library,
-the C math library and threads. Other kinds of machines have `objects`, which mean what their back ends say.
+the C math library and threads. Other kinds of machines have `objects`, which mean what their back ends say; a
+model that runs on a device and the CPU beside it has both.
 
 Native interface. The image of an artefact defines these C functions (`plan` only when there is no
 `static_plan`); both return 0, or k + 1 for the failure `errors[k]`:
@@ -394,9 +395,8 @@ class Artifact:
 
     def _sections(self) -> list[Section]:
         code = [Section("code", memoryview(blob).cast("B")) for blob in self.objects]
-        if self.image is not None:
-            images = [level.image for level in (self, *self.levels) if level.image is not None]
-            code = [Section("image", memoryview(image.text), (memoryview(image.data),)) for image in images]
+        images = [level.image for level in (self, *self.levels) if level.image is not None]
+        code += [Section("image", memoryview(image.text), (memoryview(image.data),)) for image in images]
         first, *more = self.saved_weights()
         readers = [level.reads for level in (self, *self.levels)]
         has_parts = self.levels and all(readers) and not self.lent
@@ -460,7 +460,8 @@ class StoredModel:
             kinds = [section.kind for section in code]
             described = (_without(metadata, "levels"), *_list(metadata, "levels"))
             is_linked, is_code = kinds == ["image"] * len(described), kinds == ["code"] * len(code)
-            if weights.kind != "weights" or not (is_linked or (is_code and len(described) == 1)):
+            has_both = kinds == [*["code"] * (len(code) - 1), "image"]  # of a device and the CPU beside it
+            if weights.kind != "weights" or not (is_linked or ((is_code or has_both) and len(described) == 1)):
                 raise ValueError("the sections are others")
             return cls(name, described, tuple(code), weights.data, digest, kept, trusted)
 
@@ -487,14 +488,15 @@ class StoredModel:
             found = _from_metadata(data)
             if found.reads:
                 found.check_reads()
-            if any(section.kind == "code" for section in self.code) or not self.code:
-                return found.sharing(None, tuple(section.data for section in self.code), self.weights)
+            objects = tuple(section.data for section in self.code if section.kind == "code")
+            if len(objects) == len(self.code):
+                return found.sharing(None, objects, self.weights)
             if number not in self.images:
-                section = self.code[number]
+                section = self.code[len(objects) + number]
                 section.check(self.name)
                 image = Image.of(record(ImageLayout, self.described[number].get("image")), section.data)
                 self.images[number] = shared_image(image, section.digest)
-            return found.sharing(self.images[number], (), self.weights)
+            return found.sharing(self.images[number], objects, self.weights)
 
 
 @contextlib.contextmanager

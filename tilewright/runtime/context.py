@@ -43,11 +43,11 @@ class Linked:
         cls, artifact: Artifact, threads: int, executor: MakeExecutor | None, beside: Linked | None = None
     ) -> Linked:
         """A program with the weights, the code and the threads of another program of the same artefact, or of its
-        own."""
-        if beside is not None:
-            return cls(artifact, executor_of(artifact, executor), beside.constants, beside.pool)
+        own. Threads are those of machines of one kind."""
         code = executor_of(artifact, executor)
-        constants = aligned_constants(artifact.constants)
+        if beside is not None and beside.artifact.target.kind == artifact.target.kind:
+            return cls(artifact, code, beside.constants, beside.pool)
+        constants = aligned_constants(artifact.constants) if beside is None else beside.constants
         shares = isinstance(code, NativeCode) and code.has_pool and threads > 1
         pool = _POOLS.pool(code, threads, code) if shares else ThreadPool(code, threads)
         return cls(artifact, code, constants, pool)

@@ -334,17 +334,17 @@ class Model(CalledByName, CountsSizes, KeepsStates, RecordsCalls, ShownInNoteboo
 
     def _staged(self, artifact: Artifact, programs: Sequence[Artifact]) -> _Staged:
         """All parts of all programs, which share code, weights and threads."""
-        parts: list[_Part] = []
-
+        first: dict[str, Linked] = {}  # of each kind of machine
         def part(of: Artifact) -> _Part:
-            beside = parts[0].linked if parts else None
-            parts.append(_Part(of, self._wanted_threads, self._executor, _beside=beside, _stops=self._stops))
-            return parts[-1]
+            beside = first.get(of.target.kind, next(iter(first.values()), None))
+            executor = self._executor if of.target.kind == artifact.target.kind else None
+            made = _Part(of, self._wanted_threads, executor, _beside=beside, _stops=self._stops)
+            first.setdefault(of.target.kind, made.linked)
+            return made
 
         own = [tuple(map(part, p.parts if p.program is not None else [p.of_parts()])) for p in programs]
-        steps = (_native_steps(p, of, self._stops) for p, of in zip(programs, own, strict=True))
-        pairs = zip(programs, own, steps, strict=True)
-        runs = [staged.run.runner(p.program, of, native, self._stops) for p, of, native in pairs]
+        pairs = zip(programs, own, strict=True)
+        runs = [staged.run.runner(p.program, of, _native_steps(p, of, self._stops), self._stops) for p, of in pairs]
         return _Staged(artifact, tuple(own), tuple(runs))
 
     def _open(self) -> _Native | _Staged:

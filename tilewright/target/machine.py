@@ -108,10 +108,26 @@ class VectorUnit:
     start: float = 0
 
 
+@dataclass(frozen=True, slots=True)
+class HostLink:
+    """What it takes to use a device beside a CPU: `call` seconds for starting it and waiting for it, and `bus` bytes a
+    second between both memories. The device does `operations` scalar operations a second, `alone` where one thread
+    does all of them, and moves `bandwidth` bytes a second in its own memory. `clock` are cycles a second of the CPU's
+    cores."""
+
+    call: float
+    bus: float
+    operations: float
+    bandwidth: float
+    alone: float
+    clock: float = 3e9
+
+
 @dataclass(frozen=True)
 class Machine:
     """A machine to compile for: its memories, its parallel levels from the outermost on, its intrinsics, and the routes
-    between its memories. `kind` names the back end that makes its code."""
+    between its memories. `kind` names the back end that makes its code. With a `link` the CPU beside it computes what
+    it does not."""
 
     kind: ClassVar[str] = ""
 
@@ -121,6 +137,7 @@ class Machine:
     intrinsics: tuple[Intrinsic, ...] = field(default=(), kw_only=True)
     routes: tuple[Route, ...] = field(default=(), kw_only=True)
     units: tuple[VectorUnit, ...] = field(default=(), kw_only=True)
+    link: HostLink | None = field(default=None, kw_only=True)
 
     def memory(self, name: str) -> Memory | None:
         """The memory of this name; None when there is none."""

@@ -37,6 +37,7 @@ from tilewright.ir.core import Func, substitute
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.sym import ONE, ZERO, Sym, sym
 from tilewright.ir.types import TensorType
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.program.states import states_of
 
 BASES = ("arena", "constants", "input", "output")
@@ -56,14 +57,28 @@ class Launch:
         return []
 
 
+SERIAL_WORK = 1 << 17
+"""Scalar operations that one thread of a device is trusted with: some milliseconds."""
+
+
+def doubt_of_serial(func: Func) -> str:
+    """Why a CPU should compute a kernel that one thread of a device does in order; "" where that is little work."""
+    work = kernel_info(func).work
+    if work is None or not work.is_const or work.value <= SERIAL_WORK:
+        return ""
+    return f"one thread would do all of its {work.value} scalar operations in order"
+
+
 @dataclass(frozen=True)
 class DeviceKernel(KernelText):
     """A kernel for a device: its launches, and the bytes of device memory that it needs (`room`). Groups and room are
-    expressions of its `dims`."""
+    expressions of its `dims`. `doubt` says why a CPU beside the device should compute it in its place ("": it need
+    not)."""
 
     launches: tuple[Launch, ...] = field(default=(), compare=False)
     room: Sym = ZERO
     dims: tuple[Sym, ...] = ()
+    doubt: str = ""
 
 
 class DeviceCode(ABC):

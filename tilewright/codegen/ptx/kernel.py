@@ -21,7 +21,7 @@ from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.kernel.memory import Buffer
 from tilewright.codegen.cpu.kernel.text import Reg
-from tilewright.codegen.devices.program import DeviceKernel, Launch
+from tilewright.codegen.devices.program import DeviceKernel, Launch, doubt_of_serial
 from tilewright.codegen.program import Check
 from tilewright.codegen.ptx.shared_pointers import with_shared_pointers
 from tilewright.ir.core import Block, Func, Op, Value
@@ -94,7 +94,7 @@ def kernel_ptx(func: Func, machine: Cuda) -> PtxKernel:
     head = f'target triple = "{TRIPLE}"\n{made.text.module()}'
     return PtxKernel(
         func.name, head + text, tuple(made.checks.found), launches=tuple(launches), room=made.scratch,
-        shared=made.shared, dims=tuple(func.dims),
+        shared=made.shared, dims=tuple(func.dims), doubt=doubt_of_serial(func) if is_serial else "",
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks
-from tilewright.codegen.devices.program import DeviceKernel, Launch
+from tilewright.codegen.devices.program import DeviceKernel, Launch, doubt_of_serial
 from tilewright.codegen.program import Check
 from tilewright.codegen.wgsl.functions import definitions, iterations_of
 from tilewright.codegen.wgsl.iterations import Iterations
@@ -44,6 +44,9 @@ PIECE = 64
 """Bytes of which buffers in device memory have a whole number."""
 MOST_GROUPS = 65535
 """Groups along an axis of a grid; where there are more iterations, groups go around."""
+
+
+_DOUBT = "data decide how many iterations of loops a thread goes through, and some drivers end threads without an error"
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,13 @@ class _Kernel:
         return WgslKernel(
             self.func.name, text, tuple(self.checks.found), sym(0), launches=tuple(grids),
             arguments=len(self.func.args), parts=frozenset(self.parts), room=self.room * PIECE,
-            dims=tuple(self.func.dims),
+            dims=tuple(self.func.dims), doubt=self._doubt(grids),
         )  # fmt: skip
+
+    def _doubt(self, grids: Sequence[Grid]) -> str:
+        if any(grid.iterations is None for grid in grids):
+            return _DOUBT
+        return doubt_of_serial(self.func) if self.is_serial else ""
 
     def _dim(self, number: int, dim: Sym) -> str:
         """A variable of the kernel, which is told behind the starts of the arguments and of the device memory."""

@@ -179,6 +179,19 @@ class KernelCycles:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedPart:
+    """A part of a model that runs on a device and the CPU beside it: where it runs, its kernels, the bytes that it
+    takes and gives (each is copied where the part runs on the device), and why it runs there."""
+
+    part: str
+    machine: str
+    kernels: tuple[str, ...]
+    takes: str
+    gives: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class IntegerMeaning:
     """What the integers of an input or output of a program without floats stand for: (integer - zero_point) * scale.
     `tensor` is "input" or "output"."""
@@ -225,9 +238,9 @@ class ProgramReport:
     shared memory. `compile_ms` are milliseconds by stages, where it was compiled in this process: files have none, so
     that the same model, options and compiler give the same bytes. `products` are those of a call of the program,
     `types` are of kernels, `layers` of the model, `integers` of a program without floats, `blocks` of repeated parts,
-    `simulated` of kernels for a machine that is simulated, `edges` of values between operators; `loops` and `schedules`
-    are of kernels that were compiled with `profile=True`. A program beside another one says how many bytes it added to
-    the file. A program of several `parts` tells of all of them.
+    `simulated` of kernels for a machine that is simulated, `placed` of parts on a device and its CPU, `edges` of
+    values between operators; `loops` and `schedules` are of kernels that were compiled with `profile=True`. A program
+    beside another one says how many bytes it added to the file. A program of several `parts` tells of all of them.
     """
 
     version: int = VERSION
@@ -248,6 +261,7 @@ class ProgramReport:
     added_constant_bytes: int | None = None
     blocks: tuple[BlockRecord, ...] = ()
     simulated: tuple[KernelCycles, ...] = ()
+    placed: tuple[PlacedPart, ...] = ()
     edges: tuple[EdgeRecord, ...] = field(default=(), repr=False)
     loops: tuple[LoopRecord, ...] = field(default=(), repr=False)
     schedules: tuple[ScheduleRecord, ...] = field(default=(), repr=False)

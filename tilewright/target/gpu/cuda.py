@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar, NoReturn
 
 from tilewright.target.gpu.webgpu import DEVICE, GRID, GROUP, REGISTERS, ROW, SHARED, THREAD, Gpu
-from tilewright.target.machine import GLOBAL, Level, Memory, TargetError
+from tilewright.target.machine import GLOBAL, HostLink, Level, Memory, TargetError
 
 WARP = 32
 """Threads that execute one instruction together."""
@@ -67,6 +67,7 @@ def _cuda(architecture: str, version: str, shared: int) -> Cuda:
         version=version,
         shared=shared << 10,
         group_shared=(shared - 1) << 10,
+        link=HostLink(call=15e-6, bus=2e10, operations=5e12, bandwidth=1e12, alone=2e8),
     )
 
 

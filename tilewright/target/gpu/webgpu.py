@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.target.machine import GLOBAL, Level, Machine, Memory
+from tilewright.target.machine import GLOBAL, HostLink, Level, Machine, Memory
 
 LAYER, BAND, GROUP, ROW, THREAD = "layer", "band", "group", "row", "thread"
 """The levels: the grid is of layers of bands of groups of threads; where a machine has rows, a group is of rows."""
@@ -46,6 +46,8 @@ WEBGPU = Gpu(
         Memory(REGISTERS, 4096, 16, THREAD, constant_sizes=True),
     ),
     levels=(*(Level(name, 65535) for name in GRID), Level(THREAD, 256)),
+    link=HostLink(call=50e-6, bus=6e9, operations=5e11, bandwidth=5e10, alone=5e7),
 )
 """The limits that every implementation of WebGPU has (section 3.6.2 of the standard). A group of 256 threads is the
-largest one; arrays of a thread beyond 4 KB would lie in memory on any GPU."""
+largest one; arrays of a thread beyond 4 KB would lie in memory on any GPU. What is said of time is a small GPU that
+is part of a CPU's chip, of which no adapter tells: nothing of it was measured."""

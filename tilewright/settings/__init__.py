@@ -1,0 +1,1 @@
+"""What the programs of one compilation share, and where their operators run."""
