@@ -123,7 +123,10 @@ class Setting:
 
     def context(self) -> PassContext:
         """What passes of the graph level share."""
-        return PassContext(self.target, self.options, remarks=[*self.optional.remarks], optional=self.optional)
+        return PassContext(
+            self.target, self.options, self.machine.part_align,
+            remarks=[*self.optional.remarks], optional=self.optional,
+        )  # fmt: skip
 
     def strategies(self, remarks: list[Remark]) -> Strategies[Strategy]:
         """The strategies of the back end, and those of plugins for its kind of machine; `remarks` are told what is left

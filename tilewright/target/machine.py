@@ -114,6 +114,8 @@ class Machine:
     between its memories. `kind` names the back end that makes its code."""
 
     kind: ClassVar[str] = ""
+    part_align: ClassVar[int] = 1
+    """Bytes of which the start of a part of a tensor is a multiple where a kernel takes it without a copy."""
 
     name: str
     memories: tuple[Memory, ...] = field(default=(GLOBAL,), kw_only=True)
