@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--sweeps",
         action="store_true",
         help=f"all cases of tests that are marked `sweep`, and {SEEDS_BY_NIGHT} times as many fresh seeds",
+    )
+    parser.addoption(
+        "--day",
+        default=date.today().isoformat(),
+        metavar="YYYY-MM-DD",
+        help="validate those compilations of tests that a run of this day does (default: today)",
     )
     parser.addoption(
         "--resume",
@@ -309,13 +316,15 @@ def around_each_test(request: pytest.FixtureRequest) -> Iterator[None]:
     - A test fails where a kernel is compiled that takes long and computes one element at a time, though its operands
       allow vectors: users are warned of it. What is drawn afresh is tried for answers alone (`bench cliffs` draws for
       speed).
-    - By night some of what tests compile is validated (tests/validated.py).
+    - Some of what tests compile is validated (tests/validated.py), but for programs that are drawn afresh.
     - A test fails where native code went beyond its buffers, also when somebody handled the error.
     - Operators and adapters that a test defines are forgotten."""
     room, is_marked = _room(request), {marker.name for marker in request.node.iter_markers()}.__contains__
     has_room = not is_marked("without_room_for_zones") and room not in ROOMS_OF_SIZES
-    is_validated = request.config.getoption("--sweeps") and room not in ROOMS_WITHOUT_VALIDATION
-    validated = some_are_validated(request.node, request.config.stash[SEED]) if is_validated else nullcontext()
+    by_night = request.config.getoption("--sweeps")
+    is_validated = room not in ROOMS_WITHOUT_VALIDATION and (by_night or not is_marked("fresh_seeds"))
+    day = None if by_night else request.config.getoption("--day")
+    validated = some_are_validated(request.node, day) if is_validated else nullcontext()
     with pytest.MonkeyPatch.context() as patch, _definitions_end(), validated:
         if is_marked("fresh_seeds") and room != "frontends":
             patch.setattr("tilewright.compiler.is_verified", lambda options: True)

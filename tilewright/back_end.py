@@ -340,7 +340,7 @@ class AcceleratorBackEnd:
 
 
 class GpuBackEnd:
-    """The back end for GPUs: compute shaders, which the library `wgpu` runs."""
+    """The back end for GPUs: compute shaders, which the library `wgpu` runs. Those for other GPUs inherit from it."""
 
     name = Gpu.kind
 
@@ -403,7 +403,7 @@ _OURS = (CPU, C, ACCELERATOR, GPU, CUDA)
 
 def keeps_states(machine: Machine) -> bool:
     """Whether a machine that is no CPU keeps states from call to call."""
-    return machine.kind == Gpu.kind
+    return isinstance(machine, Gpu)
 
 
 def back_end_for(machine: Machine, plugins: Plugins, options: Options) -> BackEnd:

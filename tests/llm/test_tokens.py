@@ -90,7 +90,7 @@ def test_words_that_were_added_count_in_any_text_and_control_tokens_on_demand() 
     assert ours.decode(with_control, control=True) == "the<|user|> state</s>"
 
 
-@pytest.mark.parametrize("kind", ["bytes", "sentencepiece", "wordpiece"])
+@pytest.mark.parametrize("kind", ["bytes", "sentencepiece", "wordpiece", "words"])
 def test_tokenisers_of_folders_are_those_of_the_package(kind: str, tmp_path: Path) -> None:
     theirs = written_folder(tmp_path, kind)
     ours = folder_tokenizer(tmp_path)
@@ -243,6 +243,14 @@ def test_a_folder_without_a_tokeniser_names_what_it_has(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(b"x")
     with pytest.raises(ModelError, match=r"no tokenizer.json, only tokenizer.model(?s:.*)save_pretrained"):
         folder_tokenizer(tmp_path)
+
+
+def test_tokens_without_a_decoder_are_joined_by_spaces(tmp_path: Path) -> None:
+    theirs = written_folder(tmp_path, "words")
+    ours = folder_tokenizer(tmp_path)
+    tokens = theirs.encode("the program, state-of a state[SEP]of it").ids
+    assert ours.encode("[SEP]")[0] in tokens
+    assert "".join(streamed(ours, tokens)) == theirs.decode(tokens) == "the program , state-of a state of it"
 
 
 def test_a_decoder_that_is_not_known_is_told(tmp_path: Path) -> None:

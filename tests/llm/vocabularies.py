@@ -117,9 +117,20 @@ def _wordpiece() -> Tokenizer:
     return found
 
 
+def _words() -> Tokenizer:
+    """Whole words without a decoder, as many little models have them."""
+    found = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    found.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.WordLevelTrainer(vocab_size=400, special_tokens=["[UNK]", "[SEP]"], show_progress=False)
+    found.train_from_iterator([TEXT], trainer)
+    found.add_tokens(["state-of"])
+    return found
+
+
 _OF_KIND = {
     "bytes": byte_level,
     "digits": lambda: byte_level(digits=True),
     "sentencepiece": _sentencepiece,
     "wordpiece": _wordpiece,
+    "words": _words,
 }

@@ -220,6 +220,16 @@ def test_a_call_is_two_copies_and_then_one_graph(fake: FakeCuda, tmp_path: Path)
     assert fake.library.fake_live() <= before
 
 
+def test_states_go_there_and_back_with_a_call(fake: FakeCuda, tmp_path: Path) -> None:
+    text = "g (float[3] x, float[3] before) => (float[3] y, float[3] after) { after = Add(x, before) y = Neg(after) }"
+    session, kept = Session(folder=tmp_path), {"before": "after"}
+    fake.kernels(programs(model(text), "llvm", options=Options(target=TARGET, states=kept), session=session))
+    ours = tilewright.compile(model(text), target=TARGET, states=kept, session=session)
+    for k in (1, 2, 3):  # the third call is a graph
+        np.testing.assert_array_equal(ours(np.ones(3, np.float32))[0], -k)
+    assert fake.fault == ""
+
+
 def test_errors_of_a_model_are_those_of_the_cpu(fake: FakeCuda, tmp_path: Path) -> None:
     ours = compiled("g (int32[n] a, int32[n] b) => (int32[n] y) { y = Div(a, b) }", fake, tmp_path)
     a = np.arange(200, dtype=np.int32)

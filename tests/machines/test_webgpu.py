@@ -211,7 +211,7 @@ def test_a_model_larger_than_a_buffer_is_refused_with_the_figures(
     class Small:
         limits = {"max-storage-buffer-binding-size": 4096, "max-buffer-size": 1 << 20}  # noqa: RUF012
 
-    monkeypatch.setattr(webgpu, "device", Small)
+    monkeypatch.setattr(webgpu, "device", cache(Small))
     with pytest.raises(tilewright.DeviceError, match=r"needs 8448 bytes for inputs, and one .* has at most 4096"):
         made(X)
 

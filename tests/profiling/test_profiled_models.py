@@ -16,8 +16,9 @@ import tilewright
 from tests import models
 from tilewright.cli.app import commands
 from tilewright.cli.measuring.profile import machine_lines
-from tilewright.profiling import machine
+from tilewright.profiling import machine, others
 from tilewright.profiling.machine import machine_facts, machine_rates
+from tilewright.profiling.others import OtherPrograms
 from tilewright.profiling.records import MachineRates, ModelProfile, PeakRate, ReadRate
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.storage.records import plain
@@ -218,3 +219,21 @@ def test_a_file_without_timers_says_how_to_get_them(tmp_path: Path) -> None:
     tilewright.compile(models.mlp(), cache=False).save(path)
     found = CliRunner().invoke(commands, ["profile", str(path)])
     assert found.exit_code == 2 and "tilewright compile --profile" in found.output
+
+
+def test_other_programs_are_told_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of two processors for 10 seconds, programs had 18 seconds, of which 12 were this one's."""
+    stat = tmp_path / "stat"
+    monkeypatch.setattr(others, "STAT", stat)
+    monkeypatch.setattr(others.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(others.os, "sysconf", lambda name: 100, raising=False)
+    clocks = {"perf_counter": iter([0.0, 10.0]), "process_time": iter([1.0, 13.0])}
+    for name, values in clocks.items():
+        monkeypatch.setattr(others.time, name, lambda values=values: next(values))
+    stat.write_text("cpu  100 0 0 5000 70 0 0 0 50 0\ncpu0 1 2\n")
+    watched = OtherPrograms()
+    stat.write_text("cpu  1300 200 100 5200 80 100 100 100 999 0\n")
+    assert watched.note().startswith("other programs had 30 % of the processors")
+    for text in ("", "cpu0 1 2 3 4 5 6 7 8", "cpu 1 2"):
+        stat.write_text(text)
+        assert OtherPrograms().note() == ""

@@ -230,6 +230,31 @@ def test_a_level_reads_its_own_weights_alone(tmp_path: Path, monkeypatch: pytest
         assert (tmp_path / "again.tw").read_bytes() == paths[0].read_bytes()
 
 
+@is_x86
+def test_a_level_that_says_too_little_of_what_it_reads_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would compute with zeros; one that says nothing reads all."""
+    name, path = "x86-64", tmp_path / "m.tw"
+    artifact = compile_artifact(wide(), options=Options(target=f"{name};x86-64-v4", cache=False))
+    artifact.save(path)
+    x = X[:1, :1].repeat(256, 1)
+    wanted = tilewright.load(path, level=name)(x)
+    (level,) = artifact.levels
+    (last,) = level.constant_table[-1:]
+    for reads in (((0, last.offset),), ((0, last.offset + last.nbytes - 64),), ((last.offset, level.reads[-1][1]),)):
+        replace(artifact, levels=(replace(level, reads=reads),)).save(path)
+        for mmap in (False, True):
+            with pytest.raises(ArtifactError, match="is not among the weights that the level reads"):
+                tilewright.load(path, level=name, mmap=mmap)
+        with pytest.raises(ArtifactError, match="is not among"):
+            Artifact.load(path)
+    sections = artifact._sections()  # in parts
+    monkeypatch.setattr(Artifact, "_sections", lambda _: sections)
+    replace(artifact, levels=(replace(level, reads=()),)).save(path)
+    np.testing.assert_array_equal(tilewright.load(path, level=name)(x), wanted)
+
+
 def test_levels_have_no_levels(file: Path) -> None:
     artifact = Artifact.load(file)
     inner = replace(artifact.levels[0], levels=(artifact.levels[1],))

@@ -13,12 +13,16 @@ from onnx import TensorProto, helper
 
 from tests.validation.planted import add_rules, program
 from tilewright.compiler import compile_request
+from tilewright.graph.layout import unit_products
 from tilewright.graph.precision.widen_floats import WidenFloats
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op
 from tilewright.ir.diag import InputError, InternalError
 from tilewright.ir.rewrite import Replacement, RewriteContext, rule
 from tilewright.ir.text import parse_module
+from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import interp
+from tilewright.ops.elementwise import cast, mul
 from tilewright.options import Options, Request
 from tilewright.passes import PassContext
 from tilewright.session import Session
@@ -62,13 +66,58 @@ def test_short_floats_may_be_rounded_less_often(is_wrong: bool, monkeypatch: pyt
     assert found == (["'widen-floats'"] if is_wrong else [])
 
 
+PRODUCT = "y = matmul(x, z) {transpose_a=false, transpose_b=false}"
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_products_may_round_their_operands_where_numerics_are_fast(
+    is_wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def larger(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+        left, right = (cast(v, dtype=dt.f16) for v in op.operands)
+        return matmul_widening(left, mul(right, 1.03), sums=dt.f32)
+
+    if is_wrong:
+        monkeypatch.setattr(unit_products, "rounded_product", larger)
+    module = parse_module(program(f"  {PRODUCT} : f32[16, 16]", "x: f32[16, 64];z: f32[64, 16]", "f32[16, 16]"))
+    validation, options = Validation(), Options(cache=False, target="npu16", numerics="fast")
+    compile_request(Request.of(module, None, None), options, session=Session(), checks=validation)
+    assert [fault.rule for fault in validation.findings] == ["rounded_products"] * is_wrong
+    assert validation.passes and any("does not run here" in why for why in validation.skipped)
+
+
+def test_what_cancels_may_be_rounded_otherwise() -> None:
+    """Of equal elements mean(x * x) - mean(x) * mean(x) is zero, or what rounding leaves."""
+    body = """
+  c = full() {value=0.000001, dtype=f32, shape=()} : f32[]
+  o = full() {value=0, dtype=f32, shape=()} : f32[]
+  q = mul(x, x) : f32[4, 768]
+  a = reduce_mean(q) {keepdims=false, axes=(1,)} : f32[4]
+  m = reduce_mean(x) {keepdims=false, axes=(1,)} : f32[4]
+  b = mul(m, m) : f32[4]
+  v = sub(a, b) : f32[4]
+  z = max(v, o) : f32[4]
+  e = add(z, c) : f32[4]
+  y = rsqrt(e) : f32[4]"""
+    feeds = [{"x": np.full((4, 768), number, np.float32)} for number in (1.2345678, 2.7182817, 0.7654321)]
+    validation = validated(parse_module(program(body, "x: f32[4, 768]", "f32[4]")), feeds=feeds)
+    assert validation.findings == [] and validation.recorded == 3 and validation.kernels
+
+
+def test_values_that_memory_does_not_hold_are_not_computed() -> None:
+    body = f"  {PRODUCT} : f32[65536, 65536]\n  t = reduce_sum(y) {{keepdims=false, axes=(0, 1)}} : f32[]"
+    text = program(body, "x: f32[65536, 1];z: f32[1, 65536]", "f32[]").replace("return y", "return t")
+    validation = validated(parse_module(text))
+    assert any("its values would take 16384 MiB" in why for why in validation.skipped)
+
+
 EXP = program("  y = exp(x) : f32[6]", "x: f32[6]", "f32[6]")
 
 
 @pytest.mark.parametrize("looks", [4, 5, 6])
 def test_an_interpreter_without_time_costs_no_model(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(looks))
-    late = SimpleNamespace(monotonic=lambda: next(clock, float("inf")))
+    late = SimpleNamespace(thread_time=lambda: next(clock, float("inf")))
     monkeypatch.setattr(values, "time", late)
     validation = validated(parse_module(EXP))
     assert validation.findings == [] and any("too long" in why for why in validation.skipped)
@@ -85,7 +134,7 @@ def test_an_interpreter_without_time_costs_no_model(looks: int, monkeypatch: pyt
 def test_one_operator_that_takes_long_ends(op: str, result: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is looked at between the pieces of one operator, too."""
     monkeypatch.setattr(interp, "MAX_POSITIONS", 64)
-    monkeypatch.setattr(values, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    monkeypatch.setattr(values, "time", SimpleNamespace(thread_time=itertools.count().__next__))
     module = parse_module(program(f"  {op}", "x: f32[16, 64]", result))
     case = Case("random", (np.ones((16, 64), np.float32),), {})
     with pytest.raises(values.TooLong):

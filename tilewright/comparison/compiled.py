@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.comparison.errors import Difference, LayerDifference, Measured
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_request
+from tilewright.graph.match import is_constant
 from tilewright.ir.core import Module, Op, Value
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact
@@ -96,7 +97,7 @@ class _Layer:
             return "quantisation: a value near the middle between two integers goes to the other one"
         if short := types & {"float16", "bfloat16"}:
             return f"precision: values are {', '.join(sorted(short))}"
-        count = sum(o.name not in ("yield", "full", "constant") for o in self.op.blocks[0].ops)
+        count = sum(not is_constant(v) for o in self.op.blocks[0].ops for v in o.results[:1])
         return f"fusion: {count} operators are one kernel" if count > 1 else "the kernel's order of sums, or a defect"
 
     def path(self, layers: Sequence[_Layer]) -> list[int]:

@@ -122,35 +122,28 @@ class Walk:
         op, type = value.op, value.type
         if op is None or not isinstance(type, ScalarType) or type.dtype.is_float:
             return _UNKNOWN
-        match op.name:
-            case "const":
-                return sym(int(op.attrs["value"])), sym(int(op.attrs["value"]))
-            case "index":
-                shown = self._shown(op.attrs["expr"])
-                return shown, shown
-            case "select":
-                return self._chosen(op)
-        operands = [self._of_value(v) for v in op.operands]
-        match op.name:
-            case "cast" if _keeps(op.operands[0], operands[0], type):
-                return operands[0]
-            case "add":
-                (a, b), (c, d) = operands
-                return _sum(a, c), _sum(b, d)
-            case "sub":
-                (a, b), (c, d) = operands
-                return _difference(a, d), _difference(b, c)
-            case "min":
-                (a, b), (c, d) = operands
-                return _least(a, c), _any(minimum, b, d)
-            case "max":
-                (a, b), (c, d) = operands
-                return _any(maximum, a, c), _greatest(b, d)
-            case "shr" if operands[1][0] is not None and operands[1][0] is operands[1][1] and operands[1][0].is_const:
-                a, b = operands[0]
-                step = 1 << operands[1][0].value
-                return None if a is None else a // step, None if b is None else b // step
-        return _of_dtype(type)
+        rule = _RULES.get(op.name)
+        found = None if rule is None else rule(self, op)
+        return _of_dtype(type) if found is None else found
+
+    def _number(self, op: Op) -> Ends:
+        return sym(int(op.attrs["value"])), sym(int(op.attrs["value"]))
+
+    def _index(self, op: Op) -> Ends:
+        shown = self._shown(op.attrs["expr"])
+        return shown, shown
+
+    def _converted(self, op: Op) -> Ends | None:
+        (operand,) = op.operands
+        ends = self._of_value(operand)
+        return ends if _keeps(operand, ends, op.result.scalar) else None
+
+    def _shifted(self, op: Op) -> Ends | None:
+        (a, b), (by, most) = map(self._of_value, op.operands)
+        if by is None or by is not most or not by.is_const:
+            return None
+        step = 1 << by.value
+        return None if a is None else a // step, None if b is None else b // step
 
     def _chosen(self, op: Op) -> Ends:
         condition, a, b = op.operands
@@ -261,3 +254,21 @@ def _compared(op: Op, signs: frozenset[int], ends: Callable[[Value], Ends]) -> M
         return {a: ends(b), b: ends(a)}
     step = 0 if 0 in signs else 1
     return {a: (None, None if high is None else high - step), b: (None if low is None else low + step, None)}
+
+
+def _of_both(rule: Callable[[Ends, Ends], Ends]) -> Callable[[Walk, Op], Ends | None]:
+    return lambda accesses, op: rule(accesses._of_value(op.operands[0]), accesses._of_value(op.operands[1]))
+
+
+_RULES: Mapping[str, Callable[[Walk, Op], Ends | None]] = {
+    "const": Walk._number,
+    "index": Walk._index,
+    "cast": Walk._converted,
+    "select": Walk._chosen,
+    "shr": Walk._shifted,
+    "add": _of_both(lambda a, b: (_sum(a[0], b[0]), _sum(a[1], b[1]))),
+    "sub": _of_both(lambda a, b: (_difference(a[0], b[1]), _difference(a[1], b[0]))),
+    "min": _of_both(lambda a, b: (_least(a[0], b[0]), _any(minimum, a[1], b[1]))),
+    "max": _of_both(lambda a, b: (_any(maximum, a[0], b[0]), _greatest(a[1], b[1]))),
+}
+"""The ends of what scalar ops give; None where no more is known of them than of the dtype."""

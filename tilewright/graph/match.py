@@ -122,11 +122,17 @@ def keeps_known(op: Op | None) -> bool:
     return op is not None and (is_elementwise(op) or is_view(op))
 
 
+def filled_with(value: Value) -> int | float | bool | None:
+    """The number that every element of a `full` is; None of all others."""
+    op = value.op
+    number: int | float | bool | None = op.attrs["value"] if op is not None and op.name == "full" else None
+    return number
+
+
 def uniform_number(value: Value, module: Module) -> int | float | bool | None:
     """The number that every element of a small constant is; None where they differ or are not known."""
-    op = value.op
-    if op is not None and op.name == "full":
-        number: int | float | bool = op.attrs["value"]
+    number = filled_with(value)
+    if number is not None:
         return number
     array = constant_array(value, module)
     if array is None or not 0 < array.size <= SMALL_ELEMENTS or array.dtype.kind not in "biuf":

@@ -70,6 +70,11 @@ class ScalarOp:
         """Whether reductions may use it: it is commutative and associative, and has a neutral element."""
         return self.commutative and self.identity is not None
 
+    @property
+    def is_sum(self) -> bool:
+        """Whether it is a sum or a difference of two numbers."""
+        return self.arity == 2 and self.linear == "together"
+
     def result_dtype(self, operands: tuple[DType, ...]) -> DType:
         if self.result == "bool":
             return dt.bool_

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.api import compile as compile_model
 from tilewright.profiling.counters import count_events
 from tilewright.profiling.machine import machine_rates, rates_again
+from tilewright.profiling.others import OtherPrograms
 from tilewright.profiling.records import (
     BlockProfile,
     KernelProfile,
@@ -73,7 +74,9 @@ def profile(
         batch_dim(opened.inputs, batch)  # says at once what is wrong with it
     if opened.states:  # those of the caller's model stay as they are
         opened = copy.copy(opened)
+    others = OtherPrograms()
     times, calls_ms = _timed(opened, inputs, runs)
+    disturbed = others.note()
     rates = machine_rates(session)
     artifact = _program(opened.artifact, times)
     sizes = sizes_of(opened.inputs, inputs)
@@ -86,8 +89,11 @@ def profile(
         notes.append("the machine was measured again, as kernels were faster than what it had been measured to do")
     found: Scaling | None = None
     if scaling:
+        others = OtherPrograms()
         found, note = measure_scaling(opened, inputs, runs, batch)
+        disturbed = others.note() or disturbed
         notes += [note] if note else []
+    notes += [disturbed] if disturbed else []
     events: dict[str, float] = {}
     if counters:
         first = _first_states(opened)

@@ -20,6 +20,7 @@ from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.ops.define.staged import BRANCH, HOST, LOOP, MEASURE
 from tilewright.program.memory.places import is_planned, places_of
 from tilewright.program.memory.storage import Place
+from tilewright.program.memory.views import is_view
 from tilewright.program.spec import LEVEL, NATIVE, READ, STATE, UPDATE
 from tilewright.program.split import alone
 from tilewright.runtime.staged.functions.registry import bound
@@ -111,7 +112,7 @@ class _Run:
             case _ if op.name == UPDATE:
                 self.update(op, *operands)
                 return ()
-            case "reshape" | "slice" | "concat" if self.places:
+            case _ if self.places and is_view(op):
                 return self.view(op, operands)
             case "reshape" if self.aliased:
                 return (operands[0].reshape(self.shape_of(op.result)),)

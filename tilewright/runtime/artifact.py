@@ -25,7 +25,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -45,7 +47,15 @@ from tilewright.runtime.storage.container import (
     read_container,
     write_container,
 )
-from tilewright.runtime.storage.files import LentArray, Ranges, Selection, check_replaced, cuts, saved_weights
+from tilewright.runtime.storage.files import (
+    LentArray,
+    Ranges,
+    Selection,
+    check_replaced,
+    cuts,
+    holds,
+    saved_weights,
+)
 from tilewright.runtime.storage.image import Image, ImageLayout, shared_image
 from tilewright.runtime.storage.records import plain, record
 from tilewright.runtime.storage.signing import Trust, signer_of, trusted_keys
@@ -96,6 +106,12 @@ class ConstantInfo:
     shape: tuple[int, ...]
     offset: int
     is_lent: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """In the weights; by the name of the dtype, which NumPy need not have."""
+        bits = re.search(r"\d+", self.dtype)
+        return 8 if self.is_lent else math.prod(self.shape) * max(1, int(bits[0]) // 8 if bits else 1)
 
 
 @dataclass(frozen=True)
@@ -312,6 +328,15 @@ class Artifact:
         ends = f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
         return printable(f"{ends}{kept}{where}")
 
+    def check_reads(self) -> None:
+        """ValueError unless all constants, and first values of states, are among what this level `reads`."""
+        for program in (p for of in self.programs for p in (of, *of.parts)):
+            initial = [(s.info.name, s.initial, s.initial + 1) for s in program.states if s.initial >= 0]
+            table = [(info.name, info.offset, info.offset + info.nbytes) for info in program.constant_table]
+            for name, first, end in (*table, *initial):
+                if not holds(self.reads, first, end):
+                    raise ValueError(f"{name!r:.80} is not among the weights that the level reads")
+
     def check_broadcasting(self, of: Artifact) -> None:
         """ValueError unless this can be run with the inputs of another program, and gives outputs like its."""
         made, wanted = ([(o.name, o.dtype, o.kind, len(o.shape)) for o in a.outputs] for a in (self, of))
@@ -481,6 +506,8 @@ class StoredModel:
             data = _without(self.described[number], "image")
             data |= {name: self.described[0][name] for name in shared if name in self.described[0]}
             found = _from_metadata(data)
+            if found.reads:
+                found.check_reads()
             if any(section.kind == "code" for section in self.code) or not self.code:
                 return found.sharing(None, tuple(section.data for section in self.code), self.weights)
             if number not in self.images:

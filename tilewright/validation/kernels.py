@@ -27,13 +27,20 @@ from tilewright.program.states import GROWING, STATES
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import BeyondBufferError
 from tilewright.validation.cases import Case, cases_of, dims_of_inputs
-from tilewright.validation.closeness import Deviation, deviation, nudged, rounded_otherwise, steps, tolerance
+from tilewright.validation.closeness import Deviation, deviation, rounded_otherwise, steps, tolerance
 from tilewright.validation.extract import input_names, program_of
 from tilewright.validation.findings import Fault
 from tilewright.validation.guarded import between_zones, with_room_for_zones
 from tilewright.validation.passes import FusedReplay, regions_of
 from tilewright.validation.races import races_of
-from tilewright.validation.values import EVALUATION, ReplayedValues, TooLong, is_repeatable, reads_floats
+from tilewright.validation.values import (
+    EVALUATION,
+    NudgedValues,
+    ReplayedValues,
+    TooLong,
+    is_repeatable,
+    reads_floats,
+)
 
 if TYPE_CHECKING:
     from tilewright.validation.validate import Validation
@@ -49,6 +56,10 @@ UNWRITTEN = 0xFF
 
 MOST_SIZES = 12
 """Further sizes of dims that a call chooses, near the numbers at which kernels take other loops."""
+
+SIZES_SECONDS = 2.0
+"""Of processor time from which on no further size begins, where compiling the kernels has taken less than half of
+it."""
 
 LARGEST = 80
 """Of these sizes."""
@@ -85,12 +96,14 @@ class KernelCheck:
         _join_by_kernels(tapped)
         setting = replace(self.setting, numbers=count(), watch=None, progress=None, observe=None)
         compilation = Compilation(tapped, with_room_for_zones(setting))
+        began = time.thread_time()
         model = between_zones(compile_rest(compilation))
+        for_sizes = max(SIZES_SECONDS, 2 * (time.thread_time() - began))
         makers = _kernels_of(self.regions, compilation.module.main.returns)
         self._look_for_races(makers, compilation)
         self._tell()
         try:
-            for known in self._calls(compilation.module):
+            for known in self._calls(compilation.module, for_sizes):
                 self._compare(known, model, values, makers, compilation)
                 self._tell()
                 if artifact is not None and all(map(is_repeatable, self.fused.module.main.body.ops)):
@@ -104,11 +117,11 @@ class KernelCheck:
     def _look_for_races(self, makers: Mapping[Op, str], compilation: Compilation) -> None:
         """In the kernels, before they run."""
         module, known = compilation.module, self.fused.values[0]
-        deadline, seen = time.monotonic() + RACE_SECONDS, set[str]()
+        deadline, seen = time.thread_time() + RACE_SECONDS, set[str]()
         regions = {kernel: op for op, kernel in makers.items()}
         for call in module.main.body.ops:
             name = call.attrs.get("kernel", "") if call.name == "call" else ""
-            if not name or name in seen or time.monotonic() > deadline:
+            if not name or name in seen or time.thread_time() > deadline:
                 continue
             seen.add(name)
             kernel = module.funcs[name]
@@ -128,17 +141,23 @@ class KernelCheck:
     def _skip(self, why: str) -> None:
         self.validation.skip(self.fused.compilation, f"its kernels are not compared: {why}")
 
-    def _calls(self, module: Module) -> Iterator[ReplayedValues]:
-        """Those on which passes were replayed, and then others of sizes that matter to the kernels."""
+    def _calls(self, module: Module, for_sizes: float) -> Iterator[ReplayedValues]:
+        """Those on which passes were replayed, and then others of sizes that matter to the kernels, as many as begin
+        within so many seconds."""
         yield from self.fused.values
         main, names = self.fused.module.main, dims_of_inputs(self.fused.module.main)
-        deadline = time.monotonic() + self.validation.seconds / 8
         done = {tuple(known.case.env.values()) for known in self.fused.values}
-        for size in _turning_sizes(module)[:MOST_SIZES] if names else ():
+        sizes, began = _turning_sizes(module)[:MOST_SIZES] if names else [], time.thread_time()
+        for number, size in enumerate(sizes):
+            if time.thread_time() - began > for_sizes:
+                left = f"{len(sizes) - number} of {len(sizes)} further sizes"
+                self.validation.skip(self.fused.compilation, f"its kernels are not compared at {left}, for time")
+                return
             for case in cases_of(main, dict.fromkeys(names, size), ("random",)):
-                if tuple(case.env.values()) in done or time.monotonic() > deadline:
+                if tuple(case.env.values()) in done:
                     continue
-                known = ReplayedValues(self.fused.module, case, deadline)
+                deadline = time.thread_time() + self.validation.seconds / 8
+                known = ReplayedValues(self.fused.module, case, deadline, self.setting.options.numerics)
                 try:
                     if all(known.compute(op) for op in main.body.ops[:-1]):
                         yield known
@@ -176,7 +195,7 @@ class KernelCheck:
         compilation: Compilation,
     ) -> None:  # fmt: skip
         """The results of all regions beside what these give of the same operands."""
-        native = ReplayedValues(known.module, known.case, known.deadline)
+        native = ReplayedValues(known.module, known.case, known.deadline, known.numerics)
         for op in self.fused.module.main.body.ops[:-1]:
             if op.name != "fused":
                 try:
@@ -208,8 +227,9 @@ class KernelCheck:
 
     def _moved(self, op: Op, number: int, native: ReplayedValues) -> np.ndarray | None:
         arrays = [native.known[v] for v in op.operands]
+        nudging = NudgedValues(native.module, native.case, native.deadline, native.numerics)
         try:
-            after = native.of(op, [nudged(a, k) for k, a in enumerate(arrays)])[number]
+            after = nudging.of(op, native.moved(arrays))[number]
             return steps(native.of(op, arrays)[number], after)
         except EVALUATION:
             return None
@@ -274,8 +294,8 @@ class KernelCheck:
         return ""
 
     def _moved_result(self, known: ReplayedValues, number: int) -> np.ndarray | None:
-        arrays = tuple(nudged(a, k) for k, a in enumerate(known.case.arrays))
-        moved = ReplayedValues(known.module, Case(known.case.kind, arrays, known.case.env), known.deadline)
+        case = Case(known.case.kind, known.moved(known.case.arrays), known.case.env)
+        moved = NudgedValues(known.module, case, known.deadline, known.numerics)
         try:
             if not all(moved.compute(op) for op in known.module.main.body.ops[:-1]):
                 return None

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.compilation import STAGES, Compilation
+from tilewright.graph.match import is_constant
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.optional_steps import Part
 from tilewright.ir.text import print_module
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.validation.cases import Case, refuse_call
-from tilewright.validation.closeness import Deviation, as_exact, deviation, nudged, steps
+from tilewright.validation.closeness import Deviation, as_exact, deviation, steps
 from tilewright.validation.extract import cut_out, input_names, program_of
 from tilewright.validation.findings import Fault
 from tilewright.validation.values import (
@@ -145,7 +146,7 @@ class PassWatch:
         reads = {v for fresh in emitted for v in fresh.operands if v.op not in own} | {
             v for v in values if v.op not in own
         }
-        reads -= {v for v in reads if v.op is not None and v.op.name in ("constant", "full")}
+        reads = {v for v in reads if not is_constant(v)}
         ops, inputs = cut_out(op.results, self.compilation.module, reads)
         others = sorted({self._wrote[o] for o in ops if o in self._wrote} - {f"'{rule}'"})
         before, after, given = self._programs(op.results, values, ops, inputs, emitted, known)
@@ -231,11 +232,10 @@ class PassWatch:
 
     def _moved(self, known: ReplayedValues, number: int) -> np.ndarray | None:
         """By how much a result of the program moves where its inputs do by their last bits."""
-        arrays = [nudged(a, k) for k, a in enumerate(known.case.arrays)]
         assert self.original is not None
         try:
             before = self.wanted[self.values.index(known)][number]
-            return steps(before, interpreted(self.original, arrays)[number])
+            return steps(before, interpreted(self.original, known.moved(known.case.arrays))[number])
         except EVALUATION:
             return None
 

@@ -40,15 +40,15 @@ from tilewright.validation.cases import (
     recorded_cases,
     why_no_cases,
 )
-from tilewright.validation.closeness import MOVED, allowance, is_float, nudged, steps
+from tilewright.validation.closeness import MOVED, allowance, is_float, steps
 from tilewright.validation.findings import Fault, MeaningChanged
 from tilewright.validation.kernels import PLANNING, KernelCheck
 from tilewright.validation.passes import PassWatch
-from tilewright.validation.programs import ProgramReplay
+from tilewright.validation.programs import ProgramReplay, numerics_of
 from tilewright.validation.races import Races
 from tilewright.validation.recorded import feeds_of
 from tilewright.validation.reproducers import save
-from tilewright.validation.values import EVALUATION, ReplayedValues, TooLong, is_repeatable
+from tilewright.validation.values import EVALUATION, ReplayedValues, TooLong, bytes_of_values, is_repeatable
 
 STAGE = "validate"
 
@@ -62,6 +62,9 @@ MOST_SIZES = 2
 """Sizes of the dims that a call chooses for which passes are replayed; kernels are at more."""
 
 MOST_RECORDED = 3
+
+MOST_HELD = 4 << 30
+"""Bytes that the values of all calls may take that passes are replayed on."""
 
 MOST_ATTEMPTS = 24
 """Of one compilation: what is still wrong then is wrong whatever is left out."""
@@ -138,16 +141,16 @@ class Validation:
         why = self._why_not(compilation)
         if not why and not replay.begins_with_zeros:
             why = "its states begin as constants"
-        main, deadline = compilation.module.main, time.monotonic() + self.seconds / 2
+        main, deadline = compilation.module.main, time.thread_time() + self.seconds / 2
         recorded = [] if why else recorded_cases(main, self.feeds)[:MOST_RECORDED]
         for sizes in () if why else self._sizes(compilation):
             for case in (*recorded, *cases_of(main, sizes)):
-                began = time.monotonic()
+                began = time.thread_time()
                 try:
                     self.recorded += replay.begin(case, deadline) and case.kind == "recorded"
                 except EVALUATION as error:
                     self.note_refused(case, error)
-                if time.monotonic() - began > LONG and replay.sessions:
+                if time.thread_time() - began > LONG and replay.sessions:
                     break
             if replay.sessions:
                 self.programs.append(replay)
@@ -171,7 +174,7 @@ class Validation:
 
     def _begin(self, watch: PassWatch, sizes: dict[str, int]) -> bool:
         """Whether the program takes calls with these sizes: recorded ones first, as many as time allows."""
-        main, deadline = watch.compilation.module.main, time.monotonic() + self.seconds
+        main, deadline = watch.compilation.module.main, time.thread_time() + self.seconds
         recorded = recorded_cases(main, self.feeds)[:MOST_RECORDED] or self._cases_of_part(main)
         kinds: list[Case] = [*recorded, *cases_of(main, sizes)]
         for size in SIZES[1:]:
@@ -180,12 +183,18 @@ class Validation:
             kinds += islice(cases_of(main, dict.fromkeys(sizes, size), ("random",)), 1)
         kinds += integer_cases(main, sizes)
         kept: list[ReplayedValues] = []
+        held = 0
         for case in kinds:
-            began = time.monotonic()
-            watch.values = [ReplayedValues(watch.compilation.module, case, deadline)]
+            held += (needed := bytes_of_values(main, case.env))
+            if held > MOST_HELD:
+                self.note_refused(case, MemoryError(f"its values would take {needed >> 20} MiB"))
+                break
+            began = time.thread_time()
+            module = watch.compilation.module
+            watch.values = [ReplayedValues(module, case, deadline, numerics_of(watch.compilation))]
             if watch.begin():
                 kept += watch.values
-                if time.monotonic() - began > LONG:
+                if time.thread_time() - began > LONG:
                     break
         self.recorded += sum(values.case.kind == "recorded" for values in kept)
         watch.values = kept
@@ -248,7 +257,9 @@ class Validation:
         for watch in self.watches[:1] if not self.programs and not artifact.states else ():
             assert watch.original is not None
             for case, wanted in zip(watch.cases, watch.wanted, strict=True):
-                moved = _moved_results(watch.original, case, wanted, time.monotonic() + self.seconds / 8)
+                deadline = time.thread_time() + self.seconds / 8
+                values = ReplayedValues(watch.original, case, deadline, numerics_of(watch.compilation))
+                moved = _moved_results(values, wanted)
                 yield watch.compilation, known_call(artifact, watch.original, case, wanted, moved)
 
     def _why_not_kept(self, compilation: Compilation, artifact: Artifact, call: KnownCall) -> str:
@@ -352,12 +363,11 @@ def _known_result(wanted: np.ndarray, step: np.ndarray | None) -> KnownResult:
     return KnownResult(wanted, allowance(wanted, step), min(1.0, MOVED * flips))
 
 
-def _moved_results(
-    module: Module, case: Case, wanted: Sequence[np.ndarray], deadline: float
-) -> list[np.ndarray | None]:
+def _moved_results(known: ReplayedValues, wanted: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """By how much the results of a graph move where its inputs do by their last bits."""
-    arrays = tuple(nudged(a, k) for k, a in enumerate(case.arrays))
-    values = ReplayedValues(module, Case(case.kind, arrays, case.env), deadline)
+    module, case = known.module, known.case
+    case = Case(case.kind, known.moved(case.arrays), case.env)
+    values = ReplayedValues(module, case, known.deadline, known.numerics)
     try:
         for op in module.main.body.ops[:-1]:
             values.compute(op)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 from ml_dtypes import finfo
 
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Block, Module, Op, Value
+from tilewright.ir.core import Block, Func, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.dtype import DType
 from tilewright.ir.types import TensorType
@@ -20,6 +21,9 @@ from tilewright.ops.define.interp import evaluate_op
 from tilewright.ops.traits.derive import traits_of
 from tilewright.validation.cases import Case
 from tilewright.validation.closeness import Deviation, deviation, nudged, steps
+
+DEFAULT = "default"
+"""Numerics of compilations that say nothing else."""
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -34,13 +38,17 @@ class TooLong(Exception):
 class ReplayedValues:
     """What the values of a main function are in one call.
 
-    Ops that compute the same of the same arrays, as those do that a pass wrote anew, are computed once.
+    Ops that compute the same of the same arrays, as those do that a pass wrote anew, are computed once. The deadline
+    is one of the processor time of this thread (`time.thread_time`), so that what is replayed is the same on a busy
+    machine. `numerics` are those of the compilation: "fast" ones let products round their operands, and with all but
+    "strict" ones denormal numbers are zeros.
     """
 
-    def __init__(self, module: Module, case: Case, deadline: float) -> None:
+    def __init__(self, module: Module, case: Case, deadline: float, numerics: str = DEFAULT) -> None:
         self.module = module
         self.case = case
         self.deadline = deadline
+        self.numerics = numerics
         self.known: dict[Value, np.ndarray] = dict(zip(module.main.args, case.arrays, strict=True))
         self._memo: dict[Hashable, tuple[Arrays, Arrays]] = {}
 
@@ -53,7 +61,7 @@ class ReplayedValues:
 
     def hurry(self) -> None:
         """TooLong where the interpreter has no time left."""
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             raise TooLong
 
     def of(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
@@ -66,7 +74,8 @@ class ReplayedValues:
         key = _key(op, arrays)
         if key is not None and (found := self._memo.get(key)) is not None:
             return found[1]
-        results = evaluate_op(op, arrays, self.case.env, self.module, pace=self.hurry)
+        flush = self.numerics != "strict"
+        results = evaluate_op(op, arrays, self.case.env, self.module, flush=flush, pace=self.hurry)
         if key is not None:
             self._memo[key] = (tuple(arrays), results)  # the operands live as long, so that no other has their number
         return results
@@ -96,7 +105,7 @@ class ReplayedValues:
 
     def fork(self, module: Module, values: Mapping[Value, Value]) -> ReplayedValues:
         """The same of a copy of the module, whose `values` are given by those of the original."""
-        made = ReplayedValues(module, self.case, self.deadline)
+        made = ReplayedValues(module, self.case, self.deadline, self.numerics)
         made.known.update((values[v], array) for v, array in self.known.items() if v in values)
         return made
 
@@ -104,16 +113,47 @@ class ReplayedValues:
         """How what takes the place of a result of `op` differs from it; None where rounding explains that."""
         return deviation(wanted, found, moved=lambda: self._moved(op, number), of_floats=reads_floats(op))
 
+    def moved(self, arrays: Sequence[np.ndarray]) -> Arrays:
+        """The arrays, moved by about what rounding does to them."""
+        return tuple(nudged(a, k, is_fast=self.numerics == "fast") for k, a in enumerate(arrays))
+
     def _moved(self, op: Op, number: int) -> np.ndarray | None:
         """By how much a result moves where operands do by their last bits."""
         operands = [a for v in op.operands if (a := self.known.get(v)) is not None]
         if len(operands) != len(op.operands):
             return None
         try:
-            after = self.of(op, [nudged(a, k) for k, a in enumerate(operands)])[number]
+            after = self.of(op, self.moved(operands))[number]
             return steps(self.of(op, operands)[number], after)
         except TilewrightError:
             return None
+
+
+class NudgedValues(ReplayedValues):
+    """The same where each float that an operator gives is moved by its last bits: as much may become of rounding in
+    other places, where what is nearly equal is subtracted (mean(x * x) - mean(x) * mean(x) of equal elements)."""
+
+    def __init__(self, module: Module, case: Case, deadline: float, numerics: str = DEFAULT) -> None:
+        super().__init__(module, case, deadline, numerics)
+        self._made = len(case.arrays)
+
+    def of(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
+        found = super().of(op, arrays)
+        if op.name in ("fused", "constant") or traits_of(op).moves:
+            return found
+        self._made += 1
+        return tuple(nudged(a, self._made) for a in found)
+
+
+def bytes_of_values(func: Func, env: Mapping[str, int]) -> int:
+    """What the values of a function take in a call, its constants left out; nothing where their sizes are not known
+    before it."""
+    types = (v.type for op in func.body.ops if op.name != "constant" for v in op.results)
+    total = 0
+    for type in types:
+        if isinstance(type, TensorType) and all(v.name in env for d in type.shape for v in d.vars):
+            total += prod(int(d.evaluate(env)) for d in type.shape) * type.dtype.storage.itemsize
+    return total
 
 
 def is_repeatable(op: Op) -> bool:

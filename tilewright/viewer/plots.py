@@ -28,6 +28,12 @@ _SAID_WITHIN = 4096
 
 _LONGEST_NAME = 40
 
+_NAMED_POINTS = 6
+"""Points of a plot that are named: those that matter most."""
+
+_FAR = 2.0
+"""Calls that take so many times as long as the slowest of 99 % are beyond the edge, and told in words."""
+
 
 @dataclass(frozen=True)
 class PlottedType:
@@ -74,17 +80,23 @@ def plot_latencies(path: Path, title: str, seconds: Mapping[str, Sequence[float]
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         names = list(seconds)
-        for at, name in enumerate(names):
-            ms = 1000 * np.asarray(seconds[name], np.float64)
+        every = {name: 1000 * np.asarray(seconds[name], np.float64) for name in names}
+        edge = _FAR * max(float(np.percentile(ms, 99)) for ms in every.values())
+        for at, ms in enumerate(every.values()):
             low, median, high = np.percentile(ms, (10, 50, 90))
             spread = np.random.default_rng(0).uniform(-0.22, 0.22, ms.size)
             axes.plot(ms, at + spread, ".", color=f"C{at}", alpha=0.25, markersize=4)
             axes.plot([low, high], [at, at], color=f"C{at}", linewidth=3)
             axes.plot([median], [at], "o", color=f"C{at}", markeredgecolor="black")
-            axes.annotate(f"{median:.3g} ms", (median, at), xytext=(0, 11), textcoords="offset points", ha="center")
+            axes.annotate(f"{median:.3g} ms", (median, at - 0.24), xytext=(0, 3), textcoords="offset points",
+                          ha="center")  # fmt: skip
+            if far := int((ms > edge).sum()):
+                text = f"{far} beyond, up to {ms.max():.3g} ms"
+                axes.annotate(text, (0.99, at), xycoords=("axes fraction", "data"), ha="right", va="center",
+                              fontsize="small", color=f"C{at}")  # fmt: skip
         axes.set_yticks(range(len(names)), map(_text, names))
         axes.set_ylim(len(names) - 0.4, -0.6)
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, min(edge, 1.06 * max(float(ms.max()) for ms in every.values())) or None)
         axes.set_xlabel("milliseconds a call")
         axes.set_title(_text(title))
 
@@ -115,15 +127,40 @@ def plot_trade_off(path: Path, title: str, alternatives: Sequence[PlottedType], 
                 label = f"{kind}, {'chosen' if chosen else 'not chosen'}" if some else None
                 axes.scatter([a.saved_ms for a in some], [a.drop for a in some], s=36, facecolors=face,
                              edgecolors=f"C{at}", label=label)  # fmt: skip
+        chosen_ones = sorted((a for a in alternatives if a.is_chosen), key=lambda a: -a.saved_ms)
+        _name_points(axes, "milliseconds saved in a call", [(a.saved_ms, a.drop, a.layer) for a in chosen_ones])
         axes.axhline(most, color="black", linewidth=1, linestyle="--", label="allowed for all of them")
         axes.axvline(0, color="grey", linewidth=0.6)
-        axes.set_yscale("symlog", linthresh=max(abs(most) / 1000, 1e-9))
-        axes.set_xlabel("milliseconds saved in a call")
+        _loss_axis(axes, [a.drop for a in alternatives], most)
         axes.set_ylabel("predicted loss of the metric, for this layer alone")
         axes.set_title(_text(title))
         axes.legend(fontsize="small")
 
     _write(path, draw, (7.5, 5))
+
+
+def _loss_axis(axes: Any, drops: Sequence[float], most: float) -> None:
+    """A logarithmic axis from the least loss that is told apart; it goes through zero only where a loss is zero or
+    negative."""
+    sizes = [abs(drop) for drop in (*drops, most) if drop] or [1e-9]
+    highest = 2 * max(sizes)
+    if all(drop > 0 for drop in (*drops, most)):
+        axes.set_yscale("log")
+        axes.set_ylim(min(sizes) / 2, highest)
+    else:
+        least = max(min(sizes), max(sizes) / 1e4)
+        axes.set_yscale("symlog", linthresh=least)
+        axes.set_ylim(min(-least, 2 * min(drops, default=0.0)), highest)
+
+
+def _name_points(axes: Any, label: str, points: Sequence[tuple[float, float, str]]) -> None:
+    """Numbers at the first few points (x, y, name), whose names stand below the label of the x axis: points that
+    matter often lie close together."""
+    named = points[:_NAMED_POINTS]
+    for at, (x, y, _) in enumerate(named, 1):
+        axes.annotate(str(at), (x, y), xytext=(5, 3), textcoords="offset points", fontsize="small")
+    names = [f"{at}: {_text(name)}" for at, (_, _, name) in enumerate(named, 1)]
+    axes.set_xlabel("\n".join((label, *("   ".join(names[at : at + 2]) for at in range(0, len(names), 2)))))
 
 
 def _roofline(axes: Any, profile: ModelProfile) -> None:
@@ -135,9 +172,11 @@ def _roofline(axes: Any, profile: ModelProfile) -> None:
         _roofs(axes, profile.machine, profile.threads, intensity)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("operations for each byte")
     axes.set_ylabel("GFLOP/s")
-    axes.set_title(_text(f"{profile.model}: {profile.latency_ms:.4g} ms on {profile.threads} threads"))
+    longest = sorted(kernels, key=lambda k: -k.share)
+    points = [((k.flops or 0) / (k.bytes or 1), k.gflops or 0.0, f"{k.kernel}, {100 * k.share:.3g} %") for k in longest]
+    _name_points(axes, "operations for each byte", points)
+    axes.set_title(f"{_text(profile.model)}: {profile.latency_ms:.4g} ms on {_threads(profile.threads)}")
 
 
 def _roofs(axes: Any, machine: MachineRates, threads: int, intensity: np.ndarray) -> None:
@@ -180,8 +219,12 @@ def _write(path: Path, draw: Callable[[Any], None], inches: tuple[float, float])
         figure.savefig(file, format=suffix[1:], dpi=150, metadata={_MADE_BY[suffix]: _MAKER})
 
 
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count != 1 else ''}"
+
+
 def _text(text: str) -> str:
-    """A name as it is: `$` begins a formula otherwise."""
+    """A name as it is, or its end where it is long: `$` begins a formula otherwise."""
     shown = printable(text)
     shown = shown if len(shown) <= _LONGEST_NAME else f"...{shown[3 - _LONGEST_NAME :]}"
     return shown.replace("$", r"\$")

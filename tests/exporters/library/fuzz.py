@@ -1,7 +1,8 @@
 """Fuzzing the C interface of exported libraries: whatever is given, each call ends with a status, and calls that are
 right give what the model gives in Python, to the bit.
 
-Inputs, outputs and memory of the caller lie between guard zones, and are exactly as large as they have to be.
+Inputs, outputs and memory of the caller lie between guard zones, and are exactly as large as they have to be: what is
+said to be less must be refused, and memory that a plan says is enough must be.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class Library:
 
 
 def convolutions() -> onnx.ModelProto:
-    """Kernels of which each thread has scratch memory."""
+    """Kernels of which each thread has scratch memory, and two outputs."""
     rng = np.random.default_rng(0)
     weights = {f"w{k}": rng.standard_normal((16, 16, 3, 3)).astype(np.float32) for k in range(2)}
     pads = {"pads": [1, 1, 1, 1]}
     nodes = [h.make_node("Conv", ["x", "w0"], ["v"], **pads), h.make_node("Relu", ["v"], ["r"]),
              h.make_node("Conv", ["r", "w1"], ["y"], **pads)]  # fmt: skip
-    return model_of(nodes, [("x", TensorProto.FLOAT, ["batch", 16, 20, 20])], ["y"], weights)
+    return model_of(nodes, [("x", TensorProto.FLOAT, ["batch", 16, 20, 20])], ["r", "y"], weights)
 
 
 @functools.cache
@@ -109,6 +110,8 @@ class Session:
     stack: ExitStack
     library: CModel
     made: CModel | None = None
+    planned: list[np.ndarray] = field(default_factory=list)
+    """Inputs that the memory of the caller was planned for."""
     twin: tilewright.Model | None = None
     tried: Tried = field(default_factory=Counter)
 
@@ -156,24 +159,27 @@ class Session:
             options[self.rng.choice(("size", "threads"))] = self.rng.choice((-1, 1025, 1 << 20))
         elif kind != "own" and self.of.memory:
             try:
-                needs = self.library.plan(*self.inputs(), threads=options["threads"])[0]
+                self.planned = self.inputs()
+                needs = self.library.plan(*self.planned, threads=options["threads"])[0]
             except CError:
                 return "no plan"
-            nbytes = needs.total if kind == "exact" else self.rng.randrange(needs.model)
-            options |= {"memory_bytes": nbytes, "memory": _memory(self.stack, nbytes, self.rng.choice((1, 8, 64)))}
+            beyond = self.rng.choice((1, 8, 64))  # a multiple of 64: 1 takes all of the room that is there for that
+            nbytes = needs.total if kind == "exact" else self.less(needs.model) + 64 - beyond
+            at = _memory(self.stack, nbytes + beyond % 64, 64) + beyond % 64
+            options |= {"memory_bytes": nbytes, "memory": at}
         try:
             self.made = CModel(self.of.path, self.of.name, **options)
         except CError as error:
             assert kind in ("small", "wrong") and error.text, (kind, options, error)
             return f"refused {error.status}"
-        assert kind != "wrong"
+        assert kind in ("own", "exact") or not self.of.memory, (kind, options)
         self.twin = tilewright.load(self.of.model.artifact.to_bytes(), threads=1)
         return kind
 
     def destroy(self) -> str:
         if self.made is not None:
             self.made.close()
-        self.made = self.twin = None
+        self.made, self.twin, self.planned = None, None, []
         return "done"
 
     def cancel(self) -> str:
@@ -222,7 +228,7 @@ class Session:
         """A call that is right, but for values: the library does what the model does."""
         if self.made is None:
             return "no model"
-        arrays = self.inputs()
+        arrays = self.planned if self.planned and self.rng.random() < 0.5 else self.inputs()
         before = self.twin.artifact.states and [self.twin.state(s.info.name) for s in self.twin.states]
         try:
             wanted = [np.asarray(y) for y in self.twin(*arrays)]
@@ -232,6 +238,8 @@ class Session:
         outputs = self.outputs(wanted) if wanted else (Tensor * count)()
         counts = ctypes.c_size_t(len(arrays)), ctypes.c_size_t(count)
         status = self.made._function("run")(self.made.made, self.tensors(arrays), counts[0], outputs, counts[1])
+        if wanted:
+            self.compare_plan(arrays, wanted, status)
         if status == c.NO_MEMORY and self.made.given.memory:
             for state, array in zip(self.twin.states, before, strict=True):
                 self.twin.set_state(state.info.name, array)
@@ -244,22 +252,58 @@ class Session:
         assert [outputs[k].array().tobytes() for k in range(count)] == [y.tobytes() for y in wanted]
         return "right"
 
-    def spoil(self, tensor: Tensor) -> None:
-        """Let a tensor say something else than what it is, which can be seen: not more memory than it has."""
-        match self.rng.choice(("data", "unaligned", "bytes", "dtype", "rank", "dim")):
+    def compare_plan(self, arrays: list[np.ndarray], wanted: list[np.ndarray], status: int) -> None:
+        """What is planned for a run is what it gave, and memory that is enough by the plan was enough."""
+        assert self.made is not None
+        try:
+            needs, shapes = self.library.plan(*arrays, threads=self.made.given.threads)
+        except CError as error:
+            assert error.status == c.UNKNOWN_SIZE, error
+            return
+        assert shapes == [y.shape for y in wanted]
+        assert needs.outputs >= sum(y.nbytes for y in wanted), (needs.outputs, shapes)
+        if not self.made.info.state_count:  # a cache that is fuller than before the first run may take more
+            assert status != c.NO_MEMORY or self.made.given.memory_bytes < needs.total, needs.total
+
+    def spoil(self, tensor: Tensor) -> bool:
+        """Let a tensor say something else than what it is, which can be seen: not more memory than it has. Whether it
+        must be refused for that."""
+        needed = tensor.bytes
+        match self.rng.choice(("data", "unaligned", "bytes", "bytes", "dtype", "rank", "dim")):
             case "data":
                 tensor.data = None
+                return needed > 0
             case "unaligned":
                 tensor.data = (tensor.data or 0) + 1
                 tensor.bytes = max(tensor.bytes - 1, 0)
+                return needed > 0
             case "bytes":
-                tensor.bytes = self.rng.randrange(tensor.bytes + 1)
+                tensor.bytes = self.less(needed)
+                return needed > 0
             case "dtype":
                 tensor.dtype = self.rng.choice((-1, 0, 1, 2, 13, 26, 1 << 20))
             case "rank":
                 tensor.rank = self.rng.choice((-1, 0, 1, 3, 16, 17, 1 << 30))
             case _:
                 tensor.shape[self.rng.randrange(max(1, tensor.rank))] = self.rng.choice(ODD_NUMBERS)
+        return False
+
+    def less(self, nbytes: int) -> int:
+        """Less than so many bytes, and mostly not by much."""
+        return self.rng.choice((max(0, nbytes - self.rng.randint(1, 64)), self.rng.randrange(max(1, nbytes))))
+
+    def small_output(self, arrays: list[np.ndarray], outputs: Any) -> bool:
+        """Memory for one output that is too small, where it can be known; whether it is."""
+        try:
+            shapes = self.library.plan(*arrays)[1]
+        except CError:
+            return False
+        number = self.rng.randrange(len(shapes))
+        dtype = np.dtype(self.of.model.outputs[number].dtype)
+        needed = int(np.prod(shapes[number], dtype=np.int64)) * dtype.itemsize
+        nbytes = self.less(needed)
+        outputs[number].data, outputs[number].bytes = _memory(self.stack, nbytes, dtype.itemsize), nbytes
+        return needed > 0
 
     def wrong_run(self) -> str:
         """A call in which something may be wrong; afterwards the model is made anew, as its states may have moved."""
@@ -269,12 +313,12 @@ class Session:
         outputs: Any = (Tensor * count)()
         counts = [len(arrays), count]
         made: Any = ctypes.c_void_p() if self.made is None else self.made.made
-        match self.rng.choice(("tensor", "output", "overlap", "counts", "null")):
+        is_wrong = self.made is None
+        match self.rng.choice(("tensor", "output", "output", "overlap", "counts", "null")):
             case "tensor":
-                self.spoil(given[self.rng.randrange(len(arrays))])
+                is_wrong |= self.spoil(given[self.rng.randrange(len(arrays))])
             case "output":
-                nbytes = self.rng.randrange(64)
-                outputs[0].data, outputs[0].bytes = _memory(self.stack, nbytes), nbytes
+                is_wrong |= self.small_output(arrays, outputs)
             case "overlap":
                 outputs[0].data, outputs[0].bytes = given[0].data, given[0].bytes
             case "counts":
@@ -282,7 +326,7 @@ class Session:
             case _:
                 given, outputs = self.rng.choice(((None, outputs), (given, None)))
         status = run(made, given, ctypes.c_size_t(counts[0]), outputs, ctypes.c_size_t(counts[1]))
-        assert 0 <= status <= c.UNKNOWN_SIZE
+        assert 0 <= status <= c.UNKNOWN_SIZE and (status or not is_wrong), (arrays, list(outputs))
         if status:
             assert self.library._function("error")(made)
         else:

@@ -6,6 +6,7 @@ traced from the definitions that code for LLVM is made of (`traced.py`), so that
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
@@ -42,10 +43,12 @@ class Definition:
 def definitions(names: Iterable[str]) -> list[str]:
     """The texts of all functions of these names, each after those that it calls."""
     found: dict[str, str] = {}
+    seen = set(_LIBRARY)
 
     def visit(name: str) -> None:
-        if name in found or name in _LIBRARY:
+        if name in seen:
             return
+        seen.add(name)
         definition = definition_of(name)
         for needed in definition.needs:
             visit(needed)
@@ -109,15 +112,9 @@ def _combined(items: list[str], both: str) -> str:
 
 def _operation(name: str, op: str, dtype: DType) -> Definition:
     """A scalar operation on operands of a dtype."""
-    if op in ("min", "max") and dtype in (dt.f32, dt.f64):
-        return _extremum(name, op, dtype)
-    if dtype.is_int and op in ("min", "max"):
-        return _made(name, _arguments(2, dtype), lambda a, b: _either(op, a, b))
-    if dtype.is_int and op == "pow":
-        return _power(name, dtype)
-    if op == "ticks":
-        raise UnsupportedError("plain C has no counter of cycles, which random numbers without a seed begin with",
-                               hint="give a seed")  # fmt: skip
+    kind = "float" if dtype in (dt.f32, dt.f64) else "int" if dtype.is_int else ""
+    if (own := _OWN[kind].get(op)) is not None:
+        return own(name, dtype)
     if is_narrow(dtype):
         return _in_f32(name, op, dtype)
     function = _TABLES.get(dtype.name, {}).get(op)
@@ -149,8 +146,13 @@ def _arguments(arity: int, dtype: DType) -> list[tuple[str, DType]]:
     return list(zip("xyz"[:arity], [dtype] * arity, strict=True))
 
 
-def _either(op: str, a: Reg, b: Reg) -> Reg:
-    return (a < b if op == "min" else a > b).select(a, b)
+def _extremum_of_integers(compare: Callable[[Reg, Reg], Reg], name: str, dtype: DType) -> Definition:
+    return _made(name, _arguments(2, dtype), lambda a, b: compare(a, b).select(a, b))
+
+
+def _without_counter(name: str, dtype: DType) -> Definition:
+    raise UnsupportedError("plain C has no counter of cycles, which random numbers without a seed begin with",
+                           hint="give a seed")  # fmt: skip
 
 
 def _made(name: str, arguments: list[tuple[str, DType]], build: Callable[..., Reg]) -> Definition:
@@ -182,9 +184,8 @@ def _callee(symbol: str, dtype: DType) -> str:
     raise InternalError(f"there is no C for the function {symbol}")
 
 
-def _extremum(name: str, op: str, dtype: DType) -> Definition:
+def _extremum(sign: str, name: str, dtype: DType) -> Definition:
     """The less or the greater of two floats, nan if either is; of zeros either one."""
-    sign = "<" if op == "min" else ">"
     return Definition(
         _text(name, c_type(dtype), _arguments(2, dtype), [f"return x {sign} y || x != x ? x : y;"])
     )
@@ -282,6 +283,19 @@ def _bits(name: str, source: str, to: str) -> Definition:
 }}"""
     return Definition(text)
 
+
+_ANY: dict[str, Callable[[str, DType], Definition]] = {"ticks": _without_counter}
+_OWN: Mapping[str, Mapping[str, Callable[[str, DType], Definition]]] = {
+    "float": {**_ANY, "min": partial(_extremum, "<"), "max": partial(_extremum, ">")},
+    "int": {
+        **_ANY,
+        "min": partial(_extremum_of_integers, operator.lt),
+        "max": partial(_extremum_of_integers, operator.gt),
+        "pow": _power,
+    },
+    "": _ANY,
+}
+"""Operations that are not spelled as for LLVM."""
 
 _F32_FROM_F16 = """static inline float f32_from_f16(uint16_t x) {
   const uint32_t sign = (uint32_t)(x & 0x8000) << 16, size = x & 0x7fffu;

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tilewright.codegen.c.functions import byte_of
+from tilewright.codegen.c.operations import CHOICE, spelled
 from tilewright.codegen.c.order import nest_of
-from tilewright.codegen.c.ranges import is_within
 from tilewright.codegen.c.sizes import (
-    AND,
     EQUAL,
     OR,
     ORDER,
@@ -39,14 +38,7 @@ from tilewright.program.memory.scratch import bytes_in_scratch
 from tilewright.target.machine import GLOBAL
 from tilewright.target.target import REGISTERS
 
-CHOICE = -1
-"""Of `?:`, which binds less tightly than all else."""
-
 _FLOATS = (dt.f32, dt.f64)
-_ARITHMETIC = {"add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT), "div": ("/", PRODUCT)}
-_COMPARED = {"eq": ("==", EQUAL), "ne": ("!=", EQUAL), "lt": ("<", ORDER), "le": ("<=", ORDER), "gt": (">", ORDER),
-             "ge": (">=", ORDER)}  # fmt: skip
-_BITS = {"and": "&", "or": "|", "xor": "^"}
 
 
 @dataclass(frozen=True)
@@ -436,10 +428,10 @@ class _Kernel:
             self._require_divisor(op.operands[1])
             self._divided(op, dtype)
             return
-        spelled = self._spelled(op, dtype)
         reads = self._reads(op)
-        if spelled is not None:
-            self._set(op, *spelled, reads=reads)
+        operator = spelled(op, dtype, self._take)
+        if operator is not None:
+            self._set(op, *operator, reads=reads)
         else:
             arguments = [self._take(v, CHOICE) for v in op.operands]
             self._call(op, f"{op.name}_{dtype.name}", arguments, reads=reads)
@@ -456,42 +448,6 @@ class _Kernel:
         name = f"{op.name}_{dtype.name}"
         self.needs[name] = None
         self._set(op, f"{divisor} == 0 ? 0 : {name}({taken}, {divisor})", CHOICE, reads=reads)
-
-    def _spelled(self, op: Op, dtype: DType) -> tuple[str, int] | None:
-        """An operation that C has an operator for."""
-        name = op.name
-        if name == "select":
-            condition, one, other = (self._take(v, OR) for v in op.operands)
-            return f"{condition} ? {one} : {other}", CHOICE
-        if name in _COMPARED and (dtype in _FLOATS or not dtype.is_float):
-            sign, level = _COMPARED[name]
-            one, other = (self._take(v, SUM) for v in op.operands)
-            return f"{one} {sign} {other}", level
-        if dtype.kind == "bool":
-            return self._logical(op)
-        if name in _BITS and dtype.is_int:
-            one, other = (self._take(v, UNARY) for v in op.operands)
-            return f"({one} {_BITS[name]} {other})", PRIMARY
-        if name == "neg" and dtype in _FLOATS:
-            taken = self._take(op.operands[0], PRIMARY)
-            return f"-{taken}", UNARY
-        if name in _ARITHMETIC and (dtype in _FLOATS or (name != "div" and _cannot_wrap(op, dtype))):
-            sign, level = _ARITHMETIC[name]
-            first, second = op.operands
-            return f"{self._take(first, level)} {sign} {self._take(second, level + 1)}", level
-        return None
-
-    def _logical(self, op: Op) -> tuple[str, int] | None:
-        if op.name in ("and", "mul", "min"):
-            return " && ".join(self._take(v, EQUAL) for v in op.operands), AND
-        if op.name in ("or", "add", "max"):
-            return " || ".join(self._take(v, EQUAL) for v in op.operands), OR
-        if op.name == "not":
-            return f"(!{self._take(op.operands[0], UNARY)})", PRIMARY
-        if op.name == "xor":
-            one, other = (self._take(v, SUM) for v in op.operands)
-            return f"{one} != {other}", EQUAL
-        return None
 
 
 _LONG = 160
@@ -524,11 +480,6 @@ def _is_cast(source: DType, to: DType) -> bool:
     if to in _FLOATS:
         return source in _FLOATS or source.is_int or source.kind == "bool"
     return to.is_int and to.bits >= 8 and (source.is_int or source.kind == "bool")
-
-
-def _cannot_wrap(op: Op, dtype: DType) -> bool:
-    """Whether arithmetic of integers is that of C: of what is as long as C's own and has no sign, or cannot wrap."""
-    return dtype in (dt.u32, dt.u64) or (dtype is dt.i32 and is_within(op.result))
 
 
 def _is_nonzero(value: Value) -> bool:

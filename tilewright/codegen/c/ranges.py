@@ -3,8 +3,12 @@ quantised layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Value
+
+Range = tuple[int, int]
 
 _DEEPEST = 4
 _LIMIT = 2**31 - 1
@@ -15,7 +19,7 @@ def is_within(value: Value) -> bool:
     return _range(value, 0) is not None
 
 
-def _range(value: Value, depth: int) -> tuple[int, int] | None:
+def _range(value: Value, depth: int) -> Range | None:
     op = value.op
     dtype = value.scalar.dtype
     if dtype.kind == "bool":
@@ -30,16 +34,25 @@ def _range(value: Value, depth: int) -> tuple[int, int] | None:
         return None
     if op.name == "const":
         return int(op.attrs["value"]), int(op.attrs["value"])
-    if op.name not in ("cast", "add", "sub", "mul"):
+    rule = _RULES.get(op.name)
+    if rule is None:
         return None
-    parts = [
-        _range(v, depth + 1) for v in op.operands if v.scalar.dtype.is_int or v.scalar.dtype.kind == "bool"
-    ]
-    found = [part for part in parts if part is not None]
+    known = [_range(v, depth + 1) for v in op.operands if not v.scalar.dtype.is_float]
+    found = [part for part in known if part is not None]
     if len(found) != len(op.operands):
         return None
-    if op.name == "cast":
-        return found[0]
-    (a, b), (c, d) = found
-    ends = {"add": (a + c, b + d), "sub": (a - d, b - c), "mul": (a * c, a * d, b * c, b * d)}[op.name]
-    return (min(ends), max(ends)) if min(ends) >= -_LIMIT and max(ends) <= _LIMIT else None
+    low, high = rule(*found)
+    return (low, high) if low >= -_LIMIT and high <= _LIMIT else None
+
+
+def _product(a: Range, b: Range) -> Range:
+    ends = [x * y for x in a for y in b]
+    return min(ends), max(ends)
+
+
+_RULES: dict[str, Callable[..., Range]] = {
+    "cast": lambda a: a,
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "mul": _product,
+}

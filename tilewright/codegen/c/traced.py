@@ -6,7 +6,7 @@ gets a name. Integers wrap, and nothing here has undefined cases beyond those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.codegen.c.spelling import c_type, literal, signed_type, unsigned_type
@@ -15,10 +15,10 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
 
-_INFIX = {"fadd": "+", "fsub": "-", "fmul": "*", "fdiv": "/", "add": "+", "sub": "-", "mul": "*",
-          "and": "&", "or": "|", "xor": "^", "sdiv": "/", "udiv": "/", "srem": "%", "urem": "%"}  # fmt: skip
 _ORDER = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_MATH = ("fma", "fabs", "floor", "ceil", "trunc", "copysign", "sqrt")
+_INTRINSICS = {"fma": "fma", "fabs": "fabs", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "sqrt": "sqrt",
+               "copysign": "copysign", "roundeven": "rint"}  # fmt: skip
+"""What C calls intrinsics of LLVM."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,12 @@ class CText(Text):
         return self.made(dtype, f"{name}({places})", *operands)
 
     def call(self, dtype: DType, lanes: int, callee: str, *operands: Reg) -> Reg:
-        places = ", ".join(f"{{{k}}}" for k in range(len(operands)))
         if callee.startswith("llvm.canonicalize"):
             return operands[0]
-        if callee.startswith("llvm.roundeven"):
-            return self.made(dtype, f"rint{'f' if dtype is dt.f32 else ''}({places})", *operands)
-        name = callee.split(".")[1] if callee.startswith("llvm.") else ""
-        if name in _MATH:
-            return self.made(dtype, f"{name}{'f' if dtype is dt.f32 else ''}({places})", *operands)
+        own = _INTRINSICS.get(callee.split(".")[1]) if callee.startswith("llvm.") else None
+        if own is not None:
+            places = ", ".join(f"{{{k}}}" for k in range(len(operands)))
+            return self.made(dtype, f"{own}{'f' if dtype is dt.f32 else ''}({places})", *operands)
         return self.helper(dtype, self._call(callee, dtype), *operands)
 
     def emit(self, instruction: str) -> str:
@@ -137,28 +135,9 @@ class CReg(Reg):
         return self.text
 
     def op(self, opcode: str, other: Operand) -> Reg:
-        other, name, dtype = self.like(other), opcode.split()[0], self.dtype
-        if name == "frem":
-            return self._out.made(dtype, f"fmod{'f' if dtype is dt.f32 else ''}({{0}}, {{1}})", self, other)
-        if dtype.kind == "bool":
-            if name == "xor" and other.name == "true":
-                return self._out.made(dtype, "(!{0})", self)
-            return self._out.made(dtype, f"({{0}} {_INFIX[name]} {{1}})", self, other)
-        if name in ("shl", "lshr", "ashr"):
-            return self._shifted(name, other)
-        template = f"({{0}} {_INFIX[name]} {{1}})"
-        if name in ("add", "sub", "mul") and (dtype.kind == "int" or dtype.bytes < 4):
-            wide = "uint64_t" if dtype.bytes == 8 else "uint32_t"
-            template = f"({c_type(dtype)})(({wide}){{0}} {_INFIX[name]} ({wide}){{1}})"
-        elif dtype.is_int and dtype.bytes < 4:
-            template = f"({c_type(dtype)}){template}"
-        return self._out.made(dtype, template, self, other)
-
-    def _shifted(self, name: str, by: Reg) -> Reg:
-        wide = "uint64_t" if self.dtype.bytes == 8 else "uint32_t"
-        own = {"shl": wide, "lshr": unsigned_type(self.dtype), "ashr": signed_type(self.dtype)}[name]
-        sign = "<<" if name == "shl" else ">>"
-        return self._out.made(self.dtype, f"({c_type(self.dtype)})(({own}){{0}} {sign} {{1}})", self, by)
+        other = self.like(other)
+        spell = (_OF_FLAGS if self.dtype.kind == "bool" else _OPERATIONS)[opcode.split()[0]]
+        return self._out.made(self.dtype, spell(self.dtype, other.name), self, other)
 
     def test(self, opcode: str, other: Operand) -> Reg:
         other = self.like(other)
@@ -217,6 +196,67 @@ class CReg(Reg):
     def splat(self, lanes: int) -> Reg:
         assert lanes == 1
         return self
+
+
+Spell = Callable[[DType, str], str]
+"""The template of an instruction on operands of a dtype, of which the second has this name."""
+
+
+def _infix(sign: str) -> Spell:
+    def spell(dtype: DType, _: str) -> str:
+        cast = f"({c_type(dtype)})" if dtype.is_int and dtype.bytes < 4 else ""
+        return f"{cast}({{0}} {sign} {{1}})"
+
+    return spell
+
+
+def _wrapping(sign: str) -> Spell:
+    """Arithmetic of integers by those that have no sign and are as long as C's own at least."""
+
+    def spell(dtype: DType, _: str) -> str:
+        if dtype.kind != "int" and dtype.bytes >= 4:
+            return f"({{0}} {sign} {{1}})"
+        wide = _wide(dtype)
+        return f"({c_type(dtype)})(({wide}){{0}} {sign} ({wide}){{1}})"
+
+    return spell
+
+
+def _shifted(sign: str, own: Callable[[DType], str]) -> Spell:
+    """A shift of the type that has or has no sign."""
+    return lambda dtype, _: f"({c_type(dtype)})(({own(dtype)}){{0}} {sign} {{1}})"
+
+
+def _wide(dtype: DType) -> str:
+    return "uint64_t" if dtype.bytes == 8 else "uint32_t"
+
+
+_OPERATIONS: Mapping[str, Spell] = {
+    "fadd": _infix("+"),
+    "fsub": _infix("-"),
+    "fmul": _infix("*"),
+    "fdiv": _infix("/"),
+    "frem": lambda dtype, _: f"fmod{'f' if dtype is dt.f32 else ''}({{0}}, {{1}})",
+    "add": _wrapping("+"),
+    "sub": _wrapping("-"),
+    "mul": _wrapping("*"),
+    "sdiv": _infix("/"),
+    "udiv": _infix("/"),
+    "srem": _infix("%"),
+    "urem": _infix("%"),
+    "and": _infix("&"),
+    "or": _infix("|"),
+    "xor": _infix("^"),
+    "shl": _shifted("<<", _wide),
+    "lshr": _shifted(">>", unsigned_type),
+    "ashr": _shifted(">>", signed_type),
+}
+_OF_FLAGS: Mapping[str, Spell] = {
+    "and": _infix("&"),
+    "or": _infix("|"),
+    "xor": lambda _, other: "(!{0})" if other == "true" else "({0} ^ {1})",
+}
+"""Instructions of LLVM."""
 
 
 def traced(

@@ -10,10 +10,11 @@ threads of a warp; one that copies is shared by the threads of the group.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from tilewright.codegen.cpu.kernel.checks import KernelChecks
 from tilewright.codegen.cpu.kernel.emit import Kernel
@@ -21,7 +22,8 @@ from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.kernel.memory import Buffer
 from tilewright.codegen.cpu.kernel.text import Reg
-from tilewright.codegen.program import Check, KernelText
+from tilewright.codegen.devices.program import DeviceKernel, Launch
+from tilewright.codegen.program import Check
 from tilewright.codegen.ptx import warps
 from tilewright.codegen.ptx.shared_pointers import with_shared_pointers
 from tilewright.ir.core import Block, Func, Op, Value
@@ -64,24 +66,20 @@ _WRITING = ("store", "for", "if", "check")
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One grid of a kernel: the name of its entry point, its groups along x, y and z, of which there may be more than
-    a grid has or none, and the threads of a group along x and y."""
+class GroupLaunch(Launch):
+    """One grid of a kernel, with the threads of a group along x and y."""
 
-    entry: str
-    groups: tuple[Sym, Sym, Sym]
-    threads: tuple[int, int]
+    threads: tuple[int, int] = (1, 1)
+
+    def more(self, size: Callable[[Sym], Any]) -> list[Any]:
+        return [list(self.threads)]
 
 
 @dataclass(frozen=True)
-class PtxKernel(KernelText):
-    """The LLVM IR of a kernel. `room` are the bytes of device memory that it needs, `shared` those of shared memory;
-    groups and room are expressions of its `dims`."""
+class PtxKernel(DeviceKernel):
+    """The LLVM IR of a kernel. `shared` are the bytes of shared memory that it needs."""
 
-    launches: tuple[Launch, ...] = field(default=(), compare=False)
-    room: Sym = ZERO
     shared: int = 0
-    dims: tuple[Sym, ...] = ()
 
 
 def target_of(machine: Cuda) -> Target:
@@ -103,7 +101,7 @@ def kernel_ptx(func: Func, machine: Cuda) -> PtxKernel:
         threads = dict.fromkeys(_INNER, 1) if is_serial else _threads(phase[-1], machine)
         groups = (ONE, ONE, ONE) if is_serial else _groups(phase[-1])
         made = _Grid(func, machine, threads, is_serial, made)
-        launches.append(Launch(f"{func.name}_{k}", groups, made.shape))
+        launches.append(GroupLaunch(f"{func.name}_{k}", groups, made.shape))
         text += made.entry(launches[-1].entry, phase)
     if made is None:
         return PtxKernel(func.name, f'target triple = "{TRIPLE}"\n', dims=tuple(func.dims))

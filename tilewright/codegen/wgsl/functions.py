@@ -5,6 +5,7 @@ Most are traced from the definitions that code for LLVM is made of (`traced.py`)
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
@@ -91,13 +92,8 @@ def definition_of(name: str) -> WgslFunction:
 
 def _operation(name: str, op: str, dtype: DType) -> WgslFunction:
     """A scalar operation on operands of a dtype."""
-    if op == "ticks":
-        raise UnsupportedError("a GPU has no counter of cycles, which random numbers without a seed begin with",
-                               hint="give a seed")  # fmt: skip
-    if dtype.is_int and op in ("min", "max"):
-        return _made(name, _arguments(2, dtype), lambda a, b: (a < b if op == "min" else a > b).select(a, b))
-    if dtype.is_int and op == "pow":
-        return _power(name, dtype)
+    if (own := _OWN["int" if dtype.is_int else ""].get(op)) is not None:
+        return own(name, dtype)
     if is_narrow(dtype):
         return _in_f32(name, op, dtype)
     function = vmath.SINGLE.get(op) if dtype is dt.f32 else None
@@ -123,6 +119,15 @@ def _in_f32(name: str, op: str, dtype: DType) -> WgslFunction:
 
 def _arguments(arity: int, dtype: DType) -> list[tuple[str, DType]]:
     return list(zip("xyz"[:arity], [dtype] * arity, strict=True))
+
+
+def _extremum(compare: Callable[[Reg, Reg], Reg], name: str, dtype: DType) -> WgslFunction:
+    return _made(name, _arguments(2, dtype), lambda a, b: compare(a, b).select(a, b))
+
+
+def _without_counter(name: str, dtype: DType) -> WgslFunction:
+    raise UnsupportedError("a GPU has no counter of cycles, which random numbers without a seed begin with",
+                           hint="give a seed")  # fmt: skip
 
 
 def _made(name: str, arguments: list[tuple[str, DType]], build: Callable[..., Reg]) -> WgslFunction:
@@ -234,3 +239,16 @@ def _wrapped(text: str, dtype: DType) -> str:
     return f"({text} & {(1 << dtype.bits) - 1}u)" if dtype.kind == "uint" else (
         f"(({text} << {32 - dtype.bits}u) >> {32 - dtype.bits}u)"
     )  # fmt: skip
+
+
+_ANY: dict[str, Callable[[str, DType], WgslFunction]] = {"ticks": _without_counter}
+_OWN: Mapping[str, Mapping[str, Callable[[str, DType], WgslFunction]]] = {
+    "int": {
+        **_ANY,
+        "min": partial(_extremum, operator.lt),
+        "max": partial(_extremum, operator.gt),
+        "pow": _power,
+    },
+    "": _ANY,
+}
+"""Operations that are not spelled as for LLVM."""

@@ -11,12 +11,14 @@ when that is known (`program.py`). An element of a byte or two is written into i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks
-from tilewright.codegen.program import Check, KernelText
+from tilewright.codegen.devices.program import DeviceKernel, Launch
+from tilewright.codegen.program import Check
 from tilewright.codegen.wgsl.functions import definitions, iterations_of
 from tilewright.codegen.wgsl.iterations import Iterations
 from tilewright.codegen.wgsl.spelling import IndexTexts, is_wide, literal, wgsl_type
@@ -24,16 +26,14 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.scalar import SCALAR_OPS, scalar_operation
+from tilewright.ir.scalar import COMPUTING, SCALAR_OPS, scalar_operation
 from tilewright.ir.sym import ONE, ZERO, Sym, maximum, sym, upper
 from tilewright.loops.analysis.bounds import Ranges
 from tilewright.loops.edit import address_of, body_of, extent_of, kind_of, loop_range, loop_var
 from tilewright.target.gpu.webgpu import DEVICE, GRID, REGISTERS, SHARED, THREAD, Gpu
 
-_PURE = frozenset({"const", "index", "cast", "bitcast", "level"})
-_COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_SUMS = ("add", "sub")
+_FIRST = COMPUTING.union({"const", "index", "alloc"})
+"""What each dispatch of a kernel does for itself."""
 _RANGES = {
     **{level: (f"i32(group.{axis})", f"i32(groups.{axis})") for level, axis in zip(GRID, "zyx", strict=True)},
     THREAD: ("i32(local)", "THREADS"),
@@ -47,27 +47,23 @@ MOST_GROUPS = 65535
 
 
 @dataclass(frozen=True)
-class Grid:
-    """One dispatch of a kernel: the name of its entry point, and its groups along x, y and z; there may be more than a
-    grid has, or none. `iterations` are those of all loops that one thread goes through, at most; None where data
-    decide."""
+class Grid(Launch):
+    """One dispatch of a kernel. `iterations` are those of all loops that one thread goes through, at most; None where
+    data decide."""
 
-    entry: str
-    groups: tuple[Sym, Sym, Sym]
-    iterations: Sym | None
+    iterations: Sym | None = None
+
+    def more(self, size: Callable[[Sym], Any]) -> list[Any]:
+        return [None if self.iterations is None else size(self.iterations)]
 
 
 @dataclass(frozen=True)
-class WgslKernel(KernelText):
+class WgslKernel(DeviceKernel):
     """The text of a kernel without the functions that read and write its arguments: `arguments` is their number, those
-    of `parts` are written by parts of words, and `room` are the bytes of device memory that it needs. Groups and room
-    are expressions of its `dims`, which it is told behind its arguments."""
+    of `parts` are written by parts of words."""
 
-    grids: tuple[Grid, ...] = field(default=(), compare=False)
     arguments: int = 0
     parts: frozenset[int] = frozenset()
-    room: Sym = ZERO
-    dims: tuple[Sym, ...] = ()
 
 
 def kernel_wgsl(func: Func, machine: Gpu) -> WgslKernel:
@@ -126,7 +122,7 @@ class _Kernel:
         helpers = definitions(n for n in self.needs if n != _CHECK)
         text = "\n\n".join([*helpers, *self.shared, *texts, ""])
         return WgslKernel(
-            self.func.name, text, tuple(self.checks.found), sym(0), grids=tuple(grids),
+            self.func.name, text, tuple(self.checks.found), sym(0), launches=tuple(grids),
             arguments=len(self.func.args), parts=frozenset(self.parts), room=self.room * PIECE,
             dims=tuple(self.func.dims),
         )  # fmt: skip
@@ -142,7 +138,7 @@ class _Kernel:
     def _phases(self) -> tuple[list[list[Op]], list[Op]]:
         """The ops of each dispatch, and those that each of them begins with."""
         ops = [op for op in self.func.body.ops if op.name != "return"]
-        first = [op for op in ops if op.name in _PURE or op.name in SCALAR_OPS or op.name == "alloc"]
+        first = [op for op in ops if op.name in _FIRST]
         nests = [op for op in ops if op not in first and op.name != "barrier"]
         if all(op.name == "for" and op.attrs.get("level") in GRID for op in nests):
             return [[op] for op in nests], first
@@ -408,24 +404,16 @@ class _Kernel:
         dtype = op.operands[-1].scalar.dtype
         values = [self.values[v] for v in op.operands]
         wgsl_type(dtype)
-        if op.name == "select":
-            self._set(op, f"select({values[2]}, {values[1]}, {values[0]})")
-            return
         if scalar_operation(op).divides and dtype.is_int:
             self._divided(op, dtype, values)
-            return
-        if dtype is dt.f32 and op.name in _ARITHMETIC:
-            if op.name in _SUMS:
-                values = [self._exact(v) for v in op.operands]
-            self._set(op, f"{values[0]} {_ARITHMETIC[op.name]} {values[1]}")
-        elif op.name in _COMPARED and (dtype in (dt.i32, dt.u32) or (dtype is dt.f32 and op.name != "ne")):
-            self._set(op, f"{values[0]} {_COMPARED[op.name]} {values[1]}")
+        elif (emit := _OPERATORS.get(dtype.name, _OF_ALL).get(op.name)) is not None:
+            self._set(op, emit(self, op))
         else:
             self._called(op, f"{op.name}_{dtype.name}", values)
 
-    def _exact(self, value: Value) -> str:
+    def _term(self, value: Value) -> str:
         """An operand of a sum; where it is a sum itself, as one that drivers do not join with the other."""
-        if value.op is None or value.op.name not in _SUMS:
+        if not scalar_operation(value.op).is_sum:
             return self.values[value]
         self.needs["exact_f32"] = None
         return f"exact_f32({self.values[value]})"
@@ -486,3 +474,36 @@ def _of_part(word: str, dtype: DType, bits: int) -> str:
         taken = 32 - min(bits, dtype.bits)
         return f"(bitcast<i32>({word} << {taken}u) >> {taken}u)"
     return f"({word} & {(1 << min(bits, dtype.bits)) - 1:#x}u)"
+
+
+Emit = Callable[[_Kernel, Op], str]
+
+
+def _infix(sign: str, operand: Callable[[_Kernel, Value], str] = lambda kernel, v: kernel.values[v]) -> Emit:
+    def emit(kernel: _Kernel, op: Op) -> str:
+        one, other = (operand(kernel, v) for v in op.operands)
+        return f"{one} {sign} {other}"
+
+    return emit
+
+
+def _select(kernel: _Kernel, op: Op) -> str:
+    condition, one, other = (kernel.values[v] for v in op.operands)
+    return f"select({other}, {one}, {condition})"
+
+
+_OF_ALL: dict[str, Emit] = {"select": _select}
+_ORDERED: dict[str, Emit] = {"lt": _infix("<"), "le": _infix("<="), "gt": _infix(">"), "ge": _infix(">=")}
+_WORD: dict[str, Emit] = {**_OF_ALL, **_ORDERED, "eq": _infix("=="), "ne": _infix("!=")}
+_FLOAT: dict[str, Emit] = {
+    **_OF_ALL,
+    **_ORDERED,
+    "eq": _infix("=="),
+    "add": _infix("+", _Kernel._term),
+    "sub": _infix("-", _Kernel._term),
+    "mul": _infix("*"),
+    "div": _infix("/"),
+}
+_OPERATORS: Mapping[str, Mapping[str, Emit]] = {"f32": _FLOAT, "i32": _WORD, "u32": _WORD}
+"""Scalar operations that WGSL has an operator for, by the type of their operands; all others are calls of functions
+(`functions.py`)."""

@@ -6,7 +6,7 @@ number for impossible. So whether a number is missing is asked of its bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.codegen.cpu.kernel.text import Number, Operand, Reg, Text
@@ -15,12 +15,11 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.diag import InternalError
 from tilewright.ir.dtype import DType
 
-_INFIX = {"fadd": "+", "fsub": "-", "fmul": "*", "fdiv": "/", "add": "+", "sub": "-", "mul": "*",
-          "and": "&", "or": "|", "xor": "^", "sdiv": "/", "udiv": "/", "srem": "%", "urem": "%"}  # fmt: skip
 _ORDER = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _OPPOSITE = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<", "ne": "=="}
-_MATH = {"fma": "fma", "fabs": "abs", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "sqrt": "sqrt",
-         "roundeven": "round"}  # fmt: skip
+_INTRINSICS = {"fma": "fma", "fabs": "abs", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "sqrt": "sqrt",
+               "roundeven": "round"}  # fmt: skip
+"""What WGSL calls intrinsics of LLVM."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,9 @@ class WgslText(Text):
         if callee.startswith("llvm.canonicalize"):
             return operands[0]
         name = callee.split(".")[1] if callee.startswith("llvm.") else ""
-        if name in _MATH:
+        if (own := _INTRINSICS.get(name)) is not None:
             places = ", ".join(f"{{{k}}}" for k in range(len(operands)))
-            return self.made(dtype, f"{_MATH[name]}({places})", *operands)
+            return self.made(dtype, f"{own}({places})", *operands)
         return self.helper(dtype, "copysign_f32" if name == "copysign" else self._call(callee, dtype), *operands)
 
     def emit(self, instruction: str) -> str:
@@ -127,21 +126,10 @@ class WgslReg(Reg):
         return self.text
 
     def op(self, opcode: str, other: Operand) -> Reg:
-        other, name, dtype = self.like(other), opcode.split()[0], self.dtype
-        out = self._out
-        if name == "frem":
-            return out.helper(dtype, "rem_f32", self, other)
-        if dtype.kind == "bool":
-            if name == "xor":
-                return out.made(dtype, "({0} != {1})", self, other)
-            return out.made(dtype, f"({{0}} {_INFIX[name]} {{1}})", self, other)
-        if is_wide(dtype):
-            return out.helper(dtype, f"{name}_64", self, other)
-        if name in ("fadd", "fsub"):
-            return out.made(dtype, f"({{0}} {_INFIX[name]} {{1}})", out.exact(self), out.exact(other))
-        if name in ("shl", "lshr", "ashr"):
-            return self._wrapped(self._shifted(name, other))
-        return self._wrapped(out.made(dtype, f"({{0}} {_INFIX[name]} {{1}})", self, other))
+        other, name = self.like(other), opcode.split()[0]
+        if is_wide(self.dtype):
+            return self._out.helper(self.dtype, f"{name}_64", self, other)
+        return (_OF_FLAGS if self.dtype.kind == "bool" else _OPERATIONS)[name](self, other)
 
     def _wrapped(self, found: Reg) -> Reg:
         """A word as an integer of fewer bits, with its sign."""
@@ -151,16 +139,6 @@ class WgslReg(Reg):
         if dtype.kind == "uint":
             return self._out.made(dtype, f"({{0}} & {(1 << bits) - 1:#x}u)", found)
         return self._out.made(dtype, f"(({{0}} << {32 - bits}u) >> {32 - bits}u)", found)
-
-    def _shifted(self, name: str, by: Reg) -> Reg:
-        sign, own = "<<" if name == "shl" else ">>", wgsl_type(self.dtype)
-        wanted = {"shl": own, "lshr": "u32", "ashr": "i32"}[name]
-        if wanted == own:
-            return self._out.made(self.dtype, f"({{0}} {sign} u32({{1}}))", self, by)
-        kept = f" & {(1 << 8 * self.dtype.bytes) - 1:#x}u" if wanted == "u32" and self.dtype.bytes < 4 else ""
-        return self._out.made(
-            self.dtype, f"bitcast<{own}>((bitcast<{wanted}>({{0}}){kept}) {sign} u32({{1}}))", self, by
-        )
 
     def test(self, opcode: str, other: Operand) -> Reg:
         other, out = self.like(other), self._out
@@ -237,6 +215,60 @@ class WgslReg(Reg):
     def splat(self, lanes: int) -> Reg:
         assert lanes == 1
         return self
+
+
+Emit = Callable[[WgslReg, Reg], Reg]
+"""The result of an instruction on numbers of at most 32 bits."""
+
+
+def _infix(sign: str) -> Emit:
+    return lambda x, other: x._wrapped(x._out.made(x.dtype, f"({{0}} {sign} {{1}})", x, other))
+
+
+def _sum(sign: str) -> Emit:
+    return lambda x, other: x._out.made(x.dtype, f"({{0}} {sign} {{1}})", x._out.exact(x), x._out.exact(other))
+
+
+def _on_flags(sign: str) -> Emit:
+    return lambda x, other: x._out.made(x.dtype, f"({{0}} {sign} {{1}})", x, other)
+
+
+def _shifted(sign: str, wanted: str = "") -> Emit:
+    """A shift of words that have or have no sign, of the operand's own without `wanted`."""
+
+    def emit(x: WgslReg, by: Reg) -> Reg:
+        own = wgsl_type(x.dtype)
+        if wanted in ("", own):
+            return x._wrapped(x._out.made(x.dtype, f"({{0}} {sign} u32({{1}}))", x, by))
+        kept = f" & {(1 << 8 * x.dtype.bytes) - 1:#x}u" if wanted == "u32" and x.dtype.bytes < 4 else ""
+        word = f"(bitcast<{wanted}>({{0}}){kept})"
+        return x._wrapped(x._out.made(x.dtype, f"bitcast<{own}>({word} {sign} u32({{1}}))", x, by))
+
+    return emit
+
+
+_OPERATIONS: Mapping[str, Emit] = {
+    "fadd": _sum("+"),
+    "fsub": _sum("-"),
+    "fmul": _infix("*"),
+    "fdiv": _infix("/"),
+    "frem": lambda x, other: x._out.helper(x.dtype, "rem_f32", x, other),
+    "add": _infix("+"),
+    "sub": _infix("-"),
+    "mul": _infix("*"),
+    "sdiv": _infix("/"),
+    "udiv": _infix("/"),
+    "srem": _infix("%"),
+    "urem": _infix("%"),
+    "and": _infix("&"),
+    "or": _infix("|"),
+    "xor": _infix("^"),
+    "shl": _shifted("<<"),
+    "lshr": _shifted(">>", "u32"),
+    "ashr": _shifted(">>", "i32"),
+}
+_OF_FLAGS: Mapping[str, Emit] = {"and": _on_flags("&"), "or": _on_flags("|"), "xor": _on_flags("!=")}
+"""Instructions of LLVM."""
 
 
 def traced(

@@ -45,7 +45,7 @@ def write_module(folder: Path, artifact: Artifact, weights: str) -> list[Path]:
         "output_bytes": program["outputs"],
         "plan": program["plan"],
         "calls": program["calls"],
-        "modules": {name: found["modules"][name] for name in used},
+        "modules": {name: found["kernels"][name] for name in used},
     }
     text = (_RUNTIME / "gpu.mjs").read_text(encoding="utf-8")
     place = json.dumps(f"./{quote(weights)}")

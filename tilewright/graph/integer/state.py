@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.graph.integer.curves import Curve, numbers_of
 from tilewright.graph.integer.fixed import Fixed, known_numbers
 from tilewright.graph.integer.obstacles import Obstacle
-from tilewright.graph.match import is_constant, type_of
+from tilewright.graph.match import filled_with, is_constant, type_of
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Problem
 from tilewright.ir.rewrite import constant_array
@@ -61,9 +61,9 @@ class Numbers:
         """The elements of what is known; one for all of a `full`."""
         if value in self.known:
             return self.known[value]()
-        op = value.op
-        if op is not None and op.name == "full":
-            return np.asarray(op.attrs["value"]).astype(type_of(value).dtype.storage)
+        number = filled_with(value)
+        if number is not None:
+            return np.asarray(number).astype(type_of(value).dtype.storage)
         return constant_array(value, self.module)
 
     def note_known(self, op: Op) -> None:

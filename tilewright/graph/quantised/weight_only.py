@@ -20,6 +20,7 @@ from tilewright.cost.data_movement import are_picked, reads_weights_once, weight
 from tilewright.cost.typical import TypicalSizes, typical_sizes
 from tilewright.graph.match import (
     dtype_of,
+    filled_with,
     is_constant,
     is_known,
     keeps_each_element,
@@ -355,7 +356,7 @@ def _transposed(value: Value, module: Module) -> Value | None:
     op = value.op
     assert op is not None
     rank = type_of(value).rank
-    if op.name == "full" or rank == 0:
+    if rank == 0 or filled_with(value) is not None:
         return value
     if rank in (2, 3) and (found := _columns_last(value, module, rank - 2)) is not None:
         return found

@@ -91,9 +91,11 @@ class LibraryText:
         """How it spells tokens, and whether a space before the first word is its own; UnsupportedError where that is
         not known."""
         decoder = self._tokenizer.decoder
-        state = json.loads(decoder.__getstate__()) if decoder is not None else {}
+        if decoder is None:  # the package then joins tokens by spaces, whatever the model is
+            return "words", True
+        state = json.loads(decoder.__getstate__())
         parts = state.get("decoders", [state])
-        kinds = {part.get("type", "none") for part in parts}
+        kinds = {part["type"] for part in parts}
         if "ByteLevel" in kinds:
             return "bytes", False
         if "WordPiece" in kinds:

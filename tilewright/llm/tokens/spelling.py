@@ -1,11 +1,12 @@
-"""How vocabularies spell the bytes of a token: in an alphabet for bytes, as SentencePiece, or as WordPiece does."""
+"""How vocabularies spell the bytes of a token: in an alphabet for bytes, as SentencePiece or WordPiece does, or as
+words of their own."""
 
 from __future__ import annotations
 
 import re
 from typing import Literal
 
-Spelling = Literal["bytes", "sentencepiece", "wordpiece"]
+Spelling = Literal["bytes", "sentencepiece", "wordpiece", "words"]
 
 SPACE = "\u2581"
 """What SentencePiece writes for a space."""
@@ -41,4 +42,6 @@ def bytes_of(name: str, spelling: Spelling) -> bytes:
     if spelling == "sentencepiece":
         byte = _BYTE.fullmatch(name)
         return bytes([int(byte[1], 16)]) if byte else name.replace(SPACE, " ").encode("utf-8", "replace")
+    if spelling == "words":
+        return (" " + name).encode("utf-8", "replace")
     return (name[len(_CONTINUED) :] if name.startswith(_CONTINUED) else " " + name).encode("utf-8", "replace")

@@ -113,8 +113,9 @@ class Tokenizer:
         if name is None:
             return b""
         special = self.special
-        plain = token in special.literal or token in special.control
-        return name.encode("utf-8", "replace") if plain else bytes_of(name, self.spelling)
+        # among whole words one that was added is one of them
+        whole = token in special.control or (token in special.literal and self.spelling != "words")
+        return name.encode("utf-8", "replace") if whole else bytes_of(name, self.spelling)
 
     def _begun(self, tokens: list[int]) -> list[int]:
         begin = self.special.begin

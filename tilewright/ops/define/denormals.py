@@ -12,8 +12,9 @@ import numpy as np
 from tilewright.ir.core import Op
 from tilewright.ops.define import Compute
 
-_SMALLEST = {"float32": 2.0**-126, "bfloat16": 2.0**-126, "float64": 2.0**-1022}
-"""The smallest normal number of dtypes whose denormals the machine can take as zero."""
+_FRACTIONS = {"float32": 23, "bfloat16": 7, "float64": 52}
+"""Bits of the fraction in dtypes whose denormals the machine can take as zero: in these all bits but they and the sign
+are 0."""
 
 _MOVES = frozenset({"load", "const", "index", "bind", "check", "yield", "select", "neg", "abs", "bitcast"})
 _SAME_RANGE = frozenset({"f32", "bf16"})
@@ -21,11 +22,13 @@ _SAME_RANGE = frozenset({"f32", "bf16"})
 
 def without_denormals(array: np.ndarray) -> np.ndarray:
     """The array with zeros of the same sign for denormal numbers; itself where it has none."""
-    smallest = _SMALLEST.get(array.dtype.name)
-    if smallest is None:
+    fraction = _FRACTIONS.get(array.dtype.name)
+    if fraction is None:
         return array
-    with np.errstate(all="ignore"):
-        denormal = (np.abs(array) < np.asarray(smallest, array.dtype)) & (array != 0)
+    unsigned = np.dtype(f"u{array.dtype.itemsize}")
+    magnitude = array.view(unsigned) & unsigned.type((1 << 8 * array.dtype.itemsize - 1) - 1)
+    with np.errstate(over="ignore"):  # 0 is no denormal
+        denormal = magnitude - unsigned.type(1) < unsigned.type((1 << fraction) - 1)
     if not denormal.any():
         return array
     return np.where(denormal, np.copysign(np.zeros((), array.dtype), array), array).astype(array.dtype)

@@ -13,7 +13,7 @@ from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import BufferType
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.program.memory.storage import Place, Storage
-from tilewright.program.memory.views import bytes_of, part_offsets, slice_offset
+from tilewright.program.memory.views import bytes_of, is_view, part_offsets, parts_of
 
 ARENA, UNSHARED, OVERWRITES = "arena", "unshared", "overwrites"
 SCRATCH, OF_THREAD, THREADS = "scratch", "of_thread", "threads"
@@ -79,10 +79,9 @@ def places_of(main: Func) -> dict[Value, Place]:
                 found[op.result] = Place("constant", constant=op.attrs["name"])
             case "call":
                 found |= zip(op.results, op.attrs["at"], strict=True)
-            case "reshape" | "concat":
-                found[op.result] = found[op.operands[0]]
-            case "slice":
-                found[op.result] = found[op.operands[0]].beyond(slice_offset(op))
+            case _ if is_view(op):
+                part, at = parts_of(op)[0]
+                found[op.result] = found[part if at.root is op.result else at.root].beyond(at.offset)
     return found
 
 

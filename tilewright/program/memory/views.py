@@ -6,16 +6,13 @@ of a `concat` are parts of its result, into which their kernels write. Only dens
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from tilewright.ir.core import Func, Op, Value
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import product, row_major
-
-VIEWS = frozenset({"reshape", "slice", "concat"})
-"""Ops of a program that need no kernel."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Location:
 
 def is_view(op: Op) -> bool:
     """Whether an op of a program needs no kernel, as its results are part of other values' memory."""
-    return bool(VIEWS.intersection((op.name,)))
+    return op.name in VIEWS
 
 
 def bytes_of(value: Value) -> Sym:
@@ -38,15 +35,10 @@ def bytes_of(value: Value) -> Sym:
 def locate(func: Func, planned: Mapping[Value, Location] = MappingProxyType({})) -> dict[Value, Location]:
     """Where each value of `func` lies; `planned` are values that shall lie in others besides."""
     parents = dict(planned)
-    for op in func.body.ops:
-        match op.name:
-            case "reshape":
-                parents[op.result] = Location(op.operands[0])
-            case "slice":
-                parents[op.result] = Location(op.operands[0], slice_offset(op))
-            case "concat":
-                for part, offset in zip(op.operands, part_offsets(op), strict=True):
-                    parents[root_of(part, parents).root] = Location(op.result, offset)
+    for op in filter(is_view, func.body.ops):
+        for part, at in parts_of(op):
+            is_joined = at.root is op.result  # with all that its memory is part of
+            parents[root_of(part, parents).root if is_joined else part] = at
     values = [*func.args, *(v for op in func.body.ops for v in op.results)]
     return {v: root_of(v, parents) for v in values}
 
@@ -80,3 +72,19 @@ def joins_consecutive_parts(op: Op) -> bool:
     """Whether the operands of a concat follow each other in its result."""
     shape = op.result.tensor.shape
     return product(shape[: op.attrs["axis"] % len(shape)]) == 1
+
+
+def parts_of(op: Op) -> list[tuple[Value, Location]]:
+    """The values that are parts of others by a view, and where in these they lie."""
+    return _PARTS[op.name](op)
+
+
+_PARTS: Mapping[str, Callable[[Op], list[tuple[Value, Location]]]] = {
+    "reshape": lambda op: [(op.result, Location(op.operands[0]))],
+    "slice": lambda op: [(op.result, Location(op.operands[0], slice_offset(op)))],
+    "concat": lambda op: [
+        (part, Location(op.result, at)) for part, at in zip(op.operands, part_offsets(op), strict=True)
+    ],
+}
+VIEWS = frozenset(_PARTS)
+"""Ops of a program that need no kernel."""

@@ -24,7 +24,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 def value_of(e: Any, dims: Sequence[int]) -> int:
-    """An expression (`codegen/wgsl/sizes.py`) with these values of the variables."""
+    """An expression (`codegen/devices/sizes.py`) with these values of the variables."""
     if isinstance(e, int):
         return e
     kind, *operands = e

@@ -202,6 +202,11 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(found)
 
 
+def holds(ranges: Ranges, first: int, end: int) -> bool:
+    """Whether one of some ranges has all these bytes, or there are none."""
+    return first >= end or any(begin <= first and end <= last for begin, last in ranges)
+
+
 def cuts(readers: Iterable[Ranges], size: int) -> tuple[int, ...]:
     """Where weights are cut so that each of some readers can do with few parts: where one begins or ends to read, but
     for parts that would be small."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,7 @@ def load_level(
         described = [metadata, *metadata.get("levels", ())]
         taken = _number(levels(described), name, host)
         others = set(range(len(described))) - {taken}
-        reads = tuple((first, end) for first, end in described[taken].get("reads", ()))
+        reads = tuple((first, end) for first, end in described[taken].get("reads", [(0, sys.maxsize)]))
         if any(type(at) is not int for pair in reads for at in pair):
             raise ValueError("the ranges of the weights are no numbers")
         return Selection(others, reads, is_final=bool(others) and name is not None, keeps=bool(others) and name is None)

@@ -49,7 +49,9 @@ def with_fewer_ops(
     ends = [op for op in reversed(ops) if op not in constants and (not near or not near.isdisjoint(op.loc.sources))]
     if not ends:
         return None
-    known = ReplayedValues(module, Case("saved", tuple(inputs[n] for n in module.main.attrs["inputs"]), {}), deadline)
+    given = tuple(inputs[n] for n in module.main.attrs["inputs"])
+    left = deadline - time.monotonic()
+    known = ReplayedValues(module, Case("saved", given, {}), time.thread_time() + left)
     try:
         known.case = replace(known.case, env=bound_dims(module.main.args, known.case.arrays))
         for op in ops:

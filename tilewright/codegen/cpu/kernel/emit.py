@@ -511,16 +511,23 @@ class Kernel:
         number: Number = int(value.name) if value.is_literal and value.lanes == 1 else value
         self.indices.bind(op.attrs["var"], number)
 
-    def _scalar(self, op: Op) -> None:
+    def _quotient(self, op: Op) -> None:
+        if has_finite_quotient(op):
+            self.values[op.result] = finite_quotient(*self._in_as_many_lanes(op.operands))
+        else:
+            self._scalar(op)
+
+    def _add(self, op: Op) -> None:
+        masks = self.mask is not None and op.result.scalar.dtype.is_float
+        self._scalar(op, masked=masks and scalars.is_kept_in_registers(op))
+
+    def _scalar(self, op: Op, *, masked: bool = False) -> None:
+        """A scalar operation; `masked` gives the freedom of `scalars.masked_sum`."""
         if (limited := limited_of(op)) is not None:
             self._limited(op, limited)
             return
         operands = self._in_as_many_lanes(op.operands)
         dtype = op.result.scalar.dtype
-        if op.name == "quotient" and has_finite_quotient(op):
-            self.values[op.result] = finite_quotient(*operands)
-            return
-        masked = self.mask is not None and op.name == "add" and dtype.is_float and scalars.is_kept_in_registers(op)
         fuses = self.text.fuses or self.target.may_fuse
         if fuses and (product := scalars.product_in(op)) is not None:
             *factors, other = self._in_as_many_lanes([*product.op.operands, op.operands[1 - product.operand]])
@@ -576,23 +583,12 @@ def _function(symbol: str, parameters: Sequence[str], body: str) -> str:
 
 
 _HANDLERS = {
-    "return": "_return",
-    "for": "_for",
-    "if": "_if",
-    "alloc": "_alloc",
-    "load": "_load",
-    "store": "_store",
-    "const": "_const",
-    "index": "_index",
-    "cast": "_cast",
-    "bitcast": "_bitcast",
+    **{
+        name: f"_{name}"
+        for name in ("return", "for", "if", "alloc", "load", "store", "const", "index", "cast", "bitcast", "bind",
+                     "add", "quotient", "select", "check", "prefetch", "lanes_reduce", "run")
+    },
     "level": "_cast",
-    "bind": "_bind",
-    "select": "_select",
-    "check": "_check",
-    "prefetch": "_prefetch",
-    "lanes_reduce": "_lanes_reduce",
-    "run": "_run",
     "wait": "_ordered",
     "barrier": "_ordered",
-}
+}  # fmt: skip

@@ -37,9 +37,8 @@ def apply_scalar(name: str, operands: Sequence[Reg], result: DType) -> Reg:
 
     Integer divisors must not be 0 (see `integers.safe_divisor`). Narrow floats are computed in float32.
     """
-    if name == "select":
-        condition, a, b = operands
-        return condition.select(a, b)
+    if (emit := _OF_ALL.get(name)) is not None:
+        return emit(*operands)
     if not is_narrow(operands[0].dtype):
         found = _apply_wide(name, operands)
         return found if found.dtype.kind == "bool" else wrap(found, result)
@@ -175,6 +174,9 @@ def _never(x: Reg) -> Reg:
     return x.text.constant(dt.bool_, False, x.lanes)
 
 
+_OF_ALL: dict[str, Emit] = {"select": lambda condition, a, b: condition.select(a, b)}
+"""Operations that are one for all types."""
+
 _BITWISE: dict[str, Emit] = {
     "and": _instruction("and"),
     "or": _instruction("or"),
@@ -198,7 +200,7 @@ class SummedProduct(NamedTuple):
 def product_in(op: Op) -> SummedProduct | None:
     """The product in a sum or a difference which nothing else reads and that is computed beside it, the first one of
     two; None where there is none."""
-    if len(op.operands) != 2 or scalar_operation(op).linear != "together" or op.result.scalar.dtype not in _FUSED:
+    if not scalar_operation(op).is_sum or op.result.scalar.dtype not in _FUSED:
         return None
     for k, value in enumerate(op.operands):
         product = value.op

@@ -112,7 +112,7 @@ export class Model {
     );
     const made = new Map();
     for (const call of PROGRAM.calls)
-      for (const [entryPoint] of call.grids) {
+      for (const [entryPoint] of call.launches) {
         const key = `${call.module}/${entryPoint}`, module = modules[call.module];
         if (!made.has(key)) made.set(key, device.createComputePipelineAsync({ layout, compute: { module, entryPoint } }));
       }
@@ -252,7 +252,7 @@ export class Model {
         told[at++] = size;
       }
       told[(TOLD / 4) * (k + 1) - 1] = call.errors;
-      for (const [entry, counts, iterations] of call.grids) {
+      for (const [entry, counts, iterations] of call.launches) {
         const needed = iterations === null ? Infinity : value_of(iterations, dims);
         if (needed > SAFE_ITERATIONS && this.most_iterations < Infinity && needed > this.most_iterations)
           throw new Error(`a thread of kernel '${call.kernel}' goes through up to ${needed} iterations of loops, and ` +

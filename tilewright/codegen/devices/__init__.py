@@ -1,0 +1,1 @@
+"""What code for all devices shares: how kernels and launches are described to what runs them."""

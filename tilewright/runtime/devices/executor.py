@@ -1,0 +1,195 @@
+"""Programs on a device: the sizes of a call, its copies, and its errors. Weights stay on the device, and memory and
+kernels are made ready once.
+
+A call is one copy of all inputs and states to the device, all launches, and one copy of all outputs and states back.
+Shapes may be others in each call: buffers grow, kernels stay. The objects of the artefact are JSON
+(`codegen/devices/program.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.devices.device import (
+    ALIGNMENT,
+    CONSTANTS,
+    ERRORS,
+    INPUTS,
+    NO_ERROR,
+    OUTPUTS,
+    BufferSizes,
+    Device,
+    DeviceCall,
+    memory_of,
+)
+from tilewright.runtime.devices.sizes import SizePlan, value_of
+from tilewright.runtime.errors import DeviceError, TilewrightError
+from tilewright.runtime.values.dtypes import numpy_dtype
+
+
+class DeviceExecutor(ABC):
+    """Runs an artefact on a device, which a subclass opens."""
+
+    run_profiled = None
+
+    def __init__(self, artifact: Artifact) -> None:
+        found = json.loads(bytes(artifact.objects[-1]))
+        program = found["programs"][artifact.run_symbol]
+        self.artifact = artifact
+        self.calls = program["calls"]
+        names = dict.fromkeys(call.get("module", call["kernel"]) for call in self.calls)
+        self.kernels = {name: found["kernels"][name] for name in names}
+        self._first, self.constants = _window(artifact)
+        self._inputs, self._outputs, self._states = program["inputs"], program["outputs"], program["states"]
+        self._swapped = [state.way == "swapped" for state in artifact.states]
+        self.plan = None if program["plan"] is None else SizePlan(program["plan"])
+        static = artifact.static_plan
+        self._arena = static.arena if static is not None else program["plan"]["arena"]
+        self._dims_count = artifact.dims_count
+        self._lock = threading.Lock()
+        self._device: Device | None = None
+        self._dims: tuple[int, ...] | None = None
+        self._sizes: BufferSizes | None = None
+
+    @abstractmethod
+    def open(self) -> Device:
+        """The device, without memory. DeviceError where there is none."""
+
+    def more(self, found: Sequence[Any], dims: Sequence[int]) -> tuple[Any, ...]:
+        """What else the code generator says of a launch, for these values of the variables."""
+        return tuple(found)
+
+    def run(self, call: int) -> int:
+        """Run on the memory whose addresses stand at `call`; 0, or the number of an error."""
+        _, inputs, outputs, _, _, _, dims, _ = (ctypes.c_void_p * 8).from_address(call)
+        known = tuple((ctypes.c_int64 * self._dims_count).from_address(dims or 0)) if self._dims_count else ()
+        with self._lock:
+            is_new = self._device is None
+            device = self.open() if self._device is None else self._device
+            try:
+                with device.active():
+                    if is_new or known != self._dims:
+                        self._prepare(device, known, is_new)
+                    self._device, self._dims = device, known
+                    return self._run(device, inputs, outputs)
+            except BaseException:  # after an interrupt, too, the state of the device is not known
+                self._device = self._dims = None
+                device.release()
+                raise
+
+    def _prepare(self, device: Device, dims: tuple[int, ...], is_new: bool) -> None:
+        """Make room for the sizes of a call, and tell the device of them."""
+        self._dims = None
+        sizes = self._sizes = self.sizes(dims)
+        with _driven(f"{device.name} could not be prepared, on which the model needs {sizes}"):
+            if device.allocate(sizes) and len(self.constants):
+                device.write(CONSTANTS, 0, np.frombuffer(self.constants, np.uint8))
+            if is_new:
+                device.load(self.kernels, self.calls)
+            device.prepare([self._call(call, sizes, dims) for call in self.calls])
+
+    def sizes(self, dims: Sequence[int]) -> BufferSizes:
+        """Those of a program with these values of its variables."""
+        arena = -(-value_of(self._arena, dims) // ALIGNMENT) * ALIGNMENT
+        room = max([0, *(value_of(call["room"], dims) for call in self.calls)])
+        inputs, outputs, states = (
+            [value_of(e, dims) for e in sizes] for sizes in (self._inputs, self._outputs, self._states)
+        )
+        return BufferSizes(inputs, outputs, arena, room, len(self.constants), states, self._swapped)
+
+    def _call(self, call: dict[str, Any], sizes: BufferSizes, dims: Sequence[int]) -> DeviceCall:
+        starts = {INPUTS: sizes.input_places, OUTPUTS: sizes.output_places}
+
+        def place(buffer: int, index: int, at: Any) -> tuple[int, int]:
+            first = starts[buffer][index] if buffer in starts else -self._first if buffer == CONSTANTS else 0
+            return buffer, first + value_of(at, dims)
+
+        launches = tuple(
+            (entry, tuple(value_of(n, dims) for n in groups), self.more(more, dims))
+            for entry, groups, *more in call["launches"]
+        )
+        numbers = tuple(value_of(e, dims) for e in call["dims"])
+        places = tuple(place(*found) for found in call["places"])
+        return DeviceCall(call["kernel"], places, numbers, sizes.arena, call["errors"], launches, call)
+
+    def _run(self, device: Device, inputs: int | None, outputs: int | None) -> int:
+        """One call with the tensors whose addresses stand in two tables."""
+        sizes = self._sizes
+        assert sizes is not None
+        read = memory_of(inputs, [*sizes.inputs, *sizes.states])
+        given, states = read[: len(sizes.inputs)], read[len(sizes.inputs) :]
+        with _driven(f"{device.name} failed"):
+            device.write(INPUTS, 0, _joined(given, sizes.input_places))
+            if states:
+                places = sizes.output_places[len(sizes.outputs) :][: len(states) + 1]
+                device.write(OUTPUTS, places[0], _joined(states, [p - places[0] for p in places]))
+            device.write(ERRORS, 0, np.full(1, NO_ERROR, np.uint32).view(np.uint8))
+            device.launch()
+            error, taken = device.read()
+            if not error:
+                raise DeviceError(f"{device.name} has not run the model; it may have been reset or taken away")
+        written = memory_of(outputs, [*sizes.outputs, *sizes.following])
+        for array, place in zip(written, sizes.output_places[: len(sizes.outputs)], strict=False):
+            array[:] = taken[place:][: array.nbytes]
+        if error != NO_ERROR:  # a call that fails leaves states as they were
+            return error
+        for array, place in sizes.updates(states, written):
+            found = taken[place:][: array.nbytes]
+            np.copyto(array, found, where=array != found)  # memory that a cache has not come to stays untouched
+        return 0
+
+    def create_pool(self, threads: int, spin_ns: int) -> int | None:
+        return None
+
+    def destroy_pool(self, address: int) -> None:
+        raise AssertionError("there is no pool")
+
+
+def _window(artifact: Artifact) -> tuple[int, memoryview]:
+    """The bytes of the weights that a program reads, of which others may be for other machines, and the first."""
+    weights = memoryview(artifact.constants).cast("B")
+    table = artifact.constant_table
+    if not table:
+        return 0, weights[:0]
+    first = min(info.offset for info in table) // ALIGNMENT * ALIGNMENT
+    ends = (info.offset + prod(info.shape) * numpy_dtype(info.dtype).itemsize for info in table)
+    return first, weights[first : max(ends)]
+
+
+def _joined(arrays: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
+    """Bytes with each array at its place; the last place is the end."""
+    found = np.zeros(places[-1], np.uint8)
+    for array, place in zip(arrays, places, strict=False):
+        found[place : place + array.nbytes] = array
+    return found
+
+
+@contextmanager
+def _driven(what: str) -> Iterator[None]:
+    """What a driver raises becomes a DeviceError that says what was tried."""
+    try:
+        yield
+    except TilewrightError:
+        raise
+    except Exception as error:
+        raise DeviceError(
+            f"{what}: {first_lines(error)}",
+            hint="try again, free memory of the device, use smaller inputs, or compile the model for the CPU "
+            "(target='host')",
+        ) from error
+
+
+def first_lines(error: BaseException) -> str:
+    """What an error of a driver says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:12])[:900] or type(error).__name__
