@@ -123,14 +123,11 @@ class Setting:
 
     def context(self) -> PassContext:
         """What passes of the graph level share."""
-        return PassContext(
-            self.target, self.options, self.machine.part_align,
-            remarks=[*self.optional.remarks], optional=self.optional,
-        )  # fmt: skip
+        remarks, align = [*self.optional.remarks], self.machine.part_align
+        return PassContext(self.target, self.options, align, remarks=remarks, optional=self.optional)
 
     def strategies(self, remarks: list[Remark]) -> Strategies[Strategy]:
-        """The strategies of the back end, and those of plugins for its kind of machine; `remarks` are told what is left
-        out, and later which of them fail."""
+        """Those of the back end, and of plugins for it; `remarks` are told what is left out, and later which fail."""
         ours = tuple(self.back_end.strategies(self.machine))
         plugins = self.plugins.without_name_clashes("strategies", [s.name for s in ours])
         remarks.extend(plugins.refused)

@@ -11,6 +11,7 @@ from tilewright.ir.core import Op, Value
 from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import defining
 from tilewright.ir.sym import Sym, sym
+from tilewright.ops.traits.derive import product_of
 from tilewright.ops.view import pad
 from tilewright.ops.window import Window
 
@@ -60,4 +61,5 @@ def has_known_filters(conv: Op) -> bool:
 def is_of_unit(op: Op, units: frozenset[DType]) -> bool:
     """Whether it is a convolution of such 16-bit floats, with sums in float32: where units of the machine multiply
     these, it is a product of matrices, and stays as it is."""
-    return op.name == "conv" and op.attrs["sums"] is not None and dtype_of(op.operands[0]) in units
+    product = product_of(op) if op.attrs.get("sums") is not None else None
+    return product is not None and product.slides and dtype_of(op.operands[product.data]) in units

@@ -44,10 +44,9 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
 from tilewright.ops.traits.derive import known_product, traits_of
 from tilewright.passes import PassContext
+from tilewright.target.gpu.tensor_cores import FLOAT_DEPTH
 
 NARROW = (dt.f16, dt.bf16)
-UNIT_DEPTH = 16
-"""Products of 16-bit floats that units add up at once."""
 
 
 @dataclass(frozen=True)
@@ -193,15 +192,15 @@ class _Widening:
 
 
 def is_of_unit(op: Op, units: frozenset[DType]) -> bool:
-    """Whether it is a product of matrices, or a convolution without groups, that a unit for such operands does: parts
-    of 16 products each."""
+    """Whether it is a product of matrices, or a convolution without groups, that a unit for such operands does."""
     if not any(is_considered(op, dtype) for dtype in units):
         return False
     product = known_product(op)
     if product.of_matrices:
         return not product.turns_data
     depth = sized(shape_of(op.operands[1])[k] for k in product.summed)
-    return op.name == "conv" and op.attrs["groups"] == 1 and depth.is_const and depth.value % UNIT_DEPTH == 0
+    slides = product.slides and "sums" in op.attrs and op.attrs["groups"] == 1
+    return slides and depth.is_const and depth.value % FLOAT_DEPTH == 0
 
 
 def _products(module: Module, ctx: PassContext) -> Mapping[Op, NarrowChoice]:

@@ -206,7 +206,7 @@ class _Roles:
 def _factors(product: Stage) -> list[Op]:
     """The loads of the two factors, each of which is converted to the dtype of the sums."""
     loads = [op for op in product.reduce[-1].walk() if op.name == "load" and op.operands[0] is not product.buffer]
-    converted = [converted_from(op.result) for op in product.reduce[-1].walk() if op.name == "cast"]
+    converted = [converted_from(user.results[0]) for load in loads for user in load.result.users if user.results]
     if len(loads) != 2 or [load.result for load in loads] != converted:
         raise ScheduleError("it is no product of two narrow tensors")
     return loads

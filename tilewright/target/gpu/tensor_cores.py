@@ -24,6 +24,8 @@ ROWS, COLUMNS = 16, 8
 COPY_BYTES = 16
 """What a thread copies at a time beside other work, and the bytes of a row of `ldmatrix`."""
 
+FLOAT_DEPTH = 16
+"""Products of 16-bit floats that one instruction adds up for each sum."""
 PART_BYTES = 64
 """Bytes of a row of an operand that come into shared memory at a time, or half of them: two parts of each operand of
 the largest tile, and what is between their rows, take 37 of the 48 KB that a group has without asking for more."""
@@ -78,7 +80,9 @@ def _core(operands: str, sums: str, depth: int) -> TensorCore:
     return TensorCore(operands, sums, depth, f"mma_{operands}", loads, (across[0], across[1]))
 
 
-TENSOR_CORES = (_core("f16", "f32", 16), _core("bf16", "f32", 16), _core("i8", "i32", 32))
+TENSOR_CORES = (
+    _core("f16", "f32", FLOAT_DEPTH), _core("bf16", "f32", FLOAT_DEPTH), _core("i8", "i32", 2 * FLOAT_DEPTH)
+)  # fmt: skip
 
 
 def _intrinsics(core: TensorCore) -> tuple[Intrinsic, ...]:
