@@ -377,6 +377,9 @@ class CudaBackEnd(GpuBackEnd):
 
     name = Cuda.kind
 
+    def passes(self, machine: Gpu, options: Options) -> list[Pass]:
+        return default_passes(options, by_groups=True, units=frozenset((dt.f16, dt.bf16, dt.i8)))
+
     def strategies(self, machine: Gpu) -> Sequence[Strategy]:
         return CUDA_STRATEGIES
 

@@ -31,12 +31,14 @@ class PassContext(RewriteNotes):
     """What passes share: the CPU that is compiled for (None for another kind of machine), compile options, and what
     they note.
 
-    `direct` are the convolutions that are summed directly although another algorithm is quicker, by their places in
-    the model; `saved` are the cycles that other algorithms save, which are noted whether they are taken or not.
+    Parts of tensors that kernels take without a copy begin at multiples of `part_align` bytes. `direct` are the
+    convolutions that are summed directly although another algorithm is quicker, by their places in the model; `saved`
+    are the cycles that other algorithms save, which are noted whether they are taken or not.
     """
 
     target: Target | None = None
     options: PassOptions | None = None
+    part_align: int = 1
     direct: frozenset[Loc] = frozenset()
     saved: dict[Loc, float] = field(default_factory=dict)
 

@@ -181,6 +181,11 @@ def split_axis(c: Chance) -> None:
     c.s.split_axis(buffer, c.r.randrange(rank_of(buffer)), c.r.choice((1, 2, 3, 4, 5, 8)))
 
 
+def pad_axis(c: Chance) -> None:
+    buffer = c.buffer()
+    c.s.pad_axis(buffer, c.r.randrange(rank_of(buffer)), c.r.choice((8, 16, 33, 64)))
+
+
 def swap_axes(c: Chance) -> None:
     buffer = c.buffer(*c.buffers())
     c.s.swap_axes(buffer, c.r.randint(0, rank_of(buffer)), c.r.randint(0, max(0, rank_of(buffer) - 1)))
@@ -323,6 +328,7 @@ STEPS: dict[str, Step] = {
     "pack_argument": pack_argument,
     "merge_axes": merge_axes,
     "split_axis": split_axis,
+    "pad_axis": pad_axis,
     "swap_axes": swap_axes,
     "rfactor": rfactor,
     "tree_reduce": tree_reduce,

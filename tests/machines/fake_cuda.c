@@ -1,6 +1,7 @@
 // A driver of a GPU that is not there, for tests: the functions of cuda.h that the package calls. Kernels are native
-// code of the same LLVM IR that PTX is made of; each thread of a group is a fiber, which gives way at barriers, in a
-// random order. Streams do nothing before somebody waits for them. What a program does wrong ends the call with 1
+// code of the same LLVM IR that PTX is made of; each thread of a group is a fiber, which gives way at barriers and at
+// instructions of warps, in a random order. Copies beside other work are done at once or when their thread waits for
+// them, as chance decides. Streams do nothing before somebody waits for them. What a program does wrong ends the call with 1
 // (CUDA_ERROR_INVALID_VALUE), and `fake_fault` says what it was.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -32,8 +33,15 @@ static uint64_t drawn(void) {
 }
 
 // Threads of a group
-typedef struct { uint32_t tid[3], ctaid[3], nctaid[3]; ucontext_t context; int state; } Fiber;
-enum { READY, WAITS, DONE };
+typedef struct { void *to; const void *from; uint32_t size; } Piece;
+typedef struct {
+    uint32_t tid[3], ctaid[3], nctaid[3], *in, *out;
+    ucontext_t context;
+    int state, meets, copies;
+    Piece copy[64];
+} Fiber;
+enum { READY, WAITS, MEETS, DONE };
+enum { WARP = 32 };
 static Fiber fibers[1024], *now;
 static ucontext_t scheduler;
 static char *stacks;
@@ -47,8 +55,94 @@ void fake_barrier(void) {
     now->state = WAITS;
     swapcontext(&now->context, &scheduler);
 }
+static void finish(const Piece *p) {
+    memset(p->to, 0, 16);
+    memcpy(p->to, p->from, p->size);
+}
+void fake_copy(void *to, const void *from, uint32_t size) {
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16) wrong("a copy of 16 bytes from %p to %p", from, to);
+    Piece piece = {to, from, size};
+    if (drawn() % 2 || now->copies == 64) finish(&piece);
+    else now->copy[now->copies++] = piece;
+}
+void fake_copies(void) {
+    for (int k = 0; k < now->copies; k++) finish(&now->copy[k]);
+    now->copies = 0;
+}
+
+// What a warp does together: an instruction is done when the last of its threads has come to it
+enum { SYNC, LOAD, LOAD_ACROSS, MMA_F16, MMA_BF16, MMA_I8 };
+void fake_meet(int what, uint32_t *in, uint32_t *out) {
+    now->meets = what, now->in = in, now->out = out, now->state = MEETS;
+    swapcontext(&now->context, &scheduler);
+}
+static float of_half(uint16_t h) {
+    int e = h >> 10 & 31, m = h & 1023;
+    float x = e == 31 ? (m ? 0.0f / 0.0f : 1.0f / 0.0f) : e ? (m + 1024) * 0x1p-25f * (float)(1u << e) : m * 0x1p-24f;
+    return h >> 15 ? -x : x;
+}
+static float of_bf16(uint16_t h) {
+    uint32_t word = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &word, 4);
+    return x;
+}
+// Operands of mma: registers of the left one are rows 0 and 8, then the second half of the depth; of the right one, halves
+static void multiply(Fiber *warp, int what) {
+    int each = what == MMA_I8 ? 4 : 2, depth = 8 * each;
+    float a[16][16], b[8][16];
+    int ia[16][32], ib[8][32];
+    for (int lane = 0; lane < WARP; lane++)
+        for (int r = 0; r < 6; r++)
+            for (int e = 0; e < each; e++) {
+                int is_left = r < 4, row = lane / 4 + (is_left ? 8 * (r % 2) : 0);
+                int k = each * (lane % 4) + e + depth / 2 * (is_left ? r / 2 : r - 4);
+                uint32_t bits = warp[lane].in[r] >> 32 / each * e;
+                if (what == MMA_I8) *(is_left ? &ia[row][k] : &ib[row][k]) = (int8_t)bits;
+                else *(is_left ? &a[row][k] : &b[row][k]) = what == MMA_F16 ? of_half(bits) : of_bf16(bits);
+            }
+    for (int lane = 0; lane < WARP; lane++)
+        for (int r = 0; r < 4; r++) {
+            int row = lane / 4 + 8 * (r / 2), column = 2 * (lane % 4) + r % 2;
+            uint32_t sum = warp[lane].in[6 + r];
+            float x;
+            memcpy(&x, &sum, 4);
+            for (int k = 0; k < depth; k++)
+                if (what == MMA_I8) sum += ia[row][k] * ib[column][k];
+                else x += a[row][k] * b[column][k];
+            if (what != MMA_I8) memcpy(&sum, &x, 4);
+            warp[lane].out[r] = sum;
+        }
+}
+static void load(Fiber *warp, int is_across) {
+    for (int lane = 0; lane < WARP; lane++)
+        for (int r = 0; r < 4; r++) {
+            uint16_t found[2];
+            for (int e = 0; e < 2; e++) {
+                int row = lane / 4, column = 2 * (lane % 4) + e;
+                if (is_across) row = column, column = lane / 4;
+                char *line;
+                memcpy(&line, warp[8 * r + row].in, sizeof line);
+                if ((uintptr_t)line % 16) wrong("a row of a matrix at %p", (void *)line);
+                memcpy(&found[e], line + 2 * column, 2);
+            }
+            memcpy(&warp[lane].out[r], found, 4);
+        }
+}
+static int meet(Fiber *warp, int count) {
+    for (int k = 0; k < count; k++)
+        if (warp[k].state != MEETS || warp[k].meets != warp[0].meets) return 0;
+    int what = warp[0].meets;
+    if (what != SYNC && count < WARP) return wrong("a warp of %d threads", count);
+    if (what >= MMA_F16) multiply(warp, what);
+    else if (what != SYNC) load(warp, what == LOAD_ACROSS);
+    for (int k = 0; k < count; k++) warp[k].state = READY;
+    return 0;
+}
+
 static void enter(void) {
     body(arguments);
+    if (now->copies) wrong("a thread ends before copies that it began");
     now->state = DONE;
     swapcontext(&now->context, &scheduler);
 }
@@ -62,21 +156,30 @@ static int run_group(int count) {
         fibers[k].context.uc_stack.ss_sp = stacks + (size_t)STACK * k;
         fibers[k].context.uc_stack.ss_size = STACK;
         makecontext(&fibers[k].context, enter, 0);
-        fibers[k].state = READY;
+        fibers[k].state = READY, fibers[k].copies = 0;
     }
     while (done < count) {
+        int ran = 0, waits = 0;
         for (int k = count - 1; k > 0; k--) {
             int other = drawn() % (k + 1), kept = order[k];
             order[k] = order[other], order[other] = kept;
         }
         for (int k = 0; k < count; k++) {
-            now = &fibers[order[k]];
-            swapcontext(&scheduler, &now->context);
-            done += now->state == DONE;
+            int number = order[k], first = number / WARP * WARP;
+            now = &fibers[number];
+            if (now->state == READY) {
+                ran = 1;
+                swapcontext(&scheduler, &now->context);
+                done += now->state == DONE;
+                if (now->state == MEETS && meet(&fibers[first], count - first < WARP ? count - first : WARP)) return 1;
+            }
+            waits += now->state == WAITS;
         }
-        if (done && done < count) return wrong("some threads end, and others wait at a barrier");
+        if (ran) continue;
+        if (waits != count) return wrong("some threads end, and others wait at a barrier");
+        for (int k = 0; k < count; k++) fibers[k].state = READY;
     }
-    return 0;
+    return fault[0] != 0;
 }
 
 // Handles

@@ -20,12 +20,45 @@ _ENTRY = re.compile(
 _SHARED = re.compile(r"^(@shared\d+) = internal addrspace\(3\) global (\[\d+ x \w+\])", re.MULTILINE)
 _SREG = re.compile(r"@llvm\.nvvm\.read\.ptx\.sreg\.(\w+)\.(\w)\(\)")
 
+_WARP = {
+    "bar.warp.sync": ("0", "void", ["i32"]),
+    "ldmatrix.sync.aligned.m8n8.x4.b16.p3": ("1", "i32", ["ptr"]),
+    "ldmatrix.sync.aligned.m8n8.x4.trans.b16.p3": ("2", "i32", ["ptr"]),
+    "mma.m16n8k16.row.col.f32.f32": ("3", "float", ["<2 x half>"] * 6 + ["float"] * 4),
+    "mma.m16n8k16.row.col.bf16": ("4", "float", ["i32"] * 6 + ["float"] * 4),
+    "mma.m16n8k32.row.col.s8": ("5", "i32", ["i32"] * 10),
+}
+"""Instructions of warps, by their names after "llvm.nvvm.": the driver's numbers, and types of results and operands."""
+_COPIES = {
+    "cp.async.cg.shared.global.16": "(ptr %a, ptr %b) { call void @fake_copy(ptr %a, ptr %b, i32 16) ret void }",
+    "cp.async.cg.shared.global.16.s": "(ptr %a, ptr %b, i32 %c) { call void @fake_copy(ptr %a, ptr %b, i32 %c) "
+    "ret void }",
+    "cp.async.wait.all": "() { call void @fake_copies() ret void }",
+}
+
+
+def _warp_functions() -> list[str]:
+    """Functions that hand the operands of an instruction to the driver, and give its results."""
+    declared = ("fake_meet(i32, ptr, ptr)", "fake_copy(ptr, ptr, i32)", "fake_copies()")
+    made = [f"declare void @{each}" for each in declared]
+    for name, (number, result, operands) in _WARP.items():
+        results = "void" if result == "void" else f"{{{', '.join([result] * 4)}}}"
+        arguments = ", ".join(f"{type} %a{k}" for k, type in enumerate(operands))
+        made += [f"define internal {results} @fake.{name}({arguments}) noinline {{"]
+        made += ["  %in = alloca [10 x i32]", "  %out = alloca [4 x i32]"]
+        for k, type in enumerate(operands):
+            made += [f"  %p{k} = getelementptr i32, ptr %in, i64 {k}", f"  store {type} %a{k}, ptr %p{k}"]
+        made += [f"  call void @fake_meet(i32 {number}, ptr %in, ptr %out)"]
+        has_none = result == "void"
+        made += ["  ret void", "}"] if has_none else [f"  %r = load {results}, ptr %out", f"  ret {results} %r", "}"]
+    return made + [f"define internal void @fake.{name}{text}" for name, text in _COPIES.items()]
+
 
 def host_ir(text: str) -> str:
     """A kernel's LLVM IR for this machine: special registers and barriers are functions of the driver, and for each
     entry point there are one that takes its arguments as an array, one that fills shared memory with NaN, and its shape
     (how many arguments, threads along x and y, bytes of dynamic shared memory)."""
-    more = ["declare void @fake_barrier()"]
+    more = ["declare void @fake_barrier()", *_warp_functions()]
     registers = dict.fromkeys(f"fake_{what}_{axis}" for what, axis in _SREG.findall(text))
     more += [f"declare i32 @{name}()" for name in registers]
     fills = []
@@ -45,9 +78,11 @@ def host_ir(text: str) -> str:
         ]  # fmt: skip
     text = _SREG.sub(r"@fake_\1_\2()", text)
     text = text.replace("@llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)", "@fake_barrier()")
+    text = re.sub(r"addrspacecast ptr (%\w+) to ptr addrspace\(1\)", r"getelementptr i8, ptr \1, i64 0", text)
+    text = re.sub(r"@llvm\.nvvm\.((?:bar\.warp|ldmatrix|mma|cp\.async)[\w.]*)\(", r"@fake.\1(", text)
     text = re.sub(r"addrspacecast ptr addrspace\(3\) (%[\w.]+) to ptr", r"getelementptr i8, ptr \1, i64 0", text)
     text = re.sub(r"addrspacecast \(ptr addrspace\(3\) (@\w+) to ptr\)", r"\1", text)
-    text = text.replace(" addrspace(3)", "").replace("define ptx_kernel", "define internal")
+    text = re.sub(r" addrspace\([13]\)", "", text).replace("define ptx_kernel", "define internal")
     text = text.replace('target triple = "nvptx64-nvidia-cuda"', f'target triple = "{host_target().triple}"')
     return "\n".join([text, *more, ""])
 

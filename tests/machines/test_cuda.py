@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ import tilewright
 from tests.machines.fake_cuda import COMPILER, FakeCuda
 from tests.machines.test_webgpu import MODELS, UNKNOWN, X, model
 from tilewright import Session
+from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import parse_kernel
@@ -99,8 +101,104 @@ def test_sums_of_products_stay_in_registers(fake: FakeCuda, tmp_path: Path) -> N
         func = parse_kernel(loops)
         barrier = [op for op in func.body.walk() if op.name == "barrier"][k]
         barrier.parent.ops.remove(barrier)
-        with pytest.raises(VerifyError, match="may meet in buffer"):
+        with pytest.raises(VerifyError, match="may meet in"):
             verify_func(func, machine_spec(CUDA["sm_90"]))
+
+
+NARROW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "m", "k", "n"),
+    [
+        ("float16", 16, 64, 24), pytest.param("bfloat16", 16, 32, 32, marks=pytest.mark.sweep(1)),
+        ("float16", 32, 16, 34),
+    ],
+)  # fmt: skip
+def test_tensor_cores_multiply_16_bit_floats(
+    dtype: str, m: int, k: int, n: int, fake: FakeCuda, tmp_path: Path
+) -> None:
+    """Also where tiles overlap, and where rows begin at no multiple of 16 bytes."""
+    text = f"g ({dtype}[{m},{k}] l, {dtype}[{k},{n}] r) => ({dtype}[{m},{n}] y) {{ p = MatMul(l, r) y = Relu(p) }}"
+    left, right = (np.resize(X, (a, b)).astype(NARROW[dtype]) for a, b in ((m, k), (k, n)))
+    expected = np.maximum(left.astype(np.float64) @ right.astype(np.float64), 0)
+    ours = compiled(text, fake, tmp_path)
+    for seed in range(3):
+        fake.library.fake_seed(seed)
+        (found,) = ours(left, right)
+        assert fake.fault == ""
+        np.testing.assert_allclose(found.astype(np.float64), expected, rtol=2.0**-8, atol=1e-4)
+    options, session = Options(target=TARGET), Session(folder=tmp_path)
+    (ptx,) = programs(model(text), "asm", options=options, session=session).values()
+    assert "mma.sync.aligned.m16n8k16" in ptx and ptx.count("ldmatrix.") and ".local" not in ptx
+    assert ("cp.async.cg" in ptx) == (n % 8 == 0)
+
+
+@pytest.mark.parametrize(("kernel", "strides"), [(3, 2), pytest.param(1, 1, marks=pytest.mark.sweep(1))])
+def test_convolutions_are_products_of_tensor_cores(
+    kernel: int, strides: int, fake: FakeCuda, tmp_path: Path
+) -> None:
+    """Their windows are brought together in shared memory, where they are no matrix in memory."""
+    rows = 12 // strides
+    text = f"""g (float16[2,16,12,8] x, float16[16,16,{kernel},{kernel}] w, float16[2,16,{rows},{8 // strides}] z) =>
+      (float16[2,16,{rows},{8 // strides}] y) {{
+        c = Conv<pads=[{kernel // 2},{kernel // 2},{kernel // 2},{kernel // 2}],strides=[{strides},{strides}]>(x, w)
+        s = Add(c, z) y = Relu(s)
+      }}"""
+    shapes = (2, 16, 12, 8), (16, 16, kernel, kernel), (2, 16, rows, 8 // strides)
+    data = [np.resize(X, shape).astype(np.float16) for shape in shapes]
+    (expected,) = tilewright.compile(model(text), session=Session(folder=tmp_path))(*data)
+    np.testing.assert_allclose(compiled(text, fake, tmp_path)(*data)[0], expected, rtol=2e-3, atol=2e-3)
+    assert fake.fault == ""
+    options, session = Options(target=TARGET), Session(folder=tmp_path)
+    ptx = "".join(programs(model(text), "asm", options=options, session=session).values())
+    assert "mma.sync" in ptx and ("cp.async.cg" in ptx) == (kernel == 1)
+
+
+def test_tensor_cores_multiply_bytes(fake: FakeCuda, tmp_path: Path) -> None:
+    text = """g (uint8[32,64] l) => (int32[32,24] y) {
+      r = Constant<value=int8[2,3]{1,-2,127,-128,5,6}>() e = Constant<value=int64[2]{32,8}>() w = Tile(r, e)
+      z = Constant<value=uint8{7}>() y = MatMulInteger(l, w, z)
+    }"""
+    left = np.random.default_rng(3).integers(0, 256, (32, 64)).astype(np.uint8)
+    right = np.tile(np.array([[1, -2, 127], [-128, 5, 6]]), (32, 8))
+    np.testing.assert_array_equal(compiled(text, fake, tmp_path)(left)[0], (left.astype(np.int32) - 7) @ right)
+    options, session = Options(target=TARGET), Session(folder=tmp_path)
+    ptx = "".join(programs(model(text), "asm", options=options, session=session).values())
+    assert "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" in ptx
+
+
+def test_parts_of_tensors_begin_where_16_bytes_are_read_at_once(fake: FakeCuda, tmp_path: Path) -> None:
+    text = """g (float16[n] x, float16[16,16] w) => (float16[16,16] y) {
+      n = Shape(x) m = Constant<value=int64[1]{256}>() s = Sub(n, m) e = Constant<value=int64[2]{16,16}>()
+      p = Slice(x, s, n) r = Reshape(p, e) y = MatMul(r, w)
+    }"""
+    x, w = np.resize(X, 259).astype(np.float16), np.eye(16, dtype=np.float16)
+    np.testing.assert_array_equal(compiled(text, fake, tmp_path)(x, w)[0], x[3:].reshape(16, 16))
+    assert fake.fault == ""
+
+
+@pytest.mark.parametrize("n", [32, 34])
+def test_each_wait_and_barrier_of_a_product_is_needed(n: int, tmp_path: Path) -> None:
+    """With copies beside other work, and with copies by threads."""
+    text = f"g (float16[16,64] l, float16[64,{n}] r) => (float16[16,{n}] y) {{ y = MatMul(l, r) }}"
+    options, session = Options(target=TARGET), Session(folder=tmp_path)
+    (loops,) = programs(model(text), "loops", options=options, session=session).values()
+    verify_func(parse_kernel(loops), machine_spec(CUDA["sm_90"]))
+    count = len(_orders(parse_kernel(loops)))
+    assert count == (5 if n == 32 else 2)
+    for k in range(count):
+        func = parse_kernel(loops)
+        op = _orders(func)[k]
+        op.set_operands([])
+        op.parent.ops.remove(op)
+        with pytest.raises(VerifyError, match=r"may meet in buffer|may not have ended"):
+            verify_func(func, machine_spec(CUDA["sm_90"]))
+
+
+def _orders(func: Func) -> list[Op]:
+    """What makes threads wait: for each other, or for copies."""
+    return [op for op in func.body.walk() if op.name in ("barrier", "wait")]
 
 
 def test_a_call_is_two_copies_and_then_one_graph(fake: FakeCuda, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ TESTED_ONLY: Mapping[str, str] = MappingProxyType(
         "without_a_sign": _KNOWN_DATA,
         "centre_weights": _KNOWN_DATA,
         "untranspose_weights": _KNOWN_DATA,
+        "turn_weights": _KNOWN_DATA,
         "pick_constants": "positions come from data: experts that are chosen in the call",
         "expand_composite": "its result is the definition of the operator",
         "large_windows": "extremes of 25 and more floats in another order, for which z3 takes too long",

@@ -33,6 +33,8 @@ from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
 from tilewright.graph.rewrites.joined_parts import SinkIntoParts
+from tilewright.ir import dtype as dt
+from tilewright.ir.dtype import DType
 from tilewright.passes import Pass, PassOptions
 
 _ALL: tuple[type, ...] = (
@@ -49,16 +51,21 @@ def passes_by_name(strategies: Strategies[Any]) -> dict[str, Callable[..., Pass]
     return plain | {Fuse.name: partial(Fuse, strategies=strategies)}
 
 
-def default_passes(options: PassOptions, *, by_groups: bool = False) -> list[Pass]:
+def default_passes(
+    options: PassOptions, *, by_groups: bool = False, units: frozenset[DType] = frozenset()
+) -> list[Pass]:
     """The passes before fusion; each asks the target of its context where that decides. `by_groups` says that groups of
-    threads share rows, as on GPUs."""
+    threads share rows, as on GPUs, `units` which numbers units of matrix products multiply."""
+    floats = frozenset(dtype for dtype in units if dtype.is_float)
+    bytes_: list[Pass] = [UnitIntegers(along_depth=True)] if dt.i8 in units else []
     only_integers: list[Pass] = [IntegerOnly(), Canonicalize(), Fold()]
     return [
-        WidenFloats(),
+        WidenFloats(floats),
         RecurrentSteps(),
         Canonicalize(),
         Fold(),
         Canonicalize(),
+        *bytes_,
         *(only_integers if options.integer_only else []),
         IntegerProducts(),
         Expand(),
@@ -71,9 +78,9 @@ def default_passes(options: PassOptions, *, by_groups: bool = False) -> list[Pas
         HoistScales(),
         HorizontalFusion(),
         NarrowProducts(),
-        BlockChannels(),
+        BlockChannels(units=floats),
         PlainWindows(),
-        StridedLines(),
+        StridedLines(floats),
         GroupedConv(),
         PaddingLines(),
         Winograd(),

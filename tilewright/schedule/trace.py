@@ -48,7 +48,7 @@ from tilewright.loops.order.split_evenly import split_evenly
 from tilewright.loops.order.split_range import split_range
 from tilewright.loops.order.strided_split import strided_split
 from tilewright.loops.primitive import PRIMITIVES, Parameter, Primitive
-from tilewright.loops.storage.axes import merge_axes, split_axis
+from tilewright.loops.storage.axes import merge_axes, pad_axis, split_axis
 from tilewright.loops.storage.cache import cache, cache_write
 from tilewright.loops.storage.compute_in import compute_in
 from tilewright.loops.storage.nontemporal import nontemporal
@@ -226,6 +226,7 @@ class Schedule:
     pack = _step(pack)
     merge_axes = _step(merge_axes)
     split_axis = _step(split_axis)
+    pad_axis = _step(pad_axis)
     swap_axes = _step(swap_axes)
     set_space = _step(set_space)
     pack_argument = _step(pack_argument)

@@ -130,6 +130,8 @@ class Machine:
     it does not."""
 
     kind: ClassVar[str] = ""
+    part_align: ClassVar[int] = 1
+    """Bytes of which the start of a part of a tensor is a multiple where a kernel takes it without a copy."""
 
     name: str
     memories: tuple[Memory, ...] = field(default=(GLOBAL,), kw_only=True)

@@ -221,3 +221,23 @@ def test_what_steps_takes_what_the_model_would_have_seen() -> None:
     arrays = [np.array([v], np.float16) for v in (512.0, -0.01)]
     (found,) = evaluate_func(module.main, module, arrays)
     assert found.tolist() == [0.0]
+
+
+def test_units_take_the_operands_of_products_as_they_are() -> None:
+    """What a product reads is in memory in 16 bits, for its other readers as well."""
+    module, wide = (program(network(dt.f16), tensor(dt.f16, (1, 16, 8))) for _ in range(2))
+    run_passes(module, [WidenFloats(frozenset((dt.f16,)))], PassContext(None, Options()))
+    convs = [op for op in module.main.body.ops if op.name == "conv"]
+    assert [op.attrs["sums"] for op in convs] == [dt.f32] * 2
+    assert {v.tensor.dtype for op in convs for v in op.operands} == {dt.f16}
+    relu = next(op for op in module.main.body.ops if op.name == "max")
+    assert [user.name for user in relu.result.users] == ["cast"]
+    x = RNG.standard_normal((1, 16, 8)).astype(np.float16)
+    (found,), (expected,) = (evaluate_func(m.main, m, [x]) for m in (module, wide))
+    np.testing.assert_allclose(found, expected, rtol=4e-3, atol=4e-3)
+
+
+def test_depths_that_are_no_multiple_of_a_units_have_no_unit() -> None:
+    module = program(lambda x: conv(x, weights(dt.f16, 32, 3, 3)), tensor(dt.f16, (1, 3, 8)))
+    run_passes(module, [WidenFloats(frozenset((dt.f16,)))], PassContext(None, Options()))
+    assert [op.attrs["sums"] for op in module.main.body.ops if op.name == "conv"] == [None]

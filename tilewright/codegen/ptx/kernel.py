@@ -3,7 +3,8 @@
 It is what CPUs get, one lane wide, with these differences. Iterations of a loop of the grid are those of groups,
 iterations of a loop of threads are shared among the threads of a group, and what is in no loop of threads and writes is
 done by the first one. Nests that follow each other are grids of their own, as groups cannot wait for each other. A
-kernel whose nests are none of these is done by one thread, in order.
+kernel whose nests are none of these is done by one thread, in order. A run of an intrinsic is an instruction of all
+threads of a warp; one that copies is shared by the threads of the group.
 """
 
 from __future__ import annotations
@@ -23,22 +24,39 @@ from tilewright.codegen.cpu.kernel.memory import Buffer
 from tilewright.codegen.cpu.kernel.text import Reg
 from tilewright.codegen.devices.program import DeviceKernel, Launch, doubt_of_serial
 from tilewright.codegen.program import Check
+from tilewright.codegen.ptx import warps
 from tilewright.codegen.ptx.shared_pointers import with_shared_pointers
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError, UnsupportedError
 from tilewright.ir.sym import ONE, ZERO, Sym, maximum
 from tilewright.ir.types import BufferType
 from tilewright.ir.types import buffer as dense
-from tilewright.loops.edit import body_of, describe, enclosing_loops, extent_of, loop_var, places_of
+from tilewright.loops.edit import (
+    address_of,
+    body_of,
+    describe,
+    enclosing_loops,
+    extent_of,
+    is_in_run,
+    is_loop,
+    loop_var,
+    places_of,
+)
 from tilewright.loops.kernel_info import kernel_info
+from tilewright.loops.machine.copies import copy_in
+from tilewright.loops.machine.match_intrinsic import IntrinsicMatch, Operand, match_intrinsic
 from tilewright.target.gpu.cuda import OWNED, Cuda
+from tilewright.target.gpu.tensor_cores import LANE_ROWS, LANES, LEFT, RIGHT, WARP, WARP_ROW
 from tilewright.target.gpu.webgpu import DEVICE, GRID, REGISTERS, ROW, SHARED, THREAD
+from tilewright.target.machine import COPY
 from tilewright.target.target import Target
 
 TRIPLE = "nvptx64-nvidia-cuda"
 _BARRIER = "call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"
-_AXES = {**dict(zip(GRID, "zyx", strict=True)), ROW: "y", THREAD: "x"}
-"""The axes of the grid and of a group that levels are."""
+_AXES = dict(zip(GRID, "zyx", strict=True))
+"""The axes of the grid that levels are."""
+_INNER = (WARP_ROW, WARP, ROW, THREAD)
+"""Levels within a group, of which the last one is its x axis, and the others together are its y axis."""
 _MOST = {"x": 2**31 - 1, "y": 65535, "z": 65535}
 """Groups of a grid along its axes."""
 _GROUPS = 2
@@ -80,9 +98,10 @@ def kernel_ptx(func: Func, machine: Cuda) -> PtxKernel:
         phases, is_serial = [ops], True
     text, launches, made = "", [], None
     for k, phase in enumerate(phases):
-        shape = ((1, 1), (ONE, ONE, ONE)) if is_serial else _shape(phase[-1], machine)
-        made = _Grid(func, machine, shape[0], is_serial, made)
-        launches.append(GroupLaunch(f"{func.name}_{k}", shape[1], shape[0]))
+        threads = dict.fromkeys(_INNER, 1) if is_serial else _threads(phase[-1], machine)
+        groups = (ONE, ONE, ONE) if is_serial else _groups(phase[-1])
+        made = _Grid(func, machine, threads, is_serial, made)
+        launches.append(GroupLaunch(f"{func.name}_{k}", groups, made.shape))
         text += made.entry(launches[-1].entry, phase)
     if made is None:
         return PtxKernel(func.name, f'target triple = "{TRIPLE}"\n', dims=tuple(func.dims))
@@ -103,11 +122,14 @@ class _Grid(Kernel):
     kernel."""
 
     def __init__(
-        self, func: Func, machine: Cuda, threads: tuple[int, int], is_serial: bool, before: _Grid | None
+        self, func: Func, machine: Cuda, threads: dict[str, int], is_serial: bool, before: _Grid | None
     ) -> None:
         super().__init__(func, target_of(machine), keeps_denormals=True, has_floats=True)
         self.parallel, self.forks = None, False
-        self.threads = dict(zip((THREAD, ROW), threads, strict=True))
+        self.machine = machine
+        self.threads = threads
+        self.shape = threads[THREAD], prod(threads[level] for level in _INNER[:-1])
+        self.has_warps = (threads[ROW], threads[THREAD]) == (LANE_ROWS, LANES)
         self.is_serial = is_serial
         self.level = THREAD if is_serial else ""
         self.checks = KernelChecks() if before is None else before.checks
@@ -116,6 +138,7 @@ class _Grid(Kernel):
             self.text.share(before.text)
         self.repeated: Block | None = None
         self.owned: dict[Value, tuple[int, ...]] = {}
+        self.arrays: dict[Value, str] = {}
         self.positions: dict[str, str] = {}
         self.counts: dict[str, str] = {}
 
@@ -123,19 +146,33 @@ class _Grid(Kernel):
         """The function of a grid."""
         parameters = [*self._parameters(), "ptr align 64 %scratch"]
         for level, axis in _AXES.items():
-            what = "ctaid" if level in GRID else "tid"
-            self.positions[level] = self._special(f"{what}.{axis}")
-            self.counts[level] = (
-                self._special(f"nctaid.{axis}") if level in GRID else str(self.threads[level])
-            )
+            self.positions[level] = self._special(f"ctaid.{axis}")
+            self.counts[level] = self._special(f"nctaid.{axis}")
+        self._place_threads()
         for op in ops:
             self._place(op)
         lines = "\n".join(with_shared_pointers(self._lines()))
-        x, y = self.threads[THREAD], self.threads[ROW]
+        x, y = self.shape
         bound = f'nounwind "nvvm.reqntid"="{x},{y},1"'
         if self.owned:  # two groups at least, one of which computes while the other waits
             bound += f' "nvvm.minctasm"="{_GROUPS}"'
         return f"define ptx_kernel void @{name}({', '.join(parameters)}) {bound} {{\nentry:\n{lines}\n}}\n"
+
+    def _place_threads(self) -> None:
+        """Where a thread is in its group, by levels."""
+        self.counts |= {level: str(count) for level, count in self.threads.items()}
+        self.positions[THREAD], rest = self._special("tid.x"), self._special("tid.y")
+        levels = [level for level in _INNER[-2::-1] if self.threads[level] > 1]
+        self.positions |= dict.fromkeys(_INNER[:-1], "0")
+        for level in levels:
+            is_last = level == levels[-1]
+            self.positions[level] = rest if is_last else self.text.emit(f"urem i64 {rest}, {self.threads[level]}")
+            rest = rest if is_last else self.text.emit(f"udiv i64 {rest}, {self.threads[level]}")
+        if self.has_warps:
+            x, y = (self.indices.integer(self._special(f"tid.{axis}")) for axis in "xy")
+            self.indices.bind(warps.MEMBER, x + y * LANES)
+            thread, row = (self.indices.integer(self.positions[level]) for level in (THREAD, ROW))
+            self.indices.bind(warps.LANE, thread + row * LANES)
 
     def _special(self, register: str) -> str:
         return self.text.emit(f"zext i32 {self.text.emit(f'call i32 @llvm.nvvm.read.ptx.sreg.{register}()')} to i64")
@@ -162,22 +199,27 @@ class _Grid(Kernel):
 
     def _place(self, op: Op) -> None:
         """An op; what writes outside of the loops of threads, the first thread does."""
-        if op.name in _WRITING and self.level in (*GRID, ROW) and not _has_threads(op):
+        below = _INNER[_INNER.index(self.level) + 1 :] if self.level in _INNER else _INNER
+        level = op.attrs.get("level")
+        if op.name in _WRITING and self.level in (*GRID, *_INNER[:-1]) and not _has_threads(op):
             outer, self.level = self.level, THREAD
-            with self._first_only((THREAD,) if outer == ROW else (THREAD, ROW)):
+            with self._first_only(below):
                 self._statement(op)
             self.level = outer
-        elif self.level in GRID and op.attrs.get("level") == THREAD:
-            with self._first_only((ROW,)):
+        elif op.name == "for" and self.level and level in below:
+            with self._first_only(below[: below.index(level)]):
                 self._statement(op)
         else:
             self._statement(op)
 
     def _statement(self, op: Op) -> None:
-        if op.name == "barrier" and not self.is_serial:
-            self.text.line(_BARRIER)
-        else:
+        if self.is_serial or op.name not in ("barrier", "wait"):
             self._operate(op)
+        elif op.name == "wait":
+            self.text.line(warps.WAIT)
+        else:
+            is_of_warp = self.has_warps and op.attrs["level"] in (ROW, THREAD)
+            self.text.line(warps.WARP_BARRIER if is_of_warp else _BARRIER)
 
     def _first_only(self, levels: Sequence[str]):  # type: ignore[no-untyped-def]
         """What is emitted inside only the first thread of these levels does."""
@@ -216,10 +258,97 @@ class _Grid(Kernel):
             self.indices.bind(loop_var(op), self.indices.integer(at))
             self._block(body_of(op))
 
+    # Runs
+
+    def _run(self, op: Op) -> None:
+        """What a warp does together, or a group copies; in a kernel of one thread it does so by itself."""
+        if self.is_serial:
+            super()._run(op)
+        elif op.attrs["intrinsic"] == COPY:
+            self._copy(op)
+        else:
+            intrinsic = self.machine.intrinsic(op.attrs["intrinsic"])
+            found = None if intrinsic is None else match_intrinsic(intrinsic, body_of(op))
+            if not isinstance(found, IntrinsicMatch):
+                raise InternalError(f"no intrinsic of the machine does what '{describe(op)}' does", where=str(op.loc))
+            if len(found.operands) == 3:
+                self._multiply(op, found)
+            else:
+                self._load_fragment(found)
+
+    def _copy(self, op: Op) -> None:
+        copy = copy_in(body_of(op).ops)
+        assert not isinstance(copy, str), "the rules of runs have looked at that"
+        dtype = copy.target.buffer.dtype
+        source = self.text.emit(f"addrspacecast ptr {self.buffers[copy.source].pointer} to ptr addrspace(1)")
+        for places, left in warps.pieces_of(copy, prod(self.threads.values())):
+            is_there = [] if left is None else [self.indices.integer(self.indices.uniform(left)) < 0]
+            with self._only_where(self.indices.combined(is_there)):
+                to, at = (
+                    warps.element_pointer(
+                        self.text, space, base, dtype, self.indices.uniform(address_of(place).subs(places))
+                    )
+                    for place, space, base in ((copy.store, 3, self.arrays[copy.target]), (copy.load, 1, source))
+                )
+                size = None
+                if copy.is_filled:
+                    flags = [self.indices.condition(c.subs(places)) for c in copy.load.attrs["guard"]]
+                    inside = self.indices.combined(flags)
+                    size = self.text.emit(f"select i1 {inside.name}, i32 16, i32 0")
+                    at = self.text.emit(
+                        f"select i1 {inside.name}, ptr addrspace(1) {at}, ptr addrspace(1) {source}"
+                    )
+                warps.copy_piece(self.text, to, at, size)
+
+    def _load_fragment(self, found: IntrinsicMatch) -> None:
+        source, target = found.operands
+        type = source.buffer.buffer
+        is_across = found.intrinsic.name.endswith("_trans")
+        row = warps.row_of_lane(target.buffer.buffer.space, found.dims["s"], type.dtype.bytes, is_across)
+        index = self.indices.uniform(source.start + row)
+        pointer = warps.element_pointer(self.text, 3, self.arrays[source.buffer], type.dtype, index)
+        for k, register in enumerate(warps.load_fragment(self.text, pointer, is_across)):
+            self.text.line(f"store i32 {register}, ptr {self._register(target, k)}")
+
+    def _multiply(self, op: Op, found: IntrinsicMatch) -> None:
+        """The sums of a thread are its rows 0 and 8 of a tile, of two columns each."""
+        left, right, _ = found.operands
+        store = next(o for o in op.walk() if o.name == "store")
+        half, _, _, pair, _ = (loop_var(o) for o in op.walk() if is_loop(o))
+        pointers = []
+        buffer = self.buffers[store.operands[-1]]
+        element = memory_type(buffer.type.dtype)
+        for k in range(4):
+            with self.indices.scope(is_block=False):
+                self.indices.bind(half, k // 2)
+                self.indices.bind(pair, k % 2)
+                index = self.indices.uniform(self._address(store))
+                pointers.append(self.text.emit(f"getelementptr {element}, ptr {buffer.pointer}, i64 {index}"))
+        sums = [self.text.emit(f"load {element}, ptr {pointer}") for pointer in pointers]
+        a, b = (
+            [self.text.emit(f"load i32, ptr {self._register(operand, k)}") for k in range(count)]
+            for operand, count in ((left, 4), (right, 2))
+        )
+        made = warps.multiply(self.text, left.buffer.buffer.dtype, a, b, sums)
+        for value, pointer in zip(made, pointers, strict=True):
+            self.text.line(f"store {element} {value}, ptr {pointer}")
+
+    def _register(self, operand: Operand, k: int) -> str:
+        """A pointer to a register of a fragment that begins at an element of a buffer of fragments."""
+        start = self.indices.number(operand.start)
+        if not isinstance(start, int):
+            raise InternalError(f"a fragment begins at {operand.start}, which is known in the call only")
+        first = warps.registers_of(start, operand.buffer.buffer.dtype)
+        return self.text.emit(f"getelementptr i32, ptr {self.buffers[operand.buffer].pointer}, i64 {first + k}")
+
     # Memory and errors
 
     def _alloc(self, op: Op) -> None:
         type = op.result.buffer
+        if type.space in (LEFT, RIGHT) and not self.is_serial:
+            pointer = self.text.alloca(f"[{warps.registers_of(type.size.value, type.dtype)} x i32]", 16)
+            self.buffers[op.result] = Buffer(pointer, type)
+            return
         if type.space == SHARED and not self.is_serial and type.size.is_const:
             name = f"@shared{len(self.text.globals)}"
             element, count = memory_type(type.dtype), max(1, type.size.value)
@@ -227,6 +356,7 @@ class _Grid(Kernel):
                 f"{name} = internal addrspace(3) global [{count} x {element}] poison, align 16\n"
             )
             self.shared += count * type.dtype.bytes
+            self.arrays[op.result] = name
             self.buffers[op.result] = Buffer(f"addrspacecast (ptr addrspace(3) {name} to ptr)", type)
             return
         if type.space == OWNED and not self.is_serial:
@@ -272,7 +402,9 @@ def _kept_axes(buffer: Value) -> tuple[int, ...]:
     """The axes of what is in memory that threads own, but those that are the variables of loops of threads."""
     own: set[int] | None = None
     for op in places_of(buffer):
-        threads = {loop_var(o) for o in enclosing_loops(op) if o.attrs.get("level") in (ROW, THREAD)}
+        if is_in_run(op):  # of a warp, which knows which elements are of which of its threads
+            continue
+        threads = {loop_var(o) for o in enclosing_loops(op) if o.attrs.get("level") in _INNER and extent_of(o) != 1}
         found = {k for k, index in enumerate(op.attrs["idx"]) if index in threads}
         own = found if own is None else own & found
         if {op.attrs["idx"][k] for k in own} != threads:
@@ -280,9 +412,9 @@ def _kept_axes(buffer: Value) -> tuple[int, ...]:
     return tuple(k for k in range(buffer.buffer.rank) if k not in (own or ()))
 
 
-def _shape(nest: Op, machine: Cuda) -> tuple[tuple[int, int], tuple[Sym, Sym, Sym]]:
-    """Threads of a group along x and y, and groups along x, y and z. Where threads have registers, their loops say how
-    many threads there are; others go around."""
+def _threads(nest: Op, machine: Cuda) -> dict[str, int]:
+    """Threads of a group, by levels. Where threads have registers, their loops say how many there are; others go
+    around."""
     loops = [op for op in nest.walk() if op.name == "for"]
     owning = [op for op in loops if any(map(_is_of_a_thread, op.walk()))]
 
@@ -291,12 +423,21 @@ def _shape(nest: Op, machine: Cuda) -> tuple[tuple[int, int], tuple[Sym, Sym, Sy
         known = max([0, *(n.value if n.is_const else machine.alone for n in found)])
         return 1 << (known - 1).bit_length() if known else 0
 
+    found = {level: most(level, loops) or 1 for level in (WARP_ROW, WARP)}
+    if any(_extents(level, loops) for level in found):
+        return found | {ROW: LANE_ROWS, THREAD: LANES}
     columns, rows = (most(level, owning) or most(level, loops) or 1 for level in (THREAD, ROW))
     while columns * rows > machine.threads:
         columns, rows = (columns // 2, rows) if columns >= rows else (columns, rows // 2)
+    return found | {ROW: rows, THREAD: columns}
+
+
+def _groups(nest: Op) -> tuple[Sym, Sym, Sym]:
+    """Groups along x, y and z."""
+    loops = [op for op in nest.walk() if op.name == "for"]
     inner = {loop_var(op) for op in loops}
     z, y, x = (maximum(1, *(n for n in _extents(level, loops) if inner.isdisjoint(n.vars))) for level in GRID)
-    return (columns, rows), (x, y, z)
+    return x, y, z
 
 
 def _is_of_a_thread(op: Op) -> bool:
@@ -312,7 +453,7 @@ def _extents(level: str, loops: Sequence[Op]) -> list[Sym]:
 
 
 def _has_threads(op: Op) -> bool:
-    return any(o.name == "barrier" or o.attrs.get("level") in (*GRID, ROW, THREAD) for o in op.walk())
+    return any(o.name in ("barrier", "run") or o.attrs.get("level") in (*GRID, *_INNER) for o in op.walk())
 
 
 def _is_shared(op: Op) -> bool:

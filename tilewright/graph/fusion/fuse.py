@@ -83,6 +83,7 @@ class _Fusion:
             ctx.target,
             {op: n for n, op in enumerate(self.body.ops)},
             typical_sizes(type_of(v) for v in module.main.args),
+            ctx.part_align == 1,
         )
         self.of = self.facts.regions
         self.unclaimed: set[Op] = set()  # by failing strategies alone

@@ -32,7 +32,9 @@ def fused_otherwise(region: Op, constant: Sequence[bool], strategies: Strategies
     block.append(Op("return", [values[v] for v in final.operands]))
     module = Module()
     module.add(Func("main", block))
-    Fuse(strategies, apart=frozenset({region.attrs["strategy"]})).run(module, PassContext(target))
+    Fuse(strategies, apart=frozenset({region.attrs["strategy"]})).run(
+        module, PassContext(target, part_align=target.part_align)
+    )
     return block
 
 

@@ -34,11 +34,12 @@ class Match:
 @dataclass
 class Facts:
     """What is known of the function while its regions grow, and what sizes are expected to be where they are not
-    known."""
+    known. Kernels take parts of tensors that begin anywhere, or (`takes_parts` is not set) none of such."""
 
     target: Target | None
     order: dict[Op, int]
     typical: TypicalSizes
+    takes_parts: bool = True
     regions: dict[Op, Region] = field(default_factory=dict)
     _infos: dict[Op, OpInfo] = field(default_factory=dict)
 
@@ -51,7 +52,8 @@ class Facts:
     def is_view(self, op: Op) -> bool:
         """Whether what an op gives needs no kernel, where it is the first of one: the operand by another shape, or a
         part of it that no kernel has to write."""
-        return self.info(op).is_alias or (_is_part(op) and not self._is_given_as_it_is(op))
+        is_part = self.takes_parts and _is_part(op) and not self._is_given_as_it_is(op)
+        return self.info(op).is_alias or is_part
 
     def _is_given_as_it_is(self, op: Op) -> bool:
         """Whether a value is a result of the function, or is one by another shape: a kernel has to write it."""

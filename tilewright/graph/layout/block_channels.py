@@ -12,8 +12,10 @@ from typing import ClassVar
 
 from tilewright.graph.layout.blocked_convs import starts_blocks
 from tilewright.graph.layout.blocked_ops import layout_op
+from tilewright.graph.layout.conv_window import is_of_unit
 from tilewright.graph.layout.layout_map import LayoutMap
 from tilewright.ir.core import Module, Op, replace_in_block
+from tilewright.ir.dtype import DType
 from tilewright.ops.define import OPERATORS
 from tilewright.passes import PassContext
 
@@ -24,16 +26,18 @@ class BlockChannels:
 
     name: ClassVar[str] = "block-channels"
     block: int = 16
+    units: frozenset[DType] = frozenset()
+    """Of 16-bit floats that units of the machine multiply."""
 
     def run(self, module: Module, ctx: PassContext) -> None:
         body = module.main.body
-        if not any(starts_blocks(op, self.block, ctx.target) for op in body.ops):
+        if not any(starts_blocks(op, self.block, ctx.target) and not is_of_unit(op, self.units) for op in body.ops):
             return
         layouts = LayoutMap(module, self.block)
         replaced: list[Op] = []
         for op in body.ops:
             with layouts.emitting(op):
-                made = op.name in OPERATORS and layout_op(op, layouts, ctx)
+                made = op.name in OPERATORS and not is_of_unit(op, self.units) and layout_op(op, layouts, ctx)
             if made:
                 replaced.append(op)
             else:

@@ -8,8 +8,10 @@ from typing import Any
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
+from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import defining
 from tilewright.ir.sym import Sym, sym
+from tilewright.ops.traits.derive import product_of
 from tilewright.ops.view import pad
 from tilewright.ops.window import Window
 
@@ -54,3 +56,10 @@ def has_known_filters(conv: Op) -> bool:
     compiling."""
     is_served = dtype_of(conv.result) == dt.f32 or conv.attrs.get("sums") is not None
     return is_served and defining(conv.operands[1], "constant") is not None
+
+
+def is_of_unit(op: Op, units: frozenset[DType]) -> bool:
+    """Whether it is a convolution of such 16-bit floats, with sums in float32: where units of the machine multiply
+    these, it is a product of matrices, and stays as it is."""
+    product = product_of(op) if op.attrs.get("sums") is not None else None
+    return product is not None and product.slides and dtype_of(op.operands[product.data]) in units

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import ClassVar
 
-from tilewright.graph.layout.conv_window import ConvWindow, pad_space
+from tilewright.graph.layout.conv_window import ConvWindow, is_of_unit, pad_space
 from tilewright.graph.match import shape_of
 from tilewright.graph.rewrites.dead import drop_dead
 from tilewright.ir.core import Builder, Module, Op, Value
+from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, rewrite
 from tilewright.ops.contract import conv
 from tilewright.ops.view import concat, pad, reshape, slice_, transpose
@@ -28,9 +29,14 @@ class StridedLines:
     """Give the convolutions that are left to lanes of positions lines without strides."""
 
     name: ClassVar[str] = "strided-lines"
+    units: frozenset[DType] = frozenset()
+    """Of 16-bit floats that units of the machine multiply."""
 
     def run(self, module: Module, ctx: PassContext) -> None:
-        rule = Rule("lines_without_strides", ("conv",), lines_without_strides)
+        def rewritten(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+            return None if is_of_unit(op, self.units) else lines_without_strides(op, b, ctx)
+
+        rule = Rule("lines_without_strides", ("conv",), rewritten)
         if rewrite(module.main, [rule], module, ctx.remarks, stage=self.name, within=ctx):
             drop_dead(module)
 

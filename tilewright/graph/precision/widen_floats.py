@@ -12,7 +12,8 @@ cases: the one that the model would have seen. So does what moves elements, unle
 Casts that the model has itself round in both cases. Which operators these are, their traits tell.
 
 Operands of products of bfloat16 are taken rounded, as the model says, where the machine adds up groups of their exact
-products as fast as it rounds each of them: sums are in float32 in any case (`narrow_choice`).
+products as fast as it rounds each of them: sums are in float32 in any case (`narrow_choice`). So are those of float16,
+too, where a machine has units for such products (`units`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tilewright.graph.match import dtype_of, is_constant
+from tilewright.graph.match import dtype_of, hands_on_elements, is_constant, shape_of
 from tilewright.graph.precision.narrow_choice import NarrowChoice, float_dot, is_considered
 from tilewright.graph.precision.narrow_products import decided, narrow_product
 from tilewright.graph.rewrites.canonicalize import Canonicalize
@@ -36,27 +37,33 @@ from tilewright.ir.diag import TypeRuleError
 from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import defining
 from tilewright.ir.types import TensorType
+from tilewright.ir.types import product as sized
 from tilewright.ops import elementwise as ew
+from tilewright.ops.contract import matmul_widening
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.source import full
-from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.traits.derive import known_product, traits_of
 from tilewright.passes import PassContext
+from tilewright.target.gpu.tensor_cores import FLOAT_DEPTH
 
 NARROW = (dt.f16, dt.bf16)
+
 
 @dataclass(frozen=True)
 class WidenFloats:
     """Compute in float32 what is in 16-bit floats."""
 
     name: ClassVar[str] = "widen-floats"
+    units: frozenset[DType] = frozenset()
+    """Of 16-bit floats that units of the machine multiply, and add up in float32."""
 
     def run(self, module: Module, ctx: PassContext) -> None:
         body = module.main.body
         if not any(is_narrow(v) for op in body.ops for v in (*op.operands, *op.results)):
             return
-        if ctx.strict:  # each step of a composite rounds
+        if ctx.strict or self.units:  # each step of a composite rounds, or is a product of a unit
             Expand().run(module, ctx)
-        widening = _Widening(module, ctx.strict, _products(module, ctx))
+        widening = _Widening(module, ctx.strict, _products(module, ctx), self.units)
         for op in body.ops:
             widening.take(op)
         replace_in_block(body, widening.builder.block.ops)
@@ -84,10 +91,13 @@ def is_wide_enough(dtype: DType) -> bool:
 class _Widening:
     """The program so far, and which of its values are at hand in float32."""
 
-    def __init__(self, module: Module, rounds: bool, narrow: Mapping[Op, NarrowChoice]) -> None:
+    def __init__(
+        self, module: Module, rounds: bool, narrow: Mapping[Op, NarrowChoice], units: frozenset[DType] = frozenset()
+    ) -> None:
         self.builder = Builder(Block(), module)
         self.rounds = rounds
         self.narrow = narrow
+        self.units = units
         self.wide: dict[Value, Value] = {}
         self.counts: dict[DType, int] = {}
 
@@ -97,6 +107,9 @@ class _Widening:
             if op in self.narrow:
                 self._replace(op, (narrow_product(op, lambda v: v, self.narrow[op]),))
                 op.drop()
+            elif (made := self._by_unit(op)) is not None:
+                self._replace(op, (made,))
+                op.drop()
             elif self._is_computed(op) and self._computed(op):
                 op.drop()
             elif op.name == "cast" and op.operands[0] in self.wide and is_wide_enough(op.attrs["dtype"]):
@@ -104,6 +117,18 @@ class _Widening:
                 op.drop()
             else:
                 self.builder.block.append(op)
+
+    def _by_unit(self, op: Op) -> Value | None:
+        """A product whose operands stay in 16 bits, as the model says, with sums in float32; None for others."""
+        if not is_of_unit(op, self.units):
+            return None
+        self.counts[dtype_of(op.result)] = self.counts.get(dtype_of(op.result), 0) + 1
+        product = known_product(op)
+        operands = (op.operands[product.data], op.operands[product.weights])
+        if product.of_matrices:
+            return matmul_widening(*operands, sums=dt.f32, transpose_b=product.turns_weights)
+        made: Value = OPERATORS[op.name](*op.operands, **{**op.attrs, "sums": dt.f32})
+        return made
 
     def _is_computed(self, op: Op) -> bool:
         narrow = [v for v in op.operands if is_narrow(v)]
@@ -141,9 +166,17 @@ class _Widening:
                 old.replace_by(new)
                 continue
             rounded = ew.cast(new, dtype=dtype_of(old))
+            feeds = self._feeds_unit(old)
             old.replace_by(rounded)
-            if not self.rounds or traits_of(op).is_exact:
+            if not feeds and (not self.rounds or traits_of(op).is_exact):
                 self.wide[rounded] = new
+
+    def _feeds_unit(self, value: Value) -> bool:
+        """Whether a product of a unit reads a value, perhaps moved: it then is in memory in 16 bits, for all."""
+        return bool(self.units) and any(
+            is_of_unit(user, self.units) or (hands_on_elements(user) and self._feeds_unit(user.result))
+            for user in value.users
+        )
 
     def _operand(self, value: Value, is_continuous: bool) -> Value:
         """An operand in float32: rounded to 16 bits where the operator steps."""
@@ -156,6 +189,18 @@ class _Widening:
         if value not in self.wide:
             self.wide[value] = _widened_number(value) or ew.cast(value, dtype=dt.f32)
         return self.wide[value]
+
+
+def is_of_unit(op: Op, units: frozenset[DType]) -> bool:
+    """Whether it is a product of matrices, or a convolution without groups, that a unit for such operands does."""
+    if not any(is_considered(op, dtype) for dtype in units):
+        return False
+    product = known_product(op)
+    if product.of_matrices:
+        return not product.turns_data
+    depth = sized(shape_of(op.operands[1])[k] for k in product.summed)
+    slides = product.slides and "sums" in op.attrs and op.attrs["groups"] == 1
+    return slides and depth.is_const and depth.value % FLOAT_DEPTH == 0
 
 
 def _products(module: Module, ctx: PassContext) -> Mapping[Op, NarrowChoice]:

@@ -34,6 +34,7 @@ from tilewright.loops.edit import (
 )
 
 Loops = frozenset[Op]
+_MARKS = ("run", "wait", "barrier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,15 @@ class _State:
 
     def left(self, loop: Op) -> _State:
         """After an iteration of `loop`, or the loop."""
-        pending = frozenset(replace(p, same=p.same - {loop}) for p in self.pending)
-        opened = {k: frozenset(replace(s, same=s.same - {loop}) for s in v) for k, v in self.open.items()}
+        return self.left_all(frozenset((loop,)))
+
+    def left_all(self, loops: Loops) -> _State:
+        """After an iteration of a nest of these loops, or the nest."""
+        pending = frozenset(replace(p, same=p.same - loops) if p.same & loops else p for p in self.pending)
+        opened = {
+            k: frozenset(replace(s, same=s.same - loops) if s.same & loops else s for s in v)
+            for k, v in self.open.items()
+        }
         return _State(pending, opened)
 
 
@@ -130,6 +138,8 @@ class _Check:
     # Loops
 
     def _serial(self, loop: Op, before: _State) -> _State:
+        if not any(op.name in _MARKS or "level" in op.attrs for op in loop.walk()):
+            return self._nest(loop, before)
         head = before
         while True:
             after = self._block(body_of(loop), head).left(loop)
@@ -139,6 +149,19 @@ class _Check:
             head = again
         runs = extent_of(loop).bounds[0]
         return after if runs is not None and runs >= 1 else before.joined(after)
+
+    def _nest(self, loop: Op, before: _State) -> _State:
+        """Loops without marks: two accesses of other iterations of any of them must be in order, and nothing in them
+        makes an order."""
+        ops = list(loop.walk())
+        loops = frozenset(filter(is_loop, ops))
+        state = before
+        for _ in range(2):
+            for op in ops:
+                if op in self.accesses:
+                    state = self._access(self.accesses[op], state)
+            state = state.left_all(loops)
+        return before.joined(state)
 
     def _parallel(self, loop: Op, before: _State) -> _State:
         after = self._block(body_of(loop), before).left(loop)

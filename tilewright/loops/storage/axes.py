@@ -63,6 +63,25 @@ def split_axis(func: Func, buffer: Value, axis: int, size: int) -> Value:
     return buffer
 
 
+@primitive
+def pad_axis(func: Func, buffer: Value, axis: int, size: int) -> Value:
+    """Give an axis of a buffer that the kernel allocates `size` elements, of which those behind its own are never
+    touched: what lies one behind the other then begins in other banks of a memory.
+
+        t: f32[8, 64]; S(t[i, j])    ->    t: f32[8, 68]; S(t[i, j])
+
+    ScheduleError when the buffer is an argument, an op takes it as a whole, or the axis has more elements.
+    """
+    type = _type_of_plain(func, buffer, "pad_axis")
+    if buffer.op is None or not set(buffer.users) <= set(places_of(buffer)):
+        refuse("pad_axis", buffer, "its caller, or an op that takes it as a whole, knows its size")
+    if not 0 <= axis < type.rank or not type.shape[axis].is_const or type.shape[axis].value > size:
+        refuse("pad_axis", buffer, f"it has no axis {axis} of up to {size} elements")
+    shape = (*type.shape[:axis], sym(size), *type.shape[axis + 1 :])
+    buffer.type = dense(type.dtype, shape, type.space)
+    return buffer
+
+
 def split_index(access: Op, axis: int, size: int) -> tuple[Sym, Sym] | None:
     """An index as a multiple of a size and the rest; None where one of these is only known as a quotient or a remainder
     that the index has not."""

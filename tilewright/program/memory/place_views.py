@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
+from tilewright.ir.sym import ZERO
 from tilewright.ops.view import is_consecutive_slice
 from tilewright.passes import PassContext
 from tilewright.program.memory.storage import planned_bytes
@@ -65,6 +66,9 @@ class _Views:
         for region in self.func.body.ops:
             view = self._view_of(region)
             if view is None:
+                continue
+            if any(at.offset % self.ctx.part_align is not ZERO for at in view.parents.values()):
+                self._remark(region, f"a part does not begin at a multiple of {self.ctx.part_align} bytes for certain")
                 continue
             if bytes is None:
                 bytes = planned_bytes(self.func)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, kind_of, loop_var, places_of
 from tilewright.loops.stages import Lowered
 from tilewright.schedule.cuda.product import CudaProduct, check_room
+from tilewright.schedule.cuda.tensor_product import TensorProduct
 from tilewright.schedule.gpu.product import GpuProduct
 from tilewright.schedule.gpu.strategies import STRATEGIES as GPU_STRATEGIES
 from tilewright.schedule.strategy import Strategy
@@ -39,6 +40,7 @@ def unroll_arrays(s: Schedule) -> None:
 
 
 STRATEGIES: tuple[Strategy, ...] = (
-    CudaProduct(), *(CudaSmallProduct() if isinstance(each, GpuProduct) else each for each in GPU_STRATEGIES)
+    TensorProduct(), CudaProduct(),
+    *(CudaSmallProduct() if isinstance(each, GpuProduct) else each for each in GPU_STRATEGIES),
 )  # fmt: skip
 """In the order in which they are asked."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.graph.fusion.strategy import Match
+from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
@@ -26,6 +26,7 @@ from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import Contraction
 from tilewright.schedule.gpu.steps import schedule_grids, share
+from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, REGISTERS, SHARED, THREAD, Gpu
@@ -37,6 +38,11 @@ class GpuContraction(Contraction):
     name = "gpu_contraction"
     kind = "gpu"
     form = None
+
+    def join(self, join: Join) -> Match | NoMatch | None:
+        if join.producer.strategy is self and is_elementwise(join.consumer) and not join.is_only_reader():
+            return NoMatch("it is needed elsewhere too, and a product in tiles has one result")
+        return super().join(join)
 
     def match(self, region: FusedRegion) -> Match | NoMatch:
         return Strategy.match(self, region)

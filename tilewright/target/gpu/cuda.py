@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, NoReturn
 
+from tilewright.target.gpu.tensor_cores import ASYNC, FRAGMENTS, INTRINSICS, WARP, WARP_ROW
 from tilewright.target.gpu.webgpu import DEVICE, GRID, GROUP, REGISTERS, ROW, SHARED, THREAD, Gpu
 from tilewright.target.machine import GLOBAL, HostLink, Level, Memory, TargetError
-
-WARP = 32
-"""Threads that execute one instruction together."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +20,7 @@ class Cuda(Gpu):
     products may have `padding` times as many elements as the result."""
 
     kind: ClassVar[str] = "cuda"
+    part_align: ClassVar[int] = 16
 
     bindings: int = 1 << 62
     grid: int = 65535
@@ -60,9 +59,14 @@ def _cuda(architecture: str, version: str, shared: int) -> Cuda:
             Memory(DEVICE, align=64),
             Memory(SHARED, STATIC_SHARED, 16, GROUP),
             Memory(OWNED, 128 << 10, 16, GROUP, constant_sizes=True),
+            *FRAGMENTS,
             Memory(REGISTERS, 1020, 16, THREAD, constant_sizes=True),
         ),
-        levels=(*(Level(name, 65535) for name in GRID), Level(ROW, 1024), Level(THREAD, 1024)),
+        levels=(
+            *(Level(name, 65535) for name in GRID), *(Level(name, 1024) for name in (WARP_ROW, WARP, ROW, THREAD))
+        ),
+        intrinsics=INTRINSICS,
+        routes=(ASYNC,),
         architecture=architecture,
         version=version,
         shared=shared << 10,

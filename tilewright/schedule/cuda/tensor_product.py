@@ -1,0 +1,412 @@
+"""Products on tensor cores: warps multiply fragments, while the next part of both operands comes into shared memory.
+
+    for layer { for band { for group {
+      sums = 0                                                    (owned: each element is of one thread)
+      copies of the first parts of both operands begin; wait; barrier
+      for each part of the reduced axis {
+        copies of the next parts begin
+        for warp_row { for warp { for each step of the part {     (written out)
+          fragments of both operands from shared memory           (ldmatrix)
+          sums += products of the fragments                       (mma)
+        } } }
+        wait; barrier
+      }
+      for warp_row { for warp { for row { for thread { the result, with the elementwise work on it } } } }
+    } } }
+
+Rows of tiles in shared memory are 16 bytes longer where they would otherwise begin in the same banks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.graph.fusion.strategy import Match
+from tilewright.ir.core import Op, Value
+from tilewright.ir.diag import ScheduleError
+from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.scalar import converted_from
+from tilewright.ir.sym import ZERO, Sym, simplify
+from tilewright.loops.edit import (
+    address_of,
+    block_of,
+    body_of,
+    buffer_type,
+    extent_of,
+    loop_var,
+    places_of,
+    ranges_at,
+)
+from tilewright.loops.machine.copies import copy_in
+from tilewright.loops.stages import Lowered, Stage
+from tilewright.loops.storage.cache import Cached
+from tilewright.schedule.cuda.product import check_room
+from tilewright.schedule.gpu.product import GpuContraction, nest_in, row_axis
+from tilewright.schedule.strategy import FusedRegion, Strategy
+from tilewright.schedule.trace import Schedule
+from tilewright.target.gpu.cuda import OWNED, Cuda
+from tilewright.target.gpu.tensor_cores import (
+    ASYNC,
+    COLUMNS,
+    COPY_BYTES,
+    LANE_ROWS,
+    LANES,
+    LEFT,
+    PART_BYTES,
+    RIGHT,
+    ROWS,
+    WARP,
+    WARP_ROW,
+    TensorCore,
+    tensor_core,
+)
+from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, ROW, SHARED, THREAD
+from tilewright.target.machine import Intrinsic
+
+
+@dataclass(frozen=True)
+class TensorTile:
+    """Rows and columns of a group, and of each of its warps."""
+
+    rows: int
+    columns: int
+    warp_rows: int
+    warp_columns: int
+
+
+TILES = (
+    TensorTile(128, 128, 64, 64), TensorTile(128, 64, 64, 32), TensorTile(64, 64, 32, 32), TensorTile(64, 32, 32, 16),
+    TensorTile(32, 64, 16, 32), TensorTile(32, 32, 16, 16), TensorTile(16, 64, 16, 16), TensorTile(64, 16, 16, 16),
+    TensorTile(16, 32, 16, 16), TensorTile(32, 16, 16, 16), TensorTile(16, 16, 16, 16),
+)  # fmt: skip
+"""The largest first. A thread has 128 sums of the largest tile, and fragments in 32 registers more."""
+
+
+class TensorProduct(Strategy):
+    """The kernels of `GpuContraction` whose operands are of the dtypes of a tensor core."""
+
+    name = "cuda_tensor_product"
+    kind = Cuda.kind
+
+    def match(self, region: FusedRegion) -> Match | NoMatch:
+        if isinstance(region.strategy, GpuContraction):
+            return Match()
+        return NoMatch("it is no contraction with elementwise work on its result")
+
+    def schedule(self, s: Schedule, lowered: Lowered, target: Cuda) -> None:
+        product, *rest = lowered.stages
+        if len(rest) > 1 or product.kind != "reduce" or (rest and len(rest[0].axes) != len(product.axes)):
+            raise ScheduleError("it is no product with one elementwise stage")
+        axes, product = _as_matrices(s, product, rest[0].axes if rest else [])
+        roles = _Roles.of(product)
+        tile = _tile(product, roles, target)
+        _Nest(s, target, product, roles, tile).run(axes)
+        check_room(s, target)
+
+
+def _as_matrices(s: Schedule, product: Stage, axes: list[Op]) -> tuple[list[Op], Stage]:
+    """The loops of the stage that reads the sums, and the product: of a convolution, all positions are one axis, and
+    all channels and taps are one depth."""
+    sums = product.buffer
+    if not axes:
+        made = s.cache_write(sums, space=SHARED)
+        axes, sums = made.drain, made.buffer
+    taps = len(product.reduce) - 1
+    if len(product.axes) != len(axes) or (taps and len(product.axes) != taps + 2):
+        raise ScheduleError("it sums along several axes, and is no convolution")
+    own, depth = list(product.axes), list(product.reduce)
+    for _ in range(taps - 1):
+        for loops in (axes, own):
+            loops[2:4] = [s.collapse(loops[2], loops[3])]
+        s.merge_axes(sums, 2)
+    for _ in range(taps):
+        depth[0:2] = [s.collapse(depth[0], depth[1])]
+    merged = replace(product, buffer=sums, axes=own, reduce=depth)
+    for value in s.func.args if taps else []:
+        found = {_first_of_one(op) for op in places_of(value)}
+        if len(found) == 1 and (axis := found.pop()) is not None:
+            for _ in range(axis, buffer_type(value).rank - 1):
+                s.merge_axes(value, axis)
+    return axes, merged
+
+
+def _first_of_one(access: Op) -> int | None:
+    """The first of the last axes of a tensor whose indices are the parts of one loop variable."""
+    shape, idx = buffer_type(access.operands[-1]).shape, access.attrs["idx"]
+    for axis in range(1, len(idx) - 1) if "guard" not in access.attrs else ():
+        whole = ZERO
+        for size, index in zip(shape[axis:], idx[axis:], strict=True):
+            whole = whole * size + index
+        if simplify(whole, ranges_at(access)).kind == "var":
+            return axis
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Operand:
+    """One factor of a product: its number among the reads, and the axes of its tensor that the rows (or columns) of the
+    result and the depth move along. Where it `is_gathered`, these are the axes of a copy, its columns last."""
+
+    read: int
+    across: int
+    along: int
+    is_gathered: bool = False
+
+    @property
+    def is_along(self) -> bool:
+        """Whether the depth is the axis whose elements follow each other."""
+        return self.along > self.across
+
+
+@dataclass(frozen=True, eq=False)
+class _Roles:
+    """The tensor core that does a product, its operands, and the axes of the sums that are rows and columns."""
+
+    core: TensorCore
+    left: _Operand
+    right: _Operand
+    row: int
+    column: int
+
+    @classmethod
+    def of(cls, product: Stage) -> _Roles:
+        row, column = row_axis(product), len(product.axes) - 1
+        loads = _factors(product)
+        left, right = (buffer_type(load.operands[0]).dtype.name for load in loads)
+        core = tensor_core(left, right, buffer_type(product.buffer).dtype.name)
+        if core is None:
+            raise ScheduleError(f"no tensor core multiplies {left} by {right}")
+        depth = loop_var(product.reduce[0])
+        sides: dict[int, _Operand] = {}
+        for k, load in enumerate(loads):
+            axes = [[n for n, i in enumerate(load.attrs["idx"]) if loop_var(product.axes[axis]) in i.vars]
+                    for axis in (row, column)]  # fmt: skip
+            along = [n for n, i in enumerate(load.attrs["idx"]) if depth in i.vars]
+            side = 1 if axes[1] else 0
+            if side == 1 and ("guard" in load.attrs or len(along) != 1 or len(axes[side]) != 1):
+                sides[side] = _Operand(k, 1, 0, is_gathered=True)
+                continue
+            is_matrix = len(along) == len(axes[side]) == 1 and not axes[1 - side] and along != axes[side]
+            if "guard" in load.attrs or not is_matrix:
+                raise ScheduleError("its operands are no matrices")
+            sides[side] = _Operand(k, axes[side][0], along[0])
+            last = len(load.attrs["idx"]) - 1
+            if last not in (along[0], axes[side][0]):
+                raise ScheduleError("neither rows nor the depth of an operand follow each other in memory")
+        if len(sides) != 2:
+            raise ScheduleError("both operands have all axes of the result")
+        for side, operand in sides.items():
+            if not operand.is_along and not core.loads_across[side]:
+                raise ScheduleError(f"fragments of {core.operands} are loaded along the depth only")
+        return cls(core, sides[0], sides[1], row, column)
+
+
+def _factors(product: Stage) -> list[Op]:
+    """The loads of the two factors, each of which is converted to the dtype of the sums."""
+    loads = [op for op in product.reduce[-1].walk() if op.name == "load" and op.operands[0] is not product.buffer]
+    converted = [converted_from(user.results[0]) for load in loads for user in load.result.users if user.results]
+    if len(loads) != 2 or [load.result for load in loads] != converted:
+        raise ScheduleError("it is no product of two narrow tensors")
+    return loads
+
+
+def _tile(product: Stage, roles: _Roles, machine: Cuda) -> TensorTile:
+    """The largest tile that leaves work for all multiprocessors; where none does, the one that leaves most. Where a
+    tile does not divide the size, the last one begins early enough to be a whole one."""
+    extents = [extent_of(axis) for axis in (*product.axes, *product.reduce)]
+    if not all(n.is_const and n.value for n in extents):
+        raise ScheduleError("its sizes are unknown, or it has no element")
+    sizes = [n.value for n in extents]
+    m, n, depth = sizes[roles.row], sizes[roles.column], sizes[-1]
+    if depth % roles.core.depth:
+        raise ScheduleError(f"a depth of {depth} is no multiple of {roles.core.depth}")
+    others = prod(sizes[:-1]) // (m * n)
+    groups = {t: -(-m // t.rows) * -(-n // t.columns) for t in TILES}
+    fitting = [
+        t for t in TILES
+        if t.rows <= m and t.columns <= n and (m % t.rows == 0 or n % t.columns == 0)
+        and groups[t] * t.rows * t.columns <= machine.padding * m * n
+    ]  # fmt: skip
+    if not fitting:
+        raise ScheduleError(f"{m} x {n} has no tile of at least {ROWS} x {2 * COLUMNS} that divides one of them")
+    enough = [t for t in fitting if others * groups[t] >= machine.multiprocessors]
+    return enough[0] if enough else max(fitting, key=groups.__getitem__)
+
+
+@dataclass(eq=False)
+class _Nest:
+    """The schedule of one product."""
+
+    s: Schedule
+    machine: Cuda
+    product: Stage
+    roles: _Roles
+    tile: TensorTile
+
+    def run(self, axes: list[Op]) -> None:
+        """`axes` are the loops of the stage that reads the sums."""
+        s, row, column, sums = self.s, self.roles.row, self.roles.column, self.product.buffer
+        others = [axis for k, axis in enumerate(axes) if k not in (row, column)]
+        rows = s.split(axes[row], self.tile.rows, tail="overlap")
+        columns = s.split(axes[column], self.tile.columns, tail="overlap")
+        s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
+        fused = s.compute_at(sums, columns.outer, space=OWNED)
+        are_together = self._sum(fused.nests[0])
+        drain = self._threads(rows.inner, columns.inner, [])
+        if not are_together:
+            s.barrier(drain, ROW, "before")
+        self._own(fused.buffer)
+        s.parallel(columns.outer, GROUP)
+        s.parallel(rows.outer, BAND)
+        if others:
+            layers, *more = others
+            for axis in more:
+                layers = s.collapse(layers, axis)
+            s.parallel(layers, LAYER)
+        s.simplify()
+
+    def _threads(self, rows: Op, columns: Op, around: list[Op]) -> Op:
+        """Share the sums of a tile among the threads that have them; returns the outermost loop of what they do."""
+        s = self.s
+        blocks = [s.split(rows, self.tile.warp_rows), s.split(columns, self.tile.warp_columns)]
+        cuts = [s.split(blocks[0].inner, ROWS), s.split(blocks[1].inner, COLUMNS)]
+        half, pair = s.split(cuts[0].inner, LANE_ROWS), s.split(cuts[1].inner, 2)
+        own = [cuts[0].outer, half.outer, cuts[1].outer, pair.inner]
+        shared = [blocks[0].outer, blocks[1].outer, half.inner, pair.outer]
+        s.reorder(*around, *shared, *own)
+        for loop in own:
+            s.unroll(loop)
+        for loop, level in reversed(list(zip(shared, (WARP_ROW, WARP, ROW, THREAD), strict=True))):
+            s.parallel(loop, level)
+        return shared[0]
+
+    def _sum(self, nest: Op) -> bool:
+        """The sums of a tile, by the warps of a group; returns whether all threads have waited for each other since."""
+        s, count, row, core = self.s, len(self.product.axes), self.roles.row, self.roles.core
+        parts = s.fission(next(op for op in nest.walk() if op.name == "store"), count)
+        zeros, loops = parts.before[-count:], parts.after[-count:]
+        self._threads(zeros[row], zeros[-1], [axis for k, axis in enumerate(zeros[:-1]) if k != row])
+        (reduced,) = nest_in(loops[-1])
+        depth = extent_of(reduced).value
+        step = s.split(reduced, next(d for d in (PART_BYTES // core.bytes, core.depth) if depth % d == 0))
+        between = [loop for k, loop in enumerate(loops[:-1]) if k != row]
+        s.reorder(*between, step.outer, loops[-1], step.inner, loops[row])
+        loads = [op for op in loops[row].walk() if op.name == "load" and op.operands[0].op is None]
+        shared: list[Cached] = []
+        for load, operand in zip(loads, sorted((self.roles.left, self.roles.right), key=lambda o: o.read), strict=True):
+            if operand.is_gathered:
+                made = s.preload(load, step.inner, loops[-1])
+                shared.append(Cached(s.set_space(made.buffer, SHARED), made.fill))
+            else:
+                shared.append(s.cache(load.operands[0], loops[-1], space=SHARED, read=0))
+        self._multiply(loops[row], loops[-1], step.inner, [each.buffer for each in shared])
+        if all(map(_moves_by_pieces, shared)):
+            for each in shared:
+                s.wait(s.async_copy(each.fill[0], ASYNC), loops[row])
+                self._pad(each.buffer)
+            for op in self._pipelined(step.outer):
+                s.barrier(op, WARP_ROW)
+            return False
+        for each in shared:  # rows begin anywhere: threads copy their elements
+            self._fill(each.fill)
+            self._pad(each.buffer)
+        s.barrier(loops[row], WARP_ROW, "before")
+        s.barrier(loops[row], WARP_ROW)
+        return True
+
+    def _fill(self, fill: Sequence[Op]) -> None:
+        """Share the elements of a copy among the threads of a group."""
+        s, tile = self.s, self.tile
+        flat, *inner = fill
+        for loop in inner:
+            flat = s.collapse(flat, loop)
+        warps = tile.columns // tile.warp_columns, tile.rows // tile.warp_rows
+        shared: list[Op] = []
+        for count in (LANES, LANE_ROWS, *warps):
+            shared.insert(0, s.split(flat, count).inner)
+        s.reorder(*shared, flat)
+        for loop, level in reversed(list(zip(shared, (WARP_ROW, WARP, ROW, THREAD), strict=True))):
+            s.parallel(loop, level)
+
+    def _pipelined(self, loop: Op) -> list[Op]:
+        """Copy parts ahead where there are several; returns what waits for copies."""
+        if extent_of(loop) == 1:
+            return [op for op in body_of(loop).ops if op.name == "wait"][-1:]
+        made = self.s.pipeline(loop).loop
+        around = block_of(made).ops
+        return [around[around.index(made) - 1], body_of(made).ops[-1]]
+
+    def _pad(self, buffer: Value) -> None:
+        """Let eight rows that follow each other begin in banks of their own."""
+        type = buffer_type(buffer)
+        size = type.shape[-1].value
+        each = COPY_BYTES // type.dtype.bytes
+        if size % (2 * each) == 0:
+            self.s.pad_axis(buffer, type.rank - 1, size + each)
+
+    def _multiply(self, rows: Op, columns: Op, depth: Op, shared: Sequence[Value]) -> None:
+        """The products of a part: a warp has rows and columns, and goes through the depth."""
+        s, core, roles = self.s, self.roles.core, self.roles
+        blocks = [s.split(rows, self.tile.warp_rows), s.split(columns, self.tile.warp_columns)]
+        cuts = [s.split(blocks[0].inner, ROWS), s.split(blocks[1].inner, COLUMNS)]
+        half, pair = s.split(cuts[0].inner, LANE_ROWS), s.split(cuts[1].inner, 2)
+        step = s.split(depth, core.depth)
+        tiles = [cuts[0].outer, cuts[1].outer]
+        s.reorder(blocks[0].outer, blocks[1].outer, step.outer, *tiles,
+                  half.outer, half.inner, pair.outer, pair.inner, step.inner)  # fmt: skip
+        for side, (operand, space) in enumerate(((roles.left, LEFT), (roles.right, RIGHT))):
+            self._fragments(shared[operand.read], operand, space, side, tiles[0])
+        s.tensorize(half.outer, self._intrinsic(core.multiply))
+        for loop in (*tiles, step.outer):
+            s.unroll(loop)
+        s.parallel(blocks[1].outer, WARP)
+        s.parallel(blocks[0].outer, WARP_ROW)
+
+    def _fragments(self, buffer: Value, operand: _Operand, space: str, side: int, first: Op) -> None:
+        """Load the fragments of an operand before they are multiplied."""
+        s, core = self.s, self.roles.core
+        cached = s.cache(buffer, first, space=space)
+        if not operand.is_along:
+            s.swap_axes(cached.buffer, operand.across, operand.along)
+        across, along = cached.fill[operand.across], cached.fill[operand.along]
+        block = s.split(across, ROWS)
+        others = [loop for k, loop in enumerate(cached.fill) if k not in (operand.across, operand.along)]
+        s.reorder(*others, block.outer, block.inner, along)
+        names = core.loads if operand.is_along else core.loads_across
+        s.tensorize(block.inner, self._intrinsic(names[side]))
+        s.unroll(block.outer)
+
+    def _intrinsic(self, name: str) -> Intrinsic:
+        found = self.machine.intrinsic(name)
+        assert found is not None
+        return found
+
+    def _own(self, sums: Value) -> None:
+        """Give the buffer of sums the axes of its warps, of the rows of these and of their threads."""
+        s, tile = self.s, self.tile
+        last = buffer_type(sums).rank - 1
+        for axis, sizes in ((last, (2, LANES, tile.warp_columns // COLUMNS)),
+                            (self.roles.row, (LANE_ROWS, 2, tile.warp_rows // ROWS))):  # fmt: skip
+            for size in sizes:
+                s.split_axis(sums, axis, size)
+
+
+def _moves_by_pieces(cached: Cached) -> bool:
+    """Whether a copy into shared memory is one of whole pieces that begin at multiples of their size."""
+    copy = copy_in(cached.fill[:1])
+    if isinstance(copy, str) or copy.is_filled:
+        return False
+    each = COPY_BYTES // buffer_type(cached.buffer).dtype.bytes
+    run, *_ = (loop for loop in reversed(copy.loops) if extent_of(loop) != 1)
+    start = address_of(copy.load) - loop_var(run)
+    return loop_var(run) not in start.vars and extent_of(run).value % each == 0 and _is_multiple(start, each)
+
+
+def _is_multiple(e: Sym, n: int) -> bool:
+    """Whether an expression is a multiple of `n` for certain."""
+    return all(
+        factor % n == 0 or (term.kind in ("min", "max") and all(_is_multiple(arg, n) for arg in term.args))
+        for term, factor in e.terms
+    )
