@@ -147,7 +147,7 @@ def test_the_model_is_told_of_without_reading_the_report() -> None:
 
 def test_it_prints_values_records_and_tables() -> None:
     report = replace(full(), types=(), layers=(), integers=(), states=(), variants=(), attached={}, broadcasting=None,
-                     blocks=(), simulated=())  # fmt: skip
+                     blocks=(), simulated=(), placed=())  # fmt: skip
     assert str(report).splitlines() == [
         "model: m.onnx",
         "threads: 2",
