@@ -25,7 +25,7 @@ from tilewright.runtime import Artifact
 from tilewright.session import Session
 from tilewright.validation.validate import Validation
 
-SECONDS_PER_COMPILATION = 0.005
+SECONDS_PER_COMPILATION = 0.003
 """Processor time that validation may take of the ordinary suite, for each of its compilations: what takes a hundred
 times as long is validated in one run of a hundred. There are some 3000 of them."""
 

@@ -30,7 +30,7 @@ from tilewright.target.named import parse_target
 SHAPE = (1, 3, 24, 12)
 
 
-def network(batch: int | str = 1) -> bytes:
+def network(batch: int | str = 1, image: tuple[int, int] = SHAPE[2:]) -> bytes:
     """Convolutions with strides, padding and filters for each channel, a residual addition, poolings, and a layer that
     reads all rows."""
     rng = np.random.default_rng(1)
@@ -57,7 +57,7 @@ def network(batch: int | str = 1) -> bytes:
         node("MatMul", "flat", w(16, 5), result="y"),
     ]
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s)
-             for n, s in (("x", [batch, *SHAPE[1:]]), ("y", [batch, 5]))]  # fmt: skip
+             for n, s in (("x", [batch, 3, *image]), ("y", [batch, 5]))]  # fmt: skip
     graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], initializers)
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9
@@ -108,13 +108,15 @@ def test_models_take_what_was_allowed() -> None:
 
 
 def test_errors_tell_the_least_that_is_needed() -> None:
+    model = network(image=(16, 8))  # of which fewer bands are tried than of larger ones
+
     def compiled(most: int) -> Compilation:
         options = Options(threads=1, max_memory=most)
         setting = Setting.of(options, parse_target("zen4"))
-        return Compilation(load_onnx(onnx.load_from_string(network())), setting).run("fused")
+        return Compilation(load_onnx(onnx.load_from_string(model)), setting).run("fused")
 
-    with pytest.raises(OptionError, match=r"max_memory=5,000: .* for the tensors of .* at .*node") as refused:
-        compiled(5000)
+    with pytest.raises(OptionError, match=r"max_memory=2,000: .* for the tensors of .* at .*node") as refused:
+        compiled(2000)
     found = re.search(r"the least found is ([\d,]+) bytes", str(refused.value))
     assert found is not None
     compiled(int(found[1].replace(",", "")))
