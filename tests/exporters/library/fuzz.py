@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
@@ -213,9 +214,10 @@ class Session:
             assert filled.tobytes() == own.tobytes(), state
 
     def plan(self) -> str:
-        given, count = self.tensors(self.inputs()), len(self.of.model.inputs)
+        arrays, count = self.inputs(), len(self.of.model.inputs)
+        given = self.tensors(arrays)
         if self.rng.random() < 0.5:
-            self.spoil(given[0])
+            self.spoil(given[0], arrays[0])
         outputs, needs = (Tensor * max(1, self.library.info.output_count))(), c.Needs()
         threads = self.rng.choice((1, 2, 1024, *ODD_NUMBERS)) % 2**31
         status = self.library._function("plan")(
@@ -265,18 +267,18 @@ class Session:
         if not self.made.info.state_count:  # a cache that is fuller than before the first run may take more
             assert status != c.NO_MEMORY or self.made.given.memory_bytes < needs.total, needs.total
 
-    def spoil(self, tensor: Tensor) -> bool:
-        """Let a tensor say something else than what it is, which can be seen: not more memory than it has. Whether it
-        must be refused for that."""
+    def spoil(self, tensor: Tensor, array: np.ndarray) -> bool:
+        """Let the tensor of an input say something else than what it is, which can be seen: not more memory than it
+        has. Whether it must be refused for that."""
         needed = tensor.bytes
         match self.rng.choice(("data", "unaligned", "bytes", "bytes", "dtype", "rank", "dim")):
             case "data":
                 tensor.data = None
                 return needed > 0
             case "unaligned":
-                tensor.data = (tensor.data or 0) + 1
-                tensor.bytes = max(tensor.bytes - 1, 0)
-                return needed > 0
+                tensor.data = self.unaligned(array.nbytes, array.itemsize)
+                ctypes.memmove(tensor.data, array.ctypes.data, array.nbytes)
+                return needed > 0 and array.itemsize > 1
             case "bytes":
                 tensor.bytes = self.less(needed)
                 return needed > 0
@@ -292,18 +294,57 @@ class Session:
         """Less than so many bytes, and mostly not by much."""
         return self.rng.choice((max(0, nbytes - self.rng.randint(1, 64)), self.rng.randrange(max(1, nbytes))))
 
-    def small_output(self, arrays: list[np.ndarray], outputs: Any) -> bool:
-        """Memory for one output that is too small, where it can be known; whether it is."""
+    def unaligned(self, nbytes: int, itemsize: int) -> int:
+        """Memory with room for all of so many bytes, which is not aligned to an element of more than one byte."""
+        beyond = self.rng.randrange(1, max(2, itemsize))
+        return _memory(self.stack, nbytes + beyond, itemsize) + beyond
+
+    def output_sizes(self, arrays: list[np.ndarray]) -> list[tuple[int, int]]:
+        """The bytes of each output and of one element of it, where they can be known."""
         try:
             shapes = self.library.plan(*arrays)[1]
         except CError:
+            return []
+        of = [np.dtype(info.dtype).itemsize for info in self.of.model.outputs]
+        return [(math.prod(shape) * size, size) for shape, size in zip(shapes, of, strict=True)]
+
+    def bad_output(self, arrays: list[np.ndarray], outputs: Any) -> bool:
+        """Memory for one output that is too small or not aligned, where it can be known; whether it is."""
+        sizes = self.output_sizes(arrays)
+        if not sizes:
             return False
-        number = self.rng.randrange(len(shapes))
-        dtype = np.dtype(self.of.model.outputs[number].dtype)
-        needed = int(np.prod(shapes[number], dtype=np.int64)) * dtype.itemsize
+        number = self.rng.randrange(len(sizes))
+        needed, itemsize = sizes[number]
+        if self.rng.random() < 0.3:
+            outputs[number].data, outputs[number].bytes = self.unaligned(needed, itemsize), needed
+            return needed > 0 and itemsize > 1
         nbytes = self.less(needed)
-        outputs[number].data, outputs[number].bytes = _memory(self.stack, nbytes, dtype.itemsize), nbytes
+        outputs[number].data, outputs[number].bytes = _memory(self.stack, nbytes, itemsize), nbytes
         return needed > 0
+
+    def shared_output(self, arrays: list[np.ndarray], given: Any, outputs: Any) -> bool:
+        """Memory for one output that is as large as it has to be, and begins or ends within that of an input or of
+        another output, or just beside it; whether they overlap."""
+        sizes = self.output_sizes(arrays)
+        if not sizes:
+            return False
+        number = self.rng.randrange(len(sizes))
+        needed, itemsize = sizes[number]
+        others = [(tensor, array.nbytes, array.itemsize) for tensor, array in zip(given, arrays, strict=False)]
+        others += [(outputs[k], *size) for k, size in enumerate(sizes) if k != number]
+        other, nbytes, other_itemsize = self.rng.choice(others)
+        output_first, alignment = self.rng.random() < 0.5, max(itemsize, other_itemsize)
+        first, second = (needed, nbytes) if output_first else (nbytes, needed)
+        beside = -(-first // alignment) * alignment
+        within = self.rng.randrange(beside + 1) // alignment * alignment
+        at = self.rng.choice((0, within, max(0, beside - alignment), beside))
+        here = _memory(self.stack, max(first, at + second), alignment)
+        own, of_other = (here, here + at) if output_first else (here + at, here)
+        if other.data:
+            ctypes.memmove(of_other, other.data, nbytes)
+        outputs[number].data, outputs[number].bytes = own, needed
+        other.data, other.bytes = of_other, nbytes
+        return first > at and second > 0
 
     def wrong_run(self) -> str:
         """A call in which something may be wrong; afterwards the model is made anew, as its states may have moved."""
@@ -316,11 +357,12 @@ class Session:
         is_wrong = self.made is None
         match self.rng.choice(("tensor", "output", "output", "overlap", "counts", "null")):
             case "tensor":
-                is_wrong |= self.spoil(given[self.rng.randrange(len(arrays))])
+                number = self.rng.randrange(len(arrays))
+                is_wrong |= self.spoil(given[number], arrays[number])
             case "output":
-                is_wrong |= self.small_output(arrays, outputs)
+                is_wrong |= self.bad_output(arrays, outputs)
             case "overlap":
-                outputs[0].data, outputs[0].bytes = given[0].data, given[0].bytes
+                is_wrong |= self.shared_output(arrays, given, outputs)
             case "counts":
                 counts[self.rng.randrange(2)] = self.rng.choice((0, 2, 5, 2**64 - 1))
             case _:
