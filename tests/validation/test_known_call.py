@@ -70,6 +70,9 @@ def test_what_cannot_be_checked_is_said(artifact: Artifact, tmp_path: Path) -> N
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ArtifactError):
         CliRunner().invoke(command, [str(path)], catch_exceptions=False)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))  # the name alone says that it is a model
+    with pytest.raises(ArtifactError, match="not a compiled model"):
+        CliRunner().invoke(command, [str(path)], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
