@@ -69,22 +69,48 @@ def unit_times(compiled: Model, module: Module, network: Network, feeds: Sequenc
 
 
 def _owners(module: Module, network: Network) -> dict[str, str]:
-    """The unit of each node: of the layer that it is, or the next one above it, unless other products lie between."""
+    """The unit of each node: of the layer that it is, or the next one above it, unless other products lie between. A
+    layer that another one above it reads is further away: `x + layer(x)` belongs to the layer, not to what made x."""
     layers = {layer.node: unit.name for unit in network.units for layer in unit.layers}
     found: dict[str, str] = {}
     for start in module.main.body.ops:
-        pending, seen = deque([start]), set[Op]()
-        while pending:
-            op = pending.popleft()
-            if op.loc.node in layers:
-                found.setdefault(start.loc.node, layers[op.loc.node])
-                break
-            if traits_of(op).sums_products:
-                break
-            if op not in seen:
-                seen.add(op)
-                pending.extend(value.op for value in op.operands if value.op is not None)
+        above = _layers_above(start, layers)
+        if len(above) > 1:
+            above = [a for a in above if not any(a in _operators_above(b) for b in above)]
+        if above:
+            found.setdefault(start.loc.node, layers[above[0].loc.node])
     return found
+
+
+def _layers_above(start: Op, layers: Mapping[str, str]) -> list[Op]:
+    """It, or the layers that are reached from it through no other product, the nearest first."""
+    found = []
+    pending, seen = deque([start]), set[Op]()
+    while pending:
+        op = pending.popleft()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.loc.node in layers:
+            found.append(op)
+        elif not traits_of(op).sums_products:
+            pending.extend(_producers(op))
+    return found
+
+
+def _operators_above(start: Op) -> set[Op]:
+    """All that its operands are computed from."""
+    pending, found = _producers(start), set[Op]()
+    while pending:
+        op = pending.pop()
+        if op not in found:
+            found.add(op)
+            pending.extend(_producers(op))
+    return found
+
+
+def _producers(op: Op) -> list[Op]:
+    return [value.op for value in op.operands if value.op is not None]
 
 
 def gains(base: Sequence[UnitTimes], other: Sequence[UnitTimes]) -> dict[str, tuple[float, float]]:
