@@ -86,21 +86,23 @@ def test_products_may_round_their_operands_where_numerics_are_fast(
     assert validation.passes and any("does not run here" in why for why in validation.skipped)
 
 
-def test_what_cancels_may_be_rounded_otherwise() -> None:
-    """Of equal elements mean(x * x) - mean(x) * mean(x) is zero, or what rounding leaves."""
-    body = """
-  c = full() {value=0.000001, dtype=f32, shape=()} : f32[]
-  o = full() {value=0, dtype=f32, shape=()} : f32[]
-  q = mul(x, x) : f32[4, 768]
-  a = reduce_mean(q) {keepdims=false, axes=(1,)} : f32[4]
-  m = reduce_mean(x) {keepdims=false, axes=(1,)} : f32[4]
+@pytest.mark.parametrize("length", [768, 16384])
+def test_what_cancels_may_be_rounded_otherwise(length: int) -> None:
+    """Of equal elements mean(x * x) - mean(x) * mean(x) is zero, or what rounding leaves, which grows with their
+    number."""
+    body = f"""
+  c = full() {{value=0.000001, dtype=f32, shape=()}} : f32[]
+  o = full() {{value=0, dtype=f32, shape=()}} : f32[]
+  q = mul(x, x) : f32[4, {length}]
+  a = reduce_mean(q) {{keepdims=false, axes=(1,)}} : f32[4]
+  m = reduce_mean(x) {{keepdims=false, axes=(1,)}} : f32[4]
   b = mul(m, m) : f32[4]
   v = sub(a, b) : f32[4]
   z = max(v, o) : f32[4]
   e = add(z, c) : f32[4]
   y = rsqrt(e) : f32[4]"""
-    feeds = [{"x": np.full((4, 768), number, np.float32)} for number in (1.2345678, 2.7182817, 0.7654321)]
-    validation = validated(parse_module(program(body, "x: f32[4, 768]", "f32[4]")), feeds=feeds)
+    feeds = [{"x": np.full((4, length), number, np.float32)} for number in (1.2345678, 2.7182817, 0.7654321)]
+    validation = validated(parse_module(program(body, f"x: f32[4, {length}]", "f32[4]")), feeds=feeds)
     assert validation.findings == [] and validation.recorded == 3 and validation.kernels
 
 

@@ -178,13 +178,14 @@ def steps(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(before.astype(wide)) & ~np.isfinite(step), np.inf, np.nan_to_num(step))
 
 
-def nudged(array: np.ndarray, seed: int = 0, *, is_fast: bool = False) -> np.ndarray:
-    """The array with floats moved by about their last bits, or by those that products keep where numerics are fast;
-    integers as they are."""
+def nudged(array: np.ndarray, seed: int = 0, *, is_fast: bool = False, times: float = 1.0) -> np.ndarray:
+    """The array with floats moved by some `times` about their last bits, or those that products keep where numerics are
+    fast; integers as they are."""
     if not is_float(array.dtype) or not array.size:
         return array
     rng = np.random.default_rng(seed)
     step = ROUNDED_TO_BFLOAT16 if is_fast and array.dtype == np.float32 else LAST_BITS.get(array.dtype.name, 0.0)
+    step *= times
     wide = np.complex128 if array.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
         moved: np.ndarray = (array.astype(wide) * (1 + step * rng.choice([-1.0, 1.0], array.shape))).astype(array.dtype)

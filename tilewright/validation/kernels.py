@@ -227,10 +227,10 @@ class KernelCheck:
 
     def _moved(self, op: Op, number: int, native: ReplayedValues) -> np.ndarray | None:
         arrays = [native.known[v] for v in op.operands]
-        nudging = NudgedValues(native.module, native.case, native.deadline, native.numerics)
+        given = (native.module, native.case, native.deadline, native.numerics)
         try:
-            after = nudging.of(op, native.moved(arrays))[number]
-            return steps(native.of(op, arrays)[number], after)
+            before, moved = native.of(op, arrays)[number], native.moved(arrays)
+            return np.maximum(*(steps(before, NudgedValues(*given, sign).of(op, moved)[number]) for sign in (1, -1)))
         except EVALUATION:
             return None
 
@@ -295,14 +295,17 @@ class KernelCheck:
 
     def _moved_result(self, known: ReplayedValues, number: int) -> np.ndarray | None:
         case = Case(known.case.kind, known.moved(known.case.arrays), known.case.env)
-        moved = NudgedValues(known.module, case, known.deadline, known.numerics)
-        try:
-            if not all(moved.compute(op) for op in known.module.main.body.ops[:-1]):
-                return None
-        except (TooLong, *EVALUATION):
-            return None
         result = known.module.main.returns[number]
-        return steps(known.known[result], moved.known[result])
+        found = []
+        for sign in (1, -1):
+            moved = NudgedValues(known.module, case, known.deadline, known.numerics, sign)
+            try:
+                if not all(moved.compute(op) for op in known.module.main.body.ops[:-1]):
+                    return None
+            except (TooLong, *EVALUATION):
+                return None
+            found.append(steps(known.known[result], moved.known[result]))
+        return np.maximum(*found)
 
 
 def _unwritten(like: np.ndarray) -> np.ndarray:

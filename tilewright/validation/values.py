@@ -130,19 +130,32 @@ class ReplayedValues:
 
 
 class NudgedValues(ReplayedValues):
-    """The same where each float that an operator gives is moved by its last bits: as much may become of rounding in
-    other places, where what is nearly equal is subtracted (mean(x * x) - mean(x) * mean(x) of equal elements)."""
+    """The same where each float that an operator gives is moved by its last bits, times the square root of the number
+    of terms where it is a sum: as much may become of rounding in other places, where what is nearly equal is subtracted
+    (mean(x * x) - mean(x) * mean(x) of equal elements). Higham and Mary, "A new approach to probabilistic rounding
+    error analysis", 2019, have the bound. With a `sign` of -1 all move to the other side: what is cut off below zero
+    moves on one of them."""
 
-    def __init__(self, module: Module, case: Case, deadline: float, numerics: str = DEFAULT) -> None:
+    def __init__(self, module: Module, case: Case, deadline: float, numerics: str, sign: int) -> None:
         super().__init__(module, case, deadline, numerics)
         self._made = len(case.arrays)
+        self._sign = sign
 
     def of(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
         found = super().of(op, arrays)
         if op.name in ("fused", "constant") or traits_of(op).moves:
             return found
         self._made += 1
-        return tuple(nudged(a, self._made) for a in found)
+        return tuple(nudged(a, self._made, times=self._sign * self._terms(op) ** 0.5) for a in found)
+
+    def _terms(self, op: Op) -> int:
+        """How many numbers are added up for an element of what an operator gives."""
+        operator = OPERATORS.get(op.name)
+        if operator is None or operator.kind != "primitive":
+            return 1
+        extents = [extent for _, extent in operator.compute([v.tensor for v in op.operands], op.attrs).reduce]
+        known = all(v.name in self.case.env for extent in extents for v in extent.vars)
+        return max(1, prod(int(extent.evaluate(self.case.env)) for extent in extents)) if known else 1
 
 
 def bytes_of_values(func: Func, env: Mapping[str, int]) -> int:

@@ -160,7 +160,7 @@ def test_what_is_checked_is_checked_in_each_round() -> None:
     func = read(
         BOUND.replace("bind at", 'ok: bool = v < 5\n      check ok else InputError("too far")\n      bind at')
     )
-    assert "none of its sums has terms that may be left out" in refused(lambda: guard_reduction(func, find_loop(func, "i")))
+    assert "none of its sums has terms" in refused(lambda: guard_reduction(func, find_loop(func, "i")))
 
 
 def test_padding_of_a_maximum_is_skipped_when_it_never_wins() -> None:
@@ -170,7 +170,7 @@ def test_padding_of_a_maximum_is_skipped_when_it_never_wins() -> None:
     wide = np.pad(x, 1, constant_values=-np.inf)
     np.testing.assert_array_equal(run(func, x), [wide[i : i + 3].max() for i in range(8)])
     zeros = read(LARGEST.replace("OTHER", "0"))
-    assert "none of its sums has terms that may be left out" in refused(lambda: guard_reduction(zeros, find_loop(zeros, "i")))
+    assert "none of its sums has terms" in refused(lambda: guard_reduction(zeros, find_loop(zeros, "i")))
 
 
 def test_padding_of_the_largest_of_limited_elements_is_skipped() -> None:
@@ -183,7 +183,7 @@ def test_padding_of_the_largest_of_limited_elements_is_skipped() -> None:
     wide = np.minimum(0.5, np.pad(x, 1, constant_values=-np.inf))
     np.testing.assert_array_equal(run(func, x), [wide[i : i + 3].max() for i in range(8)])
     added = read(text.replace("min(0.5, x", "(0.5 + x"))
-    assert "none of its sums has terms that may be left out" in refused(lambda: guard_reduction(added, find_loop(added, "i")))
+    assert "none of its sums has terms" in refused(lambda: guard_reduction(added, find_loop(added, "i")))
 
 
 def test_an_intermediate_lives_in_the_output() -> None:
