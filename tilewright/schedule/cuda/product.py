@@ -19,35 +19,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.graph.fusion.strategy import Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.edit import buffer_type, extent_of
 from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.stages import Lowered, Stage
-from tilewright.schedule.gpu.product import GpuContraction, nest_in, row_axis
-from tilewright.schedule.strategy import FusedRegion, Strategy
+from tilewright.schedule.gpu.product import ProductInTiles, nest_in, row_axis, stages_of
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.cuda import OWNED, RUN, SIDE, TILES, Cuda
 from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, ROW, SHARED, THREAD
 
 
-class CudaProduct(Strategy):
+class CudaProduct(ProductInTiles):
     """The kernels of `GpuContraction` with sums in registers, where the sizes have divisors that make tiles."""
 
     name = "cuda_product"
     kind = Cuda.kind
 
-    def match(self, region: FusedRegion) -> Match | NoMatch:
-        if isinstance(region.strategy, GpuContraction):
-            return Match()
-        return NoMatch("it is no contraction with elementwise work on its result")
-
     def schedule(self, s: Schedule, lowered: Lowered, target: Cuda) -> None:
-        product, *rest = lowered.stages
-        if len(rest) > 1 or product.kind != "reduce" or (rest and len(rest[0].axes) != len(product.axes)):
-            raise ScheduleError("it is no product with one elementwise stage")
+        product, rest = stages_of(lowered)
         _Nest(s, product, row_axis(product), _tile(product, row_axis(product), target)).run(rest)
         check_room(s, target)
 

@@ -23,10 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.graph.fusion.strategy import Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.scalar import converted_from
 from tilewright.ir.sym import ZERO, Sym, simplify
 from tilewright.loops.edit import (
@@ -43,8 +41,7 @@ from tilewright.loops.machine.copies import copy_in
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.cache import Cached
 from tilewright.schedule.cuda.product import check_room
-from tilewright.schedule.gpu.product import GpuContraction, nest_in, row_axis
-from tilewright.schedule.strategy import FusedRegion, Strategy
+from tilewright.schedule.gpu.product import ProductInTiles, nest_in, row_axis, stages_of
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.cuda import OWNED, Cuda
 from tilewright.target.gpu.tensor_cores import (
@@ -84,21 +81,14 @@ TILES = (
 """The largest first. A thread has 128 sums of the largest tile, and fragments in 32 registers more."""
 
 
-class TensorProduct(Strategy):
+class TensorProduct(ProductInTiles):
     """The kernels of `GpuContraction` whose operands are of the dtypes of a tensor core."""
 
     name = "cuda_tensor_product"
     kind = Cuda.kind
 
-    def match(self, region: FusedRegion) -> Match | NoMatch:
-        if isinstance(region.strategy, GpuContraction):
-            return Match()
-        return NoMatch("it is no contraction with elementwise work on its result")
-
     def schedule(self, s: Schedule, lowered: Lowered, target: Cuda) -> None:
-        product, *rest = lowered.stages
-        if len(rest) > 1 or product.kind != "reduce" or (rest and len(rest[0].axes) != len(product.axes)):
-            raise ScheduleError("it is no product with one elementwise stage")
+        product, rest = stages_of(lowered)
         axes, product = _as_matrices(s, product, rest[0].axes if rest else [])
         roles = _Roles.of(product)
         tile = _tile(product, roles, target)

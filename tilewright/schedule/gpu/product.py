@@ -51,21 +51,31 @@ class GpuContraction(Contraction):
         schedule_grids(s, lowered, target)
 
 
-class GpuProduct(Strategy):
-    """The kernels of `GpuContraction` in tiles, where the sizes have divisors that make some."""
-
-    name = "gpu_product"
-    kind = "gpu"
+class ProductInTiles(Strategy):
+    """Strategies for kernels of `GpuContraction`, better ones where the sizes allow."""
 
     def match(self, region: FusedRegion) -> Match | NoMatch:
         if isinstance(region.strategy, GpuContraction):
             return Match()
         return NoMatch("it is no contraction with elementwise work on its result")
 
+
+def stages_of(lowered: Lowered) -> tuple[Stage, list[Stage]]:
+    """The product, and the elementwise stage behind it if there is one; ScheduleError for other stages."""
+    product, *rest = lowered.stages
+    if len(rest) > 1 or product.kind != "reduce" or (rest and len(rest[0].axes) != len(product.axes)):
+        raise ScheduleError("it is no product with one elementwise stage")
+    return product, rest
+
+
+class GpuProduct(ProductInTiles):
+    """The kernels of `GpuContraction` in tiles, where the sizes have divisors that make some."""
+
+    name = "gpu_product"
+    kind = "gpu"
+
     def schedule(self, s: Schedule, lowered: Lowered, target: Gpu) -> None:
-        product, *rest = lowered.stages
-        if len(rest) > 1 or product.kind != "reduce" or (rest and len(rest[0].axes) != len(product.axes)):
-            raise ScheduleError("it is no product with one elementwise stage")
+        product, rest = stages_of(lowered)
         _schedule(s, product, rest[0].axes if rest else [], target)
 
 
