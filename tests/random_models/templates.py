@@ -200,12 +200,21 @@ def _add(g: Growth, template: Template, operands: Sequence[Grown | None], attrib
     node.attribute.extend(attributes)
     origin = COARSE.get((node.domain, op), 0.0)
     found = [replace(v, origin=max(v.origin, origin)) for v in g.evaluated(node, given, False, template.slack)]
+    if op == "GroupQueryAttention" and _outgrows_a_buffer(operands, found):
+        raise Refused
     if not is_exact and any(not v.is_float and not v.slack for v in found):
         raise Refused  # a count, a position or a comparison
     g.is_continuous = g.is_continuous and op not in DECIDING
     g.nodes.append(node)
     g.values += found
     g.applied[f"{node.domain}:{op}"] += 1
+
+
+def _outgrows_a_buffer(operands: Sequence[Grown | None], found: Sequence[Grown]) -> bool:
+    """Are there more positions than a past of a fixed length has, and known to a call alone? The compiler takes such a
+    past as a buffer for past and present, and refuses calls that do not fit into it."""
+    past, total = operands[3], operands[6]
+    return past is not None and total is not None and not total.known and past.shape[2] < found[1].shape[2]
 
 
 TEMPLATES: dict[str, tuple[Callable[[Growth], object], float]] = {"applied": (applied, 14)}
