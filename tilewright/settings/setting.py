@@ -28,6 +28,7 @@ from tilewright.schedule.maps.external import EXTERNAL
 from tilewright.schedule.sharing.kernels import KnownKernels
 from tilewright.schedule.strategy import Strategy
 from tilewright.session import Session
+from tilewright.settings.compilers import ExternalCompilers
 from tilewright.settings.external import ExternalKernels, no_kernel
 from tilewright.settings.placing import Placing
 from tilewright.target.machine import Machine
@@ -63,6 +64,8 @@ class Setting:
     fitted_to: int | None = None  # bytes that a call of a program may take which is tried for `fitting`
     external: ExternalKernels | None = None
     """Kernels of plugins for this kind of machine."""
+    compilers: ExternalCompilers | None = None
+    """Compilers of plugins, for parts that the CPU would compute."""
     known: KnownKernels | None = None
     """Kernels that are scheduled, where programs are compared to find one that takes little memory."""
     placing: Placing | None = None
@@ -86,14 +89,28 @@ class Setting:
         back_end = back_end_for(machine, plugins, options)
         known = None if options.max_memory is None else KnownKernels()
         external = None if options.integer_only else ExternalKernels.of(machine, plugins)
+        compilers = None
+        if isinstance(machine, Target) and machine.kind == Target.kind:
+            compilers = ExternalCompilers.of(machine, plugins, options)
         return cls(
-            options, machine, back_end, plugins, optional, progress, edited, observe, external=external, known=known
-        )
+            options, machine, back_end, plugins, optional, progress, edited, observe, external=external,
+            compilers=compilers, known=known,
+        )  # fmt: skip
 
     @classmethod
     def chosen(cls, options: Options, session: Session) -> Self:
         """For the machine and with the plugins that the options and the session choose."""
         return cls.of(options, session.machine(options), session.loaded_plugins)
+
+    def without_compilers(self) -> Setting:
+        """The same where compilers of plugins are not asked: for objects that others link, and for several machines."""
+        beside = None if self.beside is None else self.beside.without_compilers()
+        return replace(self, compilers=None, beside=beside)
+
+    @property
+    def of_cpu(self) -> Setting:
+        """That of the CPU that is compiled for, or stands beside the device."""
+        return self if self.beside is None else self.beside
 
     def of_part(self, part: Func) -> Setting:
         """That of the machine on which a part of a program runs."""
@@ -121,6 +138,7 @@ class Setting:
         plugins = self.plugins.without_name_clashes("strategies", [s.name for s in ours])
         remarks.extend(plugins.refused)
         remarks.extend(() if self.external is None else self.external.refused)
+        remarks.extend(() if self.compilers is None else self.compilers.refused)
         outside: list[tuple[str, Strategy]] = []
         for candidate, plugin in plugins.used:
             strangers = [s.name for s in plugin.strategies if not isinstance(s, Strategy)]
@@ -167,6 +185,8 @@ class Output:
     symbols: dict[bytes, str] = field(default_factory=dict)
     beside: Output | None = None
     """That of the CPU beside a device, with the same weights."""
+    external: list[bytes] = field(default_factory=list)
+    """What compilers of plugins made of their parts."""
 
     def of_part(self, part: Func) -> Output:
         """That of the machine on which a part of a program runs."""
