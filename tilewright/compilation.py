@@ -408,7 +408,7 @@ class Compilation:
 
     @property
     def _passes_before_fusion(self) -> list[Pass]:
-        return self.setting.back_end.passes(self.setting.machine, self.setting.options)
+        return self.setting.passes()
 
     @property
     def _passes_of_fusion(self) -> list[Pass]:
@@ -437,7 +437,7 @@ class Compilation:
         if self.setting.target is None:  # nobody else knows what its strategies may do
             verify_func(kernel, self.setting.back_end.spec(self.setting.machine))
         try:
-            text = self.output.code.kernel(kernel)
+            text = self.setting.text(kernel, self.output.code)
             doubt = text.doubt if isinstance(text, DeviceKernel) else ""
             if doubt and self.setting.placing is not None and not self.setting.placing.trusts:
                 raise KernelDoubted(doubt)

@@ -252,7 +252,7 @@ def _refused_alone(op: Op, module: Module, setting: Setting) -> str:
     try:
         made = Compilation(single_op(op, module), setting, is_part=True).run("scheduled")
         with setting.back_end.code(setting.machine, setting.options) as code:
-            texts = [code.kernel(f) for f in made.module.funcs.values() if f.level == "loops"]
+            texts = [setting.text(f, code) for f in made.module.funcs.values() if f.level == "loops"]
     except UnsupportedError as error:
         return error.what
     return next((text.doubt for text in texts if isinstance(text, DeviceKernel) and text.doubt), "")
