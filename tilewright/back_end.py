@@ -26,6 +26,7 @@ from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.codegen.ptx.program import CudaCode
 from tilewright.codegen.wgsl.program import GpuCode
+from tilewright.external.kernel import ExternalText
 from tilewright.graph.pipeline import accelerator_passes, default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
@@ -44,6 +45,7 @@ from tilewright.runtime.guarded import has_zones
 from tilewright.runtime.storage.image import Image
 from tilewright.runtime.storage.loader import NativeCode
 from tilewright.schedule.cuda.strategies import STRATEGIES as CUDA_STRATEGIES
+from tilewright.schedule.gpu.attention import GpuAttention
 from tilewright.schedule.gpu.strategies import STRATEGIES as GPU_STRATEGIES
 from tilewright.schedule.machine.facts import matrix_units
 from tilewright.schedule.machine.strategies import strategies_for
@@ -196,6 +198,8 @@ class CpuCode(ObjectMaker):
         if isinstance(text, KernelText):
             inspect = self._inspector(f"kernel '{text.symbol}'")
             self.start(Unit(text.text, self._effort(text), inspect, text.symbol))
+            if isinstance(text, ExternalText):
+                self.add(text.function, text.object)
         else:
             inspect = self._inspector("the program that calls the kernels")
             self.start(Unit(text.text, Effort.CALLS, inspect, kind="program"))
@@ -352,7 +356,7 @@ class GpuBackEnd:
         return default_passes(options, by_groups=True)
 
     def strategies(self, machine: Gpu) -> Sequence[Strategy]:
-        return GPU_STRATEGIES
+        return (GpuAttention(machine), *GPU_STRATEGIES)
 
     def spec(self, machine: Gpu) -> Spec:
         return machine_spec(machine)
@@ -381,7 +385,7 @@ class CudaBackEnd(GpuBackEnd):
         return default_passes(options, by_groups=True, units=frozenset((dt.f16, dt.bf16, dt.i8)))
 
     def strategies(self, machine: Gpu) -> Sequence[Strategy]:
-        return CUDA_STRATEGIES
+        return (GpuAttention(machine), *CUDA_STRATEGIES)
 
     def code(self, machine: Gpu, options: Options) -> Code:
         assert isinstance(machine, Cuda)

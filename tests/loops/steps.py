@@ -217,6 +217,11 @@ def tree_reduce(c: Chance) -> None:
     c.s.tree_reduce(c.buffer(store.operands[-1]), loop, c.r.choice(SPACES))
 
 
+def running_max(c: Chance) -> None:
+    greatest, *others = sorted((c.loop() for _ in range(3)), key=loops_in(c.func.body).index)
+    c.s.running_max(c.buffer(*c.buffers()), greatest, others[0], others[1:], c.r.randint(1, 4), c.r.choice(SPACES))
+
+
 def factor_out(c: Chance) -> None:
     loop, store = c.one_of(standing_still(c), "sum over a loop")
     c.s.factor_out(c.buffer(store.operands[-1]), loop)
@@ -333,6 +338,7 @@ STEPS: dict[str, Step] = {
     "rfactor": rfactor,
     "tree_reduce": tree_reduce,
     "factor_out": factor_out,
+    "running_max": running_max,
     "vectorize_reduction": vectorize_reduction,
     "dot": dot,
     "guard_reduction": guard_reduction,

@@ -111,6 +111,11 @@ def factors() -> Iterator[Statement]:
         yield stated("factor_of_rows", name, lambda x, r, y, f=OPERATORS[name]: matmul(f(x, r), y),
                      typed(N, long), typed(N, 1), typed(long, 1), arithmetic="reals",
                      given=(Given(1, "!=", 0.0),))  # fmt: skip
+        yield stated("factor_of_short_rows", name, lambda x, r, y, f=OPERATORS[name]: matmul(f(x, r), y),
+                     typed(N, 1), typed(N, 1), typed(1, 2), arithmetic="reals",
+                     given=(Given(1, "!=", 0.0),))  # fmt: skip
+    yield stated("rows_of_zeros", "mask", lambda c, x, y: matmul(ew.select(c, number(0.0), x), y),
+                 typed(N, 1, dtype=dt.bool_), typed(N, 2), typed(2, M), arithmetic="reals")  # fmt: skip
 
 
 def convolutions() -> Iterator[Statement]:

@@ -61,6 +61,7 @@ def views() -> Iterator[Statement]:
                      lambda x, f=OPERATORS[name]: f(x, axes=(1,), keepdims=False), typed(N, 1, M),
                      arithmetic="reals")  # fmt: skip
     yield stated("repeated_heads", "4 heads, 2 of keys", _repeated, typed(N, 4, T, 3), typed(N, 2, 3, S))
+    yield stated("repeated_heads_of_one_query", "4 heads, 2 of keys", _repeated, typed(N, 4, 1, 3), typed(N, 2, 3, S))
 
 
 _RESHAPED = (

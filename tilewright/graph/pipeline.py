@@ -58,24 +58,25 @@ def default_passes(
     threads share rows, as on GPUs, `units` which numbers units of matrix products multiply."""
     floats = frozenset(dtype for dtype in units if dtype.is_float)
     bytes_: list[Pass] = [UnitIntegers(along_depth=True)] if dt.i8 in units else []
-    only_integers: list[Pass] = [IntegerOnly(), Canonicalize(), Fold()]
+    canonicalize = Canonicalize(heads_apart=by_groups)
+    only_integers: list[Pass] = [IntegerOnly(), canonicalize, Fold()]
     return [
         WidenFloats(floats),
         RecurrentSteps(),
-        Canonicalize(),
+        canonicalize,
         Fold(),
-        Canonicalize(),
+        canonicalize,
         *bytes_,
         *(only_integers if options.integer_only else []),
         IntegerProducts(),
         Expand(),
-        Canonicalize(),
+        canonicalize,
         Fold(),
         ByteTables(),
         SinkIntoParts(),
         FoldAffine(),
         WeightOnly(),
-        HoistScales(),
+        HoistScales(by_groups),
         HorizontalFusion(),
         NarrowProducts(),
         BlockChannels(units=floats),
@@ -85,7 +86,7 @@ def default_passes(
         PaddingLines(),
         Winograd(),
         Fold(),
-        Canonicalize(),
+        canonicalize,
         Fold(),
         TwoStageReduction(by_groups),
     ]

@@ -44,6 +44,8 @@ class Strategy(ABC):
     """Whether sums have their own layout in its kernels, and not that of the views that read them."""
     respecialize_remainder: bool = False
     """Whether the kernel for dims smaller than those that one is specialised for may be specialised, too."""
+    is_needed: bool = False
+    """Whether the kernels that it gathers are taken apart where it does not schedule them."""
     form: Form | None = None
     """How its kernels compute sums, from which `estimate` has their cycles; None where that is not known."""
 

@@ -62,6 +62,7 @@ from tilewright.loops.storage.swap_axes import swap_axes
 from tilewright.loops.storage.tree_reduce import tree_reduce
 from tilewright.loops.sums.factor_out import factor_out
 from tilewright.loops.sums.round_terms import round_terms
+from tilewright.loops.sums.running_max import running_max
 from tilewright.schedule.references import References
 from tilewright.target.machine import Intrinsic, Route, VectorUnit
 
@@ -234,6 +235,7 @@ class Schedule:
     tree_reduce = _step(tree_reduce)
     factor_out = _step(factor_out)
     round_terms = _step(round_terms)
+    running_max = _step(running_max)
     vectorize = _step(vectorize)
     vectorize_reduction = _step(vectorize_reduction)
     prefetch = _step(prefetch)

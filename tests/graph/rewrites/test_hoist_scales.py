@@ -100,3 +100,14 @@ def test_strict_numerics_multiply_first():
     before = ops(module)
     HoistScales().run(module, PassContext(options=Options(numerics="strict")))
     assert ops(module) == before
+
+
+def test_nothing_of_rows_stays_before_a_product_where_all_of_it_goes():
+    def body(x, r, v):
+        hidden = ew.eq(r, 0.0)
+        return ct.matmul(ew.select(hidden, 0.0, ew.mul(x, r)), v)
+
+    module = program(body, (3, 4), (3, 1), (4, 8))
+    run(module, HoistScales(all_rows=True), Canonicalize(), Fold())
+    assert ops(module) == ["eq", "matmul", "mul", "select"]
+    assert ops(lifted(body, (3, 4), (3, 1), (4, 8))[0])[-1] == "matmul"

@@ -9,6 +9,7 @@ from tilewright.graph.fusion.fuse import Fuse
 from tilewright.graph.fusion.strategy import Strategies
 from tilewright.ir.core import Block, Func, Module, Op, Value
 from tilewright.passes import PassContext
+from tilewright.target.target import Target
 
 
 def fused_otherwise(region: Op, constant: Sequence[bool], strategies: Strategies[Any], target: Any) -> Block:
@@ -33,7 +34,7 @@ def fused_otherwise(region: Op, constant: Sequence[bool], strategies: Strategies
     module = Module()
     module.add(Func("main", block))
     Fuse(strategies, apart=frozenset({region.attrs["strategy"]})).run(
-        module, PassContext(target, part_align=target.part_align)
+        module, PassContext(target if isinstance(target, Target) else None, part_align=target.part_align)
     )
     return block
 

@@ -26,14 +26,19 @@ from tilewright.passes import PassContext
 
 @dataclass(frozen=True)
 class HoistScales:
-    """Apply the rules of this module. Products round differently then: not for strict numerics."""
+    """Apply the rules of this module. Products round differently then: not for strict numerics. With `all_rows` nothing
+    stays between rows and their product that has one element for each row, so that a kernel may begin with the product
+    before it knows what that is."""
 
     name: ClassVar[str] = "hoist-scales"
+
+    all_rows: bool = False
 
     def run(self, module: Module, ctx: PassContext) -> None:
         if ctx.strict:
             return
-        rewrite(module.main, FACTOR_RULES, module, stage=self.name, remarks=ctx.remarks, within=ctx)
+        rules = (*FACTOR_RULES, *ROW_RULES) if self.all_rows else FACTOR_RULES
+        rewrite(module.main, rules, module, stage=self.name, remarks=ctx.remarks, within=ctx)
 
 
 @rule("matmul")
@@ -72,6 +77,10 @@ def _without_number(value: Value, module: Module) -> tuple[Value, float] | None:
 @rule("matmul")
 def factor_of_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """(a * r) b -> (a b) * r, and (a / r) b alike, where r has one element for each row of a."""
+    return _rows_hoisted(op, is_longer_too=False)
+
+
+def _rows_hoisted(op: Op, is_longer_too: bool) -> Replacement:
     left, right = op.operands
     scaled = defining(left, "mul", "div")
     if scaled is None or op.attrs["transpose_a"] or not dtype_of(left).is_float:
@@ -84,7 +93,8 @@ def factor_of_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
         return None
     if not has_one_use(left):
         return NoMatch("the scaled rows are needed elsewhere too")
-    if not prove_ge0(shape_of(left)[-1] - shape_of(op.result)[-1]) and shape_of(left)[-1].is_const:
+    is_longer = not prove_ge0(shape_of(left)[-1] - shape_of(op.result)[-1]) and shape_of(left)[-1].is_const
+    if is_longer and not is_longer_too:
         return NoMatch("the result has longer rows than the operand")
     factor = _of_terms(factor, shape_of(left)[-1])  # first, so that a kernel of all need not compute it in between
     return OPERATORS[scaled.name](matmul(a, right, **op.attrs), factor)
@@ -98,4 +108,26 @@ def _of_terms(factor: Value, depth: Sym) -> Value:
     return ew.select(ew.ge(dim_value(depth), 1), factor, number_like(1.0, factor))
 
 
+@rule("matmul")
+def factor_of_short_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """(a * r) b -> (a b) * r, and (a / r) b alike, also where b has more columns than rows."""
+    return _rows_hoisted(op, is_longer_too=True)
+
+
+@rule("matmul")
+def rows_of_zeros(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """select(c, 0, a) b -> select(c, 0, a b), where c has one element for each row of a; b counts as finite."""
+    chosen = defining(op.operands[0], "select")
+    if chosen is None or op.attrs["transpose_a"] or not dtype_of(chosen.result).is_float:
+        return None
+    condition, zero, a = chosen.operands
+    is_of_rows = len(shape_of(condition)) >= 2 and shape_of(condition)[-1] == 1 and shape_of(a)[-1] != 1
+    if not is_of_rows or uniform_number(zero, ctx.module) != 0 or shape_of(a) != shape_of(chosen.result):
+        return None
+    if not has_one_use(chosen.result):
+        return NoMatch("the rows are needed elsewhere too")
+    return ew.select(condition, number_like(0.0, op.result), matmul(a, op.operands[1], **op.attrs))
+
+
 FACTOR_RULES = (number_of_operand, factor_of_rows)
+ROW_RULES = (factor_of_short_rows, rows_of_zeros)

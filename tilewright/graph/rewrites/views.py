@@ -210,6 +210,18 @@ def repeated_heads(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     matmul(q [n, g * r, t, d], k repeated r times [n, g * r, d, s]) -> matmul(q [n, g, r * t, d], k [n, g, d,
     s]).
     """
+    return _heads_as_rows(op)
+
+
+@rule("matmul")
+def repeated_heads_of_one_query(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """As `repeated_heads`, where each head has one row. Others stay apart, so that work on rows of a head need not
+    divide by their number."""
+    shape = shape_of(op.operands[0])
+    return _heads_as_rows(op) if len(shape) == 4 and shape[2] == 1 else None
+
+
+def _heads_as_rows(op: Op) -> Replacement:
     q, repeated = op.operands
     if op.attrs["transpose_a"] or type_of(q).rank != 4 or type_of(repeated).rank != 4:
         return None

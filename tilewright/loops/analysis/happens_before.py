@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.ir.core import Block, Func, Op, Value
+from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym, eq
 from tilewright.loops.analysis.bounds import Ranges, holds
 from tilewright.loops.analysis.deps import Access, accesses, conflicts, disjoint, never_meet
@@ -98,6 +99,19 @@ def why_unordered(func: Func, levels: Sequence[str]) -> tuple[str, Op] | None:
     except _Unordered as problem:
         return problem.found
     return None
+
+
+def missing_barriers(func: Func, levels: Sequence[str], level: str) -> list[Op]:
+    """The ops before which threads of a level must wait for each other, in the order of the program, so that all that
+    meets in a kernel without barriers of that level is in order: as late, and so as few, as one way through the program
+    lets them be. ScheduleError where barriers of the level are not enough."""
+    check = _Placement(func, levels, level)
+    try:
+        check.run()
+    except _Unordered as problem:
+        message, op = problem.found
+        raise ScheduleError(f"{describe(op)}: {message}") from None
+    return [op for op in func.body.walk() if op in check.places]
 
 
 class _Check:
@@ -271,6 +285,36 @@ class _Check:
     def _is_private(self, buffer: Value, level: str) -> bool:
         """Whether each thread of a level has a buffer of its own."""
         return buffer.op is not None and any(o.attrs.get("level") == level for o in enclosing_loops(buffer.op))
+
+
+class _Placement(_Check):
+    """The analysis of a kernel that lacks barriers of a `level`, which stand before `places`."""
+
+    def __init__(self, func: Func, levels: Sequence[str], level: str) -> None:
+        super().__init__(func, levels)
+        self.level = level
+        self.places: set[Op] = set()
+
+    def _block(self, block: Block, state: _State) -> _State:
+        holder = block.parent
+        is_together = not isinstance(holder, Op) or (
+            is_loop(holder) and all(o.attrs.get("level") != self.level for o in (*enclosing_loops(holder), holder))
+        )
+        for op in block.ops:
+            if op in self.places:
+                state = self._together(state)
+            try:
+                after = self._op(op, state)
+            except _Unordered:
+                if not is_together or op in self.places:
+                    raise
+                self.places.add(op)
+                after = self._op(op, self._together(state))
+            state = after
+        return state
+
+    def _together(self, state: _State) -> _State:
+        return self._barrier(Op("barrier", attrs={"level": self.level}), state)
 
 
 def _queue(run: Op) -> str:

@@ -62,7 +62,7 @@ from tilewright.target.target import Target
 
 
 @dataclass(frozen=True, eq=False)
-class _Form:
+class AttentionForm:
     """The stages of an attention kernel, and the parts that the loops of its last nest play."""
 
     scores: Stage
@@ -94,20 +94,20 @@ class Attention(Strategy):
         values = facts.region(op)
         if not facts.info(op).is_matrix_product or values is None or not is_contraction(values):
             return None
-        found = _rows_before(op, facts)
+        found = rows_before(op, facts)
         if found is None:
             return None
         scores, rows = found
-        reason = _why_apart(op, scores, rows, values, facts)
+        reason = why_apart(op, scores, rows, values, facts)
         if reason:
             return NoMatch(reason)
-        return _with_sources((scores, *rows, values), facts)
+        return with_sources((scores, *rows, values), facts)
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
         schedule_attention(s, lowered, target)
 
 
-def _rows_before(op: Op, facts: Facts) -> tuple[Region, list[Region]] | None:
+def rows_before(op: Op, facts: Facts) -> tuple[Region, list[Region]] | None:
     """The only region of a matrix product that the left operand of another one, `op`, is computed from, and the regions
     of reductions and elementwise work on its rows between the two, in their order. None where there are not both."""
     found: set[Region] = set()
@@ -140,7 +140,7 @@ def _feeders(region: Region | None, facts: Facts) -> list[Region]:
     return [r for r in found if r is not None and r is not region]
 
 
-def _with_sources(group: Sequence[Region], facts: Facts) -> Group:
+def with_sources(group: Sequence[Region], facts: Facts) -> Group:
     """The regions with those that only move or widen what nothing but these reads: parts of caches. Keys and values are
     copied, or read but once, and may be widened then."""
     inside = {o for r in group for o in r.ops}
@@ -169,7 +169,7 @@ def _place(region: Region, facts: Facts) -> int:
     return max(facts.order[o] for o in region.ops)
 
 
-def _why_apart(op: Op, scores: Region, rows: Sequence[Region], values: Region, facts: Facts) -> str:
+def why_apart(op: Op, scores: Region, rows: Sequence[Region], values: Region, facts: Facts) -> str:
     """Why all of them are not one kernel, `op` being the second product; "" when they are."""
     if not facts.info(op).reads_rows:
         return "the second product reads the rows as columns"
@@ -209,7 +209,7 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
 
     ScheduleError when the kernel has not this form; it is then unchanged but for equivalent rewriting.
     """
-    form = _form_of(s, lowered)
+    form = form_of(s, lowered)
     row = form.row
     pieces: list[Op] = []
     if row is None or _are_few(s, form, row):
@@ -235,7 +235,7 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     s.simplify()
 
 
-def _are_few(s: Schedule, form: _Form, row: Op) -> bool:
+def _are_few(s: Schedule, form: AttentionForm, row: Op) -> bool:
     """Whether all rows of a head are one block. Of an unknown number they may be few or many, such as the tokens of a
     decoder: few have a kernel of their own, as a block of the usual size would be computed for one of them."""
     rows = extent_of(row)
@@ -246,7 +246,7 @@ def _are_few(s: Schedule, form: _Form, row: Op) -> bool:
     return False
 
 
-def _blocks(s: Schedule, form: _Form, row: Op, target: Target) -> tuple[dict[Op, Op], list[Nest]]:
+def _blocks(s: Schedule, form: AttentionForm, row: Op, target: Target) -> tuple[dict[Op, Op], list[Nest]]:
     """Blocks of rows, with keys and values packed for all blocks of a head (or of a chunk, where heads are few)."""
     keys = extent_of(form.values.reduce[0])
     most = most_rows(known(keys), target)
@@ -298,7 +298,7 @@ def _is_of_positions(value: Value) -> bool:
     return op is not None and op.name != "load" and all(map(_is_of_positions, op.operands))
 
 
-def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], list[Nest]]:
+def _one_block(s: Schedule, form: AttentionForm, target: Target) -> tuple[dict[Op, Op], list[Nest]]:
     """All rows of a head at once, with keys and values read where they lie, as few rows do not repay a copy."""
     loops = [form.column] if form.row is None else [form.row, form.column]
     s.reorder(*form.batch, *loops)
@@ -322,7 +322,7 @@ def _one_block(s: Schedule, form: _Form, target: Target) -> tuple[dict[Op, Op], 
     return copies, nests
 
 
-def _heads_that_share(form: _Form) -> int | None:
+def _heads_that_share(form: AttentionForm) -> int | None:
     """The axis of heads that read the same keys and values, where rows are few: the only one of some that neither
     depends on."""
     alone = []
@@ -340,7 +340,7 @@ def _heads_that_share(form: _Form) -> int | None:
 
 
 def _of_shared_keys(
-    s: Schedule, form: _Form, axis: int, target: Target
+    s: Schedule, form: AttentionForm, axis: int, target: Target
 ) -> tuple[dict[Op, Op], list[Nest], list[Op]]:
     """Few rows of several heads that read the same keys and values, each of which is read once for all heads: first all
     scores, then the rows, and then the results, so that threads share keys and columns where groups of heads are few.
@@ -370,7 +370,7 @@ def _those(*loops: Op | None) -> list[Op]:
     return [o for o in loops if o is not None]
 
 
-def _single_scores(s: Schedule, form: _Form, block: Op, copies: dict[Op, Op]) -> dict[Op, Op]:
+def _single_scores(s: Schedule, form: AttentionForm, block: Op, copies: dict[Op, Op]) -> dict[Op, Op]:
     """Compute one score after the other."""
     place = block if form.epilogue is None else copies[form.epilogue.axes[-1]]
     space = "scratch" if form.epilogue is None else "reg"
@@ -384,7 +384,7 @@ def _keys_are_contiguous(scores: Stage) -> bool:
     return all(stride_in(op, loop_var(scores.reduce[-1])) == 1 for op in keys)
 
 
-def _fuse_rows(s: Schedule, form: _Form, block: Op) -> dict[Op, Op]:
+def _fuse_rows(s: Schedule, form: AttentionForm, block: Op) -> dict[Op, Op]:
     """Compute the rows of a block at its start; the copies of their loops."""
     copies: dict[Op, Op] = {}
     for stage in reversed(form.rows):
@@ -395,7 +395,7 @@ def _fuse_rows(s: Schedule, form: _Form, block: Op) -> dict[Op, Op]:
 # The form
 
 
-def _form_of(s: Schedule, lowered: Lowered) -> _Form:
+def form_of(s: Schedule, lowered: Lowered) -> AttentionForm:
     stages = lowered.stages
     sums = [k for k, st in enumerate(stages) if st.kind == "reduce" and st.combine == "add"]
     if len(sums) < 2 or sums[0] != 0:
@@ -425,7 +425,7 @@ def _form_of(s: Schedule, lowered: Lowered) -> _Form:
     batch = [o for o in last if o not in (row_loop, column)]
     scattered = any(stride_in(store, loop_var(column)) != 1 for store in stores_in(last[0]))
     epilogue = _epilogue_of(scores, rows)
-    return _Form(scores, epilogue, rows, values, batch, row_loop, column, row_axis, columns[0], scattered)
+    return AttentionForm(scores, epilogue, rows, values, batch, row_loop, column, row_axis, columns[0], scattered)
 
 
 def _load_of(buffers: set[Value], stage: Stage) -> Op:
@@ -492,7 +492,7 @@ def _tail(row: Op) -> str:
 
 def _scores(
     s: Schedule,
-    form: _Form,
+    form: AttentionForm,
     rows: int,
     block: Op,
     copies: dict[Op, Op],
@@ -516,7 +516,7 @@ def _scores(
 
 
 def _values_together(
-    s: Schedule, form: _Form, block: Op, tile: Tile, target: Target, group: Op | None
+    s: Schedule, form: AttentionForm, block: Op, tile: Tile, target: Target, group: Op | None
 ) -> tuple[TileSums, Nest]:
     """Compute the results of a block in register tiles before any of them is stored: the sums, and the nest that reads
     them and keeps them together."""
@@ -540,7 +540,7 @@ def _store_turned(s: Schedule, loops: list[Op], target: Target) -> None:
 # Rows
 
 
-def _join_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
+def _join_rows(s: Schedule, form: AttentionForm, copies: dict[Op, Op]) -> None:
     """All stages of a row one after the other, while the row is in L1."""
     nests = [st for st in form.rows if st is not form.epilogue]
     for second in nests[1:]:
@@ -553,7 +553,7 @@ def _join_rows(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
             return
 
 
-def _sum_weights_as_computed(s: Schedule, form: _Form, copies: dict[Op, Op]) -> None:
+def _sum_weights_as_computed(s: Schedule, form: AttentionForm, copies: dict[Op, Op]) -> None:
     """Weights are summed as they are computed."""
     for row in dict.fromkeys(copies.get(st.axes[-2]) for st in form.rows if len(st.axes) > 1):
         if row is not None and row.parent is not None:

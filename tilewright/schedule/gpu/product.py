@@ -141,13 +141,19 @@ def _tile(product: Stage, row: int, machine: Gpu) -> _Tile:
         raise ScheduleError(f"{m} x {n} has no divisors for a tile of {machine.alone} elements")
     window = prod(n.value for n in extents[len(product.axes) + 1 :])
     depth = _divisor(extents[len(product.axes)].value, max(1, machine.depth // window))
+    return _Tile(rows, columns, *own_of(rows, columns, machine), depth)
+
+
+def own_of(rows: int, columns: int, machine: Gpu) -> tuple[int, int]:
+    """Rows and columns of a thread, of a tile of so many."""
     own_rows, own_columns = _divisor(rows, machine.own), _divisor(columns, machine.own)
-    while rows // own_rows * (columns // own_columns) < machine.alone:  # threads are worth more than fewer loads
+    while own_rows * own_columns > 1 and rows // own_rows * (columns // own_columns) < machine.alone:
+        # threads are worth more than fewer loads
         if own_rows >= own_columns:
             own_rows = _divisor(rows, own_rows - 1)
         else:
             own_columns = _divisor(columns, own_columns - 1)
-    return _Tile(rows, columns, own_rows, own_columns, depth)
+    return own_rows, own_columns
 
 
 def _divisor(n: int, most: int) -> int:

@@ -227,7 +227,7 @@ class _Kernels:
         kernels of their own would not."""
         remarks: list[Remark] = []
         scheduled = schedule_kernel(lowered, found, self.target, remarks)
-        reason = self._why_better_apart(scheduled.func, canonical)
+        reason = self._why_better_apart(scheduled.func, canonical) or self._why_refused(remarks, canonical)
         if reason:
             self.remarks.append(Remark("fuse", canonical.region.attrs["name"], reason))
             raise _BetterApart
@@ -256,6 +256,14 @@ class _Kernels:
             f"{len(regions)} kernels instead of one, which would compute {whole.loop} one element at a time: "
             f"{cycles / 1e6:.3g} million cycles predicted, {whole.cycles / 1e6:.3g} million as one"
         )
+
+    def _why_refused(self, remarks: Sequence[Remark], canonical: Canonical) -> str:
+        """Why the strategy that gathered a region did not schedule it, where nothing else makes a good kernel of it."""
+        name = canonical.region.attrs["strategy"]
+        owner = self.strategies.find(name)
+        if owner is None or not owner.is_needed or any(r.stage == "strategy" and r.message == name for r in remarks):
+            return ""
+        return next((r.message for r in remarks if r.stage == "schedule"), "") or f"{name} does not schedule it"
 
     def _alone(self, region: Op) -> Lowered:
         """A kernel for a region that is not used yet."""
@@ -405,6 +413,10 @@ class _Kernels:
         kernel = self.module.add(scheduled.func)
         if self.optional.verified:
             verify_func(kernel, spec_of(self.target))
+        if kernel_info(kernel).external:  # others may read what they have written over
+            if self.ready is not None:
+                self.ready(kernel)
+            return kernel
         pairs = self.optional.attempt("inplace", lambda: overwritable(kernel), lambda: ())
         kernel.info = replace(kernel_info(kernel), inplace=pairs)
         if isinstance(self.target, Target):

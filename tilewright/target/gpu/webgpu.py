@@ -23,7 +23,7 @@ class Gpu(Machine):
     `grid` the groups along one axis. Products are made in tiles of `tile` rows and columns at most, of which a thread
     has `own` of each, and sums of `depth` products at a time: with two operands that is 8 KB of shared memory, half of
     what there is. Rows are summed by groups of `alone` threads, from `long_row` elements on by as many as a group
-    has."""
+    has. `multiprocessors` are as many groups as are wanted at least."""
 
     kind: ClassVar[str] = "gpu"
 
@@ -35,6 +35,7 @@ class Gpu(Machine):
     own: int = 4
     depth: int = 16
     long_row: int = 1024
+    multiprocessors: int = 8
 
 
 WEBGPU = Gpu(

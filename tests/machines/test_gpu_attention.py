@@ -1,0 +1,122 @@
+"""Attention in one kernel on GPUs: any lengths, masks, rows of which nothing is seen, heads that share keys."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import tilewright
+from tests.loops.interleave import run_interleaved
+from tests.machines.fake_cuda import FakeCuda
+from tests.machines.test_cuda import TARGET, driver, fake
+from tests.machines.test_webgpu import gpu
+from tilewright import Session
+from tilewright.cost.machine.gpu_attention import Attended, blocks_for, is_worth_one_kernel
+from tilewright.ir.core import Func
+from tilewright.ir.diag import VerifyError
+from tilewright.ir.verify import verify_func
+from tilewright.loops.kernel_info import parse_kernel
+from tilewright.loops.machine.rules import machine_spec
+from tilewright.options import Options
+from tilewright.stages import programs
+from tilewright.target.gpu.cuda import CUDA
+from tilewright.target.gpu.webgpu import WEBGPU
+
+__all__ = ["driver", "fake", "gpu"]
+
+MASKED = """g (float[b,4,t,6] q, float[b,2,u,6] k, float[b,2,u,5] v, bool[t,u] m) => (float[b,4,t,5] y) {
+  y = Attention(q, k, v, m)
+}"""
+PLAIN = """g (float[1,t,6] q, float[1,u,6] k, float[1,u,5] v, float[t,u] m) => (float[1,t,5] y) {
+  h = Transpose<perm=[0,2,1]>(k) s = MatMul(q, h) a = Add(s, m) p = Softmax(a) y = MatMul(p, v)
+}"""
+"""Unlike those of the operator, rows of which nothing is seen are NaN."""
+
+
+def model(text: str) -> bytes:
+    return parser.parse_model(f'<ir_version: 10, opset_import: ["": 23]>\n{text}').SerializeToString()
+
+
+def data(text: str, t: int, u: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(t + u)
+    shapes = [(2, 4, t, 6), (2, 2, u, 6), (2, 2, u, 5)] if text == MASKED else [(1, t, 6), (1, u, 6), (1, u, 5)]
+    seen = rng.random((t, u)) < 0.5
+    seen[-1:], seen[:1, : u // 2] = False, False
+    mask = seen if text == MASKED else np.where(seen, 0, -np.inf).astype(np.float32)
+    return [*(rng.standard_normal(shape).astype(np.float32) for shape in shapes), mask]
+
+
+def kernels(text: str, target: str, folder: Path) -> dict[str, str]:
+    return programs(model(text), "loops", options=Options(target=target), session=Session(folder=folder))
+
+
+def check(ours: tilewright.Model, text: str, folder: Path) -> None:
+    host = tilewright.compile(model(text), session=Session(folder=folder))
+    for t, u in ((33, 70), (1, 5), (3, 0), (0, 3)):
+        given = data(text, t, u)
+        np.testing.assert_allclose(ours(*given)[0], host(*given)[0], rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("text", [MASKED, PLAIN], ids=["masked", "plain"])
+def test_it_computes_what_it_does_on_the_cpu(text: str, gpu: None, tmp_path: Path) -> None:
+    assert [name.split("_", 1)[1] for name in kernels(text, "webgpu", tmp_path)][-1] == "attention"
+    check(tilewright.compile(model(text), target="webgpu", session=Session(folder=tmp_path)), text, tmp_path)
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize("text", [MASKED, PLAIN], ids=["masked", "plain"])
+def test_cuda_computes_what_the_cpu_does(
+    text: str, fake: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.schedule.gpu.attention.is_worth_one_kernel", lambda *_: True)
+    session, options = Session(folder=tmp_path), Options(target=TARGET)
+    fake.kernels(programs(model(text), "llvm", options=options, session=session))
+    check(tilewright.compile(model(text), target=TARGET, session=session), text, tmp_path)
+    assert fake.fault == ""
+    assert ".local" not in "".join(programs(model(text), "asm", options=options, session=session).values())
+
+
+def kernel(tmp_path: Path) -> Func:
+    (text,) = kernels(PLAIN, "webgpu", tmp_path).values()
+    return parse_kernel(text)
+
+
+@pytest.mark.sweep
+def test_threads_may_take_turns_in_any_order(tmp_path: Path) -> None:
+    func, given = kernel(tmp_path), data(PLAIN, 3, 19)
+    found = np.zeros((1, 3, 5), np.float32)
+    named = dict(zip("qkvm", given, strict=True)) | {"y": found}
+    arrays = [named[arg.name] for arg in func.args]
+    pairs = (zip(arg.buffer.shape, x.shape, strict=True) for arg, x in zip(func.args, arrays, strict=True))
+    sizes = {dim.name: n for pair in pairs for dim, n in pair if dim.kind == "var"}
+    run_interleaved(func, arrays, sizes, random.Random(3))
+    (expected,) = tilewright.compile(model(PLAIN), session=Session(folder=tmp_path))(*given)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_each_barrier_is_needed(tmp_path: Path) -> None:
+    count = sum(op.name == "barrier" for op in kernel(tmp_path).body.walk())
+    assert count >= 6
+    for k in range(count):
+        func = kernel(tmp_path)
+        barrier = [op for op in func.body.walk() if op.name == "barrier"][k]
+        barrier.parent.ops.remove(barrier)
+        with pytest.raises(VerifyError, match="may meet in"):
+            verify_func(func, machine_spec(WEBGPU))
+
+
+def test_scores_stay_in_memory_where_few_groups_would_do_all_of_the_work(tmp_path: Path) -> None:
+    few = Attended(heads=4, queries=8, keys=64, depth=64, columns=64)
+    many = Attended(heads=192, queries=512, keys=512, depth=64, columns=64)
+    for sizes, is_one in ((few, False), (many, True)):
+        block = blocks_for(sizes, CUDA["sm_90"])
+        assert block is not None and is_worth_one_kernel(sizes, block, CUDA["sm_90"]) is is_one
+    assert blocks_for(Attended(1, 64, 64, 64, 5000), WEBGPU) is None, "one row does not fit shared memory"
+    text = "g (float[4,8,64] q, float[4,64,64] k, float[4,64,64] v) => (float[4,8,64] y) { s = MatMul(q, k) "
+    text += "p = Softmax(s) y = MatMul(p, v) }"
+    assert len(kernels(text, TARGET, tmp_path)) > 1
