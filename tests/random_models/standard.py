@@ -100,6 +100,12 @@ def _is_of_a_batch(attrs: Mapping[str, Any], operands: Operands) -> bool:
     return added.ndim != 3 or added.shape[0] in (1, x.shape[0])
 
 
+def _has_a_region(attrs: Mapping[str, Any], operands: Operands) -> bool:
+    """ONNX Runtime takes the whole image where a region is left out."""
+    is_region = attrs.get("coordinate_transformation_mode") == b"tf_crop_and_resize"
+    return not is_region or operands[1] is not None
+
+
 Operands = Sequence[Any]
 """Arrays, and None for those that are left out."""
 
@@ -107,6 +113,7 @@ FITS: Mapping[str, Callable[[Mapping[str, Any], Operands], bool]] = {
     **dict.fromkeys(("RNN", "GRU", "LSTM"), _is_recurrent), "AffineGrid": _has_rows, "Split": _has_parts,
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _is_of_a_batch),
     "QuantizeLinear": _has_blocks, "DequantizeLinear": _has_blocks, "MultiHeadAttention": _is_square,
+    "Resize": _has_a_region,
 }  # fmt: skip
 """Whether operands fit each other where an engine does not look."""
 
