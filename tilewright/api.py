@@ -12,6 +12,7 @@ from typing import Any
 from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact, Model
+from tilewright.runtime.devices.external import compilers_of, register
 from tilewright.runtime.errors import InternalError, OptionError, PerformanceWarning, Remark, short_name
 from tilewright.session import Session
 
@@ -48,6 +49,8 @@ def compile(
     artifact = compile_artifact(
         source, options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
     )
+    if compilers_of(artifact):
+        register(*session.loaded_plugins.compilers)
     return Model(artifact, chosen.threads, session.executor(artifact.target.kind))
 
 
@@ -80,6 +83,9 @@ def compile_artifact(
     is_recorded = isinstance(options.validate, str)  # other inputs may lie there the next time
     key = session.key(request, options) if options.cache and not is_recorded else None
     artifact = session.find(key) if key else None
+    if artifact is not None and (needed := compilers_of(artifact)):
+        here = {(compiler.name, compiler.version) for compiler in session.loaded_plugins.compilers}
+        artifact = artifact if needed <= here else None
     if artifact is not None:
         LOG.info("%s: found in the cache %s", _name(model), session.folder)
     else:

@@ -26,6 +26,7 @@ from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.codegen.ptx.program import CudaCode
 from tilewright.codegen.wgsl.program import GpuCode
+from tilewright.external.kernel import ExternalText
 from tilewright.graph.pipeline import accelerator_passes, default_passes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
@@ -198,6 +199,8 @@ class CpuCode(ObjectMaker):
         if isinstance(text, KernelText):
             inspect = self._inspector(f"kernel '{text.symbol}'")
             self.start(Unit(text.text, self._effort(text), inspect, text.symbol))
+            if isinstance(text, ExternalText):
+                self.add(text.function, text.object)
         else:
             inspect = self._inspector("the program that calls the kernels")
             self.start(Unit(text.text, Effort.CALLS, inspect, kind="program"))

@@ -21,6 +21,7 @@ from tilewright.accounts.reports import program_report
 from tilewright.back_end import keeps_states
 from tilewright.codegen.devices.program import DeviceKernel
 from tilewright.codegen.program import KernelText, Program
+from tilewright.external.compiler import ExternalGraph
 from tilewright.fitting import Fit, fit, refuse_parts, threads_within
 from tilewright.graph.assumptions import Assumption, assumptions, same_dims
 from tilewright.graph.fusion.fuse import Fuse
@@ -44,7 +45,16 @@ from tilewright.program.memory.scratch import scratch_of_calls
 from tilewright.program.memory.storage import Place
 from tilewright.program.native import GroupNative
 from tilewright.program.spec import LEVEL
-from tilewright.program.split import SplitGraph, is_of_parts, joined, parts_of
+from tilewright.program.split import (
+    COMPILER,
+    ON_CPU,
+    SplitGraph,
+    is_compilers,
+    is_of_parts,
+    joined,
+    part_functions,
+    parts_of,
+)
 from tilewright.program.states import introduce_states, pair_states
 from tilewright.program.steps import staged_program
 from tilewright.runtime import Artifact
@@ -52,7 +62,8 @@ from tilewright.runtime.errors import OptionError
 from tilewright.runtime.report.records import PlacedPart
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.session import Session
-from tilewright.settings.placing import MOST_SHOWN, KernelDoubted, KernelsRefused, native_ops, remark_of
+from tilewright.settings.flow import native_ops
+from tilewright.settings.placing import MOST_SHOWN, KernelDoubted, KernelsRefused, remark_of
 from tilewright.settings.setting import MakeWatch as MakeWatch
 from tilewright.settings.setting import Observe as Observe
 from tilewright.settings.setting import Output as Output
@@ -94,6 +105,8 @@ class Compilation:
         self.artifact: Artifact | None = None
         self.program: Program | None = None
         """What the code of the last stage is made of; None of parts without code between them."""
+        self.compiled: bytes | None = None
+        """What the compiler of a plugin made of this part, which it computes."""
         self._texts: dict[str, KernelText] = {}
         self._placed: tuple[PlacedPart, ...] = ()
         self._refused: list[tuple[tuple[str, ...], UnsupportedError]] = []
@@ -103,7 +116,8 @@ class Compilation:
         self.context.remarks += remarks_of_import(module)
         if is_of_parts(module.main):
             self._take_parts()
-            self.stage = min((part.stage for part in self.pieces), key=STAGES.index, default="parts")
+            parts: tuple[Compilation, ...] = self.parts or ()
+            self.stage = min((part.stage for part in parts), key=STAGES.index, default="parts")
         elif self.stage != "import":
             self._begin()
 
@@ -123,7 +137,12 @@ class Compilation:
     @property
     def pieces(self) -> tuple[Compilation, ...]:
         """What has kernels of its own: the parts, or this program where it is in one piece."""
-        return (self,) if self.parts is None else self.parts
+        return (self,) if self.parts is None else tuple(part for part in self.parts if not part.is_external)
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the compiler of a plugin computes this part, which stays a graph."""
+        return COMPILER in self.module.main.attrs
 
     @classmethod
     def by_default(cls, module: Module) -> Self:
@@ -181,6 +200,8 @@ class Compilation:
         while STAGES.index(self.stage) < STAGES.index(until):
             if self.parts is not None:
                 self._run_parts(until)
+            elif self.is_external:
+                self._run_external(until)
             else:
                 self.stage = STAGES[STAGES.index(self.stage) + 1]
                 _STEPS[self.stage](self)
@@ -215,9 +236,9 @@ class Compilation:
             room = cache.value.tensor.shape[cache.axis]
             grows = f"a cache that '{cache.output}' continues is a state with room for {room}"
             self.remarks.append(Remark("states", cache.name, grows, "applied"))
-        on_cpu = self._place()
+        sides = self._sides(has_states=bool(setting.options.states))
         setting = self.setting
-        setting.optional.run(SplitGraph.name, lambda: SplitGraph(on_cpu=on_cpu).run(module))
+        setting.optional.run(SplitGraph.name, lambda: SplitGraph(sides).run(module))
         if module.main.level != LEVEL:
             return self._begin()
         if setting.options.integer_only and self.output is not None:
@@ -227,6 +248,10 @@ class Compilation:
             )
         if setting.placing is not None:
             self._placed = setting.placing.placed(module)
+        made: dict[str, bytes] = {}
+        if (compilers := setting.of_cpu.compilers) is not None and any(map(is_compilers, (sides or {}).values())):
+            made = compilers.compiled(module, self.remarks) if self.output is not None else {}
+            self._placed = compilers.placed(module, self._placed)
         refuse_parts(module.main, setting.options.max_memory)
         introduce_states(module.main)
         if setting.optional.verified:
@@ -234,6 +259,43 @@ class Compilation:
         if setting.watch is not None:
             setting.watch(self)
         self._take_parts()
+        for func, part in zip(part_functions(module), self.parts or (), strict=True):
+            part.compiled = made.get(func.name)
+
+    def _sides(self, *, has_states: bool) -> Mapping[Op, str] | None:
+        """What computes operators that the machine does not; None where it computes all."""
+        on_cpu = self._place()
+        compilers = self.setting.of_cpu.compilers
+        is_on_device = self.setting.placing is not None and on_cpu is None
+        if compilers is None or is_on_device:
+            return None if on_cpu is None else dict.fromkeys(on_cpu, ON_CPU)
+        if has_states:
+            why = "a model in parts keeps states only as a whole"
+            compilers = replace(compilers, why_not=compilers.why_not or why)
+        given = compilers.sides(self.module, on_cpu, self.remarks)
+        if not given and on_cpu is None:
+            return None
+        return {**dict.fromkeys(on_cpu or (), ON_CPU), **given}
+
+    def _run_external(self, until: str) -> None:
+        """A part that the compiler of a plugin computes has nothing to do but its artefact."""
+        self.stage = until
+        if until != STAGES[-1]:
+            return
+        assert self.output is not None
+        name = self.module.main.attrs[COMPILER]
+        compilers = self.setting.of_cpu.compilers
+        compiler = None if compilers is None else compilers.find(name)
+        if compiler is None:
+            raise UnsupportedError(
+                f"a part of the program is for the compiler '{name}', which no plugin here brings",
+                hint="install the plugin, or give it to the session",
+            )
+        data = compiler.compile(ExternalGraph(self.module)) if self.compiled is None else self.compiled
+        number = next(self.output.programs)
+        self.artifact = link.make_external(
+            self.module, self.assumed, f".{number}" if number else "", compiler, data, self.output.external
+        )
 
     def _place(self) -> frozenset[Op] | None:
         """Which operators the CPU beside a device computes; None where the device takes all, or there is none. Where it
@@ -384,7 +446,8 @@ class Compilation:
         setting, module, output = self.setting, self.module, self.output
         assert output is not None
         made = [part.artifact for part in parts if part.artifact is not None]
-        if setting.target is not None and parts and not setting.options.guarded:  # then the host looks at each part
+        is_ours = not any(part.is_external for part in parts)
+        if setting.target is not None and parts and is_ours and not setting.options.guarded:  # else the host sees each
             setting.optional.run(GroupNative.name, lambda: GroupNative().run(module))
             if setting.optional.verified:
                 verify_program(module)
@@ -397,7 +460,8 @@ class Compilation:
         target = setting.back_end.target(setting.machine)
         states = link.make_states(module, output.weights)
         self.artifact = link.make_staged(module, staged, made, target, setting.options.numerics, states)
-        told = (*self.artifact.report.remarks, *remarks_of_import(module))
+        of_parts = self.artifact.report.remarks
+        told = (*of_parts, *(remark for remark in self.remarks if remark not in of_parts))
         placed = tuple(
             replace(place, kernels=tuple(call.kernel for call in part.report.calls))
             for place, part in zip(self._placed, made, strict=False)
@@ -408,7 +472,7 @@ class Compilation:
 
     @property
     def _passes_before_fusion(self) -> list[Pass]:
-        return self.setting.back_end.passes(self.setting.machine, self.setting.options)
+        return self.setting.passes()
 
     @property
     def _passes_of_fusion(self) -> list[Pass]:
@@ -437,7 +501,7 @@ class Compilation:
         if self.setting.target is None:  # nobody else knows what its strategies may do
             verify_func(kernel, self.setting.back_end.spec(self.setting.machine))
         try:
-            text = self.output.code.kernel(kernel)
+            text = self.setting.text(kernel, self.output.code)
             doubt = text.doubt if isinstance(text, DeviceKernel) else ""
             if doubt and self.setting.placing is not None and not self.setting.placing.trusts:
                 raise KernelDoubted(doubt)

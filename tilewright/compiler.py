@@ -34,7 +34,8 @@ from tilewright.runtime.storage.image import Image
 from tilewright.runtime.values.inputs import INDICES
 from tilewright.schedule.edited import EditedSchedules
 from tilewright.session import Session
-from tilewright.settings.placing import KernelsRefused, Placing, names_of, native_ops, single_op
+from tilewright.settings.flow import native_ops
+from tilewright.settings.placing import KernelsRefused, Placing, names_of, single_op
 from tilewright.target.hardware import usable_cores
 from tilewright.target.host import host_target
 from tilewright.target.machine import Machine
@@ -194,6 +195,8 @@ def compile_graphs(
     while True:
         again = None if placing is None else replace(graphs, general=graphs.general.copy())
         setting = _setting(options, machine, plugins, optional, progress, placing)
+        if on_objects is not None:
+            setting = setting.without_compilers()
         if checks is not None:
             checks.begin_attempt()
             setting = replace(setting, watch=checks.watch)
@@ -252,7 +255,7 @@ def _refused_alone(op: Op, module: Module, setting: Setting) -> str:
     try:
         made = Compilation(single_op(op, module), setting, is_part=True).run("scheduled")
         with setting.back_end.code(setting.machine, setting.options) as code:
-            texts = [code.kernel(f) for f in made.module.funcs.values() if f.level == "loops"]
+            texts = [setting.text(f, code) for f in made.module.funcs.values() if f.level == "loops"]
     except UnsupportedError as error:
         return error.what
     return next((text.doubt for text in texts if isinstance(text, DeviceKernel) and text.doubt), "")
@@ -270,7 +273,8 @@ def _compile_attempt(graphs: RequestedGraphs, setting: Setting, on_objects: OnOb
         output = Output(code, weights, on_objects)
         if (cpu := setting.beside) is not None:
             its = stack.enter_context(cpu.back_end.code(cpu.machine, options))
-            output = replace(output, beside=Output(its, weights, on_objects, output.programs))
+            beside = Output(its, weights, on_objects, output.programs, external=output.external)
+            output = replace(output, beside=beside)
         artifact, ends = _compile_programs(graphs, setting, output)
         if setting.edited is not None:
             setting.edited.check_all_used()
@@ -313,7 +317,9 @@ def compile_levels(
 ) -> Artifact:
     """The programs of an artefact for each of several machines, with weights that all share: those that are packed in
     one way are there once. `on_objects` is told of the objects of each."""
-    settings = [Setting.of(options, m, plugins, optional=optional, progress=progress) for m in machines]
+    settings = [
+        Setting.of(options, m, plugins, optional=optional, progress=progress).without_compilers() for m in machines
+    ]
     weights = _weights(machines[0], options, optional, guarded=settings[0].has_room_for_zones)
     made = []
     with ExitStack() as stack:
@@ -392,7 +398,8 @@ def _with_code(
         (sum(map(len, objects[before[0] : after[0]])), after[1] - before[1]) for before, after in pairwise(ends)
     ]
     with_objects = image is None or (output.beside is not None and objects)
-    return link.with_costs(artifact, clock.laps, added).sharing(image, tuple(objects) if with_objects else (), *blocks)
+    kept = (*output.external, *(objects if with_objects else ()))
+    return link.with_costs(artifact, clock.laps, added).sharing(image, kept, *blocks)
 
 
 def _beside(artifact: Artifact, cpu: Output, objects: Sequence[bytes]) -> tuple[Sequence[bytes], Image | None]:

@@ -14,29 +14,33 @@ import numpy as np
 
 import tilewright
 from tilewright.accounts.reports import report_of_parts, with_more_time
+from tilewright.codegen.devices.program import plan_of
+from tilewright.codegen.devices.sizes import encoded
 from tilewright.codegen.program import (
     BufferRef,
     Check,
     Condition,
     Dim,
+    ErrorTable,
     InputAxis,
     InputElement,
     KernelText,
     Program,
     ProgramText,
 )
+from tilewright.external.compiler import ExternalCompiler
 from tilewright.graph.assumptions import Assumption, worded
 from tilewright.ir.constants import Deferred
 from tilewright.ir.core import Builder, Func, Module, Value
 from tilewright.ir.diag import Loc, Remark, UnsupportedError, failure
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
-from tilewright.ir.sym import Sym, eq, sym, unbounded
+from tilewright.ir.sym import ZERO, Sym, eq, sym, unbounded
 from tilewright.ir.types import ANY_DIM, HostType, TensorType, Type
 from tilewright.loops.storage.packing import PackedArray
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
-from tilewright.program.memory.places import OF_THREAD, ZONES, is_planned, places_of
+from tilewright.program.memory.places import ARENA, OF_THREAD, ZONES, is_planned, places_of
 from tilewright.program.memory.storage import needs_copy
 from tilewright.program.spec import READ
 from tilewright.program.split import PLACE, part_functions
@@ -54,6 +58,7 @@ from tilewright.runtime.artifact import (
     TensorInfo,
     Variant,
 )
+from tilewright.runtime.devices import external
 from tilewright.runtime.errors import OptionError
 from tilewright.runtime.guarded import GUARD_ZONES, PAGE
 from tilewright.runtime.report.kept import KeptReport
@@ -427,6 +432,34 @@ def make_staged(
         kept_report=KeptReport(report),
         assumed=_assumed_by(parts, [f.attrs.get(PLACE, "") for f in part_functions(module)]),
     )
+
+
+def make_external(
+    module: Module, assumed: Sequence[Assumption], suffix: str, compiler: ExternalCompiler, data: bytes,
+    objects: list[bytes],
+) -> Artifact:
+    """The artefact of a part that the compiler of a plugin has made, which joins the `objects`."""
+    main = module.main
+    main.attrs[ARENA] = ZERO
+    program = make_program(module, Constants(()), {}, assumed, suffix=suffix)
+    text = ProgramText("", ErrorTable(), suffix)
+    numbers = {dim.var.name: k for k, dim in enumerate(program.dims)}
+    described = {
+        "plan": plan_of(program, text.errors, numbers),
+        "inputs": [_shaped(value, numbers) for value in main.args],
+        "outputs": [_shaped(value, numbers) for value in main.returns],
+    }
+    objects.append(external.packed(described, data))
+    report = ProgramReport(nodes=main.attrs["nodes"])
+    target = TargetInfo("", f"{compiler.name} {compiler.version}", kind=external.KIND)
+    made = make_artifact(module, Constants(()), program, text, target, report)
+    about = {"compiler": compiler.name, "version": compiler.version, "object": len(objects) - 1}
+    return replace(made, attached={**made.attached, external.KIND: about})
+
+
+def _shaped(value: Value, numbers: Mapping[str, int]) -> list[Any]:
+    """The dtype and the shape of a tensor, as what runs a part reads it."""
+    return [value.tensor.dtype.storage.name, [encoded(n, numbers) for n in value.tensor.shape]]
 
 
 def _assumed_by(parts: Sequence[Artifact], places: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Plugins: front ends, strategies, machines and back ends that other packages bring.
+"""Plugins: front ends, strategies, machines, back ends, kernels and compilers that other packages bring.
 
 A distribution names its plugins as entry points:
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tilewright.frontends.front_end import FrontEnd
 
 GROUP = "tilewright.plugins"
-KINDS = ("front_ends", "strategies", "machines", "back_ends")
+KINDS = ("front_ends", "strategies", "machines", "back_ends", "kernels", "compilers")
 """What a plugin may bring: the fields of `Plugin`."""
 
 
@@ -51,6 +51,8 @@ class Plugin:
     strategies: tuple[Named, ...] = ()
     machines: tuple[Named, ...] = ()
     back_ends: tuple[Named, ...] = ()
+    kernels: tuple[Named, ...] = ()
+    compilers: tuple[Named, ...] = ()
 
     def parts(self) -> dict[str, tuple[str, ...]]:
         """The names of what it brings, by kind."""
@@ -93,6 +95,10 @@ class Plugins(NamedTuple):
     @property
     def back_ends(self) -> tuple[Any, ...]:
         return tuple(part for _, plugin in self.used for part in plugin.back_ends)
+
+    @property
+    def compilers(self) -> tuple[Any, ...]:
+        return tuple(part for _, plugin in self.used for part in plugin.compilers)
 
     def without_name_clashes(self, kind: str, names: Collection[str]) -> Plugins:
         """Without the plugins that bring a part of `kind` (one of KINDS) whose name is among `names`: ours."""
@@ -350,5 +356,6 @@ def _object_state(plugin: object) -> str | None:
         state = module_state(part.__name__ if isinstance(part, ModuleType) else type(part).__module__)
         if state is None:
             return None
-        states.append(f"{state}:{part!r}" if dataclasses.is_dataclass(part) else state)
+        version = getattr(part, "version", "")
+        states.append(f"{state}:{version}:{part!r}" if dataclasses.is_dataclass(part) else f"{state}:{version}")
     return ";".join(states)

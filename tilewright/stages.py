@@ -173,7 +173,7 @@ def kernel_text(func: Func, level: str, setting: Setting) -> str:
             func.info = info
     machine = setting.machine
     with setting.back_end.code(machine, Options(compile_threads=1)) as code:
-        text = code.kernel(func).text
+        text = setting.text(func, code).text
     if isinstance(machine, Cuda):
         return ptx_of(text, machine) if level == "asm" else text
     if not isinstance(machine, Target):

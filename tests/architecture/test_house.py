@@ -42,18 +42,19 @@ ROOMS: dict[str, set[str]] = {
     "session": {"frontends", "ir", "machines", "options", "plugins", "runtime", "target", "tilewright"},
 }
 ALL = {
-    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "fitting",
+    *ROOMS, "api", "back_end", "checks", "comparison", "compilation", "compiler", "exporters", "external", "fitting",
     "interventions", "link",
     "quantization", "requested", "settings", "stages", "tilewright", "validation",
 }  # fmt: skip
 ROOMS |= {
     "back_end": ALL,
+    "external": {"codegen", "ir", "ops", "runtime", "target"},
     "link": ALL,
     "requested": {"frontends", "ir", "ops", "options", "runtime", "session"},
     "compilation": ALL,
     "settings": {
-        "back_end", "codegen", "compilation", "cost", "graph", "interventions", "ir", "link", "ops", "options",
-        "passes", "plugins", "program", "runtime", "schedule", "session", "target",
+        "back_end", "codegen", "compilation", "cost", "external", "graph", "interventions", "ir", "link", "loops",
+        "ops", "options", "passes", "plugins", "program", "runtime", "schedule", "session", "target",
     },
     "interventions": {"codegen", "ir", "loops", "options", "runtime", "target"},
     "fitting": {"compilation", "cost", "graph", "ir", "passes", "program", "runtime"},

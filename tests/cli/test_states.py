@@ -84,6 +84,9 @@ def test_caches_get_room(tmp_path: Path) -> None:
     }"""
     path.write_bytes(parser.parse_model(graph).SerializeToString())
     assert "along axis 1 up to past" in succeed("compile", path, "--state", "all", "--capacity", "9", "--report")
+    room = ("--state", "all", "--capacity", "9", "--dim", "s=9", "--rounds", 1)
+    assert "_put" in succeed("bench", path, *room, "--kernels")  # the call that finds sizes left it empty
+    assert "tilewright" in succeed("bench", path, *room, "--turn", 0)  # and each call finds it so
     assert "Invalid value for '--capacity'" in call("compile", path, "--state", "all", "--capacity", "0").output
 
 

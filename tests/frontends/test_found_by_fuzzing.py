@@ -9,9 +9,11 @@ from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 import tilewright
 from tests.frontends.helpers import info, model_of
 from tests.random_models.isolated import evaluated
+from tilewright.api import compile_artifact
 from tilewright.ir import sym as s
 from tilewright.ir.diag import InputError, ModelError, UnsupportedError
 from tilewright.ir.symbolic.prove import prove
+from tilewright.options import Options
 from tilewright.runtime.errors import ExecutionError
 
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -308,3 +310,34 @@ def test_of_no_rows_there_are_no_positions(op: str) -> None:
         assert found.shape == (0, 1)
     with pytest.raises(InputError, match="no elements"):
         model(np.zeros((2, 0), np.float32))
+
+
+@pytest.mark.parametrize("shape", [[2, 0, 3, 4], [2, 3, 4, "w"]], ids=str)
+def test_normalised_by_near_channels_are_no_elements(shape: list[int | str]) -> None:
+    model = model_of([helper.make_node("LRN", ["x"], ["y"], size=3)], [info("x", shape)], ["y"], opset=22)
+    x = np.zeros([0 if isinstance(d, str) else d for d in shape], np.float32)
+    (found,) = tilewright.compile(model, cache=False)(x)
+    assert found.shape == x.shape
+
+
+def test_a_hidden_size_that_a_call_chooses_is_not_supported() -> None:
+    """Where the attribute is left out, it is that of R."""
+    model = {}
+    for hidden in (3, "hidden"):
+        given = [info("x", [2, 1, 4]), info("w", [1, 9, 4]), info("r", [1, 9, hidden])]
+        model[hidden] = model_of([helper.make_node("GRU", ["x", "w", "r"], ["y"])], given, ["y"])
+    (found,) = tilewright.compile(model[3], cache=False)(_floats(2, 1, 4), _floats(1, 9, 4), _floats(1, 9, 3))
+    assert found.shape == (2, 1, 1, 3)
+    with pytest.raises(UnsupportedError, match="must be known, it is hidden"):
+        tilewright.compile(model["hidden"], cache=False)
+
+
+def test_columns_of_unknown_number_that_fill_tiles() -> None:
+    """Nothing is left for tiles of one vector."""
+    node = helper.make_node("ArgMax", ["x"], ["y"], axis=0, keepdims=0)
+    model = model_of([node], [info("x", ["rows", 512, "n"])], ["y"], opset=20)
+    compile_artifact(model, options=Options(target="x86-64-v4", cache=False))
+    compiled = tilewright.compile(model, cache=False)
+    for sizes in ((5, 512, 3), (1, 512, 1), (4, 512, 0)):
+        x = _floats(*sizes)
+        np.testing.assert_array_equal(compiled(x)[0], x.argmax(0))

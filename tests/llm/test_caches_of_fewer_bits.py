@@ -114,7 +114,12 @@ def test_layers_with_a_window_give_pages_of_scales_back_too(tmp_path: Path) -> N
     logits = []
     for caches in ("float32", "int8"):
         found = tilewright.compile(DecoderSource(tmp_path, capacity=2048, caches=caches), cache=False, threads=1)
-        logits.append(last_logits(CompiledDecoder(found), tokens))
+        one = CompiledDecoder(found)
+        logits.append(last_logits(one, tokens))
+        one.rewind(len(tokens) - 2)
+        one.feed(tokens[-1:])  # what was stored here is not read again
+        one.rewind(len(tokens) - 2)
+        np.testing.assert_array_equal([one.feed(tokens[-2:-1]), one.feed(tokens[-1:])], logits[-1][1:])
         states = {state.info.name: found._states.first(n) for n, state in enumerate(found.states)}
         rows = {first for name, first in states.items() if name != "past"}
         assert len(rows) == 1

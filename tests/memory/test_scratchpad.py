@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tests.machines.test_toy import model
 from tilewright.cli.app import commands
-from tilewright.program.memory.scratchpad.bound import least_cycles
+from tilewright.program.memory.scratchpad.bound import in_a_row, least_cycles
 from tilewright.program.memory.scratchpad.picture import schedule_picture
 from tilewright.program.memory.scratchpad.plan import Plan, plan
 from tilewright.program.memory.scratchpad.problem import (
@@ -239,6 +239,14 @@ def test_the_exact_search_is_never_behind(fresh_seed: int) -> None:
     listed, exact = plan(problem, tries=30, states=0), plan(problem, tries=1, states=20_000)
     assert exact.bound <= listed.line.cycles, "the bound holds for all schedules"
     assert not exact.is_best or exact.line.cycles <= listed.line.cycles
+
+
+def test_an_operation_whose_operands_are_there_does_not_wait_for_loads() -> None:
+    """The first machine is busy until 236, and two of three jobs need nothing of it."""
+    assert in_a_row([(0, 28), (0, 1), (0, 35)], 236, 168) == 168 + 64
+    assert in_a_row([(4, 28), (0, 1)], 236, 168) == 240 + 28
+    problem = drawn(random.Random(690741675), 4, 40)
+    assert plan(problem, tries=1, states=20_000).bound <= plan(problem, tries=30, states=0).line.cycles
 
 
 def chain(count: int, capacity: int) -> ScratchpadProblem:

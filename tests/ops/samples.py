@@ -1,6 +1,7 @@
 """All samples of operators."""
 
 from tests.ops import samples_basic as basic
+from tests.ops import samples_external as external
 from tests.ops import samples_fixed as fixed
 from tests.ops import samples_image as image
 from tests.ops import samples_matrices as matrices
@@ -16,5 +17,6 @@ FAMILIES = (
     series.places_among_bounds,
     series.polynomials, series.iterated, matrices.factors, matrices.eigen, series.orders, series.chosen,
     series.quantised, series.recurrent, random.randoms, models.models, fixed.fixed,
+    external.external,
 )  # fmt: skip
 """Each gives the samples of one family."""

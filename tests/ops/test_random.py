@@ -45,7 +45,7 @@ def test_moments_and_independence(fresh_seed: int) -> None:
     ):
         assert abs(found - expected) < 5 * np.sqrt(variance / n)
     counts = np.histogram(u, 64, (0, 1))[0]
-    assert ((counts - n / 64) ** 2 / (n / 64)).sum() < 63 + 5 * np.sqrt(2 * 63)
+    assert ((counts - n / 64) ** 2 / (n / 64)).sum() < 137  # of 63 degrees of freedom: two in ten million are above
 
 
 def test_a_clock_gives_other_keys() -> None:

@@ -89,6 +89,12 @@ class Grown:
         usual = self.epsilon * max(1.0, largest)
         return usual + 50 * error_of(self) if self.wide is not None else 50 * usual
 
+    @property
+    def tolerance_share(self) -> float:
+        """The same as a share of the largest number, or of 1."""
+        largest = float(np.abs(self.array.astype(np.float64)).max()) if self.is_float and self.array.size else 0.0
+        return self.tolerance / max(1.0, largest)
+
 
 def error_of(value: Grown) -> float:
     """The greatest distance of what ONNX Runtime gives from the reference."""
@@ -109,6 +115,7 @@ class Growth:
         self.nodes: list[onnx.NodeProto] = []
         self.inputs: dict[str, np.ndarray] = {}
         self.dims: dict[str, list[int | str]] = {}
+        self.scales: set[str] = set()  # inputs that others of their type cannot stand for
         self.initializers: dict[str, np.ndarray] = {}
         self.values: list[Grown] = []
         self.applied: Counter[str] = Counter()  # operators by templates
@@ -189,12 +196,22 @@ class Growth:
         dtype, exact = self.random.choice(kinds), self.chance(0.6)
         self.values.append(self.fed(self.elements(self.shape(), dtype, exact=exact)))
 
-    def fed(self, array: np.ndarray) -> Grown:
+    def fed(self, array: np.ndarray, *, is_scale: bool = False) -> Grown:
         """An input of the model, with names for some of its dims; `input` makes one that nodes choose among."""
         name = self.fresh("x")
+        if is_scale:
+            self.scales.add(name)
         self.inputs[name] = array
         self.dims[name] = [self._dim_name(d) for d in array.shape]
         return Grown(name, array, _wide(array), _is_exact(array))
+
+    def fed_again(self, name: str, shape: Sequence[int]) -> np.ndarray:
+        """Other elements for an input, at other sizes of its symbolic dims; those of a scale, which must not be 0, are
+        repeated."""
+        array = self.inputs[name]
+        if name not in self.scales:
+            return self.elements(shape, str(array.dtype))
+        return np.resize(array, shape) if array.size else np.ones(shape, array.dtype)
 
     def _dim_name(self, dim: int) -> int | str:
         if not self.symbolic or self.chance(0.4):
@@ -288,6 +305,8 @@ class Growth:
             check_node(n, {v.name: v.array for v in given})
         if nodes[0].op_type in PRODUCTS:
             self._check_product(nodes[0], given)
+        if "Normalization" in nodes[0].op_type and given[0].is_float:
+            self._check_spread(nodes[0], given, results)
         return results
 
     def _check_product(self, node: onnx.NodeProto, given: Sequence[Grown]) -> None:
@@ -304,6 +323,19 @@ class Growth:
             if not (np.isfinite(found) & (found >= least)).all():
                 raise Refused
 
+    def _check_spread(self, node: onnx.NodeProto, given: Sequence[Grown], results: Sequence[Grown]) -> None:
+        """Refuse to normalise numbers that are nearly equal, as their last bits make the result. Other sizes may make
+        them so."""
+        x, *others = given
+        moved = x.array * (1 + EPSILON[x.dtype] / 10 * self.rng.choice((-1, 1), x.shape))
+        arrays = {x.name: moved.astype(x.dtype), **{v.name: v.array for v in others}}
+        names = [v.name for v in results]
+        for result, found in zip(results, evaluate([node], arrays, self.opset, names), strict=True):
+            if result.is_float and result.array.size:
+                distance = np.abs(found.astype(np.float64) - result.array.astype(np.float64)).max()
+                if not distance <= result.tolerance / 3:
+                    raise Refused
+
     def _check_window(self, node: onnx.NodeProto, given: Sequence[Grown]) -> None:
         """Refuse a window that does not lie within the image, of which ONNX Runtime counts some, and ask for sizes that
         it fits in."""
@@ -311,6 +343,8 @@ class Growth:
         if "kernel_shape" not in attrs or node.op_type in UNWINDOWED:
             return
         dilations = attrs.get("dilations", [1] * len(attrs["kernel_shape"]))
+        if "Pool" in node.op_type and attrs.get("auto_pad", b"").startswith(b"SAME") and set(dilations) != {1}:
+            raise Refused  # ONNX Runtime pads for windows without dilations
         reach = [d * (k - 1) + 1 for k, d in zip(attrs["kernel_shape"], dilations, strict=True)]
         if all(v.array.size for v in given) and not _fits(node, attrs, reach, given[0].shape):
             raise Refused

@@ -41,6 +41,7 @@ COARSE = {
     ("", "GroupNormalization"): 1e-5, ("", "LayerNormalization"): 1e-5, ("", "RMSNormalization"): 1e-5,
     ("", "InstanceNormalization"): 1e-5, ("", "BatchNormalization"): 1e-4, ("", "MeanVarianceNormalization"): 1e-5,
     ("", "Attention"): 1e-5, ("", "RotaryEmbedding"): 1e-5,
+    ("", "Resize"): 1e-5, ("", "Upsample"): 1e-5,  # positions are float32
     ("com.microsoft", "DynamicQuantizeMatMul"): 1e-3, ("com.microsoft", "DynamicQuantizeLSTM"): 1e-3,
     ("com.microsoft", "FastGelu"): 1e-7, ("com.microsoft", "QAttention"): 1e-3, ("com.microsoft", "MatMulNBits"): 1e-4,
 }  # fmt: skip
@@ -156,7 +157,7 @@ def _rounded(array: np.ndarray) -> np.ndarray:
 def _operand(g: Growth, array: np.ndarray, is_exact: bool, keeps: bool) -> Grown:
     """An operand of the type and shape of the array; that one itself, where it is of floats and `keeps` them."""
     if keeps and array.dtype.kind == "f":
-        return g.fed(array) if g.chance(0.5) else g.constant(array)
+        return g.fed(array, is_scale=True) if g.chance(0.5) else g.constant(array)
     if array.dtype.kind in "fiub" and array.size and g.chance(0.3):
         fits = [v for v in g.values if v.dtype == str(array.dtype) and v.array.size and not v.slack]
         fits = [v for v in fits if v.exact] if is_exact else fits
@@ -192,29 +193,37 @@ def _add(g: Growth, template: Template, operands: Sequence[Grown | None], attrib
     op = template.node.op_type
     if op in DECIDING and not is_exact:
         raise Refused
-    if is_quantised(op) and any(saturates(v.array) for v in given):
-        raise Refused
+    if is_quantised(op):
+        g.least_size = max(g.least_size, 1)  # of no terms ONNX Runtime makes up sums, and of empty parts elements
+        if any(saturates(v.array) or not v.array.size for v in given):
+            raise Refused
     names = [v.name if v else "" for v in operands]
     results = [g.fresh("t") if o else "" for o in template.node.output]
     node = helper.make_node(op, names, results, g.fresh("node"), domain=template.node.domain)
     node.attribute.extend(attributes)
     origin = COARSE.get((node.domain, op), 0.0)
     found = [replace(v, origin=max(v.origin, origin)) for v in g.evaluated(node, given, False, template.slack)]
-    if op == "GroupQueryAttention" and _outgrows_a_buffer(operands, found):
-        raise Refused
     if not is_exact and any(not v.is_float and not v.slack for v in found):
         raise Refused  # a count, a position or a comparison
-    g.is_continuous = g.is_continuous and op not in DECIDING
+    is_causal = any(a.name == "unidirectional" and a.i for a in attributes)  # the same lengths of queries and keys
+    g.is_continuous = g.is_continuous and op not in DECIDING and not is_causal
+    if op == "GroupQueryAttention":
+        found = _with_a_buffer(g, operands, found)
     g.nodes.append(node)
     g.values += found
     g.applied[f"{node.domain}:{op}"] += 1
 
 
-def _outgrows_a_buffer(operands: Sequence[Grown | None], found: Sequence[Grown]) -> bool:
-    """Are there more positions than a past of a fixed length has, and known to a call alone? The compiler takes such a
-    past as a buffer for past and present, and refuses calls that do not fit into it."""
-    past, total = operands[3], operands[6]
-    return past is not None and total is not None and not total.known and past.shape[2] < found[1].shape[2]
+def _with_a_buffer(g: Growth, operands: Sequence[Grown | None], found: list[Grown]) -> list[Grown]:
+    """What GroupQueryAttention gives that means something. Refused are more positions than a past of a fixed length has
+    that are known to a call alone: the compiler takes such a past as a buffer for past and present, and refuses calls
+    that do not fit into it."""
+    past, lengths, total = operands[3], operands[5], operands[6]
+    if past is not None and total is not None and not total.known and past.shape[2] < found[1].shape[2]:
+        raise Refused
+    g.is_continuous = False  # other lengths would contradict the sizes
+    is_full = lengths is None or bool((lengths.array + 1 == found[1].shape[2]).all())
+    return found if is_full else found[:1]  # ONNX Runtime leaves anything in rows that no position has
 
 
 TEMPLATES: dict[str, tuple[Callable[[Growth], object], float]] = {"applied": (applied, 14)}

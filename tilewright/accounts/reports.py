@@ -99,7 +99,8 @@ def _call(op: Op, module: Module, filled: Set[Value]) -> CallRecord:
     moved = str(read + sum((read if v in filled else bytes_of(v) for v in op.results), sym(0)))
     kernel = module.funcs[op.attrs["kernel"]]
     types = tuple(f"{v.type}" for v in op.results)
-    return CallRecord(kernel.name, op.loc.node, types, moved, nodes=_names(op.loc))
+    external, *_ = kernel_info(kernel).external or (None,)
+    return CallRecord(kernel.name, op.loc.node, types, moved, nodes=_names(op.loc), external=external)
 
 
 def _names(loc: Loc) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import reduce
 
@@ -76,9 +77,10 @@ def _of_these_sizes(op: Op, dims: set[Sym]) -> Sym:
     return logical_and(*(condition for condition in around if dims.issuperset(condition.vars)))
 
 
-def iterations(func: Func) -> Sym:
-    """How often ops are executed, all together: what the interpreter's time is proportional to."""
-    return sum(executions(func).values(), sym(0))
+def iterations(func: Func, without: Collection[Op] = ()) -> Sym:
+    """How often ops are executed, all together, but for some loops: what the interpreter's time is proportional to."""
+    left_out = {op for loop in without for op in (loop, *body_of(loop).walk())}
+    return sum((n for op, n in executions(func).items() if op not in left_out), sym(0))
 
 
 def executions(func: Func) -> dict[Op, Sym]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.ir.core import Block, Func, Value
 from tilewright.ir.sym import Sym
@@ -40,6 +41,8 @@ class KernelInfo:
     multiplied by to 14 bits); 0 where they may not."""
     little: bool = False
     """Whether it takes so little of its program's time that its code is to be made quickly."""
+    external: tuple[Any, ...] = ()
+    """Of a kernel from outside: its name, and operator and attributes that it computes, as these loops say it."""
     inplace: tuple[tuple[int, int], ...] = ()
     """Pairs (operand, result) that are proven to be right in the same memory."""
 

@@ -20,6 +20,7 @@ from tilewright.loops.nodes import RegionNode, RegionPlan, is_irregular, is_view
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.ops.define import OPERATORS, Axis, Compute, Replacement
 from tilewright.ops.define.scalar_builder import Array, ScalarBuilder
+from tilewright.ops.external import external_of
 
 
 def lower_region(region: Op, name: str, plan: RegionPlan, constants: Sequence[int] = ()) -> Lowered:
@@ -361,7 +362,10 @@ def _lower_irregular(region: Op, name: str, constants: Sequence[int]) -> Lowered
     ins = [_argument(v) for v in body.args]
     outs = [_argument(v) for v in op.results]
     block = Block(ins + outs, [f"x{k}" for k in range(len(ins))] + [f"y{k}" for k in range(len(outs))])
-    info = KernelInfo(outputs=len(outs), origin=_origins(region), constants=tuple(constants))
+    outside = external_of(op) or ()
+    info = KernelInfo(
+        outputs=len(outs), origin=_origins(region), constants=tuple(constants), external=outside
+    )
     func = new_kernel(name, block, (), info)
     builder = Builder(block, loc=op.loc)
     trace = ScalarBuilder(builder)

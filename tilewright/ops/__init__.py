@@ -7,6 +7,7 @@ from tilewright.ops import contract as contract
 from tilewright.ops import coupling as coupling
 from tilewright.ops import eigen as eigen
 from tilewright.ops import elementwise as elementwise
+from tilewright.ops import external as external
 from tilewright.ops import fixed_point as fixed_point
 from tilewright.ops import image as image
 from tilewright.ops import index as index

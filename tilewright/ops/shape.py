@@ -92,8 +92,10 @@ def require_length(values: Sequence[object], length: int, what: str) -> None:
 
 
 def window_count(size: Dim, kernel: Dim, stride: int, before: Dim, after: Dim, dilation: int) -> Sym:
-    """How many positions a window has: floor((padded - reach) / stride) + 1, ValueError if it never fits."""
+    """How many positions a window has: floor((padded - reach) / stride) + 1, ValueError if it never fits. That of one
+    element has none where there are no elements."""
     reach = dilation * (sym(kernel) - 1) + 1
     room = sym(size) + before + after - reach
-    require(ge(room, 0), f"a window of {reach} does not fit into {size} elements padded by {before} and {after}")
+    if reach != 1:  # a single element is visited as often as there are any
+        require(ge(room, 0), f"a window of {reach} does not fit into {size} elements padded by {before} and {after}")
     return room // stride + 1

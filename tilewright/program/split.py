@@ -3,7 +3,7 @@ next, and between them what native code cannot do in one piece."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -25,22 +25,23 @@ Assumed = tuple[Sym, str, str, str]
 @dataclass(frozen=True)
 class SplitGraph:
     """From the graph to the program: the main function calls functions of the module, the parts. A graph that native
-    code can compute alone stays one, without ops that nothing needs. Of a program for a device the ops `on_cpu` are
-    computed by the CPU beside it, in parts of their own; None where the device computes all."""
+    code can compute alone stays one, without ops that nothing needs. Ops with a side of their own are in parts of their
+    own: ON_CPU are those that the CPU beside a device computes, other sides are each one part of the compiler that the
+    side names. None: there is nothing but the machine."""
 
     name: ClassVar[str] = "split"
-    on_cpu: frozenset[Op] | None = None
+    sides: Mapping[Op, str] | None = None
 
     def run(self, module: Module, ctx: PassContext | None = None) -> None:
         main = module.main
-        found = _Split(module, self.on_cpu)
+        found = _Split(module, self.sides)
         found.find_sizes(main.body)
         *ops, final = main.body.ops
         staged = [op for op in ops if op.name in STAGED]
         needed = found.needed(ops, final) if staged else set()
         used = uses_in([*needed, final]).variables | found.assumed_variables()
         asked = any(op in needed or not used.keys().isdisjoint(op.attrs.get("variables", ())) for op in staged)
-        if asked or self.on_cpu or not all(is_native(v.type) for v in (*main.args, *main.returns)):
+        if asked or self.sides or not all(is_native(v.type) for v in (*main.args, *main.returns)):
             found.run()
         elif staged:
             found.erase([op for op in ops if op not in needed])
@@ -111,10 +112,10 @@ def joined(module: Module, parts: Sequence[Module]) -> Module:
 
 
 class _Split:
-    def __init__(self, module: Module, on_cpu: frozenset[Op] | None) -> None:
+    def __init__(self, module: Module, sides: Mapping[Op, str] | None) -> None:
         self.module = module
-        self.on_cpu = on_cpu or frozenset()
-        self.has_device = on_cpu is not None
+        self.sides = sides or {}
+        self.has_sides = sides is not None
         self.values: dict[Value, Value] = {}  # of the graph, and what they are in the program
         self.sizes: dict[Sym, Value] = {}
         self.parts: list[Func] = []
@@ -177,8 +178,8 @@ class _Split:
             ours = set(native)
             later = [op for op in levels if op not in ours and (levels[op] > level or op.name in STAGED)]
             assumed = self.conditions(block, levels, level)
-            groups = [[op for op in native if (op in self.on_cpu) == side] for side in (True, False)]
-            for some in [group for group in groups if group] or ([[]] if assumed else []):
+            groups = [[op for op in native if self.side(op) == side] for side in dict.fromkeys(map(self.side, native))]
+            for some in groups or ([[]] if assumed else []):
                 self.call(some, [*later, final], assumed, block, made)
                 assumed = []
             for op in here:
@@ -225,7 +226,26 @@ class _Split:
         """What conditions depend on that no part has checked yet."""
         return dict.fromkeys(variables_in(a[0] for a in self.assumed))
 
+    def side(self, op: Op) -> str:
+        """What computes an op; "": the machine."""
+        return self.sides.get(op, "")
+
     def levels(self, ops: Sequence[Op]) -> dict[Op, int]:
+        """The level of each op. All ops of a compiler's part have that of the last one of them."""
+        least: dict[str, int] = {}
+        for _ in range(len({*self.sides.values()}) + 2):
+            levels = self.levels_from(ops, least)
+            whole: dict[str, int] = {}
+            for op, level in levels.items():
+                if is_compilers(side := self.side(op)):
+                    whole[side] = max(whole.get(side, level), level)
+            if whole == least:
+                break
+            least = whole
+        return levels  # where there is no such level, the ops of a side are in several parts
+
+    def levels_from(self, ops: Sequence[Op], least: Mapping[str, int]) -> dict[Op, int]:
+        """The same, where some sides have a level that they have at least."""
         levels: dict[Op, int] = {}
         outside = {op for op in ops if self.is_copied(op) and not self.crosses(op)}
         for op in ops:
@@ -234,16 +254,16 @@ class _Split:
             uses, is_native = uses_of(op), op.name not in STAGED
             level = 0 if is_native else -1
             for v in uses.values:
-                if (source := v.op) in levels and not (is_native and self.has_device and self.is_copied(source)):
+                if (source := v.op) in levels and not (is_native and self.has_sides and self.is_copied(source)):
                     level = max(level, levels[source] + (is_native and self.is_apart(source, op)))
             for variable in uses.variables:
                 level = max(level, self.known_after(variable, levels) + is_native)
-            levels[op] = level
+            levels[op] = max(level, least.get(self.side(op), level))
         return levels
 
     def is_apart(self, source: Op, op: Op) -> bool:
         """Whether a native op cannot be in one part with what makes its operand."""
-        return source.name in STAGED or (source in self.on_cpu) != (op in self.on_cpu)
+        return source.name in STAGED or self.side(source) != self.side(op)
 
     def known_after(self, variable: Sym, levels: dict[Op, int]) -> int:
         """The level after which a variable has its value; -1 where it is known from the start."""
@@ -252,7 +272,7 @@ class _Split:
 
     def is_copied(self, op: Op) -> bool:
         """Whether each part that reads an op has a copy of it."""
-        return op.name == "constant" or (self.has_device and is_free(op))
+        return op.name == "constant" or (self.has_sides and is_free(op))
 
     def crosses(self, op: Op) -> bool:
         """Is a constant read by anything but native ops, which have copies of their own?"""
@@ -292,8 +312,11 @@ class _Split:
             more["assumed"] = tuple(assumed)
         if place := _place_of(block):
             more[PLACE] = place
-        if self.has_device and self.on_cpu.issuperset(native):
+        side = self.side(native[0]) if native else ""
+        if self.has_sides and (side == ON_CPU or not native):
             more[ON_CPU] = True
+        if is_compilers(side):
+            more[COMPILER] = side.partition(NUMBER)[0]
         part.attrs |= more
         self.parts.append(part)
         attrs = {"part": part.name, "sizes": tuple(sizes)}
@@ -340,7 +363,18 @@ def _assumption(op: Op) -> Assumed:
 
 
 ON_CPU = "on_cpu"
-"""The attribute of a part of a program for a device that the CPU beside it computes."""
+"""The attribute of a part of a program for a device that the CPU beside it computes, and the side of its ops."""
+
+COMPILER = "compiler"
+"""The attribute of a part that the compiler of a vendor makes: its name."""
+
+NUMBER = "#"
+"""Stands between the name of a compiler and the number of its part, in the sides of ops."""
+
+
+def is_compilers(side: str) -> bool:
+    """Whether a side is a part of a compiler."""
+    return NUMBER in side
 
 PLACE = "place"
 """The attribute of a part that only some calls run: where it is, in words."""

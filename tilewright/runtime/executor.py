@@ -12,8 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.runtime.artifact import Artifact, TensorInfo
+from tilewright.runtime.devices import external
 from tilewright.runtime.errors import ArtifactError, PluginError, TilewrightError
 from tilewright.runtime.storage.loader import NativeCode
+from tilewright.runtime.values.addresses import bytes_at
 from tilewright.runtime.values.dtypes import numpy_dtype
 
 GROUP = "tilewright.plugins"
@@ -60,7 +62,9 @@ def executor_of(artifact: Artifact, make: MakeExecutor | None) -> Executor:
         from tilewright.runtime.devices.cuda import CudaExecutor
 
         return CudaExecutor(artifact)
-    for back_end in _installed_back_ends():
+    if kind == external.KIND:
+        return external.CompiledPart(artifact, lambda: _installed("compilers"))
+    for back_end in _installed("back_ends"):
         if getattr(back_end, "name", None) == kind:
             return _TheirCode.made(back_end.executor, artifact)
     raise ArtifactError(
@@ -69,13 +73,13 @@ def executor_of(artifact: Artifact, make: MakeExecutor | None) -> Executor:
     )
 
 
-def _installed_back_ends() -> Iterator[Any]:
-    """Those of plugins that can be imported."""
+def _installed(kind: str) -> Iterator[Any]:
+    """Back ends, or compilers, of plugins that can be imported."""
     import importlib.metadata
 
     for entry_point in importlib.metadata.entry_points(group=GROUP):
         try:
-            yield from entry_point.load().back_ends
+            yield from getattr(entry_point.load(), kind)
         except Exception:  # whatever importing foreign code may raise
             continue
 
@@ -169,10 +173,3 @@ def _tensors(table: int | None, infos: Sequence[TensorInfo]) -> list[np.ndarray]
         dtype, shape = numpy_dtype(info.dtype), [int(n) for n in info.shape]
         found.append(bytes_at(address, prod(shape) * dtype.itemsize).view(dtype).reshape(shape))
     return found
-
-
-def bytes_at(address: int | None, count: int) -> np.ndarray:
-    """The memory of so many bytes at an address."""
-    if not count or address is None:
-        return np.empty(0, np.uint8)
-    return np.frombuffer(memoryview((ctypes.c_uint8 * count).from_address(address)).cast("B"), np.uint8)

@@ -16,6 +16,7 @@ from tilewright.loops.counts import iterations
 from tilewright.loops.edit import extent_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.stages import Lowered
+from tilewright.loops.storage.inplace import kept_in_place
 from tilewright.schedule.estimates import Counted, counted
 from tilewright.schedule.outside import Outside
 from tilewright.schedule.steps.nontemporal import stream_results
@@ -199,9 +200,11 @@ def _is_empty(lowered: Lowered) -> bool:
 
 def total_work(lowered: Lowered) -> Sym | None:
     """Elements computed by all stages, reduction steps counted singly; for operators with loops of their own, what
-    these execute, or None where that depends on data."""
+    these execute, or None where that depends on data. What only copies elements to the same places does not count: a
+    result mostly lies where they are."""
     if not lowered.stages:
-        counted = iterations(lowered.func)
+        func = lowered.func
+        counted = iterations(func, [op for op in func.body.ops if kept_in_place(func, op) is not None])
         return counted if counted.vars <= {*lowered.func.dims} else None
     total = sym(0)
     for stage in lowered.stages:

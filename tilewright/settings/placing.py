@@ -8,27 +8,31 @@ placed: by what the device takes, and by the time of both sides and of the copie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.cost.machine.placement import (
-    TRIPS,
     Moved,
-    OpWork,
     cheapest_sides,
     copy_seconds,
     device_seconds,
     host_seconds,
 )
-from tilewright.cost.typical import TypicalSizes, typical_sizes
-from tilewright.ir.core import Block, Builder, Func, Module, Op, Value
+from tilewright.ir.core import Block, Builder, Func, Module, Op
 from tilewright.ir.diag import Remark, UnsupportedError
-from tilewright.ir.sym import Sym
-from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
-from tilewright.ops.define.staged import LOOP, STAGED
-from tilewright.program.split import ON_CPU, is_free, part_functions
+from tilewright.ops.define.staged import STAGED
+from tilewright.program.split import ON_CPU, part_functions
 from tilewright.runtime.report.records import PlacedPart
+from tilewright.settings.flow import (
+    block_of,
+    bytes_of_all,
+    moved_values,
+    native_ops,
+    time_text,
+    times_of_blocks,
+)
+from tilewright.settings.works import elements_of, size_of, sizes_of, work_of
 from tilewright.target.machine import HostLink, Machine
 from tilewright.target.target import Target
 
@@ -95,7 +99,7 @@ class Placing:
         found = []
         for part in part_functions(module):
             on_cpu = ON_CPU in part.attrs
-            takes, gives = (_bytes(values) for values in (part.args, part.returns))
+            takes, gives = (bytes_of_all(values) for values in (part.args, part.returns))
             machine = self.cpu.name if on_cpu else self.machine.name
             found.append(PlacedPart(part.name, machine, (), takes, gives, self._why(part, on_cpu)))
         return tuple(found)
@@ -106,13 +110,13 @@ class Placing:
             more = len(lacking) - MOST_SHOWN
             shown = "; ".join([*list(lacking)[:MOST_SHOWN], *([f"and {more} more reasons"] if more > 0 else [])])
             return f"{self.machine.name} lacks it: {shown}"
-        sizes = _sizes_of(part.args)
+        sizes = sizes_of(part.args)
         works = [work_of(op, sizes) for op in ops]
-        here = sum(host_seconds(work, self.cpu, self.link) for work in works)
+        here = sum(host_seconds(work, self.cpu, self.link.clock) for work in works)
         there = sum(device_seconds(work, self.link) for work in works)
-        moved = [Moved(-1, (), float(_product(_elements(v), sizes))) for v in (*part.args, *part.returns)]
+        moved = [Moved(-1, (), float(size_of(elements_of(v), sizes))) for v in (*part.args, *part.returns)]
         copies = sum(copy_seconds(value, self.link) for value in moved)
-        told = f"{_time(here)} on the CPU, {_time(there)} on the device and {_time(copies)} of copies"
+        told = f"{time_text(here)} on the CPU, {time_text(there)} on the device and {time_text(copies)} of copies"
         if self.wants_device and not on_cpu:
             return f"asked for; expected are {told}"
         return f"expected are {told}"
@@ -123,15 +127,6 @@ def remark_of(part: PlacedPart) -> Remark:
     kernels = f"{len(part.kernels)} kernel{'s' * (len(part.kernels) != 1)}"
     copied = f"takes {part.takes} bytes and gives {part.gives}"
     return Remark("placement", part.part, f"{kernels} on {part.machine}, {copied}: {part.why}", "applied")
-
-
-def native_ops(block: Block) -> Iterator[Op]:
-    """The operators of a graph that kernels compute, also those of branches and loops."""
-    for op in block.ops:
-        if op.name in OPERATORS and not is_free(op):
-            yield op
-        for inner in op.blocks:
-            yield from native_ops(inner)
 
 
 def single_op(op: Op, module: Module) -> Module:
@@ -160,101 +155,14 @@ class _Estimate:
 
     def __init__(self, placing: Placing, module: Module, ops: Sequence[Op]) -> None:
         link = placing.link
-        self.numbers = {op: k for k, op in enumerate(ops)}
-        self.sizes = _sizes_of(module.main.args)
-        self.times: dict[Block, int] = {}
-        self._count(module.main.body, 1)
-        works = [work_of(op, self.sizes, self.times[_block(op)]) for op in ops]
+        sizes, times = sizes_of(module.main.args), times_of_blocks(module.main.body)
+        works = [work_of(op, sizes, times[block_of(op)]) for op in ops]
         self.there = [
             None if placing.is_lacking(op) else device_seconds(work, link) for op, work in zip(ops, works, strict=True)
         ]
-        self.here = [host_seconds(work, placing.cpu, link) for work in works]
+        self.here = [host_seconds(work, placing.cpu, link.clock) for work in works]
         if placing.wants_device:
             most = 1e3 * (1 + sum(self.here) + sum(filter(None, self.there)))
             self.here = [own if other is None else most for own, other in zip(self.here, self.there, strict=True)]
-        self.moved = [(value, copy_seconds(value, link)) for value in self._values(module.main.body)]
-
-    def _count(self, block: Block, times: int) -> None:
-        self.times[block] = times
-        for op in block.ops:
-            for inner in op.blocks:
-                self._count(inner, times * (TRIPS if op.name == LOOP else 1))
-
-    def _values(self, block: Block) -> Iterator[Moved]:
-        """What operators of a block, and of those in it, make and read. Blocks hand values on through the CPU."""
-        times = self.times[block]
-        made = [value for op in block.ops if op.operands or op.blocks for value in op.results]
-        for value in (*block.args, *made):
-            maker = -1 if value.op is None else self.numbers.get(value.op, -1)
-            size = float(_product(_elements(value), self.sizes))
-            own: list[int] = []
-            others: list[int] = []
-            for user in value.users:
-                number = self.numbers.get(user, -1)
-                (own if user.parent is block else others).append(number)
-                if user.parent is not block:
-                    yield Moved(-1, (number,), size, self.times[_block(user)])
-            readers = tuple(dict.fromkeys([*own, *([-1] if others else [])]))
-            if any(reader != maker for reader in readers):
-                yield Moved(maker, readers, size, times)
-        for op in block.ops:
-            for inner in op.blocks:
-                yield from self._values(inner)
-
-
-def work_of(op: Op, sizes: TypicalSizes, times: int = 1) -> OpWork:
-    """What an operator does, with sizes of dims as they are expected."""
-    moved = sum(_product(_elements(v), sizes) for v in (*op.operands, *op.results))
-    operator = OPERATORS[op.name]
-    if operator.kind == "irregular":
-        return OpWork(operations=8 * moved, bytes=moved, serial=True, times=times)
-    if operator.kind == "composite":
-        block = Block([v.type for v in op.operands])
-        with Builder(block, Module()):
-            operator.expand(block.args, op.attrs)
-        parts = [work_of(inner, sizes) for inner in block.ops if inner.name in OPERATORS]
-        serial = any(part.serial for part in parts)
-        return OpWork(
-            sum(part.products for part in parts), sum(part.operations for part in parts), moved, serial, times
-        )
-    compute = operator.compute([v.tensor for v in op.operands], op.attrs)
-    elements = _product([*compute.shape, *(extent for _, extent in compute.reduce)], sizes)
-    if compute.reduce and compute.combine == "add" and len(op.operands) > 1:
-        return OpWork(products=elements, bytes=moved, times=times)
-    return OpWork(operations=elements * max(1, len(compute.body.ops)), bytes=moved, times=times)
-
-
-def _block(op: Op) -> Block:
-    assert isinstance(op.parent, Block)
-    return op.parent
-
-
-def _elements(value: Value) -> Sequence[Sym | int]:
-    """Factors of the bytes of a value; of what is no tensor one."""
-    type = value.type
-    return (*type.shape, type.dtype.storage.itemsize) if isinstance(type, TensorType) else (1,)
-
-
-def _product(factors: Sequence[Sym | int], sizes: TypicalSizes) -> float:
-    found = 1.0
-    known = sizes.medium([f for f in factors if isinstance(f, Sym)])
-    for n in (*known, *(f for f in factors if not isinstance(f, Sym))):
-        found *= n
-    return found
-
-
-def _sizes_of(args: Sequence[Value]) -> TypicalSizes:
-    return typical_sizes(a.type for a in args if isinstance(a.type, TensorType))
-
-
-def _bytes(values: Sequence[Value]) -> str:
-    """Bytes of tensors, as an expression of dims."""
-    total: Sym | int = 0
-    for value in values:
-        if isinstance(value.type, TensorType):
-            total = value.type.size * value.type.dtype.storage.itemsize + total
-    return str(total)
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+        moved = moved_values(module.main.body, ops, sizes, times)
+        self.moved = [(value, copy_seconds(value, link)) for value in moved]

@@ -18,14 +18,18 @@ from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import Remark
 from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import CHECKED, OptionalSteps
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.options import OnProgress, Options, Progress
-from tilewright.passes import PassContext
+from tilewright.passes import Pass, PassContext
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.program.split import ON_CPU
 from tilewright.schedule.edited import EditedSchedules
+from tilewright.schedule.maps.external import EXTERNAL
 from tilewright.schedule.sharing.kernels import KnownKernels
 from tilewright.schedule.strategy import Strategy
 from tilewright.session import Session
+from tilewright.settings.compilers import ExternalCompilers
+from tilewright.settings.external import ExternalKernels, no_kernel
 from tilewright.settings.placing import Placing
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
@@ -58,6 +62,10 @@ class Setting:
     numbers: Iterator[int] = field(default_factory=count)
     """Of the kernels, which have no name twice."""
     fitted_to: int | None = None  # bytes that a call of a program may take which is tried for `fitting`
+    external: ExternalKernels | None = None
+    """Kernels of plugins for this kind of machine."""
+    compilers: ExternalCompilers | None = None
+    """Compilers of plugins, for parts that the CPU would compute."""
     known: KnownKernels | None = None
     """Kernels that are scheduled, where programs are compared to find one that takes little memory."""
     placing: Placing | None = None
@@ -80,12 +88,29 @@ class Setting:
         """For a machine, whose back end is asked whether it can be compiled for: TargetError, OptionError."""
         back_end = back_end_for(machine, plugins, options)
         known = None if options.max_memory is None else KnownKernels()
-        return cls(options, machine, back_end, plugins, optional, progress, edited, observe, known=known)
+        external = None if options.integer_only else ExternalKernels.of(machine, plugins)
+        compilers = None
+        if isinstance(machine, Target) and machine.kind == Target.kind:
+            compilers = ExternalCompilers.of(machine, plugins, options)
+        return cls(
+            options, machine, back_end, plugins, optional, progress, edited, observe, external=external,
+            compilers=compilers, known=known,
+        )  # fmt: skip
 
     @classmethod
     def chosen(cls, options: Options, session: Session) -> Self:
         """For the machine and with the plugins that the options and the session choose."""
         return cls.of(options, session.machine(options), session.loaded_plugins)
+
+    def without_compilers(self) -> Setting:
+        """The same where compilers of plugins are not asked: for objects that others link, and for several machines."""
+        beside = None if self.beside is None else self.beside.without_compilers()
+        return replace(self, compilers=None, beside=beside)
+
+    @property
+    def of_cpu(self) -> Setting:
+        """That of the CPU that is compiled for, or stands beside the device."""
+        return self if self.beside is None else self.beside
 
     def of_part(self, part: Func) -> Setting:
         """That of the machine on which a part of a program runs."""
@@ -109,9 +134,11 @@ class Setting:
     def strategies(self, remarks: list[Remark]) -> Strategies[Strategy]:
         """The strategies of the back end, and those of plugins for its kind of machine; `remarks` are told what is left
         out, and later which of them fail."""
-        ours = tuple(self.back_end.strategies(self.machine))
+        ours: tuple[Strategy, ...] = (EXTERNAL, *self.back_end.strategies(self.machine))
         plugins = self.plugins.without_name_clashes("strategies", [s.name for s in ours])
         remarks.extend(plugins.refused)
+        remarks.extend(() if self.external is None else self.external.refused)
+        remarks.extend(() if self.compilers is None else self.compilers.refused)
         outside: list[tuple[str, Strategy]] = []
         for candidate, plugin in plugins.used:
             strangers = [s.name for s in plugin.strategies if not isinstance(s, Strategy)]
@@ -121,6 +148,20 @@ class Setting:
                 found = [s for s in plugin.strategies if isinstance(s, Strategy)]
                 outside += [(plugin.name, s) for s in found if s.kind == self.machine.kind]
         return Strategies(ours, tuple(outside), remarks, self.optional.raises)
+
+    def passes(self) -> list[Pass]:
+        """Those of the graph level before fusion."""
+        external = [] if self.external is None else [self.external]
+        return [*external, *self.back_end.passes(self.machine, self.options)]
+
+    def text(self, kernel: Func, code: Code) -> KernelText:
+        """The text of a scheduled kernel, of ours or of a plugin. UnsupportedError where there is none."""
+        name, *_ = kernel_info(kernel).external or ("",)
+        if not name:
+            return code.kernel(kernel)
+        if self.external is None:
+            raise no_kernel(name)
+        return self.external.text(kernel)
 
     def step(self, stage: str) -> Callable[[int, int], None] | None:
         """What tells `progress` of the steps of a stage."""
@@ -144,6 +185,8 @@ class Output:
     symbols: dict[bytes, str] = field(default_factory=dict)
     beside: Output | None = None
     """That of the CPU beside a device, with the same weights."""
+    external: list[bytes] = field(default_factory=list)
+    """What compilers of plugins made of their parts."""
 
     def of_part(self, part: Func) -> Output:
         """That of the machine on which a part of a program runs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -18,6 +19,10 @@ Feed = Mapping[str, np.ndarray]
 
 EDGES = (0.0, 1.0, -1.0, 0.5, -2.0, 3.0, -0.25, 100.0, -100.0, 1e-3)
 """Floats of the boundary case, one after the other over the elements."""
+
+MOST_DRAWN = 65537
+"""Random floats of an array, which repeat in larger ones (memory of language models has millions): a prime, so that no
+axis repeats with them."""
 
 MOST_ID = 8
 """Random integers are below this: most are ids into tables, or sizes."""
@@ -144,6 +149,5 @@ def _array(kind: str, value: Value, shape: Sequence[int], rng: np.random.Generat
         limits = np.iinfo(dtype) if dtype.kind in "iu" else None
         high = MOST_ID if dtype.itemsize > 1 else int(limits.max) if limits is not None else MOST_ID
         return rng.integers(low, max(high, 1), shape).astype(dtype)
-    if kind == "boundary":
-        return np.resize(np.array(EDGES), shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+    numbers = np.array(EDGES) if kind == "boundary" else rng.standard_normal(min(prod(shape), MOST_DRAWN))
+    return np.resize(numbers.astype(dtype), shape)

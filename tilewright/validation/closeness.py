@@ -132,21 +132,24 @@ def _beyond(wanted: np.ndarray, found: np.ndarray, step: np.ndarray | None) -> n
     """The elements that differ by more than is allowed, with `step` by how much they move."""
     if not is_float(wanted.dtype):
         return np.asarray(wanted != found)
-    wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
-    a, b = wanted.astype(wide), found.astype(wide)
-    return np.asarray(np.isfinite(a) & ~(np.abs(b - a) <= allowance(wanted, step)))
+    bad = np.asarray((wanted != found) & np.isfinite(wanted))
+    if bad.any():  # most tensors are equal in most elements
+        wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+        distance = np.abs(found[bad].astype(wide) - wanted[bad].astype(wide))
+        bad[bad] = ~(distance <= allowance(wanted, step, bad))
+    return bad
 
 
 @np.errstate(all="ignore")
-def allowance(wanted: np.ndarray, step: np.ndarray | None) -> np.ndarray:
-    """By how much each element may differ, in float64; nothing of what is no float."""
+def allowance(wanted: np.ndarray, step: np.ndarray | None, where: Any = ...) -> np.ndarray:
+    """By how much each element may differ, or those of a mask, in float64; nothing of what is no float."""
     if not is_float(wanted.dtype) or not wanted.size:
-        return np.zeros(wanted.shape)
+        return np.zeros(wanted[where].shape)
     a = wanted.astype(np.complex128 if wanted.dtype.kind == "c" else np.float64)
     size = np.abs(np.where(np.isfinite(a), a, 0))
     scale = _rms(size) if np.isfinite(size).all() else 0.0
-    allowed = tolerance(wanted.dtype) * (size + scale)
-    return np.asarray(allowed if step is None else allowed + MOVED * (step + _rms(step[np.isfinite(step)])))
+    allowed = tolerance(wanted.dtype) * (size[where] + scale)
+    return np.asarray(allowed if step is None else allowed + MOVED * (step[where] + _rms(step[np.isfinite(step)])))
 
 
 def _are_far(wanted: np.ndarray, found: np.ndarray, bad: np.ndarray) -> bool:

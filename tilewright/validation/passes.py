@@ -16,9 +16,8 @@ from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.optional_steps import Part
 from tilewright.ir.text import print_module
-from tilewright.ops.define.interp import evaluate_func
 from tilewright.validation.cases import Case, refuse_call
-from tilewright.validation.closeness import Deviation, as_exact, deviation, steps
+from tilewright.validation.closeness import Deviation, as_exact, deviation
 from tilewright.validation.extract import cut_out, input_names, program_of
 from tilewright.validation.findings import Fault
 from tilewright.validation.values import (
@@ -28,6 +27,7 @@ from tilewright.validation.values import (
     RoundingValues,
     TooLong,
     is_short,
+    moved_results,
     widened,
 )
 
@@ -70,6 +70,7 @@ class PassWatch:
     """The calls that it is replayed on."""
     wanted: list[list[np.ndarray]] = field(default_factory=list)
     """What each of these calls gives."""
+    _moves: dict[ReplayedValues, list[np.ndarray | None]] = field(default_factory=dict)
     _rounded: dict[ReplayedValues, list[list[np.ndarray]]] = field(default_factory=dict)
     _seen: dict[Op, _Snapshot] = field(default_factory=dict)
     _wrote: dict[Op, str] = field(default_factory=dict)
@@ -233,11 +234,10 @@ class PassWatch:
     def _moved(self, known: ReplayedValues, number: int) -> np.ndarray | None:
         """By how much a result of the program moves where its inputs do by their last bits."""
         assert self.original is not None
-        try:
-            before = self.wanted[self.values.index(known)][number]
-            return steps(before, interpreted(self.original, known.moved(known.case.arrays))[number])
-        except EVALUATION:
-            return None
+        if known not in self._moves:
+            original = ReplayedValues(self.original, known.case, known.deadline, known.numerics, known.shared)
+            self._moves[known] = moved_results(original, self.wanted[self.values.index(known)])
+        return self._moves[known][number]
 
     def _is_as_exact(self, known: ReplayedValues, number: int, wanted: np.ndarray, found: np.ndarray) -> bool:
         """Whether a result is as near to that of the program in float64 as roundings of short floats leave it: they may
@@ -314,11 +314,6 @@ def _with_roundings(module: Module, known: ReplayedValues) -> list[list[np.ndarr
     except (TooLong, *EVALUATION):
         return []
     return [[values.known[v] for v in module.main.returns] for values in ways] if done else []
-
-
-def interpreted(module: Module, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What a graph gives by the interpreter."""
-    return evaluate_func(module.main, module, arrays)
 
 
 def regions_of(module: Module) -> Iterator[Op]:

@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.compilation import Compilation
 from tilewright.ir.core import Block, Module
 from tilewright.ir.diag import TilewrightError
+from tilewright.ops.define.binding import bound_dims
 from tilewright.program.interp import Memory, run_program
 from tilewright.program.spec import STATE
 from tilewright.program.split import part_functions
@@ -21,9 +22,8 @@ from tilewright.program.states import STATES
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import BeyondBufferError
 from tilewright.validation.cases import Case
-from tilewright.validation.closeness import deviation, nudged, steps
-from tilewright.validation.passes import interpreted
-from tilewright.validation.values import EVALUATION
+from tilewright.validation.closeness import deviation, is_float, nudged
+from tilewright.validation.values import EVALUATION, NudgedValues, ReplayedValues, SharedValues, largest_step
 
 CALLS = 2
 """Of a model that keeps states, one after the other."""
@@ -51,6 +51,8 @@ class ProgramReplay:
     sessions: list[ReplayedCalls] = field(default_factory=list)
     feeds: dict[Block, list[tuple[np.ndarray, ...]]] = field(default_factory=dict)
     """What the parts get, by their body in the compilation's module."""
+    shared: SharedValues = field(default_factory=SharedValues)
+    _moves: dict[int, list[list[np.ndarray | None]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, compilation: Compilation) -> ProgramReplay:
@@ -77,23 +79,28 @@ class ProgramReplay:
             self.feeds.setdefault(bodies[part], []).extend(arrays)
         return True
 
-    def _calls(self, arrays: Sequence[np.ndarray], note: Any = None) -> list[list[Any]]:
-        """The results of some calls."""
+    def _calls(self, arrays: Sequence[np.ndarray], note: Any = None, sign: int = 0) -> list[list[Any]]:
+        """The results of some calls; with a `sign`, where what operators of a graph give is moved to one side."""
         if keeps := self.module.main.attrs.get(STATES, ()):
-            return self._calls_of_graph(arrays, len(keeps))
+            return self._calls_of_graph(arrays, len(keeps), sign)
         memory: Memory = {}
         count = CALLS if self._states() else 1
         return [run_program(self.module, arrays, memory, note=note) for _ in range(count)]
 
-    def _calls_of_graph(self, arrays: Sequence[np.ndarray], count: int) -> list[list[Any]]:
+    def _calls_of_graph(self, arrays: Sequence[np.ndarray], count: int, sign: int) -> list[list[Any]]:
         """Of a program in one piece whose last inputs and outputs are its states."""
         kept = [np.zeros_like(a) for a in arrays[-count:]]
         found = []
         for _ in range(CALLS):
-            *results, = interpreted(self.module, [*arrays[:-count], *kept])
+            values = self._values([*arrays[:-count], *kept])
+            results = (NudgedValues(values, values.case, sign) if sign else values).compute_all()
             found.append(results[:-count])
             kept = results[-count:]
         return found
+
+    def _values(self, arrays: Sequence[np.ndarray]) -> ReplayedValues:
+        case = Case("observed", tuple(arrays), bound_dims(self.module.main.args, arrays))
+        return ReplayedValues(self.module, case, float("inf"), numerics_of(self.compilation), self.shared)
 
     def _states(self) -> list[Any]:
         return [op for op in self.module.main.body.ops if op.name == STATE]
@@ -120,21 +127,37 @@ class ProgramReplay:
                 for place, (x, y) in enumerate(zip(wanted, results, strict=False)):
                     if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.dtype == object:
                         continue
-                    moved = partial(self.moved, session, number, place)
+                    moved = partial(self._moved, session, number, place)
                     if (why := deviation(x, y, moved=moved, of_floats=True)) is not None:
                         yield session.case, f"result {place} of call {number + 1}: {why}"
 
-    def moved(self, session: ReplayedCalls, number: int, place: int) -> np.ndarray | None:
-        """By how much a result of a call moves where inputs do by their last bits."""
+    def _moved(self, session: ReplayedCalls, number: int, place: int) -> np.ndarray | None:
+        return self.moved(session, number)[place]
+
+    def moved(self, session: ReplayedCalls, number: int) -> list[np.ndarray | None]:
+        """By how much the results of a call move where inputs do by their last bits, or what the operators of a graph
+        give where no input is a float."""
+        if id(session) not in self._moves:
+            self._moves[id(session)] = self._distances(session)
+        return self._moves[id(session)][number]
+
+    def _distances(self, session: ReplayedCalls) -> list[list[np.ndarray | None]]:
+        """Of all calls, one after the other."""
+        ways = self._moved_calls(session.case)
+        return [
+            [largest_step(a, [way[number][place] for way in ways]) for place, a in enumerate(wanted)]
+            for number, wanted in enumerate(session.wanted)
+        ]
+
+    def _moved_calls(self, case: Case) -> list[list[list[Any]]]:
+        is_fast = numerics_of(self.compilation) == "fast"
+        arrays = [nudged(a, k, is_fast=is_fast) for k, a in enumerate(case.arrays)]
+        given = arrays[: len(arrays) - len(self.module.main.attrs.get(STATES, ()))]
+        signs = (0,) if any(is_float(a.dtype) for a in given) else (1, -1)
         try:
-            is_fast = numerics_of(self.compilation) == "fast"
-            arrays = [nudged(a, k, is_fast=is_fast) for k, a in enumerate(session.case.arrays)]
-            after = self._calls(arrays)[number][place]
-            before = session.wanted[number][place]
-            is_tensor = isinstance(before, np.ndarray) and isinstance(after, np.ndarray)
-            return steps(before, after) if is_tensor and before.shape == after.shape else None
+            return [self._calls(arrays, sign=sign) for sign in signs]
         except (*EVALUATION, AssertionError):
-            return None
+            return []
 
 
 def numerics_of(compilation: Compilation) -> str:

@@ -40,7 +40,7 @@ from tilewright.validation.cases import (
     recorded_cases,
     why_no_cases,
 )
-from tilewright.validation.closeness import MOVED, allowance, is_float, steps
+from tilewright.validation.closeness import MOVED, allowance, is_float
 from tilewright.validation.findings import Fault, MeaningChanged
 from tilewright.validation.kernels import PLANNING, KernelCheck
 from tilewright.validation.passes import PassWatch
@@ -48,7 +48,14 @@ from tilewright.validation.programs import ProgramReplay, numerics_of
 from tilewright.validation.races import Races
 from tilewright.validation.recorded import feeds_of
 from tilewright.validation.reproducers import save
-from tilewright.validation.values import EVALUATION, ReplayedValues, TooLong, bytes_of_values, is_repeatable
+from tilewright.validation.values import (
+    EVALUATION,
+    ReplayedValues,
+    SharedValues,
+    bytes_of_values,
+    is_repeatable,
+    moved_results,
+)
 
 STAGE = "validate"
 
@@ -183,6 +190,7 @@ class Validation:
             kinds += islice(cases_of(main, dict.fromkeys(sizes, size), ("random",)), 1)
         kinds += integer_cases(main, sizes)
         kept: list[ReplayedValues] = []
+        shared, numerics = SharedValues(), numerics_of(watch.compilation)
         held = 0
         for case in kinds:
             held += (needed := bytes_of_values(main, case.env))
@@ -190,8 +198,7 @@ class Validation:
                 self.note_refused(case, MemoryError(f"its values would take {needed >> 20} MiB"))
                 break
             began = time.thread_time()
-            module = watch.compilation.module
-            watch.values = [ReplayedValues(module, case, deadline, numerics_of(watch.compilation))]
+            watch.values = [ReplayedValues(watch.compilation.module, case, deadline, numerics, shared)]
             if watch.begin():
                 kept += watch.values
                 if time.thread_time() - began > LONG:
@@ -251,15 +258,14 @@ class Validation:
     def _known_calls(self, artifact: Artifact) -> Iterator[tuple[Compilation, KnownCall | str]]:
         for replay in self.programs[:1]:
             for session in replay.sessions:
-                moved = [replay.moved(session, 0, k) for k in range(len(session.wanted[0]))]
-                call = known_call(artifact, replay.module, session.case, session.wanted[0], moved)
+                call = known_call(artifact, replay.module, session.case, session.wanted[0], replay.moved(session, 0))
                 yield replay.compilation, call
         for watch in self.watches[:1] if not self.programs and not artifact.states else ():
             assert watch.original is not None
             for case, wanted in zip(watch.cases, watch.wanted, strict=True):
                 deadline = time.thread_time() + self.seconds / 8
                 values = ReplayedValues(watch.original, case, deadline, numerics_of(watch.compilation))
-                moved = _moved_results(values, wanted)
+                moved = moved_results(values, wanted)
                 yield watch.compilation, known_call(artifact, watch.original, case, wanted, moved)
 
     def _why_not_kept(self, compilation: Compilation, artifact: Artifact, call: KnownCall) -> str:
@@ -361,20 +367,6 @@ def known_call(
 def _known_result(wanted: np.ndarray, step: np.ndarray | None) -> KnownResult:
     flips = 0.0 if is_float(wanted.dtype) or step is None else float((step != 0).mean())
     return KnownResult(wanted, allowance(wanted, step), min(1.0, MOVED * flips))
-
-
-def _moved_results(known: ReplayedValues, wanted: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-    """By how much the results of a graph move where its inputs do by their last bits."""
-    module, case = known.module, known.case
-    case = Case(case.kind, known.moved(case.arrays), case.env)
-    values = ReplayedValues(module, case, known.deadline, known.numerics)
-    try:
-        for op in module.main.body.ops[:-1]:
-            values.compute(op)
-    except (TooLong, *EVALUATION):
-        return [None] * len(module.main.returns)
-    results = zip(wanted, (values.known.get(v) for v in module.main.returns), strict=True)
-    return [None if b is None or a.shape != b.shape else steps(a, b) for a, b in results]
 
 
 def _called(artifact: Artifact, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

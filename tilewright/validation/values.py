@@ -4,7 +4,7 @@ of a program in float64 throughout, where no result is rounded to a shorter type
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -15,12 +15,17 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.dtype import DType
+from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate_op
-from tilewright.ops.traits.derive import traits_of
+from tilewright.ops.define.views import view_of
+from tilewright.ops.traits.derive import is_view, traits_of
 from tilewright.validation.cases import Case
-from tilewright.validation.closeness import Deviation, deviation, nudged, steps
+from tilewright.validation.closeness import Deviation, deviation, is_float, nudged, steps
+
+MOST_SHARED = 1 << 30
+"""Bytes of what constants alone decide that calls share; the rest is computed by each."""
 
 DEFAULT = "default"
 """Numerics of compilations that say nothing else."""
@@ -35,20 +40,64 @@ class TooLong(Exception):
     """The interpreter takes longer than it may."""
 
 
+class SharedValues:
+    """What is computed of constants alone, and so is the same in each call. What does not fit is not kept: programs are
+    computed from beginning to end, so that what was used last would be what is used last again."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, tuple[Arrays, Arrays]] = {}
+        self._arrays: dict[int, np.ndarray] = {}
+        self._bytes = 0
+
+    def get(self, key: Hashable) -> Arrays | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
+
+    def has(self, arrays: Arrays) -> bool:
+        return all(id(a) in self._arrays for a in arrays)
+
+    def note(self, constant: np.ndarray) -> None:
+        """Take an array as the same in each call."""
+        self._arrays[id(constant)] = constant
+
+    def keep(self, op: Op, key: Hashable, operands: Sequence[np.ndarray], results: Arrays) -> bool:
+        """Whether results of an op are the same in each call; they are kept then, if there is room."""
+        if not self.has(tuple(operands)) or not is_of_no_call(op):
+            return False
+        size = sum(a.nbytes for a in results if a.base is None)
+        if self._bytes + size > MOST_SHARED:
+            return False
+        self._bytes += size
+        self._entries[key] = (tuple(operands), results)
+        self._arrays.update((id(a), a) for a in results)
+        return True
+
+    def forget(self, held: Container[int]) -> None:
+        """Keep only what is held elsewhere, by the numbers of arrays."""
+        self._entries = {k: entry for k, entry in self._entries.items() if any(id(a) in held for a in entry[1])}
+        operands = {id(a) for entry in self._entries.values() for a in entry[0]}
+        results = {id(a): a for entry in self._entries.values() for a in entry[1]}
+        self._arrays = {n: a for n, a in self._arrays.items() if n in held or n in operands or n in results}
+        self._bytes = sum(a.nbytes for a in results.values() if a.base is None)
+
+
 class ReplayedValues:
     """What the values of a main function are in one call.
 
     Ops that compute the same of the same arrays, as those do that a pass wrote anew, are computed once. The deadline
     is one of the processor time of this thread (`time.thread_time`), so that what is replayed is the same on a busy
     machine. `numerics` are those of the compilation: "fast" ones let products round their operands, and with all but
-    "strict" ones denormal numbers are zeros.
+    "strict" ones denormal numbers are zeros. `shared` is what other calls of the program have computed of constants.
     """
 
-    def __init__(self, module: Module, case: Case, deadline: float, numerics: str = DEFAULT) -> None:
+    def __init__(
+        self, module: Module, case: Case, deadline: float, numerics: str = DEFAULT, shared: SharedValues | None = None
+    ) -> None:
         self.module = module
         self.case = case
         self.deadline = deadline
         self.numerics = numerics
+        self.shared = SharedValues() if shared is None else shared
         self.known: dict[Value, np.ndarray] = dict(zip(module.main.args, case.arrays, strict=True))
         self._memo: dict[Hashable, tuple[Arrays, Arrays]] = {}
 
@@ -70,15 +119,24 @@ class ReplayedValues:
         if op.name == "fused":
             return self._region(op, arrays)
         if op.name == "constant":
-            return (self.module.constants[op.attrs["name"]],)
+            constant = self.module.constants[op.attrs["name"]]
+            self.shared.note(constant)
+            return (constant,)
         key = _key(op, arrays)
+        if key is not None and (same := self.shared.get(key)) is not None:
+            return same
         if key is not None and (found := self._memo.get(key)) is not None:
             return found[1]
-        flush = self.numerics != "strict"
-        results = evaluate_op(op, arrays, self.case.env, self.module, flush=flush, pace=self.hurry)
-        if key is not None:
+        results = self._computed(op, arrays)
+        if key is not None and not self.shared.keep(op, key, arrays, results):
             self._memo[key] = (tuple(arrays), results)  # the operands live as long, so that no other has their number
         return results
+
+    def _computed(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
+        if is_view(op) and (view := view_of(op, arrays[0], self.case.env)) is not None:
+            return (view,)
+        flush = self.numerics != "strict"
+        return evaluate_op(op, arrays, self.case.env, self.module, flush=flush, pace=self.hurry)
 
     def _region(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
         body = op.blocks[0]
@@ -102,10 +160,11 @@ class ReplayedValues:
         self.known = {value: array for value, array in self.known.items() if value in here}
         held = {id(a) for a in self.known.values()}
         self._memo = {k: entry for k, entry in self._memo.items() if any(id(a) in held for a in entry[1])}
+        self.shared.forget(held)
 
     def fork(self, module: Module, values: Mapping[Value, Value]) -> ReplayedValues:
         """The same of a copy of the module, whose `values` are given by those of the original."""
-        made = ReplayedValues(module, self.case, self.deadline, self.numerics)
+        made = ReplayedValues(module, self.case, self.deadline, self.numerics, self.shared)
         made.known.update((values[v], array) for v, array in self.known.items() if v in values)
         return made
 
@@ -116,6 +175,17 @@ class ReplayedValues:
     def moved(self, arrays: Sequence[np.ndarray]) -> Arrays:
         """The arrays, moved by about what rounding does to them."""
         return tuple(nudged(a, k, is_fast=self.numerics == "fast") for k, a in enumerate(arrays))
+
+    def moved_case(self) -> Case:
+        """The call with its inputs moved."""
+        return Case(self.case.kind, self.moved(self.case.arrays), self.case.env)
+
+    def compute_all(self) -> list[np.ndarray]:
+        """Compute the whole program; what it gives. Raises what the interpreter raises."""
+        main = self.module.main
+        for op in main.body.ops[:-1]:
+            self.compute(op)
+        return [self.known[v] for v in main.returns]
 
     def _moved(self, op: Op, number: int) -> np.ndarray | None:
         """By how much a result moves where operands do by their last bits."""
@@ -134,16 +204,17 @@ class NudgedValues(ReplayedValues):
     of terms where it is a sum: as much may become of rounding in other places, where what is nearly equal is subtracted
     (mean(x * x) - mean(x) * mean(x) of equal elements). Higham and Mary, "A new approach to probabilistic rounding
     error analysis", 2019, have the bound. With a `sign` of -1 all move to the other side: what is cut off below zero
-    moves on one of them."""
+    moves on one of them. What constants alone decide stays as it is: it is computed once."""
 
-    def __init__(self, module: Module, case: Case, deadline: float, numerics: str, sign: int) -> None:
-        super().__init__(module, case, deadline, numerics)
-        self._made = len(case.arrays)
+    def __init__(self, of: ReplayedValues, case: Case, sign: int) -> None:
+        """The same program as of others, in another call."""
+        super().__init__(of.module, case, of.deadline, of.numerics, of.shared)
+        self._made = len(self.case.arrays)
         self._sign = sign
 
     def of(self, op: Op, arrays: Sequence[np.ndarray]) -> Arrays:
         found = super().of(op, arrays)
-        if op.name in ("fused", "constant") or traits_of(op).moves:
+        if op.name in ("fused", "constant") or self.shared.has(found) or traits_of(op).moves:
             return found
         self._made += 1
         return tuple(nudged(a, self._made, times=self._sign * self._terms(op) ** 0.5) for a in found)
@@ -156,6 +227,53 @@ class NudgedValues(ReplayedValues):
         extents = [extent for _, extent in operator.compute([v.tensor for v in op.operands], op.attrs).reduce]
         known = all(v.name in self.case.env for extent in extents for v in extent.vars)
         return max(1, prod(int(extent.evaluate(self.case.env)) for extent in extents)) if known else 1
+
+
+def moved_results(values: ReplayedValues, wanted: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+    """By how much what a program gives moves where its inputs do by their last bits, or what each operator gives where
+    no input is a float: ids have no last bits, and layers amplify those of others. None of what has another shape then,
+    or takes too long."""
+    if not any(is_float(a.dtype) for a in values.case.arrays):
+        return moved_everywhere(values, wanted)
+    case = values.moved_case()
+    moved = ReplayedValues(values.module, case, values.deadline, values.numerics, values.shared)
+    return _distances(wanted, [moved])
+
+
+def moved_everywhere(values: ReplayedValues, wanted: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+    """The same where the inputs move, and what each operator gives, to either side."""
+    return _distances(wanted, [NudgedValues(values, values.moved_case(), sign) for sign in (1, -1)])
+
+
+def _distances(wanted: Sequence[np.ndarray], ways: Sequence[ReplayedValues]) -> list[np.ndarray | None]:
+    """The largest distance of each element of what a program gives from what it gives in other ways."""
+    try:
+        found = [way.compute_all() for way in ways]
+    except (TooLong, *EVALUATION):
+        return [None] * len(wanted)
+    return [largest_step(before, after) for before, *after in zip(wanted, *found, strict=True)]
+
+
+def largest_step(before: Any, after: Sequence[Any]) -> np.ndarray | None:
+    """By how much each element of a result moves at most; None of what is no tensor, or one of another shape, or where
+    no other results are known."""
+    if not after or not all(isinstance(a, np.ndarray) and a.shape == np.shape(before) for a in (before, *after)):
+        return None
+    return np.asarray(np.maximum.reduce([steps(before, a) for a in after]))
+
+
+def is_of_no_call(op: Op) -> bool:
+    """Whether nothing but its operands decides what an op gives: no dim of a call does."""
+    types = [v.type for v in op.results]
+    if op.blocks or not all(isinstance(t, TensorType) and all(d.is_const for d in t.shape) for t in types):
+        return False
+    return not any(map(_depends_on_dims, op.attrs.values()))
+
+
+def _depends_on_dims(attr: Any) -> bool:
+    if isinstance(attr, tuple | list):
+        return any(map(_depends_on_dims, attr))
+    return isinstance(attr, Sym) and not attr.is_const
 
 
 def bytes_of_values(func: Func, env: Mapping[str, int]) -> int:

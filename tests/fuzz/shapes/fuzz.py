@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import ml_dtypes
 import numpy as np
 
 from tests.fuzz.registry import Tried
@@ -25,6 +26,7 @@ CALLS = 16
 MOST_ELEMENTS = 1 << 18
 """Of an input."""
 ODD_INTEGERS = (-1, -2, 1 << 20, 1 << 31, (1 << 63) - 1, -(1 << 63))
+SHORT_INTEGERS = (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2)
 ODD_FLOATS = (np.nan, np.inf, -np.inf, 1e30, -1e30, -0.5, 1e9)
 NOT_COMPARED = frozenset({
     "positions", "joined_rows",  # they leave elements of results out where those of two operands contradict each other
@@ -151,8 +153,8 @@ def spoilt(rng: random.Random, array: np.ndarray) -> np.ndarray:
     flat = array.copy().reshape(-1)
     for _ in range(rng.choice((1, 2))):
         place = rng.randrange(flat.size)
-        if array.dtype.kind in "iu":
-            bounds = np.iinfo(array.dtype)
+        if array.dtype.kind in "iu" or array.dtype in SHORT_INTEGERS:
+            bounds = ml_dtypes.iinfo(array.dtype)
             flat[place] = min(max(rng.choice((*ODD_INTEGERS, flat.size)), bounds.min), bounds.max)
         elif array.dtype.kind != "b":
             with np.errstate(all="ignore"):

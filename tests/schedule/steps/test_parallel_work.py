@@ -11,14 +11,15 @@ import pytest
 from tests.schedule import scheduling as oracle
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Value
-from tilewright.ir.sym import Sym, var
+from tilewright.ir.sym import Sym, sym, var
 from tilewright.ir.types import TensorType, tensor
-from tilewright.loops.edit import enclosing_loops, extent_of
+from tilewright.loops.edit import enclosing_loops, extent_of, is_loop, kind_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.spec import parallel_extent
 from tilewright.ops import contract, recurrent, reduce, view
 from tilewright.ops import elementwise as ew
 from tilewright.ops.define import constant
+from tilewright.ops.index import put
 from tilewright.ops.winograd import winograd_input
 
 BIG = 10_000_000
@@ -51,6 +52,23 @@ def test_loops_of_an_operator_count_what_they_execute() -> None:
     types = [f32(10, 8, 64), f32(1, 64, 64), f32(8, 64), tensor(dt.i64, (8,))]
     (kernel,) = kernels(types, body, "zen3")
     assert kernel_info(kernel).work.value >= 10 * 8 * 64 * 64
+
+
+def test_threads_share_rows_that_are_put_and_what_stays_where_it_is_does_not_count() -> None:
+    """So a single row wakes no threads, however large the cache is that it is put into."""
+    n = var("n", 1, 65)
+    types = [f32(1, 12, 128, 64), tensor(dt.f32, (1, 12, n, 64))]
+    module = oracle.build(types, lambda x, rows: put(x, rows, at=(0, 0, 5, 0)))
+    arrays = [np.random.default_rng(0).random(s, np.float32) for s in ((1, 12, 128, 64), (1, 12, 33, 64))]
+    (wanted,) = oracle.expected(module, arrays)
+    oracle.scheduled(module, "zen3")
+    (kernel,) = (func for name, func in module.funcs.items() if name != "main")
+    work = kernel_info(kernel).work
+    assert work is not None
+    assert 12 * 64 / 8 < work.subs({v: sym(1) for v in work.vars}).value < 12 * 128 * 64
+    extents = [extent_of(op) for op in kernel.body.walk() if is_loop(op) and kind_of(op) == "parallel"]
+    assert any(extent.vars for extent in extents), "the loop over new rows"
+    np.testing.assert_array_equal(oracle.run(module, arrays)[0], wanted)
 
 
 def product(m: int, k: int, n: int) -> tuple[list[TensorType], Callable[..., Value]]:

@@ -15,7 +15,7 @@ import numpy as np
 from rich.table import Table
 
 from tilewright.cli.amounts import Amount
-from tilewright.cli.inputs.first_calls import first_call
+from tilewright.cli.inputs.first_calls import tried_call
 from tilewright.cli.inputs.specs import dim_option, input_option, read_dims
 from tilewright.cli.models import (
     compile_fields,
@@ -29,6 +29,7 @@ from tilewright.cli.models import (
 from tilewright.cli.output import console, json_option, print_json
 from tilewright.cli.peers import PEERS, Arrays, Run, load_peer
 from tilewright.cli.progress import counting, working
+from tilewright.profiling.run import same_states
 from tilewright.quantization.data import open_data
 from tilewright.runtime import Model
 from tilewright.runtime.errors import short_name
@@ -59,21 +60,24 @@ for up to 50 ms."""
 @dataclass
 class Contender:
     """An engine with the model loaded: `load_s` is what that took, `seconds` the latency of each call. It runs so many
-    `feeds`, one after the other; the `result` is that of the first."""
+    `feeds`, one after the other, each behind `begin()`; the `result` is that of the first."""
 
     name: str
     run: Run
     load_s: float
     feeds: int = 1
+    begin: Callable[[], object] = tuple
     seconds: list[float] = field(default_factory=list)
     result: Arrays = ()
 
     def turn(self, seconds: float) -> None:
         """Call for at least this long, and at least twice: the first call is not counted."""
+        self.begin()
         self.result = self.run(0)
         end = time.perf_counter() + seconds
         while True:
             number = len(self.seconds) % self.feeds
+            self.begin()
             start = time.perf_counter()
             self.run(number)
             now = time.perf_counter()
@@ -129,7 +133,7 @@ def command(
         samples = open_data(data, compiled.inputs)
         feeds = [samples.read(number).feed for number in range(samples.count)]
     else:
-        called = first_call(compiled, specs or ["random"], sizes)
+        called = tried_call(compiled, specs or ["random"], sizes)
         feeds, notes = [dict(called.inputs)], called.notes
     if kernels:
         times = compiled.profile(feeds[0], rounds)
@@ -139,7 +143,8 @@ def command(
             console().print(kernel_table(compiled, times))
             _say(notes)
         return
-    contenders = [Contender(OURS, lambda number: compiled.run(feeds[number]), loaded_s, len(feeds))]
+    contenders = [Contender(OURS, lambda number: compiled.run(feeds[number]), loaded_s, len(feeds),
+                            same_states(compiled))]  # fmt: skip
     all_feeds = [{**feed, **fields["constants"]} for feed in feeds]
     for name in names:
         contenders.append(_load(name, partial(load_peer, name, model, all_feeds, compiled.threads), len(feeds)))

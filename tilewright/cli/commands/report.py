@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tilewright.cli.inputs.first_calls import first_call
+from tilewright.cli.inputs.first_calls import tried_call
 from tilewright.cli.inputs.specs import dim_option, input_option, read_dims
 from tilewright.cli.models import (
     compile_fields,
@@ -175,7 +175,7 @@ def _measured(
     try:
         with compiling(subject.model.name) as progress:
             compiled = subject.compiled(session, progress)
-        call = first_call(compiled, specs or ["random"], sizes)
+        call = tried_call(compiled, specs or ["random"], sizes)
     except TilewrightError as error:
         if specs:
             raise

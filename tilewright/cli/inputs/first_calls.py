@@ -45,6 +45,15 @@ def first_call(
         return _called(model, replace(given, below=dict.fromkeys(integers, (1,))), (note,))
 
 
+def tried_call(model: Model, specs: Sequence[str], dims: Mapping[str, int]) -> FirstCall:
+    """A first call that only finds out what the model takes: states are behind it what they are in a new model, so that
+    what is measured next finds the caches empty."""
+    found = first_call(model, specs, dims)
+    if model.states:
+        model.reset()
+    return found
+
+
 def _called(model: Model, given: Given, notes: tuple[str, ...]) -> FirstCall:
     inputs, results, sizes = given.first_call(model.run, model.artifact.assumed)
     chosen = (sizes_chosen(sizes),) if sizes else ()

@@ -12,7 +12,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
-from tilewright.cli.inputs.first_calls import first_call
+from tilewright.cli.inputs.first_calls import tried_call
 from tilewright.cli.inputs.specs import dim_option, input_option, read_dims
 from tilewright.cli.measuring.simulated import (
     MOST_SHOWN,
@@ -116,7 +116,7 @@ def command(
         show_simulated(simulated_profile(model, machine, fields, sizes, trace), machine, everything, as_json)
         return
     opened = open_model(model, threads, **({} if is_artefact(model) else {"profile": True}), **fields)
-    call = first_call(opened, specs or ["random"], sizes)
+    call = tried_call(opened, specs or ["random"], sizes)
     with working("timing kernels"):
         found = profile(opened, call.inputs, runs=runs, scaling=scaling, counters=counters, batch=batch)
     found = replace(found, notes=(*call.notes, *found.notes))

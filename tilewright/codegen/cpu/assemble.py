@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from tilewright.codegen.cpu import apart
 from tilewright.codegen.cpu.generator import Generator, assembly_of, object_of
-from tilewright.ir.diag import InternalError
+from tilewright.ir.diag import InternalError, UnsupportedError
 from tilewright.target.target import Target
 
 
@@ -44,9 +44,9 @@ class Unit:
     kind: ObjectKind = "kernel"
 
 
-ObjectKind = Literal["kernel", "program", "pool", "functions"]
-"""What an object holds: a kernel, the program that calls kernels, the thread pool; in C also the scalar functions that
-kernels call."""
+ObjectKind = Literal["kernel", "program", "pool", "functions", "external"]
+"""What an object holds: a kernel, the program that calls kernels, the thread pool, a function from outside; in C also
+the scalar functions that kernels call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class ObjectMaker:
         self._target = target
         self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
         self._submitted: list[tuple[Unit, Future[bytes]]] = []
+        self._added: dict[str, bytes] = {}
         self.failed = ""
         """The kernel of which `objects` could make none."""
 
@@ -87,6 +88,21 @@ class ObjectMaker:
         else:
             made.set_result(_object_of(unit, self._target))
         self._submitted.append((unit, made))
+
+    def add(self, name: str, object: bytes) -> None:
+        """Take the object file of a function from outside, each once; `objects` will have it next. UnsupportedError
+        where there is another function of that name."""
+        if self._added.get(name, object) != object:
+            raise UnsupportedError(
+                f"two kernels from outside have a function '{name}'", hint="give one of the functions another name"
+            )
+        is_there = object in self._added.values()
+        self._added[name] = object
+        if is_there:
+            return
+        made: Future[bytes] = Future()
+        made.set_result(object)
+        self._submitted.append((Unit("", kernel=name, kind="external"), made))
 
     @property
     def submitted(self) -> int:

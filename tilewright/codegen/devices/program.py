@@ -102,7 +102,7 @@ class DeviceCode(ABC):
         calls = [self.call(step, program, numbers) | {"errors": errors.base(step.checks)} for step in program.steps]
         made = {
             "calls": calls,
-            "plan": _plan_of(program, errors, numbers),
+            "plan": plan_of(program, errors, numbers),
             "inputs": [_bytes_of(a.tensor, numbers) for a in program.main.args],
             "outputs": [_bytes_of(v.tensor, numbers) for v in program.main.returns],
             "states": [_bytes_of(update.operands[1].tensor, numbers) for _, update in states_of(program.main)],
@@ -173,7 +173,7 @@ def _bytes_of(type: TensorType, numbers: Mapping[str, int]) -> Any:
     return encoded(reduce(mul, type.shape, sym(type.dtype.storage.itemsize)), numbers)
 
 
-def _plan_of(program: Program, errors: ErrorTable, numbers: Mapping[str, int]) -> dict[str, Any] | None:
+def plan_of(program: Program, errors: ErrorTable, numbers: Mapping[str, int]) -> dict[str, Any] | None:
     """How sizes come from the shapes and data of a call; None where all are known."""
     if program.is_static:
         return None

@@ -48,11 +48,15 @@ class Moved:
     times: int = 1
 
 
-def host_seconds(work: OpWork, target: Target, link: HostLink) -> float:
-    """On the CPU."""
+CLOCK = 3e9
+"""Cycles a second that are expected of the cores of a CPU of which nothing else is known."""
+
+
+def host_seconds(work: OpWork, target: Target, clock: float = CLOCK) -> float:
+    """On a CPU whose cores have so many cycles a second."""
     moved = ((work.bytes, source_of(work.bytes, target)),)
     kernel = KernelWork({4: work.products} if work.products else {}, work.operations, moved=moved)
-    return work.times * kernel_cycles(kernel, target, 1 if work.serial else threads(target)) / link.clock
+    return work.times * kernel_cycles(kernel, target, 1 if work.serial else threads(target)) / clock
 
 
 def device_seconds(work: OpWork, link: HostLink) -> float:

@@ -46,13 +46,24 @@ def _pairs(func: Func, body: Block) -> Iterator[Pair]:
 def copied(func: Func, nest: Op) -> Pair | None:
     """The pair, of those that may be in the same memory, of whose elements a nest of loops does nothing but copy some:
     it does nothing at all where they are."""
+    pair = kept_in_place(func, nest)
+    return pair if pair in kernel_info(func).inplace else None
+
+
+def kept_in_place(func: Func, nest: Op) -> Pair | None:
+    """The arguments of which a nest of loops does nothing but copy elements of one to the same places of the other."""
     inside = list(body_of(nest).walk()) if is_loop(nest) else []
     stores = [op for op in inside if op.name == "store"]
-    if not stores or any(not is_loop(op) and op.name not in ("load", "store") for op in inside):
+    if not stores or not moves(nest):
         return None
     pairs = {_moved(func, store) for store in stores}
     pair = pairs.pop()
-    return pair if not pairs and pair in kernel_info(func).inplace else None
+    return None if pairs else pair
+
+
+def moves(nest: Op) -> bool:
+    """Whether a nest of loops does nothing but move elements."""
+    return is_loop(nest) and all(is_loop(op) or op.name in ("load", "store") for op in body_of(nest).walk())
 
 
 def _moved(func: Func, store: Op) -> Pair | None:

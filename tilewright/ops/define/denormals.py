@@ -16,6 +16,9 @@ _FRACTIONS = {"float32": 23, "bfloat16": 7, "float64": 52}
 """Bits of the fraction in dtypes whose denormals the machine can take as zero: in these all bits but they and the sign
 are 0."""
 
+PIECE = 1 << 15
+"""Elements that are looked at together: what is computed of them stays in the cache."""
+
 _MOVES = frozenset({"load", "const", "index", "bind", "check", "yield", "select", "neg", "abs", "bitcast"})
 _SAME_RANGE = frozenset({"f32", "bf16"})
 
@@ -25,13 +28,20 @@ def without_denormals(array: np.ndarray) -> np.ndarray:
     fraction = _FRACTIONS.get(array.dtype.name)
     if fraction is None:
         return array
-    unsigned = np.dtype(f"u{array.dtype.itemsize}")
-    magnitude = array.view(unsigned) & unsigned.type((1 << 8 * array.dtype.itemsize - 1) - 1)
-    with np.errstate(over="ignore"):  # 0 is no denormal
-        denormal = magnitude - unsigned.type(1) < unsigned.type((1 << fraction) - 1)
-    if not denormal.any():
+    bits = array.view(f"u{array.dtype.itemsize}")
+    pieces = np.split(bits.reshape(-1), range(PIECE, bits.size, PIECE)) if bits.flags.c_contiguous else [bits]
+    if not any(_are_denormal(piece, fraction).any() for piece in pieces):
         return array
+    denormal = _are_denormal(bits, fraction)
     return np.where(denormal, np.copysign(np.zeros((), array.dtype), array), array).astype(array.dtype)
+
+
+def _are_denormal(bits: np.ndarray, fraction: int) -> np.ndarray:
+    """Which floats are denormal numbers, by their bits as unsigned integers."""
+    number = bits.dtype.type
+    magnitude = bits & number((1 << 8 * bits.dtype.itemsize - 1) - 1)
+    with np.errstate(over="ignore"):  # 0 is no denormal
+        return np.asarray(magnitude - number(1) < number((1 << fraction) - 1))
 
 
 def computes(computation: Compute) -> bool:

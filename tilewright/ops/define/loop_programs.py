@@ -39,6 +39,12 @@ WIDE_ENOUGH = 4
 MOST_AT_ONCE = 1 << 16
 """Iterations up to which loops run with NumPy at once: of more, the outer ones run one by one."""
 
+MOST_ELEMENTS = 1 << 22
+"""The same where the memory of each access is a view, so that no positions are held."""
+
+SPREAD = 8
+"""Positions that lie in so many times their number are looked up in a table, others are sorted."""
+
 
 def run_kernel(
     func: Func, arrays: Sequence[np.ndarray], env: Mapping[str, int] | None = None, *, backwards: bool = False
@@ -154,6 +160,15 @@ class View:
         counted = zip(np.indices(self.shape, sparse=True), self.steps, strict=True)
         return np.asarray(sum((i * step for i, step in counted), np.full(self.shape, first, np.int64)))
 
+    def is_of_distinct(self) -> bool:
+        """Whether no element is touched twice by the loops at once: each step is longer than all smaller ones reach."""
+        reach = 0
+        for step, n in sorted((abs(step), n) for step, n in zip(self.steps, self.shape, strict=True) if n > 1):
+            if step <= reach:
+                return False
+            reach += step * (n - 1)
+        return True
+
 
 class _Serial(Exception):
     """An innermost loop whose iterations meet must run one by one."""
@@ -175,7 +190,7 @@ class Run:
         self.speculating = False  # running a serial loop as lanes, as long as that makes no difference
         self.log: list[tuple[Elements, Any, bool, np.ndarray | None]] = []
         self.undo: list[tuple[np.ndarray, Any, np.ndarray]] = []
-        self.sums: dict[Op, frozenset[str]] = {}  # nests that add up, and what tells their elements apart
+        self.elements: dict[Op, frozenset[str]] = {}  # of nests, what tells the elements apart that they give
         self.serial: set[Op] = set()  # loops that hold others beside something else, or were seen to need it
 
     def bind(self, func: Func, arrays: Sequence[np.ndarray]) -> None:
@@ -243,7 +258,7 @@ class Run:
             extents, inner = self._nest(op)
             if not _is_flat(inner):
                 self.serial.add(op)
-            elif self._sum_up(op, inner, extents):
+            elif self._run_views(op, inner, extents):
                 return
             elif WIDE_ENOUGH <= math.prod(extents.values()) <= MOST_AT_ONCE:
                 if self._speculate(inner, extents):
@@ -278,18 +293,18 @@ class Run:
         finally:
             self.lanes, self.mask, self.has_uneven_names = None, None, False
 
-    def _sum_up(self, op: Op, block: Block, extents: Mapping[str, int]) -> bool:
-        """Run a nest in which each element of one buffer is a sum: the loops over terms one by one, in their order,
-        those over elements at once, so that each sum is added up as it is written. False, with nothing done, where it
-        is no such nest."""
-        if op not in self.sums:
-            self.sums[op] = _summed_into(op, block)
-        names = self.sums[op]
+    def _run_views(self, op: Op, block: Block, extents: Mapping[str, int]) -> bool:
+        """Run a nest that gives each element of one buffer, or adds it up: the loops over elements at once, those over
+        terms one by one, in their order, so that each sum is added up as it is written. False, with nothing done, where
+        it is no such nest."""
+        if op not in self.elements:
+            self.elements[op] = _elements_of(op, block)
+        names = self.elements[op]
         elements = {name: n for name, n in extents.items() if name in names}
         terms = {name: n for name, n in extents.items() if name not in names}
-        if self.backwards or self.mask is not None or not terms:
+        if self.backwards or self.mask is not None or not names:
             return False
-        if not WIDE_ENOUGH <= math.prod(elements.values()) <= MOST_AT_ONCE:
+        if not WIDE_ENOUGH <= math.prod(elements.values()) <= (MOST_AT_ONCE if terms else MOST_ELEMENTS):
             return False
         views = self._views_of(block, elements, terms)
         if views is None:
@@ -309,8 +324,8 @@ class Run:
     def _views_of(
         self, block: Block, elements: Mapping[str, int], terms: Mapping[str, int]
     ) -> dict[Op, View] | None:
-        """The memory of each access of a nest that adds up; None where that is no view, where something lies outside
-        of its buffer, or where elements meet."""
+        """The memory of each access of a nest; None where that is no view, where something lies outside of its buffer,
+        or where elements meet."""
         found: dict[Op, View] = {}
         for op in block.ops:
             if op.name not in ("load", "store"):
@@ -320,11 +335,10 @@ class Run:
                 return None
             found[op] = view
         (store,) = (op for op in found if op.name == "store")
-        written, places = found[store].memory.flat, found[store].places((0,) * len(terms))
+        written = found[store].memory.flat
         others = [view.memory.flat for view in found.values() if view.memory.flat is not written]
-        if np.unique(places).size < places.size or any(np.may_share_memory(o, written) for o in others):
-            return None
-        return found
+        meet = not found[store].is_of_distinct() or any(np.may_share_memory(o, written) for o in others)
+        return None if meet else found
 
     def _speculate(self, block: Block, extents: Mapping[str, int]) -> bool:
         """Run the iterations of serial loops in lockstep; False, with memory as it was, when that would differ."""
@@ -346,6 +360,8 @@ class Run:
             for other, other_at, other_writes, other_mask in self.log[k:]:
                 if other.flat is not memory.flat or not (writes or other_writes):
                     continue
+                if type(at) is type(other_at) is slice and at == other_at:
+                    continue  # lanes have distances
                 if _meet(_each(at, lanes), mask, _each(other_at, lanes), other_mask):
                     raise _Serial
 
@@ -458,7 +474,7 @@ _STATEMENTS: Mapping[str, Callable[[Run, Op], None]] = {
     "run": lambda run, op: run.block(op.blocks[0]),
 }
 
-def _summed_into(op: Op, block: Block) -> frozenset[str]:
+def _elements_of(op: Op, block: Block) -> frozenset[str]:
     """The variables that tell which element of a buffer a nest of loops changes, where it changes no other element in
     an iteration and reads none: the other loops are over the terms of a sum. None of them where it does anything
     else. `block` is what the innermost loop holds."""
@@ -476,7 +492,7 @@ def _summed_into(op: Op, block: Block) -> frozenset[str]:
     own = [o for o in ops if o.name in ("load", "store") and o.operands[-1] is stores[0].operands[-1]]
     places = frozenset(v.name for i in stores[0].attrs["idx"] for v in i.vars) & names
     is_one = all(o.attrs["idx"] == stores[0].attrs["idx"] for o in own)
-    return places if len(own) > 1 and is_one else frozenset()
+    return places if is_one and (len(own) > 1 or places == names) else frozenset()
 
 
 _NOTHING_HERE = ("return", "yield", "prefetch", "wait", "barrier")
@@ -498,17 +514,25 @@ def _each(at: Any, lanes: int) -> np.ndarray:
 
 def _meet(a: np.ndarray, mask_a: np.ndarray | None, b: np.ndarray, mask_b: np.ndarray | None) -> bool:
     """Whether two different lanes touch one element."""
-    if a.size and b.size and (a.max() < b.min() or b.max() < a.min()):
+    lanes_a, lanes_b = _lanes(a, mask_a), _lanes(b, mask_b)
+    a, b = a[lanes_a], b[lanes_b]
+    if not a.size or not b.size or a.max() < b.min() or b.max() < a.min():
         return False
-    if mask_a is None and mask_b is None and np.array_equal(a, b):
-        return len(set(a.tolist())) < len(a)
-    owner: dict[int, int] = {}
-    for lane, at in enumerate(a.tolist()):
-        if (mask_a is None or mask_a[lane]) and owner.setdefault(at, lane) != lane:
-            return True
-    return any(
-        owner.get(at, lane) != lane for lane, at in enumerate(b.tolist()) if mask_b is None or mask_b[lane]
-    )
+    first, last = min(a.min(), b.min()), max(a.max(), b.max())
+    if last - first > SPREAD * (a.size + b.size):
+        kept, places = np.unique(np.concatenate([a, b]), return_inverse=True)
+        a, b, first, last = places[: a.size], places[a.size :], 0, kept.size - 1
+    owner = np.full(last - first + 1, -1, np.int64)
+    owner[a - first] = lanes_a
+    if (owner[a - first] != lanes_a).any():
+        return True
+    owners = owner[b - first]
+    return bool(((owners >= 0) & (owners != lanes_b)).any())
+
+
+def _lanes(places: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """The numbers of the lanes that touch anything."""
+    return np.arange(places.size) if mask is None else np.flatnonzero(mask)
 
 
 def _is_flat(block: Block) -> bool:

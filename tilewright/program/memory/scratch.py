@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tilewright.ir.core import Func, Module, Op, substitute
 from tilewright.ir.sym import Sym, maximum, sym
 from tilewright.ir.types import BufferType, product
+from tilewright.loops.kernel_info import kernel_info
 
 SCRATCH_ALIGNMENT = 64
 """Bytes to a multiple of which each buffer in it is aligned."""
@@ -15,6 +16,8 @@ SCRATCH_ALIGNMENT = 64
 def scratch_of(kernel: Func) -> Sym:
     """Bytes of scratch memory of one thread in a kernel, for its dims."""
     found = sym(0)
+    if kernel_info(kernel).external:
+        return found
     for op in kernel.body.walk():
         if op.name == "alloc" and op.result.buffer.space != "reg":
             found = found + bytes_in_scratch(op.result.buffer)

@@ -30,7 +30,7 @@ from tilewright.runtime.devices.device import (
 )
 from tilewright.runtime.devices.executor import DeviceExecutor
 from tilewright.runtime.errors import DeviceError
-from tilewright.runtime.executor import bytes_at
+from tilewright.runtime.values.addresses import bytes_at
 
 _MOST_GROUPS = (2**31 - 1, 65535, 65535)  # along the axes of a grid; loops of kernels go around
 

@@ -5,7 +5,6 @@ A new device is a `Device`; `executor.py` does the rest of a call. Docs/devices.
 
 from __future__ import annotations
 
-import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,8 +14,6 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-
-from tilewright.runtime.executor import bytes_at
 
 ARENA, CONSTANTS, INPUTS, OUTPUTS, ERRORS = range(5)
 """The buffers of a program. Behind the outputs is what states hold, and what they will."""
@@ -131,9 +128,3 @@ class Device(ABC):
 
 def _places(sizes: Sequence[int]) -> list[int]:
     return list(accumulate((-(-n // ALIGNMENT) * ALIGNMENT for n in sizes), initial=0))
-
-
-def memory_of(table: int | None, sizes: Sequence[int]) -> list[np.ndarray]:
-    """The bytes of tensors, whose addresses stand in a table."""
-    addresses = (ctypes.c_void_p * len(sizes)).from_address(table or 0) if sizes else ()
-    return [bytes_at(address, n) for address, n in zip(addresses, sizes, strict=True)]

@@ -30,10 +30,10 @@ from tilewright.runtime.devices.device import (
     BufferSizes,
     Device,
     DeviceCall,
-    memory_of,
 )
 from tilewright.runtime.devices.sizes import SizePlan, value_of
 from tilewright.runtime.errors import DeviceError, TilewrightError
+from tilewright.runtime.values.addresses import memory_of
 from tilewright.runtime.values.dtypes import numpy_dtype
 
 

@@ -21,7 +21,8 @@ VERSION = 1
 class CallRecord:
     """A call of a kernel: the node that its work came from, the types of its results, and the bytes of all operands and
     results. With `profile=True` also the operations on floats, the bytes of arguments that are touched, and those of
-    constants among them. `nodes` are all nodes that it computes, the one that gave it its name first."""
+    constants among them. `nodes` are all nodes that it computes, the one that gave it its name first. `external` is the
+    kernel of a plugin whose code it is."""
 
     kernel: str
     node: str
@@ -31,6 +32,7 @@ class CallRecord:
     touched_bytes: str | None = None
     constant_bytes: str | None = None
     nodes: tuple[str, ...] = ()
+    external: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,7 +377,9 @@ def _fills_tile(axes: GemmAxes, tile: Tile) -> bool:
 def _may_leave_columns(axes: GemmAxes, tile: Tile) -> bool:
     """Whether columns of unknown number may leave less than a register tile: computed as a whole one, most of it would
     be in vain."""
-    return axes.block is None and tile.columns > 1 and not extent_of(axes.vector).is_const
+    count = extent_of(axes.vector)
+    may_leave = not count.is_const and count % (tile.columns * tile.lanes) != 0
+    return axes.block is None and tile.columns > 1 and may_leave
 
 
 def _begin_earlier(s: Schedule, plan: GemmPlan, is_one: bool) -> bool:

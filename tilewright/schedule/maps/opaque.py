@@ -1,7 +1,8 @@
 """The default schedule of operators that bring their own loops: vectors where an innermost loop allows them.
 
 The order of the loops is the operator's. An accumulation (the products of a recurrent network) goes into separate
-lanes; independent elements become lanes; loops that allow neither stay as they are.
+lanes; independent elements become lanes; loops that allow neither stay as they are. Threads share what moves many
+elements (rows that are put into a cache): pages that nobody has written to are faulted in meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from tilewright.graph.fusion.strategy import Join
 from tilewright.ir.core import Op
 from tilewright.ir.rewrite import NoMatch
 from tilewright.loops.stages import Lowered
+from tilewright.loops.storage.inplace import moves
+from tilewright.schedule.steps.parallelize import parallelize_pieces
 from tilewright.schedule.steps.vectorize import innermost_loops, vectorize_inner
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
@@ -32,8 +35,9 @@ class Opaque(Strategy):
         return None
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Target) -> None:
-        """Vectorise innermost loops where that is right."""
+        """Vectorise innermost loops where that is right, and let threads share what only moves elements."""
         s.simplify()
         for loop in innermost_loops(s):
             vectorize_inner(s, loop, target)
         s.simplify()
+        parallelize_pieces(s, target, moves)

@@ -413,6 +413,10 @@ class _Kernels:
         kernel = self.module.add(scheduled.func)
         if self.optional.verified:
             verify_func(kernel, spec_of(self.target))
+        if kernel_info(kernel).external:  # others may read what they have written over
+            if self.ready is not None:
+                self.ready(kernel)
+            return kernel
         pairs = self.optional.attempt("inplace", lambda: overwritable(kernel), lambda: ())
         kernel.info = replace(kernel_info(kernel), inplace=pairs)
         if isinstance(self.target, Target):

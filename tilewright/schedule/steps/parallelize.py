@@ -27,11 +27,11 @@ def parallelize_outer(s: Schedule, target: Target, *, keep_innermost: bool = Fal
         _share(s, loops[0], target, keep_innermost)
 
 
-def parallelize_pieces(s: Schedule, target: Target) -> None:
-    """Make the loop that is the whole kernel parallel, or each of several that are long enough to wake threads for;
-    the innermost loops stay apart, to become vectors."""
+def parallelize_pieces(s: Schedule, target: Target, shared: Callable[[Op], bool] = is_loop) -> None:
+    """Make the loop that is the whole kernel parallel, or each of several that are long enough to wake threads for, of
+    those that may be `shared`; the innermost loops stay apart, to become vectors."""
     loops = [op for op in s.func.body.ops if op.name != "return"]
-    for loop in loops:
+    for loop in filter(shared, loops):
         if len(loops) == 1 or (is_loop(loop) and is_worth_a_fork(_elements(loop), target)):
             _share(s, loop, target, keep_innermost=True)
 

@@ -55,10 +55,7 @@ def _checked_sizes(node: Node, directions: int) -> int:
             f"{node.op} takes x, W and R of three axes, not {', '.join(str(node.type(k)) for k in range(3))}"
         )
     hidden = node.attr("hidden_size", None)
-    own = node.shape(2)[2]
-    if hidden is None and not own.is_const:
-        raise ModelError(f"{node.op} needs the attribute 'hidden_size'")
-    hidden = own.value if hidden is None else hidden
+    hidden = node.known_dim(2, 2) if hidden is None else hidden
     rows = GATES[node.op] * hidden
     batch_first = node.attr("layout", 0)
     batch = node.shape(0)[0 if batch_first else 1]

@@ -28,13 +28,13 @@ def least_cycles(problem: ScratchpadProblem) -> int:
 def in_a_row(jobs: Iterable[tuple[int, int]], first: int, second: int) -> int:
     """When the last of these jobs ends on the second of two machines, which are free from `first` and `second` on, in
     the best order: those that are shorter on the first machine in its order, then the others from the longest on the
-    second."""
+    second. What takes nothing of the first machine does not wait for it."""
     jobs = list(jobs)
     ahead = sorted((a, b) for a, b in jobs if a <= b)
     behind = sorted(((a, b) for a, b in jobs if a > b), key=lambda job: -job[1])
     for a, b in (*ahead, *behind):
         first += a
-        second = max(first, second) + b
+        second = (max(first, second) if a else second) + b
     return second
 
 
