@@ -11,21 +11,27 @@ import pytest
 from onnx import parser
 
 import tilewright
+from tests.llm.small_decoder import Small
 from tests.loops.interleave import run_interleaved
 from tests.machines.fake_cuda import FakeCuda
 from tests.machines.test_cuda import TARGET, driver, fake
 from tests.machines.test_webgpu import gpu
 from tilewright import Session
+from tilewright.compiler import compile_module
 from tilewright.cost.machine.gpu_attention import Attended, blocks_for, is_worth_one_kernel
 from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.verify import verify_func
+from tilewright.llm.decoder import CompiledDecoder
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.options import Options
+from tilewright.runtime import Model
 from tilewright.stages import programs
 from tilewright.target.gpu.cuda import CUDA
 from tilewright.target.gpu.webgpu import WEBGPU
+from tilewright.target.host import host_target
+from tilewright.target.machine import Machine
 
 __all__ = ["driver", "fake", "gpu"]
 
@@ -181,3 +187,18 @@ def test_scores_stay_in_memory_where_few_groups_would_do_all_of_the_work(tmp_pat
     text = "g (float[4,8,64] q, float[4,64,64] k, float[4,64,64] v) => (float[4,8,64] y) { s = MatMul(q, k) "
     text += "p = Softmax(s) y = MatMul(p, v) }"
     assert len(kernels(text, TARGET, tmp_path)) > 1
+
+
+@pytest.mark.sweep
+def test_a_decoder_says_the_same_as_on_the_cpu(gpu: None) -> None:
+    """A prompt, and tokens one by one behind it: lengths are unknown, and caches are states."""
+    small = Small(seed=2)
+
+    def said(machine: Machine) -> list[int]:
+        made = compile_module(small.module(), Options(states=True, target=machine.name), machine)
+        decoder, tokens = CompiledDecoder(Model(made, 1)), [3, 1, 4, 1, 5, 9, 2, 6]
+        for _ in range(12):
+            tokens.append(int(np.argmax(decoder.feed(tokens[decoder.length :]))))
+        return tokens
+
+    assert said(WEBGPU) == said(host_target())

@@ -149,6 +149,31 @@ def sums_of_narrow_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replaceme
     return ew.mul(sums, factor)
 
 
+@rule("matmul_widening")
+def number_of_narrow_operand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """narrow(wide(a) * c) b -> (a b) * c for a number c, and for b alike; views may stand between."""
+    if any(map(is_known, op.operands)) or not dtype_of(op.result).is_float:
+        return None
+    for k, operand in enumerate(op.operands):
+        views: list[Op] = []
+        value = operand
+        while (view := value.op) is not None and is_view(view) and has_one_use(value):
+            views.append(view)
+            value = view.operands[0]
+        scaled = defining(_before_rounding(value), "mul")
+        if scaled is None or not has_one_use(scaled.result) or not has_one_use(value):
+            continue
+        number, plain = uniform_number(scaled.operands[1], ctx.module), _before_rounding(scaled.operands[0])
+        if number is None or dtype_of(plain) is not dtype_of(operand) or shape_of(plain) != shape_of(value):
+            continue
+        for view in reversed(views):
+            plain = OPERATORS[view.name](plain, **view.attrs)
+        operands = [plain if i == k else v for i, v in enumerate(op.operands)]
+        sums = OPERATORS[op.name](*operands, **op.attrs)
+        return ew.mul(sums, full(value=float(number), dtype=dtype_of(op.result), shape=()))
+    return None
+
+
 def _before_rounding(value: Value) -> Value:
     """The float that an operand is converted from, by whatever floats."""
     while (rounded := defining(value, "cast")) is not None and has_one_use(value):
@@ -167,4 +192,4 @@ def _is_at_most_one(value: Value) -> bool:
 
 
 FACTOR_RULES = (number_of_operand, factor_of_rows)
-ROW_RULES = (factor_of_short_rows, rows_of_zeros, sums_of_narrow_weights)
+ROW_RULES = (factor_of_short_rows, rows_of_zeros, sums_of_narrow_weights, number_of_narrow_operand)
