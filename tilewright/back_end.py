@@ -44,6 +44,7 @@ from tilewright.runtime.executor import Executor
 from tilewright.runtime.guarded import has_zones
 from tilewright.runtime.storage.image import Image
 from tilewright.runtime.storage.loader import NativeCode
+from tilewright.schedule.cuda.attention import CudaAttention
 from tilewright.schedule.cuda.strategies import STRATEGIES as CUDA_STRATEGIES
 from tilewright.schedule.gpu.attention import GpuAttention
 from tilewright.schedule.gpu.strategies import STRATEGIES as GPU_STRATEGIES
@@ -385,7 +386,7 @@ class CudaBackEnd(GpuBackEnd):
         return default_passes(options, by_groups=True, units=frozenset((dt.f16, dt.bf16, dt.i8)))
 
     def strategies(self, machine: Gpu) -> Sequence[Strategy]:
-        return (GpuAttention(machine), *CUDA_STRATEGIES)
+        return (CudaAttention(machine), *CUDA_STRATEGIES)
 
     def code(self, machine: Gpu, options: Options) -> Code:
         assert isinstance(machine, Cuda)

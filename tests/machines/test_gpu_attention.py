@@ -5,26 +5,33 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import parser
 
 import tilewright
+from tests.llm.small_decoder import Small
 from tests.loops.interleave import run_interleaved
 from tests.machines.fake_cuda import FakeCuda
 from tests.machines.test_cuda import TARGET, driver, fake
 from tests.machines.test_webgpu import gpu
 from tilewright import Session
+from tilewright.compiler import compile_module
 from tilewright.cost.machine.gpu_attention import Attended, blocks_for, is_worth_one_kernel
-from tilewright.ir.core import Func
+from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.verify import verify_func
+from tilewright.llm.decoder import CompiledDecoder
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.options import Options
+from tilewright.runtime import Model
 from tilewright.stages import programs
 from tilewright.target.gpu.cuda import CUDA
 from tilewright.target.gpu.webgpu import WEBGPU
+from tilewright.target.host import host_target
+from tilewright.target.machine import Machine
 
 __all__ = ["driver", "fake", "gpu"]
 
@@ -81,6 +88,66 @@ def test_cuda_computes_what_the_cpu_does(
     assert ".local" not in "".join(programs(model(text), "asm", options=options, session=session).values())
 
 
+NARROW = """g ({dtype}[1,2,t,16] q, {dtype}[1,2,u,16] k, {dtype}[1,2,u,16] v, {dtype}[t,u] m) =>
+({dtype}[1,2,t,16] y) {{
+  h = Transpose<perm=[0,1,3,2]>(k) s = MatMul(q, h) a = Add(s, m) p = Softmax(a) y = MatMul(p, v)
+}}"""
+KNOWN = NARROW.replace("[t,u]", "[{t},{u}]").replace(",t,", ",{t},").replace(",u,", ",{u},")
+
+
+@pytest.mark.sweep(1)
+@pytest.mark.parametrize(
+    ("text", "dtype", "sizes"),
+    [
+        (NARROW, "float16", ((33, 70), (1, 5), (3, 0))), (KNOWN, "float16", ((32, 48),)),
+        (KNOWN, "bfloat16", ((70, 100),)),
+    ],
+    ids=["unknown", "whole blocks", "parts of blocks"],
+)  # fmt: skip
+def test_tensor_cores_multiply_what_stays_in_registers(
+    text: str, dtype: str, sizes: tuple[tuple[int, int], ...], fake: FakeCuda, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("tilewright.schedule.gpu.attention.is_worth_one_kernel", lambda *_: True)
+    session, options = Session(folder=tmp_path), Options(target=TARGET)
+    made = model(text.format(dtype=dtype, t=sizes[0][0], u=sizes[0][1]))
+    exact = model(text.format(dtype="double", t=sizes[0][0], u=sizes[0][1]))
+    fake.kernels(programs(made, "llvm", options=options, session=session))
+    ours, host = tilewright.compile(made, target=TARGET, session=session), tilewright.compile(exact, session=session)
+    narrow = np.float16 if dtype == "float16" else ml_dtypes.bfloat16
+    for t, u in sizes:
+        rng = np.random.default_rng(t)
+        mask = np.where(rng.random((t, u)) < 0.5, 0, -np.inf)
+        mask[:1, : u // 2], mask[-1:, u // 2 :] = -np.inf, 1
+        data = [*(rng.standard_normal((1, 2, n, 16)) for n in (t, u, u)), mask]
+        data = [x.astype(narrow) for x in data]
+        (expected,) = host(*(x.astype(np.float64) for x in data))
+        unit = 2.0 ** (-10 if dtype == "float16" else -7)
+        np.testing.assert_allclose(ours(*data)[0].astype(np.float64), expected, rtol=unit, atol=2 * unit)
+    assert fake.fault == ""
+    ptx = "".join(programs(made, "asm", options=options, session=session).values())
+    assert "mma.sync" in ptx and ".local" not in ptx
+
+
+def test_each_wait_and_barrier_on_tensor_cores_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.schedule.gpu.attention.is_worth_one_kernel", lambda *_: True)
+    text = "g (float16[32,16] q, float16[16,32] k, float16[32,16] v) => (float16[32,16] y) "
+    (loops,) = kernels(text + "{ s = MatMul(q, k) p = Softmax(s) y = MatMul(p, v) }", TARGET, tmp_path).values()
+    spec = machine_spec(CUDA["sm_90"])
+    verify_func(parse_kernel(loops), spec)
+
+    def orders(func: Func) -> list[Op]:
+        return [op for op in func.body.walk() if op.name in ("barrier", "wait")]
+
+    for k in range(len(orders(parse_kernel(loops)))):
+        func = parse_kernel(loops)
+        op = orders(func)[k]
+        op.set_operands([])
+        op.parent.ops.remove(op)
+        with pytest.raises(VerifyError, match=r"may meet in|may not have ended"):
+            verify_func(func, spec)
+
+
 def kernel(tmp_path: Path) -> Func:
     (text,) = kernels(PLAIN, "webgpu", tmp_path).values()
     return parse_kernel(text)
@@ -115,8 +182,23 @@ def test_scores_stay_in_memory_where_few_groups_would_do_all_of_the_work(tmp_pat
     many = Attended(heads=192, queries=512, keys=512, depth=64, columns=64)
     for sizes, is_one in ((few, False), (many, True)):
         block = blocks_for(sizes, CUDA["sm_90"])
-        assert block is not None and is_worth_one_kernel(sizes, block, CUDA["sm_90"]) is is_one
+        assert block is not None and is_worth_one_kernel(sizes, block.rows, CUDA["sm_90"]) is is_one
     assert blocks_for(Attended(1, 64, 64, 64, 5000), WEBGPU) is None, "one row does not fit shared memory"
     text = "g (float[4,8,64] q, float[4,64,64] k, float[4,64,64] v) => (float[4,8,64] y) { s = MatMul(q, k) "
     text += "p = Softmax(s) y = MatMul(p, v) }"
     assert len(kernels(text, TARGET, tmp_path)) > 1
+
+
+@pytest.mark.sweep
+def test_a_decoder_says_the_same_as_on_the_cpu(gpu: None) -> None:
+    """A prompt, and tokens one by one behind it: lengths are unknown, and caches are states."""
+    small = Small(seed=2)
+
+    def said(machine: Machine) -> list[int]:
+        made = compile_module(small.module(), Options(states=True, target=machine.name), machine)
+        decoder, tokens = CompiledDecoder(Model(made, 1)), [3, 1, 4, 1, 5, 9, 2, 6]
+        for _ in range(12):
+            tokens.append(int(np.argmax(decoder.feed(tokens[decoder.length :]))))
+        return tokens
+
+    assert said(WEBGPU) == said(host_target())

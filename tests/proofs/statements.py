@@ -32,6 +32,8 @@ TESTED_ONLY: Mapping[str, str] = MappingProxyType(
         "depthwise_convs_as_sums": "it cuts a window into slices, one for each of its taps",
         "rounded_products": "it rounds operands to float16, which only numerics='fast' allows",
         "multiply_in_groups": _OF_TARGET,
+        "number_of_narrow_operand": "products are rounded to 16 bits before the sum, or not at all",
+        "sums_of_narrow_weights": "weights of at most 1 are rounded to 16 bits, before they are scaled or after",
         "multiply_on_unit": _OF_TARGET,
         "states_in_groups": "a recurrent network has loops of its own",
         "sums_of_integers": _KNOWN_DATA,

@@ -9,6 +9,8 @@ from tests.graph.programs import inputs, ops, program, run, weights
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.hoist_scales import HoistScales
+from tilewright.ir import dtype as dt
+from tilewright.ir.types import tensor
 from tilewright.ops import contract as ct
 from tilewright.ops import elementwise as ew
 from tilewright.ops import reduce as rd
@@ -111,3 +113,24 @@ def test_nothing_of_rows_stays_before_a_product_where_all_of_it_goes():
     run(module, HoistScales(all_rows=True), Canonicalize(), Fold())
     assert ops(module) == ["eq", "matmul", "mul", "select"]
     assert ops(lifted(body, (3, 4), (3, 1), (4, 8))[0])[-1] == "matmul"
+
+
+def test_numbers_and_sums_of_narrow_operands_come_behind_the_product():
+    """Also behind zeros of whole rows, which what is computed of nothing is replaced by."""
+
+    def body(hidden, q, k, v):
+        scaled = (ew.cast(ew.mul(ew.cast(x, dtype=dt.f32), 0.5), dtype=dt.f16) for x in (q, k))
+        left, right = scaled
+        scores = ct.matmul_widening(left, vw.transpose(right, perm=(1, 0)), sums=dt.f32)
+        powers = ew.exp(ew.sub(scores, rd.reduce_max(scores, axes=(-1,), keepdims=True)))
+        weights = ew.mul(powers, ew.div(1.0, rd.reduce_sum(powers, axes=(-1,), keepdims=True)))
+        weights = ew.cast(ew.cast(weights, dtype=dt.f16), dtype=dt.f32)
+        weights = ew.cast(ew.select(hidden, 0.0, weights), dtype=dt.f16)
+        return ct.matmul_widening(weights, v, sums=dt.f32)
+
+    types = [tensor(dt.bool_, (3, 1)), *(tensor(dt.f16, shape) for shape in ((3, 4), (5, 4), (5, 8)))]
+    module = program(body, *types)
+    run(module, HoistScales(all_rows=True), Canonicalize(), Fold())
+    found = ops(module)
+    assert found[found.index("exp") :].count("mul") == 1 and found[-2:] == ["mul", "select"]
+    assert found.index("matmul_widening") < found.index("mul") and found.count("mul") == 2

@@ -273,6 +273,8 @@ class _Grid(Kernel):
                 raise InternalError(f"no intrinsic of the machine does what '{describe(op)}' does", where=str(op.loc))
             if len(found.operands) == 3:
                 self._multiply(op, found)
+            elif found.operands[0].buffer.buffer.space == OWNED:
+                self._pack_fragment(op, found)
             else:
                 self._load_fragment(found)
 
@@ -309,6 +311,24 @@ class _Grid(Kernel):
         pointer = warps.element_pointer(self.text, 3, self.arrays[source.buffer], type.dtype, index)
         for k, register in enumerate(warps.load_fragment(self.text, pointer, is_across)):
             self.text.line(f"store i32 {register}, ptr {self._register(target, k)}")
+
+    def _pack_fragment(self, op: Op, found: IntrinsicMatch) -> None:
+        """A thread owns what its registers of the left operand hold: of rows 0 and 8, columns 0 and 8 of its own, two
+        elements each."""
+        target = found.operands[1]
+        dtype = target.buffer.buffer.dtype
+        half, _, part, _, pair = (loop_var(o) for o in op.walk() if is_loop(o))
+        load = next(o for o in op.walk() if o.name == "load")
+        for k in range(4):
+            pointer = self._register(target, k)
+            for e in range(2):
+                with self.indices.scope(is_block=False):
+                    for v, n in ((half, k % 2), (part, k // 2), (pair, e)):
+                        self.indices.bind(v, n)
+                    self._load(load)
+                value = self.values[load.result]
+                at = self.text.emit(f"getelementptr {memory_type(dtype)}, ptr {pointer}, i64 {e}")
+                self.text.line(f"store {memory_type(dtype)} {value.name}, ptr {at}, align 2")
 
     def _multiply(self, op: Op, found: IntrinsicMatch) -> None:
         """The sums of a thread are its rows 0 and 8 of a tile, of two columns each."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.target.gpu.cuda import STATIC_SHARED
+from tilewright.target.gpu.tensor_cores import COPY_BYTES
+from tilewright.target.gpu.tensor_cores import ROWS as WARP_ROWS
 from tilewright.target.gpu.webgpu import SHARED, Gpu
 
 ELEMENT = 4
@@ -72,17 +75,43 @@ def _groups(sizes: Attended, rows: int) -> int:
     return sizes.heads * -(-sizes.queries // rows)
 
 
-def is_worth_one_kernel(sizes: Attended, block: BlockSizes, machine: Gpu) -> bool:
-    """Whether scores in shared memory save more time than the groups lose that are fewer than those of two products in
-    tiles."""
+def is_worth_one_kernel(sizes: Attended, rows: int, machine: Gpu) -> bool:
+    """With so many query rows of a group, whether scores in shared memory save more time than the groups lose that are
+    fewer than those of two products in tiles."""
     link = machine.link
     if link is None:
         return True
     scores = sizes.heads * sizes.queries * sizes.keys
     operations = scores * 2 * (sizes.depth + sizes.columns) / link.operations
-    busy = min(1.0, _groups(sizes, block.rows) / machine.multiprocessors)
-    read = ELEMENT * _groups(sizes, block.rows) * sizes.keys * (sizes.depth + sizes.columns)
+    busy = min(1.0, _groups(sizes, rows) / machine.multiprocessors)
+    read = ELEMENT * _groups(sizes, rows) * sizes.keys * (sizes.depth + sizes.columns)
     one = max(operations / busy, read / link.bandwidth)
     tiles = -(-sizes.queries // machine.tile)
     apart = ELEMENT * (PASSES * scores + sizes.heads * tiles * sizes.keys * (sizes.depth + sizes.columns))
     return one < operations + apart / link.bandwidth
+
+
+GROUP_ROWS = (64, 32)
+"""Query rows of a group on tensor cores: four warps, or two."""
+
+FRAGMENT_KEYS = (64, 32, 16)
+"""Keys of a block on tensor cores, the most first. A thread has half as many scores in registers."""
+
+MOST_WIDTH = 128
+"""Elements of a query, and of a value, on tensor cores at most: a thread has half as many sums in registers."""
+
+
+def warps_for(sizes: Attended) -> tuple[int, int] | None:
+    """Query rows and keys of a block on tensor cores; None where heads or queries fill no fragments."""
+    rows = next((n for n in GROUP_ROWS if n <= sizes.queries), None)
+    widths = (sizes.depth, sizes.columns)
+    if rows is None or max(widths) > MOST_WIDTH or any(n % WARP_ROWS for n in widths):
+        return None
+    return next(((rows, n) for n in FRAGMENT_KEYS if _bytes_of_tiles(rows, n, sizes) <= STATIC_SHARED), None)
+
+
+def _bytes_of_tiles(rows: int, keys: int, sizes: Attended) -> int:
+    """Of 16-bit tiles of all operands, whose rows are 16 bytes longer, and of 16 numbers for each row."""
+    elements = rows * sizes.depth + keys * (sizes.depth + sizes.columns)
+    longest = (rows + keys + max(keys, sizes.depth, sizes.columns)) * COPY_BYTES
+    return 2 * elements + longest + ELEMENT * 16 * rows

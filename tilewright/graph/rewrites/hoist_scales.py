@@ -114,11 +114,11 @@ def factor_of_short_rows(op: Op, b: Builder, ctx: RewriteContext) -> Replacement
     return _rows_hoisted(op, is_longer_too=True)
 
 
-@rule("matmul")
+@rule("matmul", "matmul_widening")
 def rows_of_zeros(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
     """select(c, 0, a) b -> select(c, 0, a b), where c has one element for each row of a; b counts as finite."""
-    chosen = defining(op.operands[0], "select")
-    if chosen is None or op.attrs["transpose_a"] or not dtype_of(chosen.result).is_float:
+    chosen = defining(_before_rounding(op.operands[0]), "select")
+    if chosen is None or op.attrs.get("transpose_a") or not dtype_of(op.operands[0]).is_float:
         return None
     condition, zero, a = chosen.operands
     is_of_rows = len(shape_of(condition)) >= 2 and shape_of(condition)[-1] == 1 and shape_of(a)[-1] != 1
@@ -126,8 +126,70 @@ def rows_of_zeros(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
         return None
     if not has_one_use(chosen.result):
         return NoMatch("the rows are needed elsewhere too")
-    return ew.select(condition, number_like(0.0, op.result), matmul(a, op.operands[1], **op.attrs))
+    rounded = a if dtype_of(a) is dtype_of(op.operands[0]) else ew.cast(a, dtype=dtype_of(op.operands[0]))
+    sums = OPERATORS[op.name](rounded, op.operands[1], **op.attrs)
+    return ew.select(condition, number_like(0.0, op.result), sums)
+
+
+@rule("matmul_widening")
+def sums_of_narrow_weights(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """narrow(w * r) b -> (narrow(w) b) * r, where w are the exponentials of a softmax, which are 1 at most, and r has
+    one element for each row."""
+    scaled = defining(_before_rounding(op.operands[0]), "mul")
+    if scaled is None or dtype_of(scaled.result) is not dtype_of(op.result) or not dtype_of(op.result).is_float:
+        return None
+    a, factor = scaled.operands if _is_at_most_one(scaled.operands[0]) else scaled.operands[::-1]
+    rows = shape_of(factor)
+    if not _is_at_most_one(a) or len(rows) < 2 or rows[-1] != 1 or shape_of(a) != shape_of(scaled.result):
+        return None
+    if not has_one_use(op.operands[0]) or not has_one_use(scaled.result):
+        return NoMatch("the weights are needed elsewhere too")
+    factor = _of_terms(factor, shape_of(a)[-1])
+    sums = OPERATORS[op.name](ew.cast(a, dtype=dtype_of(op.operands[0])), op.operands[1], **op.attrs)
+    return ew.mul(sums, factor)
+
+
+@rule("matmul_widening")
+def number_of_narrow_operand(op: Op, b: Builder, ctx: RewriteContext) -> Replacement:
+    """narrow(wide(a) * c) b -> (a b) * c for a number c, and for b alike; views may stand between."""
+    if any(map(is_known, op.operands)) or not dtype_of(op.result).is_float:
+        return None
+    for k, operand in enumerate(op.operands):
+        views: list[Op] = []
+        value = operand
+        while (view := value.op) is not None and is_view(view) and has_one_use(value):
+            views.append(view)
+            value = view.operands[0]
+        scaled = defining(_before_rounding(value), "mul")
+        if scaled is None or not has_one_use(scaled.result) or not has_one_use(value):
+            continue
+        number, plain = uniform_number(scaled.operands[1], ctx.module), _before_rounding(scaled.operands[0])
+        if number is None or dtype_of(plain) is not dtype_of(operand) or shape_of(plain) != shape_of(value):
+            continue
+        for view in reversed(views):
+            plain = OPERATORS[view.name](plain, **view.attrs)
+        operands = [plain if i == k else v for i, v in enumerate(op.operands)]
+        sums = OPERATORS[op.name](*operands, **op.attrs)
+        return ew.mul(sums, full(value=float(number), dtype=dtype_of(op.result), shape=()))
+    return None
+
+
+def _before_rounding(value: Value) -> Value:
+    """The float that an operand is converted from, by whatever floats."""
+    while (rounded := defining(value, "cast")) is not None and has_one_use(value):
+        if not (dtype_of(value).is_float and dtype_of(rounded.operands[0]).is_float):
+            break
+        value = rounded.operands[0]
+    return value
+
+
+def _is_at_most_one(value: Value) -> bool:
+    """Whether it is the exponential of differences to the greatest of them."""
+    power = defining(value, "exp")
+    less = None if power is None else defining(power.operands[0], "sub")
+    greatest = None if less is None else defining(less.operands[1], "reduce_max")
+    return greatest is not None and less is not None and greatest.operands[0] is less.operands[0]
 
 
 FACTOR_RULES = (number_of_operand, factor_of_rows)
-ROW_RULES = (factor_of_short_rows, rows_of_zeros)
+ROW_RULES = (factor_of_short_rows, rows_of_zeros, sums_of_narrow_weights, number_of_narrow_operand)

@@ -101,17 +101,17 @@ def why_unordered(func: Func, levels: Sequence[str]) -> tuple[str, Op] | None:
     return None
 
 
-def missing_barriers(func: Func, levels: Sequence[str], level: str) -> list[Op]:
-    """The ops before which threads of a level must wait for each other, in the order of the program, so that all that
-    meets in a kernel without barriers of that level is in order: as late, and so as few, as one way through the program
-    lets them be. ScheduleError where barriers of the level are not enough."""
-    check = _Placement(func, levels, level)
+def missing_barriers(func: Func, levels: Sequence[str], *choices: str) -> list[tuple[Op, str]]:
+    """The ops before which threads must wait for each other, in the order of the program, each with the first of the
+    `choices` of levels that does, so that all that meets in a kernel without barriers is in order: as late, and so as
+    few, as one way through the program lets them be. ScheduleError where barriers of these levels are not enough."""
+    check = _Placement(func, levels, choices)
     try:
         check.run()
     except _Unordered as problem:
         message, op = problem.found
         raise ScheduleError(f"{describe(op)}: {message}") from None
-    return [op for op in func.body.walk() if op in check.places]
+    return [(op, check.places[op]) for op in func.body.walk() if op in check.places]
 
 
 class _Check:
@@ -288,33 +288,42 @@ class _Check:
 
 
 class _Placement(_Check):
-    """The analysis of a kernel that lacks barriers of a `level`, which stand before `places`."""
+    """The analysis of a kernel that lacks barriers, of one of the levels `choices` each, before `places`."""
 
-    def __init__(self, func: Func, levels: Sequence[str], level: str) -> None:
+    def __init__(self, func: Func, levels: Sequence[str], choices: Sequence[str]) -> None:
         super().__init__(func, levels)
-        self.level = level
-        self.places: set[Op] = set()
+        self.choices = choices
+        self.places: dict[Op, str] = {}
 
     def _block(self, block: Block, state: _State) -> _State:
         holder = block.parent
-        is_together = not isinstance(holder, Op) or (
-            is_loop(holder) and all(o.attrs.get("level") != self.level for o in (*enclosing_loops(holder), holder))
-        )
+        around = [*enclosing_loops(holder), holder] if isinstance(holder, Op) else []
+        is_uniform = all(is_loop(o) for o in around)
+        inside = {o.attrs.get("level") for o in around}
         for op in block.ops:
+            tried = [""] if op not in self.places else []
+            tried += [c for c in self.choices if is_uniform and c not in inside]
             if op in self.places:
-                state = self._together(state)
-            try:
-                after = self._op(op, state)
-            except _Unordered:
-                if not is_together or op in self.places:
-                    raise
-                self.places.add(op)
-                after = self._op(op, self._together(state))
-            state = after
+                tried = tried[tried.index(self.places[op]) :]
+            state = self._after(op, state, tried)
         return state
 
-    def _together(self, state: _State) -> _State:
-        return self._barrier(Op("barrier", attrs={"level": self.level}), state)
+    def _after(self, op: Op, state: _State, tried: Sequence[str]) -> _State:
+        """The state after an op, with the first barrier before it that does."""
+        known = dict(self.places)
+        for level in tried:
+            try:
+                before = self._barrier(Op("barrier", attrs={"level": level}), state) if level else state
+                after = self._op(op, before)
+            except _Unordered:
+                self.places = dict(known)  # with a barrier around, those inside may be none
+                if level == tried[-1]:
+                    raise
+                continue
+            if level:
+                self.places[op] = level
+            return after
+        raise AssertionError("something is tried")
 
 
 def _queue(run: Op) -> str:

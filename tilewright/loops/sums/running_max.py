@@ -26,7 +26,6 @@ from tilewright.loops.edit import (
     enclosing_loops,
     extent_of,
     fresh_var,
-    is_inside,
     is_loop,
     kind_of,
     loop_var,
@@ -47,12 +46,13 @@ STEP = "running_max"
 
 @dataclass(frozen=True, eq=False)
 class Running:
-    """The loop over blocks, the exponentials of a block, the nests over rows that keep the greatest exponent and make
-    the factors of it, and for each sum the nest that corrects it; `inner` are the loops over a block, one for each loop
+    """The loop over blocks, the exponentials of a block (as they are, and converted), the nests over rows that keep the
+    greatest exponent and make the factors of it, and for each sum the nest that corrects it; `inner` are the loops over
+    a block, one for each loop
     that was given."""
 
     loop: Op
-    weights: Value
+    weights: list[Value]
     keep: Op
     factors: Op
     corrections: list[Op]
@@ -81,8 +81,9 @@ def running_max(
           for ki in 0..4 { for i { s[i] += p[i, ki] * v[4*ko + ki] } }
         }
 
-    Behind the end of the last block x counts as -inf, and what exponentials are multiplied by as 0. Buffers that are
-    new are in the memory `space`. Sums are rounded differently, and sums of rows that are -inf all over are 0 in place
+    Among the `sums` may be loops that do nothing but convert the exponentials for those behind. Behind the end of the
+    last block x counts as -inf, and what exponentials are multiplied by as 0. Buffers that are new are in the memory
+    `space`. Sums are rounded differently, and sums of rows that are -inf all over are 0 in place
     of NaN. ScheduleError where the loops are not of one
     block in this order and of one extent, do anything else, the sums do not begin at 0, or the exponentials are needed
     elsewhere.
@@ -129,11 +130,11 @@ class _Running:
                 refuse(STEP, loop, f"it differs from {describe(self.greatest)} in extent or kind, or is not serial")
             if any(op.blocks and (not is_loop(op) or kind_of(op) != "serial") for op in loop.walk()):
                 refuse(STEP, loop, "it holds more than serial loops")
-        if not self.sums:
-            refuse(STEP, self.weights, "nothing adds up the exponentials")
         self._check_maximum()
         self._check_weights()
-        self.found = [self._sum(loop) for loop in self.sums]
+        self.stores, self.reads = [self.store], list[Op]()
+        self.found = [s for s in map(self._sum, self.sums) if s is not None]
+        self._check_needed()
         self._check_order(home.ops[home.ops.index(loops[0]) : home.ops.index(loops[-1])])
 
     def _check_maximum(self) -> None:
@@ -179,18 +180,31 @@ class _Running:
         self.axes = [n for n, i in enumerate(idx) if k in i.vars]
         if len(self.axes) != 1 or idx[self.axes[0]] is not k or self.powers.op is None:
             refuse(STEP, self.powers, f"{describe(self.weights)} does not go along one axis of a local buffer")
-        for op in self.powers.users:
-            if not any(op is o or is_inside(op, o) for o in (self.weights, *self.sums)):
-                refuse(STEP, self.powers, "the exponentials are needed elsewhere")
 
-    def _sum(self, loop: Op) -> _Sum:
-        term = self._only_accumulation(loop, "add")
-        loads = [o for o in loop.walk() if o.name == "load" and o.operands[0] is self.powers]
+    def _check_needed(self) -> None:
+        if not self.found:
+            refuse(STEP, self.weights, "nothing adds up the exponentials")
+        known = {*self.stores, *self.reads}
+        for buffer in self._powers():
+            if any(op not in known for op in buffer.users):
+                refuse(STEP, buffer, "the exponentials are needed elsewhere")
+
+    def _powers(self) -> list[Value]:
+        """The buffers of exponentials, the others converted from the first."""
+        return [store.operands[1] for store in self.stores]
+
+    def _sum(self, loop: Op) -> _Sum | None:
+        """What a loop adds up; None for one that converts."""
+        loads = [o for o in loop.walk() if o.name == "load" and o.operands[0] in self._powers()]
         if len(loads) != 1 or any(o.operands[0] is self.maximum for o in loop.walk() if o.name == "load"):
             refuse(STEP, loop, "it does not read one exponential alone")
         load, k = loads[0], loop_var(loop)
         if load.attrs["idx"][self.axes[0]] is not k or "guard" in load.attrs:
             refuse(STEP, loop, "it does not go along the exponentials")
+        self.reads.append(load)
+        if self._converts(loop, load):
+            return None
+        term = self._only_accumulation(loop, "add")
         self._check_term(term, load)
         self._check_covered(loop, term.buffer)
         self._check_zero(term.buffer, loop)
@@ -200,17 +214,29 @@ class _Running:
             refuse(STEP, term.buffer, "one element of it adds up exponentials of several rows")
         return _Sum(loop, term, load, row)
 
+    def _converts(self, loop: Op, load: Op) -> bool:
+        """Whether a loop does nothing but to convert the exponentials, each in its own place."""
+        stores = [op for op in loop.walk() if op.name == "store"]
+        if len(stores) != 1 or _plain(stores[0].operands[0]) is not load.result or "guard" in stores[0].attrs:
+            return False
+        target = stores[0].operands[1]
+        if target.op is None or target.op.parent is not loop.parent or stores[0].attrs["idx"] != load.attrs["idx"]:
+            return False
+        if buffer_type(target).shape != buffer_type(load.operands[0]).shape or target in self._powers():
+            return False
+        self.stores.append(stores[0])
+        return True
+
     def _check_term(self, term: Accumulation, load: Op) -> None:
         """A term is the exponential, or its product with what is read elsewhere."""
-        value = term.value
+        value = _plain(term.value)
         if value is load.result:
             return
         op = value.op
-        if op is None or scalar_operation(op).linear != "each" or load.result not in op.operands:
+        factors = [] if op is None or scalar_operation(op).linear != "each" else [_plain(v) for v in op.operands]
+        if load.result not in factors:
             refuse(STEP, term.buffer, "its terms are no products of an exponential")
-        (other,) = [v for v in op.operands if v is not load.result] or [load.result]
-        while (source := converted_from(other)) is not None:
-            other = source
+        (other,) = [v for v in factors if v is not load.result] or [load.result]
         if other.op is None or other.op.name != "load" or other is load.result:
             refuse(STEP, term.buffer, "its terms are no products of an exponential with an element")
         if other.op.attrs.get("guard") and other.op.attrs.get("other", 0) != 0:
@@ -272,35 +298,36 @@ class _Running:
         names = names_in(self.func)
         n = extent_of(self.greatest)
         outer = fresh_var(names, f"{base_name(loop_var(self.greatest))}o", ceildiv(n, self.block))
-        type = buffer_type(self.powers)
-        shape = tuple(sym(self.block) if k == self.axes[0] else d for k, d in enumerate(type.shape))
-        powers = new_tile(STEP, self.powers, shape, self.space)
+        shape = tuple(sym(self.block) if k == self.axes[0] else d for k, d in enumerate(buffer_type(self.powers).shape))
+        tiles = {buffer: new_tile(STEP, buffer, shape, self.space) for buffer in self._powers()}
         factor, shift = (new_tile(STEP, self.maximum, buffer_type(self.maximum).shape, self.space) for _ in range(2))
         home = block_of(self.greatest)
         home.ops = [op for op in home.ops if op not in self.between]
         insert_before(self.greatest, self.between)
         row = {k: self._inner(k, outer, n, names) for k in self.loops}
-        for op in (self.store, *(s.load for s in self.found)):
-            op.set_operands([*op.operands[:-1], powers])
+        for op in (*self.stores, *self.reads):
+            op.set_operands([*op.operands[:-1], tiles[op.operands[-1]]])
             idx = list(op.attrs["idx"])
             idx[self.axes[0]] = idx[self.axes[0]] - self.block * outer
             op.attrs["idx"] = tuple(idx)
         self.shift.set_operands([shift])
-        assert self.powers.op is not None and powers.op is not None
-        self.powers.op.erase()
+        for buffer in tiles:
+            assert buffer.op is not None
+            buffer.op.erase()
         keep, factors = self._keep(factor, names), self._factors(factor, shift, names)
         corrections = [self._correction(s, factor, names) for s in self.found]
-        ops = [powers.op, *(v.op for v in (factor, shift) if v.op is not None)]
+        before = dict(zip((s.loop for s in self.found), corrections, strict=True))
+        ops = [v.op for v in (*tiles.values(), factor, shift) if v.op is not None]
         ops += [keep, row[self.greatest], factors, row[self.weights]]
-        for correction, s in zip(corrections, self.found, strict=True):
-            ops += [correction, row[s.loop]]
+        for loop in self.sums:
+            ops += [*([before[loop]] if loop in before else []), row[loop]]
         for loop in self.loops[1:]:
             home.ops.remove(loop)
             loop.parent = None
         self.greatest.attrs |= {"var": outer, "extent": ceildiv(n, self.block)}
         self.greatest.attrs.pop("boustrophedon", None)
         put_ops(body_of(self.greatest), ops)
-        return Running(self.greatest, powers, keep, factors, corrections, list(row.values()))
+        return Running(self.greatest, list(tiles.values()), keep, factors, corrections, list(row.values()))
 
     def _inner(self, loop: Op, outer: Sym, n: Sym, names: TakenNames) -> Op:
         """The loop over a block of what `loop` does, with conditions where the last one may not be whole."""
@@ -315,7 +342,7 @@ class _Running:
 
     def _guard(self, loop: Op, made: Op, inside: Sym) -> None:
         """Put the condition of a whole block around what moves along it."""
-        powers = {self.store, *(s.load for s in self.found)}
+        powers = {*self.stores, *self.reads}
         for op in made.walk():
             is_moving = op.name == "load" and any(loop_var(made) in i.vars for i in op.attrs["idx"])
             if is_moving and op not in powers:
@@ -370,6 +397,15 @@ class _Running:
         by = Op("load", [factor], [scalar], {"idx": tuple(i.subs(_variables(mapping)) for i in s.row)})
         less = Op("mul", [old.result, by.result], [scalar])
         return nest_of(axes, [old, by, less, Op("store", [less.result, s.term.buffer], [], {"idx": at})])[0]
+
+
+def _plain(value: Value) -> Value:
+    """The float that a float is converted from."""
+    while (source := converted_from(value)) is not None:
+        if not (source.scalar.dtype.is_float and value.scalar.dtype.is_float):
+            break
+        value = source
+    return value
 
 
 def _variables(mapping: Mapping[Sym, Sym]) -> dict[Sym, Sym]:

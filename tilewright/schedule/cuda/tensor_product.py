@@ -90,9 +90,9 @@ class TensorProduct(ProductInTiles):
     def schedule(self, s: Schedule, lowered: Lowered, target: Cuda) -> None:
         product, rest = stages_of(lowered)
         axes, product = _as_matrices(s, product, rest[0].axes if rest else [])
-        roles = _Roles.of(product)
+        roles = TensorRoles.of(product)
         tile = _tile(product, roles, target)
-        _Nest(s, target, product, roles, tile).run(axes)
+        TensorNest(s, target, product, roles, tile).run(axes)
         check_room(s, target)
 
 
@@ -135,7 +135,7 @@ def _first_of_one(access: Op) -> int | None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Operand:
+class TensorOperand:
     """One factor of a product: its number among the reads, and the axes of its tensor that the rows (or columns) of the
     result and the depth move along. Where it `is_gathered`, these are the axes of a copy, its columns last."""
 
@@ -151,17 +151,17 @@ class _Operand:
 
 
 @dataclass(frozen=True, eq=False)
-class _Roles:
+class TensorRoles:
     """The tensor core that does a product, its operands, and the axes of the sums that are rows and columns."""
 
     core: TensorCore
-    left: _Operand
-    right: _Operand
+    left: TensorOperand
+    right: TensorOperand
     row: int
     column: int
 
     @classmethod
-    def of(cls, product: Stage) -> _Roles:
+    def of(cls, product: Stage) -> TensorRoles:
         row, column = row_axis(product), len(product.axes) - 1
         loads = _factors(product)
         left, right = (buffer_type(load.operands[0]).dtype.name for load in loads)
@@ -169,19 +169,19 @@ class _Roles:
         if core is None:
             raise ScheduleError(f"no tensor core multiplies {left} by {right}")
         depth = loop_var(product.reduce[0])
-        sides: dict[int, _Operand] = {}
+        sides: dict[int, TensorOperand] = {}
         for k, load in enumerate(loads):
             axes = [[n for n, i in enumerate(load.attrs["idx"]) if loop_var(product.axes[axis]) in i.vars]
                     for axis in (row, column)]  # fmt: skip
             along = [n for n, i in enumerate(load.attrs["idx"]) if depth in i.vars]
             side = 1 if axes[1] else 0
             if side == 1 and ("guard" in load.attrs or len(along) != 1 or len(axes[side]) != 1):
-                sides[side] = _Operand(k, 1, 0, is_gathered=True)
+                sides[side] = TensorOperand(k, 1, 0, is_gathered=True)
                 continue
             is_matrix = len(along) == len(axes[side]) == 1 and not axes[1 - side] and along != axes[side]
             if "guard" in load.attrs or not is_matrix:
                 raise ScheduleError("its operands are no matrices")
-            sides[side] = _Operand(k, axes[side][0], along[0])
+            sides[side] = TensorOperand(k, axes[side][0], along[0])
             last = len(load.attrs["idx"]) - 1
             if last not in (along[0], axes[side][0]):
                 raise ScheduleError("neither rows nor the depth of an operand follow each other in memory")
@@ -202,7 +202,7 @@ def _factors(product: Stage) -> list[Op]:
     return loads
 
 
-def _tile(product: Stage, roles: _Roles, machine: Cuda) -> TensorTile:
+def _tile(product: Stage, roles: TensorRoles, machine: Cuda) -> TensorTile:
     """The largest tile that leaves work for all multiprocessors; where none does, the one that leaves most. Where a
     tile does not divide the size, the last one begins early enough to be a whole one."""
     extents = [extent_of(axis) for axis in (*product.axes, *product.reduce)]
@@ -226,13 +226,13 @@ def _tile(product: Stage, roles: _Roles, machine: Cuda) -> TensorTile:
 
 
 @dataclass(eq=False)
-class _Nest:
+class TensorNest:
     """The schedule of one product."""
 
     s: Schedule
     machine: Cuda
     product: Stage
-    roles: _Roles
+    roles: TensorRoles
     tile: TensorTile
 
     def run(self, axes: list[Op]) -> None:
@@ -244,10 +244,10 @@ class _Nest:
         s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
         fused = s.compute_at(sums, columns.outer, space=OWNED)
         are_together = self._sum(fused.nests[0])
-        drain = self._threads(rows.inner, columns.inner, [])
+        drain = self.threads(rows.inner, columns.inner, [])
         if not are_together:
             s.barrier(drain, ROW, "before")
-        self._own(fused.buffer)
+        self.own(fused.buffer)
         s.parallel(columns.outer, GROUP)
         s.parallel(rows.outer, BAND)
         if others:
@@ -257,27 +257,16 @@ class _Nest:
             s.parallel(layers, LAYER)
         s.simplify()
 
-    def _threads(self, rows: Op, columns: Op, around: list[Op]) -> Op:
+    def threads(self, rows: Op, columns: Op, around: list[Op]) -> Op:
         """Share the sums of a tile among the threads that have them; returns the outermost loop of what they do."""
-        s = self.s
-        blocks = [s.split(rows, self.tile.warp_rows), s.split(columns, self.tile.warp_columns)]
-        cuts = [s.split(blocks[0].inner, ROWS), s.split(blocks[1].inner, COLUMNS)]
-        half, pair = s.split(cuts[0].inner, LANE_ROWS), s.split(cuts[1].inner, 2)
-        own = [cuts[0].outer, half.outer, cuts[1].outer, pair.inner]
-        shared = [blocks[0].outer, blocks[1].outer, half.inner, pair.outer]
-        s.reorder(*around, *shared, *own)
-        for loop in own:
-            s.unroll(loop)
-        for loop, level in reversed(list(zip(shared, (WARP_ROW, WARP, ROW, THREAD), strict=True))):
-            s.parallel(loop, level)
-        return shared[0]
+        return share_tile(self.s, self.tile, rows, columns, around)[0]
 
     def _sum(self, nest: Op) -> bool:
         """The sums of a tile, by the warps of a group; returns whether all threads have waited for each other since."""
         s, count, row, core = self.s, len(self.product.axes), self.roles.row, self.roles.core
         parts = s.fission(next(op for op in nest.walk() if op.name == "store"), count)
         zeros, loops = parts.before[-count:], parts.after[-count:]
-        self._threads(zeros[row], zeros[-1], [axis for k, axis in enumerate(zeros[:-1]) if k != row])
+        self.threads(zeros[row], zeros[-1], [axis for k, axis in enumerate(zeros[:-1]) if k != row])
         (reduced,) = nest_in(loops[-1])
         depth = extent_of(reduced).value
         step = s.split(reduced, next(d for d in (PART_BYTES // core.bytes, core.depth) if depth % d == 0))
@@ -291,33 +280,32 @@ class _Nest:
                 shared.append(Cached(s.set_space(made.buffer, SHARED), made.fill))
             else:
                 shared.append(s.cache(load.operands[0], loops[-1], space=SHARED, read=0))
-        self._multiply(loops[row], loops[-1], step.inner, [each.buffer for each in shared])
-        if all(map(_moves_by_pieces, shared)):
+        self.multiply(loops[row], loops[-1], step.inner, [each.buffer for each in shared])
+        if all(map(moves_by_pieces, shared)):
             for each in shared:
                 s.wait(s.async_copy(each.fill[0], ASYNC), loops[row])
-                self._pad(each.buffer)
+                self.pad(each.buffer)
             for op in self._pipelined(step.outer):
                 s.barrier(op, WARP_ROW)
             return False
         for each in shared:  # rows begin anywhere: threads copy their elements
-            self._fill(each.fill)
-            self._pad(each.buffer)
+            self.fill(each.fill)
+            self.pad(each.buffer)
         s.barrier(loops[row], WARP_ROW, "before")
         s.barrier(loops[row], WARP_ROW)
         return True
 
-    def _fill(self, fill: Sequence[Op]) -> None:
+    def fill(self, fill: Sequence[Op]) -> None:
         """Share the elements of a copy among the threads of a group."""
         s, tile = self.s, self.tile
         flat, *inner = fill
         for loop in inner:
             flat = s.collapse(flat, loop)
-        warps = tile.columns // tile.warp_columns, tile.rows // tile.warp_rows
-        shared: list[Op] = []
-        for count in (LANES, LANE_ROWS, *warps):
-            shared.insert(0, s.split(flat, count).inner)
-        s.reorder(*shared, flat)
-        for loop, level in reversed(list(zip(shared, (WARP_ROW, WARP, ROW, THREAD), strict=True))):
+        counts = {THREAD: LANES, ROW: LANE_ROWS, WARP: tile.columns // tile.warp_columns}
+        counts[WARP_ROW] = tile.rows // tile.warp_rows
+        shared = {level: s.split(flat, count).inner for level, count in counts.items() if count > 1}
+        s.reorder(*reversed(shared.values()), flat)
+        for level, loop in shared.items():
             s.parallel(loop, level)
 
     def _pipelined(self, loop: Op) -> list[Op]:
@@ -328,7 +316,7 @@ class _Nest:
         around = block_of(made).ops
         return [around[around.index(made) - 1], body_of(made).ops[-1]]
 
-    def _pad(self, buffer: Value) -> None:
+    def pad(self, buffer: Value) -> None:
         """Let eight rows that follow each other begin in banks of their own."""
         type = buffer_type(buffer)
         size = type.shape[-1].value
@@ -336,7 +324,7 @@ class _Nest:
         if size % (2 * each) == 0:
             self.s.pad_axis(buffer, type.rank - 1, size + each)
 
-    def _multiply(self, rows: Op, columns: Op, depth: Op, shared: Sequence[Value]) -> None:
+    def multiply(self, rows: Op, columns: Op, depth: Op, shared: Sequence[Value]) -> None:
         """The products of a part: a warp has rows and columns, and goes through the depth."""
         s, core, roles = self.s, self.roles.core, self.roles
         blocks = [s.split(rows, self.tile.warp_rows), s.split(columns, self.tile.warp_columns)]
@@ -351,13 +339,18 @@ class _Nest:
         s.tensorize(half.outer, self._intrinsic(core.multiply))
         for loop in (*tiles, step.outer):
             s.unroll(loop)
-        s.parallel(blocks[1].outer, WARP)
+        if self.tile.columns != self.tile.warp_columns:
+            s.parallel(blocks[1].outer, WARP)
         s.parallel(blocks[0].outer, WARP_ROW)
 
-    def _fragments(self, buffer: Value, operand: _Operand, space: str, side: int, first: Op) -> None:
-        """Load the fragments of an operand before they are multiplied."""
+    def _fragments(self, buffer: Value, operand: TensorOperand, space: str, side: int, first: Op) -> None:
+        """Load the fragments of an operand before they are multiplied, or take them from what threads own."""
         s, core = self.s, self.roles.core
+        is_owned = buffer_type(buffer).space == OWNED
         cached = s.cache(buffer, first, space=space)
+        if is_owned:
+            self._pack(cached.fill, operand)
+            return
         if not operand.is_along:
             s.swap_axes(cached.buffer, operand.across, operand.along)
         across, along = cached.fill[operand.across], cached.fill[operand.along]
@@ -368,12 +361,23 @@ class _Nest:
         s.tensorize(block.inner, self._intrinsic(names[side]))
         s.unroll(block.outer)
 
+    def _pack(self, fill: Sequence[Op], operand: TensorOperand) -> None:
+        """Make left fragments of what threads own."""
+        s = self.s
+        block = s.split(fill[operand.across], ROWS)
+        half, part = s.split(block.inner, LANE_ROWS), s.split(fill[operand.along], COLUMNS)
+        pair = s.split(part.inner, 2)
+        others = [loop for k, loop in enumerate(fill) if k not in (operand.across, operand.along)]
+        s.reorder(*others, block.outer, half.outer, half.inner, part.outer, pair.outer, pair.inner)
+        s.tensorize(half.outer, self._intrinsic(self.roles.core.pack))
+        s.unroll(block.outer)
+
     def _intrinsic(self, name: str) -> Intrinsic:
         found = self.machine.intrinsic(name)
         assert found is not None
         return found
 
-    def _own(self, sums: Value) -> None:
+    def own(self, sums: Value) -> None:
         """Give the buffer of sums the axes of its warps, of the rows of these and of their threads."""
         s, tile = self.s, self.tile
         last = buffer_type(sums).rank - 1
@@ -383,7 +387,23 @@ class _Nest:
                 s.split_axis(sums, axis, size)
 
 
-def _moves_by_pieces(cached: Cached) -> bool:
+def share_tile(s: Schedule, tile: TensorTile, rows: Op, columns: Op, around: Sequence[Op]) -> list[Op]:
+    """Share elements of a tile among the threads that have its sums; the loops of what they do, outermost first."""
+    blocks = [s.split(rows, tile.warp_rows), s.split(columns, tile.warp_columns)]
+    cuts = [s.split(blocks[0].inner, ROWS), s.split(blocks[1].inner, COLUMNS)]
+    half, pair = s.split(cuts[0].inner, LANE_ROWS), s.split(cuts[1].inner, 2)
+    own = [cuts[0].outer, half.outer, cuts[1].outer, pair.inner]
+    shared = [blocks[0].outer, blocks[1].outer, half.inner, pair.outer]
+    s.reorder(*around, *shared, *own)
+    for loop in own:
+        s.unroll(loop)
+    for loop, level in reversed(list(zip(shared, (WARP_ROW, WARP, ROW, THREAD), strict=True))):
+        if level != WARP or tile.columns != tile.warp_columns:
+            s.parallel(loop, level)
+    return [*shared, *own]
+
+
+def moves_by_pieces(cached: Cached) -> bool:
     """Whether a copy into shared memory is one of whole pieces that begin at multiples of their size."""
     copy = copy_in(cached.fill[:1])
     if isinstance(copy, str) or copy.is_filled:

@@ -15,7 +15,7 @@ decoder, are a block of their own: nothing is packed, as every key and value is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -98,7 +98,7 @@ class Attention(Strategy):
         if found is None:
             return None
         scores, rows = found
-        reason = why_apart(op, scores, rows, values, facts)
+        reason = why_apart(op, scores, rows, values, facts, lambda o: _are_multiplied(o, facts.target))
         if reason:
             return NoMatch(reason)
         return with_sources((scores, *rows, values), facts)
@@ -169,8 +169,11 @@ def _place(region: Region, facts: Facts) -> int:
     return max(facts.order[o] for o in region.ops)
 
 
-def why_apart(op: Op, scores: Region, rows: Sequence[Region], values: Region, facts: Facts) -> str:
-    """Why all of them are not one kernel, `op` being the second product; "" when they are."""
+def why_apart(
+    op: Op, scores: Region, rows: Sequence[Region], values: Region, facts: Facts, multiplies: Callable[[Op], bool]
+) -> str:
+    """Why all of them are not one kernel, `op` being the second product; "" when they are. `multiplies` says whether
+    there is a schedule for the dtypes of a product."""
     if not facts.info(op).reads_rows:
         return "the second product reads the rows as columns"
     first = the_contraction(scores, facts)
@@ -185,7 +188,7 @@ def why_apart(op: Op, scores: Region, rows: Sequence[Region], values: Region, fa
         return "the rows are not those of the first product"
     if shape_of(op.result)[-1] == 1:
         return "the second product gives one column"
-    if not all(_are_multiplied(o, facts.target) for o in (first, op)):
+    if not all(map(multiplies, (first, op))):
         return "the register tiles are for f32, and for what the machine adds up in groups"
     return ""
 

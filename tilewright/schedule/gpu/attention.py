@@ -24,7 +24,8 @@ from tilewright.graph.fusion.refusals import not_worth
 from tilewright.graph.fusion.region import Region
 from tilewright.graph.fusion.rules import the_contraction
 from tilewright.graph.fusion.strategy import Facts, Group
-from tilewright.graph.match import shape_of
+from tilewright.graph.match import dtype_of, shape_of
+from tilewright.ir import dtype as dt
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
@@ -34,6 +35,7 @@ from tilewright.loops.analysis.happens_before import missing_barriers
 from tilewright.loops.edit import extent_of, loop_var
 from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.stages import Lowered, Stage
+from tilewright.loops.sums.running_max import Running
 from tilewright.ops.define import OPERATORS
 from tilewright.schedule.gemm.attention import Attention, form_of, rows_before, why_apart, with_sources
 from tilewright.schedule.gemm.contraction import is_contraction
@@ -63,13 +65,13 @@ class GpuAttention(Attention):
             return None
         scores, rows = found
         first = the_contraction(scores, facts)
-        reason = why_apart(op, scores, rows, values, facts) or _why_not_running(rows, facts)
+        reason = why_apart(op, scores, rows, values, facts, self.multiplies) or _why_not_running(rows, facts)
         if reason:
             return NoMatch(reason)
         *batch, queries, keys = shape_of(first.result)
         depth, columns = shape_of(first.operands[0])[-1], shape_of(op.result)[-1]
         sizes = Attended(*facts.typical.medium((product(batch), queries, keys, depth, columns)))
-        block = blocks_for(sizes, self.machine)
+        block = self.rows_of_block(first, sizes)
         if queries == 1:
             return NoMatch("each head has one query, and its keys are shared out better than its rows")
         if not depth.is_const or not columns.is_const or block is None:
@@ -78,8 +80,17 @@ class GpuAttention(Attention):
             return not_worth("a few groups would go through all keys, and scores in memory are few bytes")
         return with_sources((scores, *rows, values), facts)
 
+    def rows_of_block(self, product: Op, sizes: Attended) -> int | None:
+        """Query rows of a group; None where no block fits."""
+        block = blocks_for(sizes, self.machine)
+        return None if block is None else block.rows
+
+    def multiplies(self, product: Op) -> bool:
+        """Whether there is a schedule for products of these dtypes."""
+        return all(dtype_of(v) is dt.f32 for v in (*product.operands, product.result))
+
     def schedule(self, s: Schedule, lowered: Lowered, target: Gpu) -> None:  # type: ignore[override]
-        _Kernel(s, lowered, target).run()
+        AttentionKernel(s, lowered, target).run()
 
 
 def _why_not_running(rows: Sequence[Region], facts: Facts) -> str:
@@ -91,8 +102,29 @@ def _why_not_running(rows: Sequence[Region], facts: Facts) -> str:
     return ""
 
 
-class _Kernel:
-    """The schedule of one kernel."""
+@dataclass(eq=False)
+class KeyBlocks:
+    """What the stages of a kernel have become: nests over a block of keys, each with its loops in the order of the axes
+    of its sums, and the buffers. The nests that clear sums are those of the maxima, of the sums of weights, of values,
+    and of scores."""
+
+    running: Running
+    maxima: Value
+    totals: Value
+    values: Value
+    scores: Value
+    epilogue: Value | None
+    cleared: list[list[Op]]
+    elementwise: list[list[Op]]
+    """The exponentials, and those converted."""
+
+
+class AttentionKernel:
+    """The schedule of one kernel, whose threads wait for each other by barriers of the levels `waits`; `sums` and
+    `scores_in` are the memories of what is summed and of scores and weights."""
+
+    waits: tuple[str, ...] = (THREAD,)
+    sums = scores_in = SHARED
 
     def __init__(self, s: Schedule, lowered: Lowered, machine: Gpu) -> None:
         self.s, self.machine = s, machine
@@ -106,23 +138,27 @@ class _Kernel:
             raise ScheduleError("its heads are of unknown size")
         batch = product(map(extent_of, form.batch))
         sizes = (batch, extent_of(form.row), extent_of(form.values.reduce[0]), extent_of(depth), columns)
-        block = blocks_for(Attended(*TypicalSizes({}).medium(sizes)), machine)
+        self.choose(Attended(*TypicalSizes({}).medium(sizes)))
+
+    def choose(self, sizes: Attended) -> None:
+        """Sizes of blocks and tiles. ScheduleError where there are none."""
+        block = blocks_for(sizes, self.machine)
         if block is None:
             raise ScheduleError("no block of rows fits shared memory")
-        self.block = block
-        self.scores_own = own_of(block.rows, block.keys, machine)
-        self.values_own = own_of(block.rows, columns.value, machine)
-        tiles = ((block.keys, self.scores_own), (columns.value, self.values_own))
+        self.rows, self.keys, self.depth, self.part = block.rows, block.keys, block.depth, block.values
+        self.scores_own = own_of(block.rows, block.keys, self.machine)
+        self.values_own = own_of(block.rows, sizes.columns, self.machine)
+        tiles = ((block.keys, self.scores_own), (sizes.columns, self.values_own))
         self.threads = max(block.rows // own[0] * (n // own[1]) for n, own in tiles)
 
     def run(self) -> None:
-        s, form, block = self.s, self.form, self.block
+        s, form = self.s, self.form
         assert form.row is not None
         s.reorder(*form.batch, form.column, form.row)
-        rows = s.split(form.row, block.rows)  # its condition is then within all loops
+        rows = s.split(form.row, self.rows)  # its condition is then within all loops
         s.reorder(*form.batch, rows.outer, rows.inner, form.column)
-        self._in_blocks(rows.outer)
-        share(s, [rows.inner, form.column], self.threads)
+        last = self.arrange(rows.inner, form.column)
+        self.share_out(self._in_blocks(rows.outer, last), rows.inner)
         s.parallel(rows.outer, GROUP)
         if form.batch:
             layers, *more = form.batch
@@ -130,53 +166,78 @@ class _Kernel:
                 layers = s.collapse(layers, axis)
             s.parallel(layers, LAYER)
         s.simplify()
-        for op in missing_barriers(s.func, [level.name for level in self.machine.levels], THREAD):
-            s.barrier(op, THREAD, "before")
+        for op, level in missing_barriers(s.func, [level.name for level in self.machine.levels], *self.waits):
+            s.barrier(op, level, "before")
         if isinstance(wrong := slots_of(s.func, self.machine), tuple):
             raise ScheduleError(wrong[0])
 
-    def _in_blocks(self, rows: Op) -> None:
-        """What a block of rows needs, by blocks of keys."""
+    def arrange(self, rows: Op, columns: Op) -> Op:
+        """Bring the loops over a block of results into their order; the innermost one."""
+        return columns
+
+    def _in_blocks(self, rows: Op, last: Op) -> KeyBlocks:
+        """What a block of rows needs, by blocks of keys; `last` is the innermost loop over results."""
         s, form = self.s, self.form
         between = [st for st in form.rows if st is not form.epilogue]
-        sums = [st for st in between if st.kind == "reduce"]
-        if [st.combine for st in sums] != ["max", "add"]:
+        if [st.combine for st in between if st.kind == "reduce"] != ["max", "add"] or between[0].kind != "reduce":
             raise ScheduleError("there is no sum of exponentials relative to their greatest")
-        peak, total = sums
-        weights = between[between.index(peak) + 1 : between.index(total)]
-        if between[0] is not peak or len(weights) != 1:
-            raise ScheduleError("there is more between the products than a softmax")
-        for stage in reversed(between[between.index(total) + 1 :]):  # such as 1 / l, for each result once more
-            s.compute_at(stage.buffer, form.column, space=REGISTERS, guard="loads")
+        peak, total = (st for st in between if st.kind == "reduce")
+        late = [st for st in between if st.kind == "map" and extent_of(st.axes[-1]) == 1]
+        for stage in reversed(late):  # such as 1 / l, for each result once more
+            s.compute_at(stage.buffer, last, space=REGISTERS, guard="loads")
         made: dict[Stage, Value] = {}
-        for stage in (form.values, total, weights[0], peak):
-            fused = s.compute_at(stage.buffer, rows, space=SHARED, guard="loads")
+        order = [st for st in (*between, form.values) if st not in late]
+        for stage in reversed(order):
+            space = self.sums if stage is form.values else SHARED
+            fused = s.compute_at(stage.buffer, rows, space=space, guard="loads")
             self.copies |= fused.copies
             made[stage] = fused.buffer
         cleared = [self._cleared(stage) for stage in (peak, total, form.values)]
-        order = [self._outermost(st, st.reduce[0]) for st in (peak, total, form.values)]
-        order.insert(1, self._outermost(weights[0], weights[0].axes[-1]))
-        running = s.running_max(made[peak], order[0], order[1], order[2:], self.block.keys, SHARED)
+        loops = [self._outermost(st, (*st.axes, *st.reduce)[-1]) for st in order]
+        running = s.running_max(made[peak], loops[0], loops[1], loops[2:], self.keys, SHARED)
+        if self.scores_in != SHARED:
+            for weights in running.weights:
+                s.set_space(weights, self.scores_in)
+        inner = dict(zip(order, running.inner, strict=True))
+        self.inner = {"peak": inner[peak], "total": inner[total], "values": inner[form.values]}
+        self.peak, self.total = peak, total
+        epilogue = None
         if form.epilogue is not None:
-            self.copies |= s.compute_at(form.epilogue.buffer, running.loop, space=SHARED, guard="loads").copies
-        scores = s.compute_at(form.scores.buffer, running.loop, space=SHARED, guard="loads")
+            fused = s.compute_at(form.epilogue.buffer, running.loop, space=self.scores_in, guard="loads")
+            self.copies |= fused.copies
+            epilogue = fused.buffer
+        scores = s.compute_at(form.scores.buffer, running.loop, space=self.scores_in, guard="loads")
         self.copies |= scores.copies
         cleared.append(self._cleared(form.scores))
+        elementwise = []
+        for stage in [st for st in order if st.kind == "map"]:
+            axes = [self.copies[o] for o in stage.axes[:-1]]
+            s.reorder(*axes, inner[stage])
+            elementwise.append([*axes, inner[stage]])
+        if form.epilogue is not None:
+            elementwise.append([self.copies[o] for o in form.epilogue.axes])
+        return KeyBlocks(
+            running, made[peak], made[total], made[form.values], scores.buffer, epilogue, cleared, elementwise
+        )
+
+    def share_out(self, blocks: KeyBlocks, rows: Op) -> None:
+        """Give all nests to threads, the one of the results, over `rows` and columns, among them."""
+        s, form = self.s, self.form
         (depth,) = (self.copies[o] for o in form.scores.reduce)
         count = len(form.scores.axes)
-        self._sum(form.scores, (count - 2, count - 1), depth, self.block.depth, self.scores_own)
-        self._sum(form.values, (form.row_axis, form.column_axis), running.inner[-1], self.block.values, self.values_own)
-        for stage, inner in ((peak, running.inner[0]), (total, running.inner[2])):
+        self._sum(form.scores, (count - 2, count - 1), depth, self.depth, self.scores_own)
+        self._sum(
+            form.values, (form.row_axis, form.column_axis), self.inner["values"], self.part, self.values_own
+        )
+        for stage, buffer, inner in ((self.peak, blocks.maxima, self.inner["peak"]),
+                                     (self.total, blocks.totals, self.inner["total"])):  # fmt: skip
             axes = [self.copies[o] for o in stage.axes]
             s.reorder(*axes, inner)
-            s.cache(made[stage], inner, space=REGISTERS)
+            s.cache(buffer, inner, space=REGISTERS)
             share(s, axes, self.threads)
-        axes = [self.copies[o] for o in weights[0].axes[:-1]]
-        s.reorder(*axes, running.inner[1])
-        nests = [[*axes, running.inner[1]], *cleared]
+        running = blocks.running
+        nests = [*blocks.elementwise, *blocks.cleared, [rows, form.column]]
         nests += [[o, *nest_in(o)] for o in (running.keep, running.factors, *running.corrections)]
-        if form.epilogue is not None:
-            nests.append([self.copies[o] for o in form.epilogue.axes])
         for nest in nests:
             share(s, nest, self.threads)
 
@@ -207,7 +268,7 @@ class _Kernel:
             for load in loads:
                 read = {v for i in load.attrs["idx"] for v in i.vars}
                 if load.operands[0].op is None and loop_var(around) in read:
-                    order = [step.inner, around] if _is_last(load, loop_var(around)) else [around, step.inner]
+                    order = [step.inner, around] if is_last(load, loop_var(around)) else [around, step.inner]
                     made = s.preload(load, *order)
                     s.set_space(made.buffer, SHARED)
                     fills.append(made.fill)
@@ -221,6 +282,6 @@ class _Kernel:
         share(s, [rows.outer, columns.outer], self.threads)
 
 
-def _is_last(load: Op, v: Sym) -> bool:
+def is_last(load: Op, v: Sym) -> bool:
     """Whether a variable moves along the elements that follow each other."""
     return bool(load.attrs["idx"]) and v in load.attrs["idx"][-1].vars

@@ -45,6 +45,11 @@ class TensorCore:
     loads_across: tuple[str, str]
 
     @property
+    def pack(self) -> str:
+        """What makes a left fragment of what threads own: each already has what it needs of that."""
+        return f"pack_{LEFT}_{self.operands}" if self.depth == FLOAT_DEPTH else ""
+
+    @property
     def bytes(self) -> int:
         """Of an element of the operands."""
         return 32 // self.depth
@@ -80,13 +85,26 @@ def _core(operands: str, sums: str, depth: int) -> TensorCore:
     return TensorCore(operands, sums, depth, f"mma_{operands}", loads, (across[0], across[1]))
 
 
+def _pack(core: TensorCore) -> Intrinsic:
+    body = f"""
+    kernel @{core.pack}(x: owned {core.operands}[2, 8, 2, 4, 2] strides(p, q, r, s, 1),
+        y: {LEFT} {core.operands}[16, 16]) dims(p, q, r, s) with {{outputs=1}} {{
+      for h in 0..2 {{ for i in 0..8 {{ for c in 0..2 {{ for j in 0..4 {{ for u in 0..2 {{
+        y[8*h + i, 8*c + 2*j + u] = x[h, i, c, j, u]
+      }} }} }} }} }}
+      return
+    }}
+    """
+    return Intrinsic(core.pack, body)
+
+
 TENSOR_CORES = (
     _core("f16", "f32", FLOAT_DEPTH), _core("bf16", "f32", FLOAT_DEPTH), _core("i8", "i32", 2 * FLOAT_DEPTH)
 )  # fmt: skip
 
 
 def _intrinsics(core: TensorCore) -> tuple[Intrinsic, ...]:
-    made = [_multiply(core)]
+    made = [_multiply(core), *([_pack(core)] if core.pack else [])]
     for memory, along, across in zip((LEFT, RIGHT), core.loads, core.loads_across, strict=True):
         made.append(_load(along, core, memory, "s, 1"))
         if across:
