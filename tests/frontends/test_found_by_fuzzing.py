@@ -341,3 +341,18 @@ def test_columns_of_unknown_number_that_fill_tiles() -> None:
     for sizes in ((5, 512, 3), (1, 512, 1), (4, 512, 0)):
         x = _floats(*sizes)
         np.testing.assert_array_equal(compiled(x)[0], x.argmax(0))
+
+
+def test_rows_that_data_choose_for_each_lane_are_no_runs_in_turns() -> None:
+    """The places along the last two axes alone would be two runs, as long as all lanes read the same row."""
+    lengths = np.array([1, 4, 2] * 6)[:17]
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("ReverseSequence", ["t", "lengths"], ["y"], time_axis=0, batch_axis=1),
+    ]
+    model = model_of(nodes, [info("x", [4, 2, 17])], ["y"], {"lengths": lengths}, opset=22)
+    x = _floats(4, 2, 17)
+    wanted = x.transpose(0, 2, 1).copy()
+    for k, n in enumerate(lengths):
+        wanted[:n, k] = wanted[:n, k][::-1]
+    np.testing.assert_array_equal(tilewright.compile(model, cache=False)(x)[0], wanted)
