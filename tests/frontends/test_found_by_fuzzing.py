@@ -8,6 +8,7 @@ from onnx import NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 import tilewright
 from tests.frontends.helpers import info, model_of
+from tests.random_models.converted import converted
 from tests.random_models.isolated import evaluated
 from tilewright.api import compile_artifact
 from tilewright.ir import sym as s
@@ -341,3 +342,28 @@ def test_columns_of_unknown_number_that_fill_tiles() -> None:
     for sizes in ((5, 512, 3), (1, 512, 1), (4, 512, 0)):
         x = _floats(*sizes)
         np.testing.assert_array_equal(compiled(x)[0], x.argmax(0))
+
+
+def test_rows_that_data_choose_for_each_lane_are_no_runs_in_turns() -> None:
+    """The places along the last two axes alone would be two runs, as long as all lanes read the same row."""
+    lengths = np.array([1, 4, 2] * 6)[:17]
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("ReverseSequence", ["t", "lengths"], ["y"], time_axis=0, batch_axis=1),
+    ]
+    model = model_of(nodes, [info("x", [4, 2, 17])], ["y"], {"lengths": lengths}, opset=22)
+    x = _floats(4, 2, 17)
+    wanted = x.transpose(0, 2, 1).copy()
+    for k, n in enumerate(lengths):
+        wanted[:n, k] = wanted[:n, k][::-1]
+    np.testing.assert_array_equal(tilewright.compile(model, cache=False)(x)[0], wanted)
+
+
+def test_one_number_added_to_a_convolution_is_no_bias() -> None:
+    """It is written again as what it is."""
+    nodes = [helper.make_node("Conv", ["x", "w"], ["t"]), helper.make_node("Add", ["t", "one"], ["y"])]
+    constants = {"w": _floats(4, 3, 3), "one": np.array(0.5, np.float32)}
+    model = model_of(nodes, [info("x", [1, 3, 8])], ["y"], constants, opset=20)
+    x = {"x": _floats(1, 3, 8)}
+    (wanted,), (found,) = (evaluated(m.SerializeToString(), x) for m in (model, converted(model, None)))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

@@ -520,13 +520,12 @@ class Indices:
 
     def interleaved(self, e: Sym, lanes: int) -> list[Sym]:
         """The expressions of lanes 0 to n - 1 where every n-th lane from each of these on is larger by 1, for the
-        smallest such n of 2 and 4; [] where there is none."""
-        moving = [v for v in e.vars if isinstance(self._env.get(v), Iota)]
-        if len(moving) != 1:
+        smallest such n of 2 and 4; [] where there is none, as where a variable is another number in each lane."""
+        moving = [v for v in e.vars if self.lanes_of(v) > 1]
+        iota = self._env.get(moving[0]) if len(moving) == 1 else None
+        if not isinstance(iota, Iota):
             return []
         (v,) = moving
-        iota = self._env[v]
-        assert isinstance(iota, Iota)
         for n in (2, 4):
             if lanes % n or lanes == n or e.subs({v: iota.base + n}) - e.subs({v: iota.base}) != 1:
                 continue

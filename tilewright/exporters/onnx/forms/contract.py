@@ -102,8 +102,10 @@ def convolution_with_bias(w: OnnxWriter, op: Op) -> str | None:
     write = _CONVOLUTIONS.get(sums.op.name) if sums.op is not None else None
     if sums.op is None or write is None or len(sums.users) > 1 or sums.tensor.shape != op.result.tensor.shape:
         return None
-    channels, *others = bias.tensor.shape[-(sums.tensor.rank - 1) :]
-    if bias.tensor.rank != sums.tensor.rank - 1 or channels != sums.tensor.shape[1] or any(d != 1 for d in others):
+    if bias.tensor.rank != sums.tensor.rank - 1:
+        return None
+    channels, *others = bias.tensor.shape
+    if channels != sums.tensor.shape[1] or any(d != 1 for d in others):
         return None
     return write(w, sums.op, bias)
 
