@@ -131,6 +131,10 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_the_verifier_refuses(what: str, tmp_path: Path) -> None:
     products, *messages = REFUSED[what]
+    if what == "an overflow":  # no defect: there is a slower kernel, and a warning
+        made = compiled("relu", tmp_path, products, verify=True)
+        assert [r for r in made.report().remarks if r.kind == "warning" and messages[0] in r.message]
+        return
     with pytest.raises(VerifyError) as error:
         compiled("relu", tmp_path, products, verify=True)
     assert all(message in str(error.value) for message in messages), error.value
