@@ -69,7 +69,8 @@ LONG = 20.0
 """Seconds of a test that the summary names: what takes so long by itself belongs to the nightly run. It is no error, as
 a busy machine may be the reason."""
 
-# Fresh seeds: a test marked `fresh_seeds(count)` runs for `count` seeds that are new in every run.
+# Fresh seeds: a test marked `fresh_seeds(count)` runs for `count` seeds that are new in every run; one that is marked
+# `fresh_seeds(count, by_night)` for so many with `--sweeps`.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,7 +105,8 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(*COLLECTIONS)
     config.addinivalue_line(
         "markers",
-        "fresh_seeds(count): run the test for `count` values of its argument `fresh_seed`, new in every run",
+        "fresh_seeds(count, by_night): run the test for `count` values of its argument `fresh_seed`, new in every run; "
+        f"with `--sweeps` for `by_night`, or {SEEDS_BY_NIGHT} times as many",
     )
     config.addinivalue_line(
         "markers",
@@ -172,10 +174,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    times = SEEDS_BY_NIGHT if metafunc.config.getoption("--sweeps") else 1
+    by_night = metafunc.config.getoption("--sweeps")
     for marker in metafunc.definition.iter_markers("fresh_seeds"):
+        by_day, *others = marker.args
+        count = by_day if not by_night else others[0] if others else SEEDS_BY_NIGHT * by_day
         first = metafunc.config.stash[SEED]
-        metafunc.parametrize("fresh_seed", range(first, first + times * marker.args[0]))
+        metafunc.parametrize("fresh_seed", range(first, first + count))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -213,7 +217,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Name the tests that took long."""
+    """Name the tests that took long, and say how to tell a defect that a seed found from one of a change."""
+    drawn = [r.nodeid for r in terminalreporter.stats.get("failed", ()) if "fresh_seeds" in r.keywords]
+    if drawn:
+        seed, files = terminalreporter.config.stash[SEED], " ".join(sorted({name.partition("::")[0] for name in drawn}))
+        terminalreporter.section("failed with fresh seeds")
+        terminalreporter.write_line(f"{len(drawn)} of the failed tests draw anew in every run, and may have found what")
+        terminalreporter.write_line(f"was there before: pytest --seed {seed} {files} tells, without the last changes")
     reports = [r for found in terminalreporter.stats.values() for r in found if isinstance(r, pytest.TestReport)]
     slow = sorted((r for r in reports if r.when == "call" and r.duration > LONG), key=lambda r: -r.duration)
     if slow:

@@ -7,8 +7,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from tests.conftest import SEED, pytest_terminal_summary
+
+KEYWORDS = {"drawn": {"fresh_seeds": 1}, "fixed": {}}
+"""Of two files whose tests failed."""
 
 CASES = """
 import pytest
@@ -35,6 +41,9 @@ def test_all(row): pass
 
 @pytest.mark.fresh_seeds(2)
 def test_drawn(fresh_seed): pass
+
+@pytest.mark.fresh_seeds(1, 3)
+def test_drawn_by_night(fresh_seed): pass
 """
 
 
@@ -80,7 +89,7 @@ def test_a_sample_has_each_value_of_each_parameter_or_half_of_many(fresh_seed: i
         assert len(of(names, "test_of_many")) == len(arrays) == 6 and smalls == {"0", "1"}
         assert len(of(names, "test_counted")) == 3
         assert of(names, "test_all") == [*"1234"] and "test_one" not in names
-        assert len(of(names, "test_drawn")) == 2
+        assert len(of(names, "test_drawn")) == 2 and len(of(names, "test_drawn_by_night")) == 1
     assert found[0] == found[2]
 
 
@@ -90,6 +99,17 @@ def test_seeds_nights_and_names(tmp_path: Path) -> None:
     named = [(f"::test_counted[{k}]",) for k in range(20)[::7]]
     found = collected(tmp_path, *seeds, ("--sweeps",), *named)
     assert len({tuple(of(names, "test_counted")) for names in found[:4]}) > 1
-    counts = [len(of(found[4], test)) for test in ("test_covered", "test_counted", "test_all", "test_drawn")]
-    assert counts == [8, 20, 5, 10] and "test_one" in found[4]
+    tests = ("test_covered", "test_counted", "test_all", "test_drawn", "test_drawn_by_night")
+    assert [len(of(found[4], test)) for test in tests] == [8, 20, 5, 10, 3] and "test_one" in found[4]
     assert found[5:] == [["test_counted[0]"], ["test_counted[7]"], ["test_counted[14]"]]
+
+
+def test_a_failure_with_a_fresh_seed_says_how_to_find_its_reason(pytestconfig: pytest.Config) -> None:
+    lines: list[str] = []
+    failed = [SimpleNamespace(nodeid=f"tests/{n}.py::test[7]", keywords=words) for n, words in KEYWORDS.items()]
+    reporter = SimpleNamespace(
+        stats={"failed": failed}, config=pytestconfig, section=lines.append, write_line=lines.append
+    )
+    pytest_terminal_summary(reporter)
+    assert "1 of the failed tests draw anew" in lines[1]
+    assert f"pytest --seed {pytestconfig.stash[SEED]} tests/drawn.py tells" in lines[2]

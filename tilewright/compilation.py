@@ -63,7 +63,7 @@ from tilewright.runtime.report.records import PlacedPart
 from tilewright.schedule.sharing.kernels import schedule_regions
 from tilewright.session import Session
 from tilewright.settings.flow import native_ops
-from tilewright.settings.placing import MOST_SHOWN, KernelDoubted, KernelsRefused, remark_of
+from tilewright.settings.placing import KernelDoubted, KernelsRefused, remark_of
 from tilewright.settings.setting import MakeWatch as MakeWatch
 from tilewright.settings.setting import Observe as Observe
 from tilewright.settings.setting import Output as Output
@@ -309,8 +309,7 @@ class Compilation:
         if is_on_device or placing.general or setting.beside is None:
             return on_cpu
         nothing = f"the CPU computes all of it: no part of it would take less time on {setting.machine.name}"
-        lacking = dict.fromkeys(filter(None, map(placing.is_lacking, native_ops(self.module.main.body))))
-        why = f", which lacks some ({'; '.join(list(lacking)[:MOST_SHOWN])})" if lacking else ""
+        why = placing.why_none(self.module)
         self.setting, self.output = setting.beside, None if self.output is None else self.output.beside
         before = [*self.remarks, Remark("placement", "the model", f"{nothing}{why}", "warning")]
         self.context = self.setting.context()

@@ -202,6 +202,9 @@ def compile_graphs(
             setting = replace(setting, watch=checks.watch)
         try:
             artifact = _compile_attempt(graphs, setting, on_objects)
+            if placing is not None and again is not None and not placing.fits(artifact):
+                graphs, placing = again, replace(placing, general=None)
+                continue
             return artifact if checks is None else checks.finish(artifact, setting)
         except KernelsRefused as error:
             if placing is None or again is None or not _learnt(placing, error, again.general, setting):

@@ -20,6 +20,8 @@ from tilewright.runtime.threads import check_threads
 NUMERICS = ("default", "strict", "fast")
 ACTIVATIONS = ("float32", "int16", "int8")
 MEMORY_EFFORTS = ("fast", "search")
+_TARGETS = ("machine", "device", "backend")
+"""What others call a target."""
 PLACEMENTS = ("cost", "device")
 
 
@@ -302,6 +304,11 @@ class Options:
             raise OptionError(f"options={options!r} is not allowed: give a tilewright.Options, or its fields")
         known = {f.name for f in dataclasses.fields(cls)}
         for name in fields:
+            if name in _TARGETS:
+                raise OptionError(
+                    f"unknown option '{name}': what a model is compiled for, be it a CPU or a device, is target=",
+                    hint=f"give target={fields[name]!r:.80}",
+                )
             if name not in known:
                 from difflib import get_close_matches
 

@@ -226,6 +226,7 @@ def test_states_stay_with_our_own_code(tmp_path: Path) -> None:
     assert any("keeps states only as a whole" in remark.message for remark in told(made, "external-compilers"))
 
 
+@pytest.mark.sweep
 def test_branches_and_sizes_from_data_are_handed_over(tmp_path: Path) -> None:
     text = """g (float[n,8] x, bool c) => (float[m,8] y) { z = Exp(x) i = NonZero(c) s = Squeeze(i) o = Shape(i)
         q = If(c) <then_branch = t () => (float[n,8] a) { a = Neg(z) }, else_branch = e () => (float[n,8] b)
@@ -262,6 +263,7 @@ class Runtime(ExternalCompiler):
         return lambda arrays: session.run(None, dict(zip(names, arrays, strict=False)))
 
 
+@pytest.mark.sweep
 def test_onnx_runtime_is_a_compiler_too(tmp_path: Path) -> None:
     text = """g (float[n,3,8,8] x, float[4,3,3,3] w, float[4] b) => (float[n,4,8,8] y)
         { c = Conv<pads=[1,1,1,1]>(x, w, b) r = Relu(c) s = Sigmoid(r) y = Add(s, c) }"""

@@ -66,6 +66,7 @@ def told(made: tilewright.Model, stage: str) -> list[Remark]:
     return [remark for remark in made.report().remarks if remark.stage == stage]
 
 
+@pytest.mark.sweep
 def test_the_page_has_a_whole_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pointwise()
     monkeypatch.chdir(tmp_path)
@@ -113,6 +114,7 @@ class Versioned(ExternalKernel):
         raise NotImplementedError
 
 
+@pytest.mark.sweep
 def test_a_text_goes_on_where_the_plugin_is(tmp_path: Path) -> None:
     session = session_with(tmp_path, pointwise().Pointwise())
     text = "g (float[1,3,8,8] x, float[4,3,1,1] w) => (float[1,4,8,8] y) { y = Conv(x, w) }"
@@ -212,6 +214,7 @@ class Fails(ExternalKernel):
         return c_function(op, symbol, machine, "fails", pointwise().compiled(RESULTS), op.operands[0].shape)
 
 
+@pytest.mark.sweep
 def test_a_function_that_fails_is_an_error_of_the_call_and_names_of_functions_are_free(tmp_path: Path) -> None:
     pointwise()
     text = model("g (float[n] x) => (float[n] y, float[n] z) { y = Exp(x) z = Neg(x) }")

@@ -17,10 +17,13 @@ from tests.machines.test_webgpu import UNKNOWN, X, model
 from tests.runtime.test_states import CASES, source
 from tilewright import Session
 from tilewright.codegen.wgsl.program import GpuCode
-from tilewright.cost.machine.placement import Moved, cheapest_sides
+from tilewright.compilation import Compilation, Setting
+from tilewright.cost.machine.placement import Held, Moved, bytes_held, cheapest_sides, cheapest_within
+from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Func
+from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
-from tilewright.target.gpu.webgpu import WEBGPU
+from tilewright.target.gpu.webgpu import SHARED, WEBGPU
 
 
 @pytest.fixture
@@ -166,6 +169,86 @@ def test_the_cheapest_sides_are_those_of_all_assignments() -> None:
         found = cheapest_sides(here, there, moved)
         assert tuple(found) in possible
         assert cost(found) == min(map(cost, possible))
+
+
+def test_what_a_device_holds_is_what_saves_most() -> None:
+    """Beside trying all assignments that fit: never worse than the CPU alone, and nearly always the best."""
+    rng = np.random.default_rng(8)
+    best = 0
+    for _ in range(30):
+        here, there = rng.integers(1, 20, 6).tolist(), rng.integers(1, 6, 6).tolist()
+        moved = [(Moved(k - 1, (k,), 0), float(rng.integers(0, 3))) for k in range(6)]
+        held = [Held((k, (k + 1) % 6) if k == 2 else (k,), int(rng.integers(1, 9))) for k in range(6)]
+        capacity = int(rng.integers(4, 20))
+
+        def cost(sides: Sequence[bool], here: Any = here, there: Any = there, moved: Any = moved) -> float:
+            own = sum(t if on else h for on, h, t in zip(sides, here, there, strict=True))
+            return own + sum(s for v, s in moved if len({[*sides, False][k] for k in (*v.readers, v.maker)}) > 1)
+
+        found = cheapest_within(here, there, moved, held, capacity)
+        fitting = [s for s in product((False, True), repeat=6) if bytes_held(s, held) <= capacity]
+        assert tuple(found) in fitting and cost(found) <= sum(here)
+        best += cost(found) == min(map(cost, fitting))
+    assert best >= 20
+
+
+MANY = """g (float[n,64] x, float[64,64] a, float[64,64] b, float[64,64] c) => (float[n,64] y)
+    { p = MatMul(x, a) q = Tanh(p) r = MatMul(q, b) s = Tanh(r) t = MatMul(s, c) y = Relu(t) }"""
+
+
+@pytest.mark.sweep
+@pytest.mark.without_zones
+@pytest.mark.without_room_for_zones
+def test_a_model_larger_than_a_device_runs_in_parts(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device never holds more than it can, and the CPU computes what is left."""
+    held: list[int] = []
+    allocate = board().BoardMemory.allocate
+    monkeypatch.setattr(
+        board().BoardMemory, "allocate", lambda self, sizes: held.append(sizes.constants) or allocate(self, sizes)
+    )
+    rng = np.random.default_rng(2)
+    weights = {name: rng.standard_normal((64, 64)).astype(np.float32) / 8 for name in "abc"}
+
+    def compiled(capacity: int) -> Model:
+        target = f"board,memory={capacity}"
+        made = tilewright.compile(
+            model(MANY), constants=weights, target=target, placement="device", session=session
+        )
+        held.clear()
+        x = rng.standard_normal((3, 64)).astype(np.float32)
+        expected = np.tanh(np.tanh(x @ weights["a"]) @ weights["b"]) @ weights["c"]
+        np.testing.assert_allclose(made(x)[0], np.maximum(expected, 0), rtol=1e-4, atol=1e-5)
+        return made
+
+    assert compiled(49_152).report().placed == () and sum(held) == 49_152
+    placed = compiled(40_000).report().placed
+    assert sum(held) == 32_768
+    why = "board holds 40000 bytes of weights, and the model has 49152"
+    assert why in {part.why for part in placed if part.machine != "board"}
+    with pytest.warns(tilewright.PerformanceWarning, match="board holds 100 bytes of weights, and the model has 49152"):
+        compiled(100)
+    assert not held
+
+
+def test_what_a_machine_is_called(session: Session) -> None:
+    for name in ("machine", "device"):
+        with pytest.raises(tilewright.OptionError, match=f"unknown option '{name}': what a model is compiled for") as e:
+            tilewright.compile(model(MANY), session=session, **{name: "npu16"})
+        assert "target='npu16'" in str(e.value)
+    for target, says in (("zen3,memory=1", "is for devices beside a CPU"), ("board,memory=-1", "positive whole"),
+                         ("board,memory=", "positive whole number")):  # fmt: skip
+        with pytest.raises(tilewright.TargetError, match=says):
+            tilewright.compile(model(MANY), target=target, session=session)
+
+
+def test_a_kernel_without_room_has_a_simpler_schedule_also_where_failures_are_errors() -> None:
+    """A whole compilation falls back; so do its stages by themselves."""
+    memories = tuple(replace(m, bytes=64) if m.name == SHARED else m for m in WEBGPU.memories)
+    setting = Setting.of(Options(), replace(WEBGPU, memories=memories))
+    graph = load_onnx(model("g (float[64,64] x, float[64,64] w) => (float[64,64] y) { y = MatMul(x, w) }"))
+    made = Compilation(graph, setting).run("scheduled")
+    (remark,) = [r for r in made.remarks if r.kind == "warning"]
+    assert "memory 'shared' has 64 bytes" in remark.message and "simpler schedule" in remark.message
 
 
 def test_what_a_device_raises_is_named_and_the_next_call_begins_anew(

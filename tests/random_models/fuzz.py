@@ -51,6 +51,7 @@ EXPLAINED = {
     ("Resize: the region is",): "a region of another rank",  # which ONNX Runtime does not check,
     ("neither are equal", "SkipLayerNormalization"): "operands of other batches",  # nor these
     ("neither are equal", "SkipSimplifiedLayerNormalization"): "operands of other batches",
+    ("a Fourier transform of 0 elements",): "the inverse of a single bin",  # which it takes for that of none
     ("rotary_embedding_dim", "contradicts"): "a cache of another width",  # of which it reads other rows
     ("except for the concatenation axis must match",): "empty tensors of other sizes",  # whose elements it makes up
 }

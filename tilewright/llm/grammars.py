@@ -21,6 +21,9 @@ _LEAST = -9e18
 """Of numbers in schemas: llguidance 1.9 ends the process where one becomes the least integer of 64 bits."""
 _BELOW_ZERO = re.compile(r"-\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
+_MEANING = {"NoExtensionBias": "no text satisfies it"}
+"""Of errors that the package names without saying more."""
+
 
 class Grammars:
     """Makes constraints for one vocabulary, of which all tokens are looked at once."""
@@ -38,7 +41,10 @@ class Grammars:
     def of_schema(self, schema: Mapping[str, Any] | str) -> Callable[[], GrammarConstraint]:
         """A JSON schema, as an object or a text. InputError for one that is wrong or that nothing can satisfy."""
         try:
-            value = json.loads(schema) if isinstance(schema, str) else dict(schema)
+            value = json.loads(schema) if isinstance(schema, str) else schema
+            if not isinstance(value, Mapping):
+                raise TypeError(f"it is an object, not {type(value).__name__}")
+            value = dict(value)
             _check_numbers(_numbers_in(value))
             grammar = LLMatcher.grammar_from_json_schema(json.dumps(value))
         except (TypeError, ValueError, RecursionError) as error:
@@ -98,6 +104,7 @@ class _Words:
 def _check(matcher: LLMatcher, wrong: str) -> None:
     if matcher.is_error():
         (first, *_) = (matcher.get_error() or "it is too complex").splitlines()
+        first = _MEANING.get(first, first)
         raise InputError(f"{wrong}: {short_name(first, 300)}", hint="change it, or leave it out")
 
 

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.cost.machine.placement import (
+    Held,
     Moved,
     cheapest_sides,
+    cheapest_within,
     copy_seconds,
     device_seconds,
     host_seconds,
@@ -23,6 +25,7 @@ from tilewright.ir.diag import Remark, UnsupportedError
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.staged import STAGED
 from tilewright.program.split import ON_CPU, part_functions
+from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.report.records import PlacedPart
 from tilewright.settings.flow import (
     block_of,
@@ -69,12 +72,30 @@ class Placing:
     """Whether kernels run on the device that the CPU should compute, as the program cannot be cut into parts."""
     has_hard: bool = False
     """Whether the device has no code for one of `lacks`."""
+    too_much: int = 0
+    """Bytes of the model's weights, where there is a number of them that the device holds."""
+    packed: int = 0
+    """Bytes by which what the device was given took more than it holds, as weights are packed: left for that."""
     general: bool | None = None
     """Whether the general program has a part on the device; None where that is not known yet."""
 
     def is_lacking(self, op: Op) -> str:
         """Why the device has no kernel for an operator; "" where it may have one."""
         return next((self.lacks[name] for name in names_of(op) if name in self.lacks), "")
+
+    def why_none(self, module: Module) -> str:
+        """What keeps operators of a model from the device, of which nothing is there."""
+        lacking = dict.fromkeys(filter(None, map(self.is_lacking, native_ops(module.main.body))))
+        why = f", which lacks some ({'; '.join(list(lacking)[:MOST_SHOWN])})" if lacking else ""
+        return why + (f", {too_large}" if (too_large := self._too_large()) else "")
+
+    def _too_large(self) -> str:
+        """That the device does not hold all weights; "" where it does."""
+        capacity = self.link.capacity
+        if capacity is None or self.too_much + self.packed <= capacity:
+            return ""
+        packed = f", {self.packed} more as they are packed" if self.packed else ""
+        return f"{self.machine.name} holds {capacity} bytes of weights, and the model has {self.too_much}{packed}"
 
     def refuse_all_of(self, module: Module, error: UnsupportedError) -> None:
         """The error, where the device has no code for what there is, and nothing of a model is left for it."""
@@ -86,13 +107,29 @@ class Placing:
         """The operators of a graph that the CPU computes; None where the device takes the graph whole."""
         ops = list(native_ops(module.main.body))
         is_cut = any(op.name in STAGED for op in module.main.body.walk())
-        if not is_cut and not any(map(self.is_lacking, ops)):
+        held = constants_of(ops)
+        capacity = None if self.link.capacity is None else max(0, self.link.capacity - self.packed)
+        self.too_much = sum(each.bytes for each in held) if capacity is not None else 0
+        is_too_large = capacity is not None and self.too_much > capacity
+        if not ops or not (is_cut or is_too_large or any(map(self.is_lacking, ops))):
             return None
-        if not ops:
-            return None
-        estimate = _Estimate(self, module, ops)
-        sides = cheapest_sides(estimate.here, estimate.there, estimate.moved)
+        estimate = _Estimate(self, module, ops, is_too_large)
+        if is_too_large and capacity is not None:
+            sides = cheapest_within(estimate.here, estimate.there, estimate.moved, held, capacity)
+        else:
+            sides = cheapest_sides(estimate.here, estimate.there, estimate.moved)
         return frozenset(op for op, on_device in zip(ops, sides, strict=True) if not on_device)
+
+    def fits(self, artifact: Artifact) -> bool:
+        """Whether the device holds the weights of its programs; where it does not, how much has to be left is noted."""
+        capacity = self.link.capacity
+        programs = (part for program in artifact.programs for part in program.parts or (program,))
+        tables = [part.constant_table for part in programs if part.target.kind == self.machine.kind]
+        held = sum(sum(info.nbytes for info in table) for table in tables)
+        if capacity is None or held <= capacity:
+            return True
+        self.packed += held - capacity
+        return False
 
     def placed(self, module: Module) -> tuple[PlacedPart, ...]:
         """The parts of a program for a report, which have no kernels yet."""
@@ -110,6 +147,8 @@ class Placing:
             more = len(lacking) - MOST_SHOWN
             shown = "; ".join([*list(lacking)[:MOST_SHOWN], *([f"and {more} more reasons"] if more > 0 else [])])
             return f"{self.machine.name} lacks it: {shown}"
+        if on_cpu and (too_large := self._too_large()) and constants_of(ops):
+            return too_large
         sizes = sizes_of(part.args)
         works = [work_of(op, sizes) for op in ops]
         here = sum(host_seconds(work, self.cpu, self.link.clock) for work in works)
@@ -150,10 +189,23 @@ def names_of(op: Op) -> tuple[str, ...]:
     return tuple(dict.fromkeys(loc.node or loc.op for loc in op.loc.sources if loc.node or loc.op))
 
 
+def constants_of(ops: Sequence[Op]) -> list[Held]:
+    """The constants that operators read, each once, with the numbers of its readers."""
+    readers: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for k, op in enumerate(ops):
+        for value in dict.fromkeys(op.operands):
+            if value.op is not None and value.op.name == "constant":
+                name = value.op.attrs["name"]
+                readers.setdefault(name, []).append(k)
+                sizes[name] = value.tensor.size.value * value.tensor.dtype.storage.itemsize
+    return [Held(tuple(numbers), sizes[name]) for name, numbers in readers.items()]
+
+
 class _Estimate:
     """Seconds of operators on both sides, and of the copies of values."""
 
-    def __init__(self, placing: Placing, module: Module, ops: Sequence[Op]) -> None:
+    def __init__(self, placing: Placing, module: Module, ops: Sequence[Op], is_too_large: bool) -> None:
         link = placing.link
         sizes, times = sizes_of(module.main.args), times_of_blocks(module.main.body)
         works = [work_of(op, sizes, times[block_of(op)]) for op in ops]
@@ -161,7 +213,9 @@ class _Estimate:
             None if placing.is_lacking(op) else device_seconds(work, link) for op, work in zip(ops, works, strict=True)
         ]
         self.here = [host_seconds(work, placing.cpu, link.clock) for work in works]
-        if placing.wants_device:
+        if placing.wants_device and is_too_large:  # what is not there takes as long as it takes
+            self.here = [own if other is None else 1e3 * own for own, other in zip(self.here, self.there, strict=True)]
+        elif placing.wants_device:
             most = 1e3 * (1 + sum(self.here) + sum(filter(None, self.there)))
             self.here = [own if other is None else most for own, other in zip(self.here, self.there, strict=True)]
         moved = moved_values(module.main.body, ops, sizes, times)

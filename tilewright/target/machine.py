@@ -113,7 +113,7 @@ class HostLink:
     """What it takes to use a device beside a CPU: `call` seconds for starting it and waiting for it, and `bus` bytes a
     second between both memories. The device does `operations` scalar operations a second, `alone` where one thread
     does all of them, and moves `bandwidth` bytes a second in its own memory. `clock` are cycles a second of the CPU's
-    cores."""
+    cores, `capacity` the bytes of weights that the device holds (None: any number)."""
 
     call: float
     bus: float
@@ -121,6 +121,7 @@ class HostLink:
     bandwidth: float
     alone: float
     clock: float = 3e9
+    capacity: int | None = None
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,28 @@ OTHER_SYSTEMS: Mapping[str, str] = MappingProxyType(
 
 
 def find_machine(text: str | None, others: Callable[[], Iterable[Machine]]) -> Machine:
-    """As `parse_target`, or the one of `others` of this name; these are asked for where the name is none of ours."""
+    """As `parse_target`, or the one of `others` of this name; these are asked for where the name is none of ours. Of
+    a device `NAME,memory=BYTES` says how many bytes of weights it holds."""
+    if text is None or _CAPACITY not in text:
+        return _find(text, others)
+    name, _, given = text.partition(_CAPACITY)
+    return _holding(_find(name, others), given)
+
+
+_CAPACITY = ",memory="
+
+
+def _holding(machine: Machine, given: str) -> Machine:
+    """A device that holds so many bytes of weights."""
+    what = f"'memory={given}' of target '{machine.name}'"
+    if machine.link is None:
+        raise TargetError(f"{what} is for devices beside a CPU", hint="it says how many bytes of weights these hold")
+    if not (given.isascii() and given.isdigit()) or len(given) > 18 or int(given) < 1:
+        raise TargetError(f"{what} needs a positive whole number of bytes of at most 18 digits")
+    return replace(machine, link=replace(machine.link, capacity=int(given)))
+
+
+def _find(text: str | None, others: Callable[[], Iterable[Machine]]) -> Machine:
     name = ("host" if text is None else text).split(",")[0].strip()
     if text == WEBGPU.name:
         return WEBGPU

@@ -93,6 +93,74 @@ def cheapest_sides(
     return [k not in reached for k in range(len(here))]
 
 
+@dataclass(frozen=True)
+class Held:
+    """What a device has to hold for some operators to run there: the bytes of a constant, and the numbers of these."""
+
+    readers: tuple[int, ...]
+    bytes: int
+
+
+def cheapest_within(
+    here: Sequence[float], there: Sequence[float | None], moved: Sequence[tuple[Moved, float]], held: Sequence[Held],
+    capacity: int,
+) -> list[bool]:
+    """As `cheapest_sides`, where the device holds so many bytes of constants. Each byte has a price, the least one with
+    which what is chosen fits: so the device has what saves most time a byte, and what is left of its memory takes
+    operators that still fit, those that save most first."""
+
+    def with_price(price: float) -> list[bool]:
+        priced = [(Moved(-1, each.readers, each.bytes), price * each.bytes) for each in held]
+        return cheapest_sides(here, there, [*moved, *priced])
+
+    found = with_price(0)
+    if bytes_held(found, held) <= capacity:
+        return found
+    low, high = 0.0, (1 + sum(here)) / max(1, min(each.bytes for each in held if each.bytes))
+    found = with_price(high)  # nothing is worth that
+    for _ in range(_HALVINGS):
+        price = (low * high) ** 0.5 if low else high * 1e-3
+        sides = with_price(price)
+        if bytes_held(sides, held) <= capacity:
+            found, high = sides, price
+        else:
+            low = price
+    return _filled(found, here, there, moved, held, capacity)
+
+
+_HALVINGS = 24
+"""Prices that are tried between one that is too low and one that is not."""
+
+
+def bytes_held(sides: Sequence[bool], held: Sequence[Held]) -> int:
+    """Bytes of constants that the device holds."""
+    return sum(each.bytes for each in held if any(sides[k] for k in each.readers))
+
+
+def _filled(
+    sides: list[bool], here: Sequence[float], there: Sequence[float | None], moved: Sequence[tuple[Moved, float]],
+    held: Sequence[Held], capacity: int,
+) -> list[bool]:
+    """With more operators on the device, one after the other, as long as these fit and make the call shorter."""
+
+    def cost(sides: Sequence[bool]) -> float:
+        at = [*sides, False]  # the last one is -1
+        own = sum((there[k] or 0.0) if on else here[k] for k, on in enumerate(sides))
+        return own + sum(s for v, s in moved if len({at[k] for k in (*v.readers, v.maker)}) > 1)
+
+    least = cost(sides)
+    saved = {k: own - other for k, (own, other) in enumerate(zip(here, there, strict=True)) if other is not None}
+    for k in sorted(saved, key=saved.__getitem__, reverse=True)[:_MOST_TRIED]:
+        tried = [*sides[:k], True, *sides[k + 1 :]]
+        if not sides[k] and bytes_held(tried, held) <= capacity and (found := cost(tried)) < least:
+            sides, least = tried, found
+    return sides
+
+
+_MOST_TRIED = 64
+"""Operators that are tried one by one."""
+
+
 class _Network:
     """Dinic's algorithm: flow along shortest ways, until none is left."""
 

@@ -21,7 +21,7 @@ from tilewright.graph.fusion.strategy import Strategies
 from tilewright.graph.fusion.unfuse import operators_of, unfused
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Module, Op, Value, replace_in_block
-from tilewright.ir.diag import Loc, Remark, TilewrightError, failure
+from tilewright.ir.diag import Loc, NoRoomError, Remark, TilewrightError, failure
 from tilewright.ir.optional_steps import CHECKED, EXPECTED, OptionalSteps, Part, StepFailed
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import TensorType
@@ -300,8 +300,10 @@ class _Kernels:
         yield _LAST, "nothing is simpler", partial(self._plainly, ())
 
     def _survive(self, error: Exception, part: Part) -> None:
-        """Tell of a kernel that cannot be made, where something takes its place."""
-        if self.optional.raises or isinstance(error, StepFailed):
+        """Tell of a kernel that cannot be made, where something takes its place. It is no defect that a machine has no
+        room for one."""
+        is_expected = isinstance(error, NoRoomError)
+        if (self.optional.raises and not is_expected) or isinstance(error, StepFailed):
             raise error
         remark = failure("schedule", part.label, error, part.instead)
         if remark not in self.remarks:

@@ -64,12 +64,12 @@ def _along(node: Node, x: Value, axis: int) -> Value:
 
 def _transformed(x: Value, length: Sym | None, *, inverse: bool, onesided: bool) -> Value:
     size = shape_of(x)[-2]
-    if inverse and onesided:
-        n = 2 * (size - 1) if length is None else length
-        return real_inverse(resized(x, len(shape_of(x)) - 2, n // 2 + 1), n)
-    n = size if length is None else length
+    is_mirrored = inverse and onesided
+    n = length if length is not None else 2 * (size - 1) if is_mirrored else size
     if n.is_const and n.value < 1:
         raise ModelError(f"a Fourier transform of {n} elements is not possible")
+    if is_mirrored:
+        return real_inverse(resized(x, len(shape_of(x)) - 2, n // 2 + 1), n)
     x = resized(x, len(shape_of(x)) - 2, n)
     return transformed(x, inverse=inverse, bins=n // 2 + 1 if onesided else None)
 
