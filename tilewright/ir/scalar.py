@@ -235,8 +235,8 @@ COSTLY = frozenset(s.name for s in _TABLE if s.is_costly)
 
 
 def counts_as_flop(op: Op) -> bool:
-    """Whether an op computes a float, or something of floats, and is more than a conversion."""
-    if op.name not in COMPUTING or op.name in CONVERSIONS:
+    """Whether an op computes a float, or something of floats, and is more than a conversion or a look-up."""
+    if scalar_operation(op) is NO_OPERATION:
         return False
     types = (getattr(v.type, "dtype", None) for v in (*op.operands, *op.results))
     return any(dtype is not None and dtype.is_float for dtype in types)
