@@ -14,12 +14,13 @@ import pytest
 from tilewright import api
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_request
-from tilewright.ir.core import Block, Builder, Module, Op
+from tilewright.ir.core import Module, Op
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType, product
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.traits.work import computation_of, parts_of, terms_of
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact
 from tilewright.session import Session
@@ -63,25 +64,24 @@ class SomeValidation(Validation):
 def seconds_of(module: Module) -> float:
     """What it takes to compile a model with validation, estimated in seconds of processor time."""
     ops = [op for func in module.funcs.values() for op in func.body.walk()]
-    return OF_A_MODEL + OF_A_NODE * len(ops) + OF_A_TERM * sum(map(terms_of, ops))
+    return OF_A_MODEL + OF_A_NODE * len(ops) + OF_A_TERM * sum(map(numbers_of, ops))
 
 
-def terms_of(op: Op) -> float:
+def numbers_of(op: Op) -> float:
     """Numbers that an operator adds up or gives; those of its results where its definition has no sums, or what it is
     given is no tensor."""
-    operator, types = OPERATORS.get(op.name), [v.type for v in op.operands]
-    if operator is not None and all(isinstance(t, TensorType) for t in types):
+    if op.name in OPERATORS and all(isinstance(v.type, TensorType) for v in op.operands):
         try:
-            if operator.kind == "primitive":
-                compute = operator.compute(types, op.attrs)
-                return _number(product((*compute.shape, *(extent for _, extent in compute.reduce))))
-            if operator.kind == "composite":
-                body = Block(types)
-                with Builder(body, Module(), op.loc):
-                    operator.expand(body.args, op.attrs)
-                return sum(map(terms_of, body.ops))
+            return sum(map(_terms_of_part, parts_of(op)))
         except TilewrightError:
             pass  # the compilation says so
+    return _terms_of_part(op, with_sums=False)
+
+
+def _terms_of_part(op: Op, *, with_sums: bool = True) -> float:
+    computation = computation_of(op) if with_sums else None
+    if computation is not None:
+        return _number(product((*computation.shape, *terms_of(op))))
     return sum(_number(product(v.type.shape)) for v in op.results if isinstance(v.type, TensorType))
 
 

@@ -82,11 +82,13 @@ def test_flops_and_bytes_are_those_counted_by_hand(model: tilewright.Model, tmp_
     assert ModelProfile.from_json(found.to_json()) == found
 
 
-def counted(graph: str, feed: dict[str, np.ndarray], session: Session, **constants: np.ndarray) -> ModelProfile:
+def counted(
+    graph: str, feed: dict[str, np.ndarray], session: Session, numerics: str = "default", **constants: np.ndarray
+) -> ModelProfile:
     """The profile of a model."""
     proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]>\n{graph}')
     proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
-    model = tilewright.compile(proto.SerializeToString(), threads=1, cache=False, profile=True)
+    model = tilewright.compile(proto.SerializeToString(), threads=1, cache=False, profile=True, numerics=numerics)
     return tilewright.profile(model, feed, runs=1, session=session)
 
 
@@ -101,6 +103,8 @@ def test_flops_and_bytes_of_a_convolution_with_padding_and_stride(tmp_path: Path
     assert conv.flops == results * (2 * 16 * 3 * 3 + 1 + 1)  # products and sums, the bias, the activation
     assert conv.bytes == 4 * (2 * 16 * 23 * 23 + w.size + b.size + results)  # zeros around are there already
     assert sum(k.flops or 0 for k in found.kernels) == conv.flops
+    fast = counted(graph, {"x": x}, Session(tmp_path), numerics="fast", w=w, b=b)
+    assert sum(k.flops or 0 for k in fast.kernels) == conv.flops  # whatever types its data are in
 
 
 def test_flops_and_bytes_of_attention(tmp_path: Path) -> None:

@@ -234,6 +234,14 @@ COSTLY = frozenset(s.name for s in _TABLE if s.is_costly)
 """Scalar ops that are worth a store and a load rather than computing them twice."""
 
 
+def counts_as_flop(op: Op) -> bool:
+    """Whether an op computes a float, or something of floats, and is more than a conversion or a look-up."""
+    if scalar_operation(op) is NO_OPERATION:
+        return False
+    types = (getattr(v.type, "dtype", None) for v in (*op.operands, *op.results))
+    return any(dtype is not None and dtype.is_float for dtype in types)
+
+
 def scalar_operation(op: Op | None) -> ScalarOp:
     """What is true of a scalar op; nothing of others."""
     return NO_OPERATION if op is None else SCALAR_OPS.get(op.name, NO_OPERATION)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tilewright.ir.core import Block, Func, Op, Value
-from tilewright.ir.scalar import COMPUTING
+from tilewright.ir.scalar import COMPUTING, counts_as_flop
 from tilewright.ir.sym import Sym, logical_and, minimum, sym, upper
 from tilewright.ir.types import product
 from tilewright.loops.analysis.bounds import Ranges, box
@@ -36,8 +36,8 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Executed scalar operations (`operations`; those on floats are `flops`), and the traffic of each
-    buffer.
+    """Executed scalar operations (`operations`; of those on floats all but conversions are `flops`), and the traffic
+    of each buffer.
 
     Work under a condition on dims counts where it holds, so that one of several versions for different sizes counts;
     under one on data as if it always held, so all numbers are upper bounds; under one that holds rarely, as if it never
@@ -64,7 +64,7 @@ def cost(func: Func) -> Cost:
     for op, n in times.items():
         if op.name in COMPUTING:
             operations = operations + n
-            flops = flops + (n if _is_float(op) else 0)
+            flops = flops + (n if counts_as_flop(op) else 0)
     by_buffer: dict[Value, list[Access]] = {}
     for a in accesses(func.body):
         by_buffer.setdefault(a.buffer, []).append(a)
@@ -117,11 +117,6 @@ def _known_range(v: Sym) -> Ranges:
     """The range of a variable that is data, where it is known."""
     low, high = v.bounds
     return {} if low is None or high is None else {v: (sym(low), sym(high))}
-
-
-def _is_float(op: Op) -> bool:
-    types = [v.type for v in (*op.operands, *op.results)]
-    return any(getattr(t, "dtype", None) is not None and t.dtype.is_float for t in types)  # type: ignore[attr-defined]
 
 
 def _traffic(buffer: Value, found: list[Access], times: dict[Op, Sym]) -> Traffic:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tilewright.cost.machine.placement import OpWork, device_seconds, host_seconds
 from tilewright.cost.typical import TypicalSizes, typical_sizes
-from tilewright.ir.core import Block, Builder, Module, Op, Value
+from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.ir.types import TensorType
-from tilewright.ops.define import OPERATORS
+from tilewright.ops.traits.work import computation_of, parts_of, terms_of
 from tilewright.target.machine import Machine
 from tilewright.target.target import Target
 
@@ -23,24 +23,25 @@ def seconds_on(op: Op, machine: Machine, sizes: TypicalSizes) -> float | None:
 
 def work_of(op: Op, sizes: TypicalSizes, times: int = 1) -> OpWork:
     """What an operator does, with sizes of dims as they are expected."""
-    moved = sum(size_of(elements_of(v), sizes) for v in (*op.operands, *op.results))
-    operator = OPERATORS[op.name]
-    if operator.kind == "irregular":
-        return OpWork(operations=8 * moved, bytes=moved, serial=True, times=times)
-    if operator.kind == "composite":
-        block = Block([v.type for v in op.operands])
-        with Builder(block, Module()):
-            operator.expand(block.args, op.attrs)
-        parts = [work_of(inner, sizes) for inner in block.ops if inner.name in OPERATORS]
-        serial = any(part.serial for part in parts)
-        return OpWork(
-            sum(part.products for part in parts), sum(part.operations for part in parts), moved, serial, times
-        )
-    compute = operator.compute([v.tensor for v in op.operands], op.attrs)
-    elements = size_of([*compute.shape, *(extent for _, extent in compute.reduce)], sizes)
-    if compute.reduce and compute.combine == "add" and len(op.operands) > 1:
-        return OpWork(products=elements, bytes=moved, times=times)
-    return OpWork(operations=elements * max(1, len(compute.body.ops)), bytes=moved, times=times)
+    parts = [_part_work(part, sizes) for part in parts_of(op)]
+    products, operations = (sum(amounts) for amounts in ([p.products for p in parts], [p.operations for p in parts]))
+    return OpWork(products, operations, _moved(op, sizes), any(part.serial for part in parts), times)
+
+
+def _part_work(op: Op, sizes: TypicalSizes) -> OpWork:
+    """The same of a primitive, or of an operator with loops of its own."""
+    computation = computation_of(op)
+    if computation is None:
+        return OpWork(operations=8 * _moved(op, sizes), serial=True)
+    elements = size_of((*computation.shape, *terms_of(op)), sizes)
+    if computation.reduce and computation.combine == "add" and len(op.operands) > 1:
+        return OpWork(products=elements)
+    return OpWork(operations=elements * max(1, len(computation.body.ops)))
+
+
+def _moved(op: Op, sizes: TypicalSizes) -> float:
+    """Bytes that are read and written."""
+    return sum(size_of(elements_of(v), sizes) for v in (*op.operands, *op.results))
 
 
 def elements_of(value: Value) -> Sequence[Sym | int]:

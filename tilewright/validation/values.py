@@ -21,6 +21,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.interp import evaluate_op
 from tilewright.ops.define.views import view_of
 from tilewright.ops.traits.derive import is_view, traits_of
+from tilewright.ops.traits.work import terms_of
 from tilewright.validation.cases import Case
 from tilewright.validation.closeness import Deviation, deviation, is_float, nudged, steps
 
@@ -221,10 +222,7 @@ class NudgedValues(ReplayedValues):
 
     def _terms(self, op: Op) -> int:
         """How many numbers are added up for an element of what an operator gives."""
-        operator = OPERATORS.get(op.name)
-        if operator is None or operator.kind != "primitive":
-            return 1
-        extents = [extent for _, extent in operator.compute([v.tensor for v in op.operands], op.attrs).reduce]
+        extents = terms_of(op)
         known = all(v.name in self.case.env for extent in extents for v in extent.vars)
         return max(1, prod(int(extent.evaluate(self.case.env)) for extent in extents)) if known else 1
 
@@ -234,7 +232,7 @@ def moved_results(values: ReplayedValues, wanted: Sequence[np.ndarray]) -> list[
     no input is a float: ids have no last bits, and layers amplify those of others. None of what has another shape then,
     or takes too long."""
     if not any(is_float(a.dtype) for a in values.case.arrays):
-        return moved_everywhere(values, wanted)
+        return _distances(wanted, [NudgedValues(values, values.case, 1)])
     case = values.moved_case()
     moved = ReplayedValues(values.module, case, values.deadline, values.numerics, values.shared)
     return _distances(wanted, [moved])
