@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import tilewright
+from tilewright.accounts.flow import flow_of_parts
 from tilewright.accounts.reports import report_of_parts, with_more_time
 from tilewright.codegen.devices.program import plan_of
 from tilewright.codegen.devices.sizes import encoded
@@ -254,9 +255,11 @@ def copy_aliased_outputs(module: Module) -> None:
     func = module.main
     final = func.body.ops[-1]
     returned = list(func.returns)
+    names = func.attrs.get("outputs", [v.name for v in returned])
     func.body.ops.pop()
-    with Builder(func.body, module):
+    with Builder(func.body, module) as builder:
         for k in needs_copy(func, returned):
+            builder.loc = Loc(op="output", value=names[k])
             copied = copy(returned[k])
             copied.name = returned[k].name
             returned[k] = copied
@@ -420,6 +423,9 @@ def make_staged(
     main, program = module.main, staged.program
     nodes = main.attrs.get("nodes", len(main.body.ops))
     report = report_of_parts([part.report for part in parts], nodes, numerics)
+    names = [part.name for part in part_functions(module)]
+    calls = {name: part.report.calls for name, part in zip(names, parts, strict=True)}
+    report = replace(report, flow=flow_of_parts(module, calls))
     return Artifact(
         target=target,
         inputs=_infos(main.attrs["inputs"], main.args, main.attrs.get("complex_inputs", ())),

@@ -12,16 +12,18 @@ from click.testing import CliRunner
 from onnx import ModelProto, numpy_helper, parser
 from rich.console import Console
 
+import tilewright
 from tests import models
 from tilewright.accounts.explanation import (
     ExplainedDecision,
     costliest,
     explain_calls,
+    explain_flow,
     explanations,
     find_calls,
 )
 from tilewright.cli.app import commands
-from tilewright.cli.explained import kernel_tree
+from tilewright.cli.explained import flow_tree, kernel_tree
 from tilewright.compilation import Compilation, Setting
 from tilewright.cost.roofline import round_trip_cycles
 from tilewright.frontends.onnx.load import load_onnx
@@ -245,6 +247,66 @@ def test_the_command_answers_in_the_words_of_the_model(tmp_path: Path, monkeypat
         assert words in said  # fmt: skip
     unknown = CliRunner().invoke(commands, ["explain", str(path), "probabilites", *shape])
     assert unknown.exit_code == 2 and "did you mean 'probabilities'?" in unknown.output
+
+
+CONTROL = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[1, 96] x, bool c, int64 trips) => (float[1, 96] y, float[1, 96] l, float[1, 96] q, float[1, 96] z) {
+    [choose] t = If (c) <
+      then_branch = a () => (float[1, 96] p) { [dense1] m = MatMul (x, v1) [act1] p = Relu (m) },
+      else_branch = b () => (float[1, 96] r) { [dense2] r = MatMul (x, v2) }
+    >
+    [after] y = Tanh (t)
+    true = Constant <value = bool {1}> ()
+    [again] l = Loop (trips, true, y) <body = d (int64 i, bool on, float[1, 96] s) => (bool o, float[1, 96] n) {
+        o = Identity (on) [turn] n = MatMul (s, v2) }>
+    three = Constant <value = int64 {3}> ()
+    [thrice] q = Loop (three, true, x) <body = e (int64 j, bool pn, float[1, 96] u) => (bool w, float[1, 96] k) {
+        w = Identity (pn) [turned] k = MatMul (u, v1) }>
+    [little] z = If (c) <
+      then_branch = f () => (float[1, 96] p2) { p2 = Exp (x) }, else_branch = h () => (float[1, 96] r2) { r2 = Abs (x) }
+    >
+}"""
+
+
+def test_branches_and_loops_are_explained_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why each stays one, or what it has become, and which kernels are in its ways; none of those of others."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    proto = parser.parse_model(CONTROL)
+    for k in (1, 2):
+        proto.graph.initializer.append(numpy_helper.from_array(np.full((96, 96), 0.01, np.float32), f"v{k}"))
+    report = tilewright.compile(proto.SerializeToString(), profile=True, cache=False).artifact.summary()
+    nodes = {call.kernel: call.nodes for call in report.calls}
+
+    def ways(name: str) -> dict[str, list[str]]:
+        (found,) = explain_flow(report, name)
+        return {way.way: [n for call in way.calls for n in nodes[call.kernel]] for way in found.ways}
+
+    assert ways("choose") == {"then": ["dense1", "act1"], "else": ["dense2"]}
+    assert ways("again") == {"body": ["turn"]} and {*ways("thrice")["body"]} == {"turned"}
+    outcomes = {flow.node: (flow.operator, flow.outcome) for flow in report.flow}
+    assert outcomes == {"choose": ("If", "branch"), "again": ("Loop", "loop"), "thrice": ("Loop", "unrolled"),
+                        "little": ("If", "select")}  # fmt: skip
+    (chosen,), (again,) = explain_flow(report, "choose"), explain_flow(report, "again")
+    assert "matmul of 'dense1'" in chosen.flow.reason and "scalar operations" in chosen.flow.reason
+    assert "in calls only" in again.flow.reason and "constant" in again.flow.suggestion
+    kinds = {e.subject: e.kind for e in explanations(report) if e.stage == "control flow"}
+    assert kinds["If 'choose'"] == kinds["Loop 'again'"] == "missed" and kinds["If 'little'"] == "passed"
+    assert find_calls(report, "choose") == [] and find_calls(report, "little")[0].nodes[0]
+    with pytest.raises(OptionError) as caught:
+        find_calls(report, "chose")
+    assert "choose" in (caught.value.hint or "")
+    console = Console(width=300, record=True, file=StringIO())
+    console.print(flow_tree(chosen, 1e9))
+    said = console.export_text()
+    for words in ("choose (If)", "stays a branch", "what would change it: ", "then: 1 kernel, ", "(of dense1, act1)"):
+        assert words in said
+
+
+def test_copies_for_outputs_are_named_after_them() -> None:
+    graph = "g (float[4] x) => (float[4] y) { y = Identity(x) }"
+    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {graph}')
+    (call,) = tilewright.compile(proto.SerializeToString(), cache=False).artifact.summary().calls
+    assert call.nodes == ("y",)
 
 
 def test_loops_that_are_run_alike_are_one_line() -> None:

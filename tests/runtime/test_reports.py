@@ -24,6 +24,7 @@ from tilewright.runtime.report.records import (
     CallRecord,
     ChannelCount,
     EdgeRecord,
+    FlowRecord,
     IntegerMeaning,
     KernelCycles,
     LoopRecord,
@@ -35,6 +36,7 @@ from tilewright.runtime.report.records import (
     StateRecord,
     TypesOfKernel,
     TypesOfLayer,
+    WayRecord,
 )
 from tilewright.runtime.report.shown import Report
 
@@ -58,6 +60,7 @@ def full() -> Report:
                              ("k0",)),),
         integers=(IntegerMeaning("input", "x", "uint8", 0.25, 128),), added_code_bytes=7, added_constant_bytes=8,
         edges=(EdgeRecord("matmul", "add", "v", "f32[2]", False, "apart", "less", ("max",), 2.5, "k0", "k1"),),
+        flow=(FlowRecord("choose", "If", "branch", "too much work", "less", (WayRecord("then", ("k0",)),)),),
         blocks=(BlockRecord("layer.*", 2, 1, 7, ((0,), (1, 2))),),
         loops=(LoopRecord("k0", "i", "n", "parallel", 0, True, "shared", False, "no lanes", 2),),
         placed=(PlacedPart("part_0", "webgpu", ("k0",), "16*n", "8", "it costs less there"),),

@@ -152,6 +152,22 @@ def test_elements_that_a_kernel_leaves_unwritten_are_nobodys() -> None:
         assert validation.findings == [] and validation.kernels
 
 
+def test_loops_over_what_ids_pick_move_with_what_their_operators_give() -> None:
+    """Ids have no last bits, and trips amplify those of what they pick: by 2 each, and by as much again."""
+    model = doubling()
+    del model.graph.input[1]
+    model.graph.input.append(helper.make_tensor_value_info("ids", INT64, [5]))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(8, np.float32), "table"))
+    model.graph.node.insert(0, helper.make_node("Gather", ["table", "ids"], ["x"]))
+    _, validation = validated(model, [{"n": np.array(6), "ids": np.arange(5)}])
+    (replay,) = validation.programs
+    session = replay.sessions[0]
+    assert validation.findings == [] and session.case.kind == "recorded"
+    (step,) = replay.moved(session, 0)
+    assert (session.wanted[0][0] == 64).all() and step is not None
+    assert step.any() and (step < 64 * 13 * 2.0**-21).all()  # two operators in each of six trips
+
+
 def test_programs_that_give_sequences() -> None:
     """How far rounding moves a list of tensors is not known, and no call of it is kept."""
     model = made([helper.make_node("SplitToSequence", ["x"], ["y"], axis=0)], [("x", FLOAT, ["n", 3])], [])

@@ -9,7 +9,14 @@ from typing import Literal, TypeVar
 
 from tilewright.runtime.errors import OptionError, Remark, short_name
 from tilewright.runtime.report.paths import module_path
-from tilewright.runtime.report.records import CallRecord, EdgeRecord, LoopRecord, ProgramReport
+from tilewright.runtime.report.records import (
+    CallRecord,
+    EdgeRecord,
+    FlowRecord,
+    LoopRecord,
+    ProgramReport,
+    WayRecord,
+)
 
 T = TypeVar("T")
 
@@ -35,12 +42,27 @@ class ExplainedDecision:
 
 
 def explanations(report: ProgramReport) -> tuple[ExplainedDecision, ...]:
-    """All that a report knows: edges, loops, and the remarks of passes and schedules."""
+    """All that a report knows: branches and loops of the model, edges, loops of kernels, and the remarks of passes and
+    schedules."""
     return (
+        *map(explained_flow, report.flow),
         *map(explained_edge, report.edges),
         *(e for loop in report.loops for e in explained_loop(loop)),
         *map(explained_remark, report.remarks),
     )
+
+
+def explained_flow(flow: FlowRecord) -> ExplainedDecision:
+    """That a branch or a loop of the model stays one, or does not."""
+    kind: Kind = "missed" if flow.outcome in STAYS else "passed"
+    return ExplainedDecision(kind, CONTROL_FLOW, f"{flow.operator} '{flow.node}'", flow.reason, flow.suggestion)
+
+
+STAYS = ("branch", "loop")
+"""Outcomes of branches and loops that are taken and run by calls."""
+
+CONTROL_FLOW = "control flow"
+"""The stage of what is said of branches and loops."""
 
 
 def explained_edge(edge: EdgeRecord) -> ExplainedDecision:
@@ -65,6 +87,45 @@ def explained_remark(remark: Remark) -> ExplainedDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class WayExplanation:
+    """The kernels of one way of a branch, or of the body of a loop, and the cycles that one core is estimated to need
+    for each (None: not known)."""
+
+    way: str
+    calls: tuple[CallRecord, ...]
+    cycles: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowExplanation:
+    """All about a branch or loop of the model."""
+
+    flow: FlowRecord
+    ways: tuple[WayExplanation, ...]
+
+
+def explain_flow(report: ProgramReport, wanted: str) -> tuple[FlowExplanation, ...]:
+    """The branches and loops of this name, and their ways."""
+    found = [flow for flow in report.flow if flow.node == wanted]
+    calls = _grouped(report.calls, lambda call: [call.kernel]) if found else {}
+    remarks = _grouped(report.remarks, lambda r: [r.subject]) if found else {}
+
+    def explained(way: WayRecord) -> WayExplanation:
+        kernels = [kernel for kernel in way.kernels if kernel in calls]
+        cycles = (_estimated(remarks.get(kernel, ()), kernel) for kernel in kernels)
+        return WayExplanation(way.way, tuple(calls[kernel][0] for kernel in kernels), tuple(cycles))
+
+    return tuple(FlowExplanation(flow, tuple(map(explained, flow.ways))) for flow in found)
+
+
+def _estimated(remarks: Sequence[Remark], kernel: str) -> float | None:
+    """The cycles of the strategy that a kernel has."""
+    strategy, estimates = (_said(remarks, stage, kernel) for stage in _SAID_APART)
+    by_strategy = dict(part.rsplit(" ", 1) for part in estimates.split(", ") if " " in part)
+    return float(by_strategy[strategy]) if strategy in by_strategy else None
+
+
+@dataclass(frozen=True, slots=True)
 class KernelExplanation:
     """All about one call of a kernel: what it computes, how, and what was decided about its edges and loops."""
 
@@ -81,8 +142,8 @@ class KernelExplanation:
 
 
 def explain_calls(report: ProgramReport, wanted: str) -> tuple[KernelExplanation, ...]:
-    """The calls of a kernel, or those that compute a node or nodes of a module, by name. OptionError with the nearest
-    names for one that is not there."""
+    """The calls of a kernel, or those that compute a node or nodes of a module, by name; none of a branch or loop that
+    no kernel computes by itself. OptionError with the nearest names for one that is not there."""
     calls = find_calls(report, wanted)
     index = _Index(report)
     return tuple(index.explained(call) for call in calls)
@@ -100,6 +161,8 @@ def find_calls(report: ProgramReport, wanted: str) -> list[CallRecord]:
     for test in tests:
         if wanted and (found := [call for call in report.calls if test(call)]):
             return found
+    if any(flow.node == wanted for flow in report.flow):
+        return []
     raise unknown_name(report, wanted)
 
 
@@ -111,7 +174,8 @@ def _paths(node: str) -> tuple[str, str]:
 def unknown_name(report: ProgramReport, wanted: str) -> OptionError:
     """The error for a node or kernel that is not there, with names that are near."""
     fused = {node for edge in report.edges for node in (edge.producer, edge.consumer)}
-    names = [*dict.fromkeys((*(c.kernel for c in report.calls), *(n for c in report.calls for n in c.nodes)))]
+    nodes = (*(n for c in report.calls for n in c.nodes), *(flow.node for flow in report.flow))
+    names = [*dict.fromkeys((*(c.kernel for c in report.calls), *nodes))]
     known = {call.kernel.partition("_")[0]: call.kernel for call in report.calls} | {name: name for name in names}
     near = [*dict.fromkeys(known[name] for name in difflib.get_close_matches(wanted, known, 3, 0.5))]
     near = near or [n for n in names if wanted and wanted in n][:3]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from tilewright.accounts.account import ProgramDecisions, TypesOfProgram
+from tilewright.accounts.flow import flow_records
 from tilewright.ir.core import Module, Op, Value, substitute
 from tilewright.ir.diag import Loc, Remark
 from tilewright.ir.sym import Sym, sym
@@ -67,6 +68,7 @@ def program_report(
         integers=tuple(IntegerMeaning(*row) for row in module.main.attrs.get("integers", ())),
         blocks=decisions.blocks,
         edges=decisions.edges,
+        flow=flow_records(module, records),
         loops=decisions.loops,
         schedules=decisions.schedules,
         simulated=decisions.simulated,
@@ -100,7 +102,8 @@ def _call(op: Op, module: Module, filled: Set[Value]) -> CallRecord:
     kernel = module.funcs[op.attrs["kernel"]]
     types = tuple(f"{v.type}" for v in op.results)
     external, *_ = kernel_info(kernel).external or (None,)
-    return CallRecord(kernel.name, op.loc.node, types, moved, nodes=_names(op.loc), external=external)
+    nodes = _names(op.loc) or tuple(v.name for v in op.results if v.name)
+    return CallRecord(kernel.name, op.loc.node, types, moved, nodes=nodes, external=external)
 
 
 def _names(loc: Loc) -> tuple[str, ...]:

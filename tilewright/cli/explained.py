@@ -5,16 +5,60 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from rich.markup import escape
 from rich.tree import Tree
 
-from tilewright.accounts.explanation import KernelExplanation, costliest
+from tilewright.accounts.explanation import FlowExplanation, KernelExplanation, WayExplanation, costliest
 from tilewright.runtime.errors import Remark, short_name
-from tilewright.runtime.report.records import EdgeRecord, LoopRecord, ProgramReport
+from tilewright.runtime.report.records import CallRecord, EdgeRecord, LoopRecord, ProgramReport
 
 NAMED_LOOPS = 6
 """Loops that are named of those that are run as another one is, for the same reasons."""
+
+
+_OUTCOMES = {
+    "branch": "stays a branch: calls take one of its ways",
+    "loop": "stays a loop: calls run its trips",
+    "select": "is no branch: both ways are computed, and a result is chosen",
+    "decided": "is no branch: all calls take one way",
+    "unrolled": "is no loop: its trips are written out",
+}
+
+
+def flow_tree(found: FlowExplanation, hertz: float) -> Tree:
+    """All about a branch or loop of the model: what it has become, why, and the kernels of its ways."""
+    flow = found.flow
+    tree = Tree(f"[bold]{escape(short_name(flow.node))}[/] ({escape(flow.operator)})")
+    branch = tree.add(_OUTCOMES[flow.outcome])
+    branch.add(escape(f"why: {flow.reason}"))
+    if flow.suggestion:
+        branch.add(escape(f"what would change it: {flow.suggestion}"))
+    for way in found.ways:
+        costs = zip(way.calls, way.cycles, strict=True)
+        _list(tree, _way_title(way), (_of_way(call, cycles, hertz) for call, cycles in costs))
+        if not way.calls:
+            tree.add(escape(f"{way.way}: no kernels: it gives what is there already, or kernels of other nodes do it"))
+    return tree
+
+
+def _way_title(way: WayExplanation) -> str:
+    count = len(way.calls)
+    bytes, flops = ([*map(amount, way.calls)] for amount in (attrgetter("bytes"), attrgetter("flops")))
+    amounts = [
+        f"{sum(map(int, each))} {what}"
+        for what, each in (("bytes", bytes), ("operations on floats", flops))
+        if all(amount is not None and amount.isdigit() for amount in each)
+    ]
+    return ", ".join((f"{way.way}: {count} kernel{'s' if count != 1 else ''}", *amounts)) + " in all" * bool(amounts)
+
+
+def _of_way(call: CallRecord, cycles: float | None, hertz: float) -> str:
+    nodes = ", ".join(short_name(node) for node in call.nodes[:3]) + (", ..." if call.nodes[3:] else "")
+    flops = f", {call.flops} operations on floats" if call.flops is not None else ""
+    time = f", some {milliseconds(cycles, hertz)} by estimate" if cycles is not None else ""
+    return f"{call.kernel} (of {nodes}): {call.bytes} bytes{flops}{time}"
 
 
 def kernel_tree(found: KernelExplanation, hertz: float, everything: bool = False) -> Tree:

@@ -6,7 +6,7 @@ current node is called.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tilewright.frontends.translation import DifferentRanksError, Translation, t
 from tilewright.frontends.unroll import Body, element, require_tensor, unrolled
 from tilewright.ir import dtype as dt
 from tilewright.ir import sym as s
-from tilewright.ir.core import Block, Value
+from tilewright.ir.core import Block, Op, Value
 from tilewright.ir.diag import ModelError, TilewrightError, TypeRuleError, UnsupportedError
 from tilewright.ir.sym import ZERO, Sym
 from tilewright.ir.types import HostType, TensorType, Type, is_native, tensor
@@ -25,7 +25,7 @@ from tilewright.ops.composites.sequences import joined
 from tilewright.ops.composites.text import moved_one
 from tilewright.ops.define import constant, staged
 from tilewright.ops.define.binding import is_input_value
-from tilewright.ops.define.speculation import speculative_steps
+from tilewright.ops.define.speculation import NotSpeculated, Why, speculative_steps
 from tilewright.ops.source import dim_value, full, iota
 from tilewright.ops.view import reshape, shape_of, transpose
 
@@ -49,11 +49,11 @@ def branch(
     condition = as_scalar(translation, condition, f"the condition of {op}")
     known = translation.constant_of(condition)
     if known is not None:
-        return then() if known.any() else other()
+        return _taken(translation, bool(known.any()), then, other, "its condition is known when the model is compiled")
     symbol = _of_dims(translation, condition)
     decided = None if symbol is None else translation.is_where(symbol)
     if decided is not None:
-        return then() if decided else other()
+        return _taken(translation, decided, then, other, "its condition is that of a branch around it")
     ways = _block_of(translation, then), _block_of(translation, other)
     if symbol is None:
         ways = _with_failing(translation, *ways)
@@ -73,15 +73,41 @@ def branch(
         fixed = symbol
 
         def chosen() -> tuple[Value, ...]:
-            return then() if translation.choose(fixed) else other()
+            return _taken(translation, translation.choose(fixed), then, other, f"dims decide it in all calls: {reason}")
 
         raise DifferentRanksError(condition, (then, other), UnsupportedError(reason), symbol, chosen)
     try:
-        return then() if _decided(translation, condition, reason) else other()
+        holds = _decided(translation, condition, reason)
+        return _taken(translation, holds, then, other, f"dims decide it in all calls: {reason}")
     except UnsupportedError as error:
         if not any(isinstance(way, TilewrightError) for way in ways):
             raise DifferentRanksError(condition, (then, other), error) from error
         raise
+
+
+def _taken(translation: Translation, holds: bool, then: Body, other: Body, reason: str) -> tuple[Value, ...]:
+    """What the one branch gives that is taken in all calls."""
+    name, way = ("then", then) if holds else ("else", other)
+    before = len(translation.builder.block.ops)
+    results = way()
+    _note(translation, "decided", reason, "", {name: translation.builder.block.ops[before:]})
+    return results
+
+
+def _note(
+    translation: Translation, outcome: str, reason: str, change: str, ways: Mapping[str, Sequence[Op]]
+) -> None:
+    """What has become of the current node, for reports."""
+    loc = translation.builder.loc
+    name = loc.node or loc.value
+    if name:
+        of_ways = tuple((way, _nodes_of(ops)) for way, ops in ways.items())
+        translation.flow[name] = (name, loc.op, outcome, reason, change, of_ways)
+
+
+def _nodes_of(ops: Sequence[Op]) -> tuple[str, ...]:
+    names = (inner.loc.node or inner.loc.value for op in ops for inner in op.walk())
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 Written = Block | TilewrightError | DifferentRanksError
@@ -123,9 +149,14 @@ def _block_of(translation: Translation, way: Body) -> Written:
         return fork
 
 
-def split(translation: Translation, condition: Value, then: Body, other: Body) -> tuple[Value, ...] | TilewrightError:
-    """What one of two ways through the remainder of a graph gives; the reason where one cannot be translated. Results
-    of different ranks are known to the host alone."""
+_WAYS = ("then", "else")
+
+
+def split(
+    translation: Translation, condition: Value, then: Body, other: Body, error: UnsupportedError
+) -> tuple[Value, ...] | TilewrightError:
+    """What one of two ways through the remainder of a graph gives, which is written twice for the reason of `error`;
+    the reason where one cannot be translated. Results of different ranks are known to the host alone."""
     ways: list[Block] = []
     for way in (then, other):
         block = translation.block((), way)
@@ -133,6 +164,7 @@ def split(translation: Translation, condition: Value, then: Body, other: Body) -
             translation.discard(*ways)
             return block
         ways.append(block)
+    _note(translation, "branch", error.what, "", dict(zip(_WAYS, (way.ops for way in ways), strict=True)))
     inner = staged.inner_variables(ways[0]) | staged.inner_variables(ways[1])
     pairs = zip(_yielded(ways[0]), _yielded(ways[1]), strict=True)
     types = [_merged(translation, a.type, b.type, inner) for a, b in pairs]
@@ -160,30 +192,56 @@ def _difference(op: str, taken: Block, untaken: Block) -> str:
 
 def _either(translation: Translation, condition: Value, taken: Block, untaken: Block) -> tuple[Value, ...]:
     results = _yielded(taken), _yielded(untaken)
-    if _are_cheap_to_compute(translation, taken, untaken):
+    reason, change = _why_one_is_taken(translation, taken, untaken)
+    ways = dict(zip(_WAYS, ([*taken.ops[:-1]], [*untaken.ops[:-1]]), strict=True))
+    if not reason:
+        both = "both ways take little work and cannot fail: they are computed, and a result is chosen"
+        _note(translation, "select", both, "", ways)
         for block in (taken, untaken):
             for op in block.ops[:-1]:
                 translation.builder.block.append(op)
             block.ops.pop().drop()
         return tuple(ew.select(condition, a, b) for a, b in zip(*results, strict=True))
+    _note(translation, "branch", reason, change, ways)
     inner = staged.inner_variables(taken) | staged.inner_variables(untaken)
     merged = [_merged(translation, a.type, b.type, inner) for a, b in zip(*results, strict=True)]
     return staged.branch(condition, taken, untaken, merged)
 
 
-def _are_cheap_to_compute(translation: Translation, taken: Block, untaken: Block) -> bool:
-    """May both branches be computed, and a result of the same type chosen, faster than one is taken? What a branch that
-    is not taken would report or rely on must not be noticed."""
-    types = [v.type for v in _yielded(taken)]
-    if types != [v.type for v in _yielded(untaken)]:
-        return False
+def _why_one_is_taken(translation: Translation, taken: Block, untaken: Block) -> tuple[str, str]:
+    """Why both branches are not computed, and a result of the same type chosen, and what would change that; ("", "")
+    where that is faster than taking one. What a branch that is not taken would report or rely on must not be
+    noticed."""
     chosen = 0
-    for type in types:
-        if not isinstance(type, TensorType) or not type.is_static or not is_native(type):
-            return False
-        chosen += type.size.value
+    for a, b in zip(_yielded(taken), _yielded(untaken), strict=True):
+        if a.type != b.type:
+            return f"its ways give {a.type} and {b.type}, of which no result can be chosen", "results of one type"
+        if not isinstance(a.type, TensorType) or not is_native(a.type):
+            return f"it gives {a.type}, which the host holds", ""
+        if not a.type.is_static:
+            return f"it gives {a.type}, and how much work that is, only calls tell", _FIXED
+        chosen += a.type.size.value
     ops = [op for block in (taken, untaken) for op in block.ops]
-    return speculative_steps(ops, translation.constant_of, LITTLE_WORK - chosen) is not None
+    found = speculative_steps(ops, translation.constant_of, LITTLE_WORK - chosen)
+    return _WHY_ONE[found.why](_worded(found.op)) if isinstance(found, NotSpeculated) else ("", "")
+
+
+_FIXED = "fixed sizes of the inputs"
+_WHY_ONE: Mapping[Why, Callable[[str], tuple[str, str]]] = {
+    "work": lambda op: (f"with {op}, computing both ways takes more than {LITTLE_WORK} scalar operations, which is "
+                        "what taking one of them costs", "smaller tensors in its ways"),
+    "fails": lambda op: (f"{op} can fail, which it must not in calls that do not take its way",
+                         "indices and divisors that are constants"),
+    "sizes": lambda op: (f"{op} relies on sizes that only calls tell, of which those that do not take its way need not "
+                         "be right", _FIXED),
+    "host": lambda op: (f"{op} is decided by the host", ""),
+}  # fmt: skip
+
+
+def _worded(op: Op) -> str:
+    """An op in the words of reports."""
+    name = op.loc.node or op.loc.value
+    return f"{op.name} of '{name}'" if name else op.name
 
 
 def _merged(translation: Translation, a: Type, b: Type, inner: set[Sym]) -> Type:
@@ -235,9 +293,15 @@ def loop(
     trips = None if limit is None else translation.constant_of(limit)
     if limit is None or trips is not None:
         count = None if trips is None else max(int(trips.reshape(())), 0)
+        before = len(translation.builder.block.ops)
         found = unrolled(translation, count, condition, state, body, rows)
-        if found is not None:
+        if not isinstance(found, str):
+            ops = translation.builder.block.ops[before:]
+            _note(translation, "unrolled", "its trips are few and known, and are written out", "", {"body": ops})
             return found
+        reason, change = found, ""
+    else:
+        reason, change = "its number of trips is known in calls only", "a number of trips that is a constant"
     limit = constant(np.array(np.iinfo(np.int64).max), "limit") if limit is None else limit
     block = _generalised(translation, state, body)
     if trips is not None and trips.item() > ENDLESS and _never_ends(translation, condition, block):
@@ -253,6 +317,7 @@ def loop(
         dims = [translation.new_size() if d.vars & inner else d for d in row.shape]
         row_shapes.append(tuple(ZERO if d.vars & inner else _measured(translation, d) for d in row.shape))
         types.append(TensorType(row.dtype, (translation.new_size(), *dims)))
+    _note(translation, "loop", reason, change, {"body": block.ops})
     return staged.loop([limit, condition, *state], block, types, len(state), row_shapes)
 
 

@@ -28,7 +28,7 @@ from tilewright.ir.types import HostType, TensorType, Type
 from tilewright.ops.composites.text import literal
 from tilewright.ops.define.broadcasting import OpenDims, fits, is_stretched, note, open_dims
 from tilewright.ops.define.demands import Demand, hearing
-from tilewright.ops.define.staged import MEASURE, assume
+from tilewright.ops.define.staged import FLOW, MEASURE, FlowNote, assume
 from tilewright.ops.shape import UndecidedDimsError, broadcast
 
 Assumed = tuple[Sym, str, str, str]
@@ -99,8 +99,10 @@ class Translation:
         self.problems = Problems()
         self.contradictions: dict[str, str] = {}
         self.warnings: dict[str, str] = {}
-        self.quantised: dict[str, tuple[str, str]] = {}
         """What users should know before they rely on the program, by its subject."""
+        self.quantised: dict[str, tuple[str, str]] = {}
+        self.flow: dict[str, FlowNote] = {}
+        """What branches and loops have become, by the names of their nodes."""
         self.complex_results: set[int] = set()
         """The places of results that are parts of complex numbers, along a last axis of 2."""
         self._choices = choices
@@ -355,6 +357,8 @@ class Translation:
             attrs["quantised"] = tuple((name, *parameters) for name, parameters in self.quantised.items())
         if self.warnings:
             attrs["warnings"] = tuple(self.warnings.items())
+        if self.flow:
+            attrs[FLOW] = tuple(self.flow.values())
         self.module.add(Func("main", self.builder.block, "graph", attrs))
         return self.module
 

@@ -34,8 +34,8 @@ def unrolled(
     state: Sequence[Value],
     body: Body,
     rows: int,
-) -> tuple[Value, ...] | None:
-    """What all trips of a loop compute; None where its end is not known, or it is too long."""
+) -> tuple[Value, ...] | str:
+    """What all trips of a loop compute; why it stays a loop where its end is not known, or it is too long."""
     start = translation.mark()
     collected: list[tuple[Value, ...]] = []
     while len(collected) != trips:
@@ -44,7 +44,11 @@ def unrolled(
         expected = written if trips is None or not collected else written // len(collected) * trips
         if known is None or len(collected) == MAX_TRIPS or (trips or 0) > MAX_TRIPS or expected > MAX_OPS:
             translation.rewind(start)
-            return None
+            if known is None:
+                return "whether there is another trip is known in calls only"
+            if expected > MAX_OPS:
+                return f"its trips would be some {expected} operators, and {MAX_OPS} are the most that are written out"
+            return f"it has more than {MAX_TRIPS} trips, which are the most that are written out"
         if not known.any():
             break
         trip = constant(np.array(len(collected), np.int64), "trip")
@@ -53,7 +57,7 @@ def unrolled(
         collected.append(tuple(row))
     if rows and not collected:
         translation.rewind(start)
-        return None
+        return "it makes no trip, and what one would give is known of its body alone"
     for value in collected[0] if collected else ():
         require_tensor(translation, value)
     return (*state, *[_stacked(column) for column in zip(*collected, strict=True)])

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value, substitute
+from tilewright.ir.diag import Loc
 from tilewright.ir.sym import Sym, sym
 from tilewright.ir.types import MOST_BYTES, TensorType, product, tensor
 from tilewright.ops.define.binding import input_variables
@@ -106,7 +107,8 @@ def grow_caches(main: Func, caches: Sequence[Cache], capacity: int) -> list[tupl
     following = count + first.steps
     _replace_dim(main, dict.fromkeys(lengths, count))
     kept = {cache.output: _grow(cache, capacity, count) for cache in caches}
-    more = Op("sym_tensor", (), [counter.type], {"values": (following,), "scalar": True})
+    loc = Loc(op="counter", value=counter.name)
+    more = Op("sym_tensor", (), [counter.type], {"values": (following,), "scalar": True}, loc=loc)
     _insert(main.body, len(main.body.ops) - 1, [more])
     final, outputs = main.body.ops[-1], main.attrs["outputs"]
     operands = [kept.get(name, value) for name, value in zip(outputs, final.operands, strict=True)]

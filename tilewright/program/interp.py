@@ -31,16 +31,20 @@ Memory = dict[str, np.ndarray]
 NotePart = Callable[[str, Sequence[Any]], None]
 """Is told the name of a part and what it is called with."""
 
+EvaluatePart = Callable[[Func, Sequence[Any]], list[Any]]
+"""Gives what a part, which is a graph, makes of what it is called with."""
+
 
 def run_program(
     module: Module, inputs: Sequence[Any], states: Memory | None = None, *, aliased: bool = False,
-    note: NotePart | None = None,
+    note: NotePart | None = None, evaluate: EvaluatePart | None = None,
 ) -> list[Any]:  # fmt: skip
     """The results of the main function, a program; `states`, which are zeros where they are not there, are changed as
     it says. In a planned program values lie where the plan has them, in memory that is garbage at first. What is read
     of a state is a copy, or with `aliased` the memory of the state, as in native code: for a program that obeys the
-    rules (`aliasing.py`) that makes no difference. `note` is told what each part gets, when it is called."""
-    run = _Run(module, {} if states is None else states, aliased, note)
+    rules (`aliasing.py`) that makes no difference. `note` is told what each part gets, when it is called; `evaluate`
+    takes the place of the interpreter of graphs."""
+    run = _Run(module, {} if states is None else states, aliased, note, evaluate)
     for value, array in zip(module.main.args, inputs, strict=True):
         run.define(value, array)
         if (symbols := input_variables(value)) is not None:
@@ -50,9 +54,12 @@ def run_program(
 
 
 class _Run:
-    def __init__(self, module: Module, states: Memory, aliased: bool, note: NotePart | None = None) -> None:
+    def __init__(
+        self, module: Module, states: Memory, aliased: bool, note: NotePart | None, evaluate: EvaluatePart | None
+    ) -> None:
         self.module = module
         self.note = note
+        self.evaluate = evaluate or (lambda part, arrays: evaluate_func(part, module, arrays))
         self.aliased = aliased
         self.states = states
         self.values: dict[Value, Any] = {}
@@ -140,7 +147,7 @@ class _Run:
         if self.note is not None:
             self.note(part.name, given)
         if part.level != LEVEL:
-            return evaluate_func(part, self.module, given)
+            return self.evaluate(part, given)
         return run_program(alone(part, self.module), given, aliased=self.aliased)
 
     def kernel(self, op: Op, kernel: Func, operands: list[Any]) -> list[np.ndarray]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from math import prod
 from typing import TYPE_CHECKING
@@ -289,16 +289,17 @@ class KernelCheck:
         except TilewrightError as error:
             self.validation.note_refused(known.case, error)
             return ""
+        moves = cache(partial(moved_everywhere, known, wanted))
         for number, (expected, result) in enumerate(zip(wanted, results, strict=True)):
-            moved = partial(self._moved_result, known, number)
-            wrong = deviation(expected, result, moved=moved, of_floats=True)
+            wrong = deviation(expected, result, moved=partial(_taken, moves, number), of_floats=True)
             if wrong is not None:
                 return f"result {number}: {wrong}"
         return ""
 
-    def _moved_result(self, known: ReplayedValues, number: int) -> np.ndarray | None:
-        wanted = [known.known[v] for v in known.module.main.returns]
-        return moved_everywhere(known, wanted)[number]
+
+def _taken(moves: Callable[[], Sequence[np.ndarray | None]], number: int) -> np.ndarray | None:
+    """One of what is computed when it is first asked for."""
+    return moves()[number]
 
 
 def _unwritten(like: np.ndarray) -> np.ndarray:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.compilation import Compilation
-from tilewright.ir.core import Block, Module
+from tilewright.ir.core import Block, Func, Module
 from tilewright.ir.diag import TilewrightError
 from tilewright.ops.define.binding import bound_dims
 from tilewright.program.interp import Memory, run_program
 from tilewright.program.spec import STATE
-from tilewright.program.split import part_functions
+from tilewright.program.split import alone, part_functions
 from tilewright.program.states import STATES
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import BeyondBufferError
@@ -80,12 +80,19 @@ class ProgramReplay:
         return True
 
     def _calls(self, arrays: Sequence[np.ndarray], note: Any = None, sign: int = 0) -> list[list[Any]]:
-        """The results of some calls; with a `sign`, where what operators of a graph give is moved to one side."""
+        """The results of some calls; with a `sign`, where what operators give is moved to one side."""
         if keeps := self.module.main.attrs.get(STATES, ()):
             return self._calls_of_graph(arrays, len(keeps), sign)
         memory: Memory = {}
         count = CALLS if self._states() else 1
-        return [run_program(self.module, arrays, memory, note=note) for _ in range(count)]
+        evaluate = partial(self._moved_part, sign) if sign else None
+        return [run_program(self.module, arrays, memory, note=note, evaluate=evaluate) for _ in range(count)]
+
+    def _moved_part(self, sign: int, part: Func, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """What a part gives where what its operators give is moved to one side."""
+        case = Case("observed", tuple(arrays), bound_dims(part.args, arrays))
+        values = ReplayedValues(alone(part, self.module), case, float("inf"), "strict", self.shared)  # as interpreted
+        return NudgedValues(values, case, sign).compute_all()
 
     def _calls_of_graph(self, arrays: Sequence[np.ndarray], count: int, sign: int) -> list[list[Any]]:
         """Of a program in one piece whose last inputs and outputs are its states."""
@@ -135,8 +142,8 @@ class ProgramReplay:
         return self.moved(session, number)[place]
 
     def moved(self, session: ReplayedCalls, number: int) -> list[np.ndarray | None]:
-        """By how much the results of a call move where inputs do by their last bits, or what the operators of a graph
-        give where no input is a float."""
+        """By how much the results of a call move where inputs do by their last bits, or what operators give where no
+        input is a float."""
         if id(session) not in self._moves:
             self._moves[id(session)] = self._distances(session)
         return self._moves[id(session)][number]

@@ -62,8 +62,9 @@ STAGE = "validate"
 SECONDS = 240.0
 """That the interpreter may take for one program, passes and kernels together."""
 
-LONG = 1.5
-"""Seconds of a call from which on one call of each kind is enough."""
+LONG = 1.0
+"""Seconds that the calls of a program have taken from which on no other begins: what follows, for passes and kernels,
+takes several times as long for each."""
 
 MOST_SIZES = 2
 """Sizes of the dims that a call chooses for which passes are replayed; kernels are at more."""
@@ -151,8 +152,8 @@ class Validation:
         main, deadline = compilation.module.main, time.thread_time() + self.seconds / 2
         recorded = [] if why else recorded_cases(main, self.feeds)[:MOST_RECORDED]
         for sizes in () if why else self._sizes(compilation):
+            began = time.thread_time()
             for case in (*recorded, *cases_of(main, sizes)):
-                began = time.thread_time()
                 try:
                     self.recorded += replay.begin(case, deadline) and case.kind == "recorded"
                 except EVALUATION as error:
@@ -191,13 +192,12 @@ class Validation:
         kinds += integer_cases(main, sizes)
         kept: list[ReplayedValues] = []
         shared, numerics = SharedValues(), numerics_of(watch.compilation)
-        held = 0
+        held, began = 0, time.thread_time()
         for case in kinds:
             held += (needed := bytes_of_values(main, case.env))
             if held > MOST_HELD:
                 self.note_refused(case, MemoryError(f"its values would take {needed >> 20} MiB"))
                 break
-            began = time.thread_time()
             watch.values = [ReplayedValues(watch.compilation.module, case, deadline, numerics, shared)]
             if watch.begin():
                 kept += watch.values

@@ -160,6 +160,9 @@ def test_who_wants_to_hand_caches_on_names_no_states(tmp_path: Path) -> None:
     path = DecoderSource(folder(tmp_path), capacity=8)
     model = tilewright.compile(path, states={"past": "next.past"}, cache=False, threads=1)
     assert [info.name for info in model.inputs][:2] == ["ids", "keys.0"]
+    nodes = [call.nodes for call in model.artifact.summary().calls]
+    assert all(nodes) and not any("llama" in name for each in nodes for name in each)  # which is no part of the model
+    assert any("rotary_emb" in each for each in nodes)
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ import click
 from rich.markup import escape
 from rich.tree import Tree
 
-from tilewright.accounts.explanation import explain_calls, explanations
+from tilewright.accounts.explanation import CONTROL_FLOW, STAYS, explain_calls, explain_flow, explanations
 from tilewright.cli.artifacts import open_artifact
-from tilewright.cli.explained import kernel_tree, missed_tree
+from tilewright.cli.explained import flow_tree, kernel_tree, missed_tree
 from tilewright.cli.layers import certificate_beside, layer_trees
 from tilewright.cli.models import compile_fields, compile_options, is_artefact, model_argument
 from tilewright.cli.output import console as output_console
 from tilewright.cli.output import json_option, print_json
 from tilewright.options import Options
 from tilewright.runtime.artifact import sizes_text
-from tilewright.runtime.errors import Remark
+from tilewright.runtime.errors import Remark, short_name
 from tilewright.runtime.report.records import IntegerMeaning
 from tilewright.runtime.storage.records import plain
 from tilewright.session import Session
@@ -38,7 +38,8 @@ certificate. Single layers are listed where some are quantised, and with --all.
 With WHAT, the name of a node, of a module (a path such as encoder/layer.0), or of a kernel (k3), it answers why that is
 computed as it is: of every value between operators why it goes through memory or does not, what that costs and what
 would change it, of every loop why it is or is not shared by threads and in vectors, and which algorithm, types, tiles
-and layouts there are.
+and layouts there are. Of a branch or loop of the model it says why it stays one, or what it has become, and which
+kernels its ways have.
 
 \b
 Examples:
@@ -68,10 +69,12 @@ def command(model: Path, what: str | None, everything: bool, as_json: bool, **op
     report = artifact.summary()
     console = output_console()
     if what is not None:
-        found = explain_calls(report, what)
+        found, flow = explain_calls(report, what), explain_flow(report, what)
         if as_json:
-            print_json({"kernels": [plain(each) for each in found]})
+            print_json({"kernels": [plain(each) for each in found], "flow": [plain(each) for each in flow]})
             return
+        for of_node in flow:
+            console.print(flow_tree(of_node, measured_hertz()))
         for each in found:
             console.print(kernel_tree(each, measured_hertz(), everything))
         return
@@ -96,7 +99,12 @@ def command(model: Path, what: str | None, everything: bool, as_json: bool, **op
         console.print(tree)
     if (costly := missed_tree(report, measured_hertz())) is not None:
         console.print(costly)
-    for tree in trees(report.remarks, everything):
+    told = (
+        Remark(CONTROL_FLOW, f"{flow.operator} '{short_name(flow.node)}'", flow.reason,
+               "missed" if flow.outcome in STAYS else "applied")
+        for flow in report.flow
+    )
+    for tree in trees((*told, *report.remarks), everything):
         console.print(tree)
 
 

@@ -148,7 +148,8 @@ class Building:
 
     def turn(self, size: int, kind: str = "") -> Turn:
         """What turns heads of `size` elements by the positions, in layers of a `kind` where these differ."""
-        return Rotary.of(self.config, size, self.capacity, kind).at(self.positions)
+        with self.part("").at(f"rotary_emb.{kind}" if kind else "rotary_emb", "RotaryEmbedding"):
+            return Rotary.of(self.config, size, self.capacity, kind).at(self.positions)
 
     def part(self, prefix: str) -> WeightGroup:
         return WeightGroup(self.weights, f"{prefix}." if prefix else "")

@@ -94,7 +94,7 @@ def load_decoder(
         encoding = None if encoder is None else _encoding(values, encoder)
         every = wanted.logits == "all" or wanted.hidden
         building = Building(config, weights, joined(ids, 1), own, capacity, every, values.get(LAST), encoding)
-        with translation.builder.at(Loc(node=found.name, op=LAYER)):
+        with translation.builder.at(Loc(node="begin", op=LAYER)):
             for name, lane in zip(lanes, own, strict=True):
                 _require_room(translation, lane, name, capacity)
             if encoder is not None and encoding is not None:
@@ -107,9 +107,10 @@ def load_decoder(
             logits = building.hidden
         shape = shape_of(logits)
         rows = logits if every else reshape(logits, shape=(shape[1], shape[2]))
-        if encoding is not None:
-            building.lane.updated[ENCODED] = ew.add(values[ENCODED], dim_value(encoding.rows))
-        return [rows, *(value for lane in own for value in _becomes(lane, states, found))]
+        with translation.builder.at(Loc(node="end", op=LAYER)):
+            if encoding is not None:
+                building.lane.updated[ENCODED] = ew.add(values[ENCODED], dim_value(encoding.rows))
+            return [rows, *(value for lane in own for value in _becomes(lane, states, found))]
 
     outputs = ["hidden" if wanted.hidden else "logits", *(f"{NEXT}.{name}" for name in kept)]
     module = translated(declared, outputs, 0, translate, shapes=shapes)

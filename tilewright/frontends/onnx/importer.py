@@ -231,8 +231,8 @@ class Importer:
 
         self._splits += 1
         try:
-            ways = map(resolved, fork.ways, (True, False))
-            return control_flow.split(self.translation, fork.condition, *ways)
+            then, other = map(resolved, fork.ways, (True, False))
+            return control_flow.split(self.translation, fork.condition, then, other, fork.error)
         finally:
             self._splits -= 1
 

@@ -6,8 +6,9 @@ All of it follows from the definitions of the operators: the checks that their b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,26 +26,42 @@ ConstantOf = Callable[[Value], np.ndarray | None]
 _GIVES_WHAT_IS_THERE = frozenset({"constant", "yield"})
 
 
-def speculative_steps(ops: Sequence[Op], constant_of: ConstantOf, limit: int) -> int | None:
-    """How many scalar operations ops of the graph level take; None where that may be more than `limit`, where one of
-    them can fail, or where one relies on dims that only a call tells."""
+Why = Literal["work", "fails", "sizes", "host"]
+"""It takes too much work, it can fail, it relies on dims that only a call tells, or on the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotSpeculated:
+    """The first op that is not run before it is known whether its results are needed, and why."""
+
+    op: Op
+    why: Why
+
+
+def speculative_steps(ops: Sequence[Op], constant_of: ConstantOf, limit: int) -> int | NotSpeculated:
+    """How many scalar operations ops of the graph level take; the op with which that may be more than `limit`, that can
+    fail, or that relies on dims that only a call tells."""
     total = 0
     for op in ops:
         steps = 0 if op.name in _GIVES_WHAT_IS_THERE else _steps(op, constant_of, limit - total)
-        if steps is None or total + steps > limit:
-            return None
+        if not isinstance(steps, int):
+            return NotSpeculated(op, steps)
+        if total + steps > limit:
+            return NotSpeculated(op, "work")
         total += steps
     return total
 
 
-def _steps(op: Op, constant_of: ConstantOf, limit: int) -> int | None:
+def _steps(op: Op, constant_of: ConstantOf, limit: int) -> int | Why:
     operator = OPERATORS.get(op.name)
     types = [v.type for v in op.operands if isinstance(v.type, TensorType)]
     results = [v.type for v in op.results if isinstance(v.type, TensorType)]
-    if operator is None or len(types) != len(op.operands) or not all(t.is_static for t in (*types, *results)):
-        return None
+    if operator is None or len(types) != len(op.operands):
+        return "host"
+    if not all(t.is_static for t in (*types, *results)):
+        return "sizes"
     if op.operands and any(_has_variables(a) for a in op.attrs.values()):
-        return None
+        return "sizes"
     if operator.kind == "composite":
         return _steps_of_composite(operator, op, types, constant_of, limit)
     if operator.kind == "irregular":
@@ -52,9 +69,9 @@ def _steps(op: Op, constant_of: ConstantOf, limit: int) -> int | None:
     computation = operator.compute(types, op.attrs)
     positions = prod(extent.value for _, extent in (*computation.domain, *computation.reduce))
     steps = positions * len(computation.body.ops)
-    if steps > limit or not _checks_hold(computation, op, types, constant_of):
-        return None
-    return steps
+    if steps > limit:
+        return "work"
+    return steps if _checks_hold(computation, op, types, constant_of) else "fails"
 
 
 def _has_variables(attribute: object) -> bool:
@@ -65,7 +82,7 @@ def _has_variables(attribute: object) -> bool:
 
 def _steps_of_composite(
     operator: Operator, op: Op, types: Sequence[TensorType], constant_of: ConstantOf, limit: int
-) -> int | None:
+) -> int | Why:
     block, module = Block(types), Module()
     with Builder(block, module):
         operator.expand(block.args, op.attrs)
@@ -77,7 +94,8 @@ def _steps_of_composite(
         is_constant = value.op is not None and value.op.name == "constant"
         return module.constants[value.op.attrs["name"]] if is_constant and value.op is not None else None
 
-    return speculative_steps(block.ops, inner_constant, limit)
+    steps = speculative_steps(block.ops, inner_constant, limit)
+    return steps.why if isinstance(steps, NotSpeculated) else steps
 
 
 def _loops(operator: Operator, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Block:
@@ -91,18 +109,20 @@ def _loops(operator: Operator, types: Sequence[TensorType], attrs: Mapping[str, 
     return block
 
 
-def _steps_of_loops(block: Block) -> int | None:
-    """None where something is checked, or where the trips of a loop have no bound."""
+def _steps_of_loops(block: Block) -> int | Why:
+    """Why there is no number where something is checked, or where the trips of a loop have no bound."""
     total = 0
     for op in block.ops:
         if op.name == "check":
-            return None
+            return "fails"
         total += 1
         trips = op.attrs["extent"].bounds[1] if op.name == "for" else 1
         for inner in op.blocks:
             steps = _steps_of_loops(inner)
-            if steps is None or trips is None:
-                return None
+            if not isinstance(steps, int):
+                return steps
+            if trips is None:
+                return "sizes"
             total += max(trips, 0) * steps
     return total
 

@@ -20,6 +20,15 @@ MEASURE, ASSUME, HOST, BRANCH, LOOP = "measure", "assume", "host", "branch", "lo
 STAGED = frozenset({MEASURE, ASSUME, HOST, BRANCH, LOOP})
 
 
+FLOW = "flow"
+"""The attribute of a main function that says what branches and loops of the model have become: `FlowNote`s."""
+
+FlowNote = tuple[str, str, str, str, str, tuple[tuple[str, tuple[str, ...]], ...]]
+"""The name of a node (where it has none, of a value that it gives), its operator, what has become of it ("branch" and
+"loop": it stays one; "select", "decided", "unrolled"), why, what would change that (""), and of each of its ways, by
+name, the nodes."""
+
+
 def can_be_measured(value: Value) -> bool:
     """May sizes depend on the elements of a value? It must be a small tensor of integers or bools, of a fixed shape."""
     type = value.type

@@ -159,6 +159,28 @@ class BlockRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class WayRecord:
+    """A way of a branch ("then", "else") or the body of a loop ("body"), and the kernels that compute it."""
+
+    way: str
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRecord:
+    """What a branch or loop of the model, the `node`, has become, and why: "branch" and "loop" stay what they are, of a
+    "select" both ways are computed, a "decided" one has one way in all calls, an "unrolled" loop is written out.
+    `suggestion` is what would change that ("": nothing that is known)."""
+
+    node: str
+    operator: str
+    outcome: str
+    reason: str
+    suggestion: str
+    ways: tuple[WayRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleRecord:
     """The steps that made a kernel's loops of those that were lowered, for its largest sizes where it has versions."""
 
@@ -241,8 +263,9 @@ class ProgramReport:
     that the same model, options and compiler give the same bytes. `products` are those of a call of the program,
     `types` are of kernels, `layers` of the model, `integers` of a program without floats, `blocks` of repeated parts,
     `simulated` of kernels for a machine that is simulated, `placed` of parts on a device and its CPU, `edges` of
-    values between operators; `loops` and `schedules` are of kernels that were compiled with `profile=True`. A program
-    beside another one says how many bytes it added to the file. A program of several `parts` tells of all of them.
+    values between operators, `flow` of branches and loops of the model; `loops` and `schedules` are of kernels that
+    were compiled with `profile=True`. A program beside another one says how many bytes it added to the file. A program
+    of several `parts` tells of all of them.
     """
 
     version: int = VERSION
@@ -265,6 +288,7 @@ class ProgramReport:
     simulated: tuple[KernelCycles, ...] = ()
     placed: tuple[PlacedPart, ...] = ()
     edges: tuple[EdgeRecord, ...] = field(default=(), repr=False)
+    flow: tuple[FlowRecord, ...] = field(default=(), repr=False)
     loops: tuple[LoopRecord, ...] = field(default=(), repr=False)
     schedules: tuple[ScheduleRecord, ...] = field(default=(), repr=False)
     remarks: tuple[Remark, ...] = field(default=(), repr=False)

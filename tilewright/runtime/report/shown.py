@@ -69,7 +69,7 @@ class Report(ProgramReport):
         return "".join(_html(name, value) for name, value in _shown(self))
 
 
-_EXPLAINED = ("edges", "loops", "schedules")
+_EXPLAINED = ("edges", "flow", "loops", "schedules")
 """What `tilewright explain` shows."""
 
 LONGEST_CELL = 400
