@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright import link
 from tilewright.accounts.account import Account, ProgramDecisions
+from tilewright.accounts.layers import layers_of_compiler
 from tilewright.accounts.reports import program_report
 from tilewright.back_end import keeps_states
 from tilewright.codegen.devices.program import DeviceKernel
@@ -270,8 +271,7 @@ class Compilation:
         if compilers is None or is_on_device:
             return None if on_cpu is None else dict.fromkeys(on_cpu, ON_CPU)
         if has_states:
-            why = "a model in parts keeps states only as a whole"
-            compilers = replace(compilers, why_not=compilers.why_not or why)
+            compilers = compilers.unasked("a model in parts keeps states only as a whole")
         given = compilers.sides(self.module, on_cpu, self.remarks)
         if not given and on_cpu is None:
             return None
@@ -292,10 +292,11 @@ class Compilation:
                 hint="install the plugin, or give it to the session",
             )
         data = compiler.compile(ExternalGraph(self.module)) if self.compiled is None else self.compiled
-        number = next(self.output.programs)
-        self.artifact = link.make_external(
-            self.module, self.assumed, f".{number}" if number else "", compiler, data, self.output.external
-        )
+        suffix = f".{number}" if (number := next(self.output.programs)) else ""
+        made = link.make_external(self.module, self.assumed, suffix, compiler, data, self.output.external)
+        who = f"'{compiler.name}' {compiler.version}"
+        layers = self.setting.optional.attempt("account", lambda: layers_of_compiler(self.module, who), tuple)
+        self.artifact = made.reporting(layers=layers)
 
     def _place(self) -> frozenset[Op] | None:
         """Which operators the CPU beside a device computes; None where the device takes all, or there is none. Where it

@@ -196,7 +196,7 @@ def compile_graphs(
         again = None if placing is None else replace(graphs, general=graphs.general.copy())
         setting = _setting(options, machine, plugins, optional, progress, placing)
         if on_objects is not None:
-            setting = setting.without_compilers()
+            setting = setting.without_compilers("the objects of the model are linked by others")
         if checks is not None:
             checks.begin_attempt()
             setting = replace(setting, watch=checks.watch)
@@ -320,8 +320,9 @@ def compile_levels(
 ) -> Artifact:
     """The programs of an artefact for each of several machines, with weights that all share: those that are packed in
     one way are there once. `on_objects` is told of the objects of each."""
+    why = "there are several targets"
     settings = [
-        Setting.of(options, m, plugins, optional=optional, progress=progress).without_compilers() for m in machines
+        Setting.of(options, m, plugins, optional=optional, progress=progress).without_compilers(why) for m in machines
     ]
     weights = _weights(machines[0], options, optional, guarded=settings[0].has_room_for_zones)
     made = []

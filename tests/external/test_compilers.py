@@ -17,6 +17,7 @@ from tests.machines.test_webgpu import model
 from tests.runtime.test_states import CASES, source
 from tilewright import Session
 from tilewright.compilation import Compilation, Setting
+from tilewright.compiler import compile_request
 from tilewright.exporters.onnx.write import onnx_model
 from tilewright.external.compiler import ExternalCompiler, ExternalGraph
 from tilewright.external.kernel import WholeOperator
@@ -24,7 +25,7 @@ from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Op
 from tilewright.ir.types import tensor
-from tilewright.options import Options
+from tilewright.options import Options, Request
 from tilewright.plugins import Plugin
 from tilewright.runtime.devices import external
 from tilewright.settings.compilers import connected_parts
@@ -80,6 +81,8 @@ def test_the_greatest_parts_are_computed_by_the_compiler(tmp_path: Path) -> None
     assert (first.machine, last.machine) == ("arithmetic 1.2",) * 2 and middle.kernels
     assert first.why.startswith("2 operators") and (first.takes, first.gives) == ("32*n", "64*n")
     assert any("it has no softmax" in remark.message for remark in told(made, "external-compilers"))
+    (layer,) = made.report().layers
+    assert layer.why == "the compiler 'arithmetic' 1.2 computes it" and not layer.kernels
     again = tilewright.compile(model(AROUND), constants=W, session=session)  # out of the cache, if it is kept there
     np.testing.assert_array_equal(again(x_of(2))[0], made(x_of(2))[0])
     np.testing.assert_array_equal(copy.deepcopy(made)(x_of(2))[0], made(x_of(2))[0])
@@ -213,6 +216,16 @@ def test_options_for_code_of_ours_ask_no_compiler(options: dict[str, Any], tmp_p
     )
     (remark,) = told(made, "external-compilers")
     assert "is for code of ours alone" in remark.message and made.artifact.program is None
+
+
+def test_levels_and_exported_libraries_ask_no_compiler(tmp_path: Path) -> None:
+    request, session = Request.of(model(CHAIN), None, None), session_with(tmp_path, Bad(""))
+    levels = compile_request(request, Options(target="x86-64-v2;x86-64-v3"), session=session)
+    library = compile_request(request, Options(), session=session, on_objects=lambda files: None)
+    linked = "the objects of the model are linked by others"
+    for made, why in ((levels, "there are several targets"), (library, linked)):
+        (remark,) = [r for r in made.report.remarks if r.stage == "external-compilers"]
+        assert remark.message == f"no compiler is asked: {why}" and made.program is None
 
 
 def test_states_stay_with_our_own_code(tmp_path: Path) -> None:

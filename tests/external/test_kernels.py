@@ -96,6 +96,9 @@ def test_a_function_of_c_is_a_kernel_among_ours(tmp_path: Path) -> None:
     calls = made.report().calls
     assert [call.external for call in calls] == [None, "pointwise", None, None]
     assert "k2_add_max" in calls[2].kernel
+    (outside, own), (form, _) = made.report().layers, made.report().products
+    assert outside.why == "the kernel 'pointwise' of a plugin computes it" and outside.kernels == (calls[1].kernel,)
+    assert own.why == "the model has floats" and not form.form.instruction
     used, refused = told(made, "external-kernels")
     assert used.kind == "applied" and "version 1.0: it accepts the operator" in used.message
     assert refused.kind == "missed" and "the window is not 1 x 1" in refused.message

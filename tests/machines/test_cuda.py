@@ -24,6 +24,7 @@ from tilewright.loops.machine.rules import machine_spec
 from tilewright.ops.define.loop_programs import run_kernel
 from tilewright.options import Options
 from tilewright.runtime.devices import cuda_driver
+from tilewright.runtime.devices.cuda_driver import CudaDevice
 from tilewright.stages import programs
 from tilewright.target.gpu.cuda import CUDA
 from tilewright.target.named import find_machine
@@ -252,6 +253,27 @@ def test_a_device_that_fails_is_named_and_tried_anew(fake: FakeCuda, tmp_path: P
     for _ in range(3):
         np.testing.assert_array_equal(ours(x)[0], -x)
     assert fake.fault == ""
+
+
+def test_weights_without_room_name_the_way_out(
+    fake: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "g (float[3] x) => (float[3] y) { w = Constant<value=float[3]{1.0,2.0,3.0}>() y = Mul(x, w) }"
+    ours = compiled(text, fake, tmp_path)
+    allocate = CudaDevice.allocate
+
+    def full(self: CudaDevice, size: int, way: str = "") -> int:
+        if way:
+            fake.fail("cuMemAlloc_v2", 2)
+        return allocate(self, size, way)
+
+    with monkeypatch.context() as patch, pytest.raises(
+        tilewright.DeviceError, match=r"needs \d+ bytes more on the GPU, which has 100 of 1000 free"
+    ) as error:
+        patch.setattr(CudaDevice, "allocate", full)
+        ours(np.ones(3, np.float32))
+    assert "memory=BYTES in the target" in str(error.value)
+    np.testing.assert_array_equal(ours(np.ones(3, np.float32))[0], [1, 2, 3])
 
 
 @pytest.mark.parametrize(

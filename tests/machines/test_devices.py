@@ -23,6 +23,8 @@ from tilewright.frontends.onnx.load import load_onnx
 from tilewright.ir.core import Func
 from tilewright.options import Options
 from tilewright.runtime import Artifact, Model
+from tilewright.runtime.artifact import ConstantInfo
+from tilewright.runtime.devices.executor import device_bytes, runs_of
 from tilewright.target.gpu.webgpu import SHARED, WEBGPU
 
 
@@ -228,6 +230,17 @@ def test_a_model_larger_than_a_device_runs_in_parts(session: Session, monkeypatc
     with pytest.warns(tilewright.PerformanceWarning, match="board holds 100 bytes of weights, and the model has 49152"):
         compiled(100)
     assert not held
+
+
+def test_a_device_has_no_weights_of_others() -> None:
+    """Weights between those that a program reads are left out; what is read is found at its place."""
+    table = [ConstantInfo("c", "float32", (3, 5), 70_000), ConstantInfo("a", "float32", (100,), 512),
+             ConstantInfo("e", "float32", (0, 4), 64), ConstantInfo("b", "int8", (7,), 960)]  # fmt: skip
+    runs = runs_of(table)
+    assert [(run.begin, run.end, run.place) for run in runs] == [
+        (0, 64, 0), (512, 967, 256), (69_888, 70_060, 768)
+    ]  # fmt: skip
+    assert runs[1].place_of(960) == 704 and device_bytes(table) == 768 + 172 and device_bytes([]) == 0
 
 
 def test_what_a_machine_is_called(session: Session) -> None:

@@ -26,6 +26,7 @@ from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.options import Options
 from tilewright.runtime.devices import webgpu
+from tilewright.runtime.devices.device import BufferSizes
 from tilewright.stages import programs
 from tilewright.target.gpu.webgpu import WEBGPU
 
@@ -214,6 +215,9 @@ def test_a_model_larger_than_a_buffer_is_refused_with_the_figures(
     monkeypatch.setattr(webgpu, "device", cache(Small))
     with pytest.raises(tilewright.DeviceError, match=r"needs 8448 bytes for inputs, and one .* has at most 4096"):
         made(X)
+    with pytest.raises(tilewright.DeviceError, match=r"needs 4097 bytes for weights, and .* at most 4096") as error:
+        webgpu._check(Small.limits, BufferSizes([], [], 0, 0, 4097))
+    assert "target='webgpu,memory=4096'" in str(error.value)
 
 
 def test_a_call_is_one_copy_each_way_and_one_pass(

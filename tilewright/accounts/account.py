@@ -17,6 +17,7 @@ from tilewright.ir.diag import Loc, Remark, UnsupportedError
 from tilewright.ir.notes import EdgeNote, Outcome
 from tilewright.ir.optional_steps import OptionalSteps
 from tilewright.ir.sym import Sym
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.runtime.report.records import (
     BlockRecord,
     EdgeRecord,
@@ -100,7 +101,7 @@ class Account:
         kernels."""
         self._edges = edges
         self._numbers = {op: n for n, op in enumerate(op for op in module.main.body.ops if op.name == "fused")}
-        self._regions = self._optional.attempt(_NAME, lambda: layers_of_regions(module), list)
+        self._regions = self._optional.attempt(_NAME, lambda: layers_of_regions(module, self._layers.keys()), list)
         if self._counted:
             fused = [op for op in module.main.body.ops if op.name == "fused"]
             self._flops_of_regions = self._optional.attempt(_NAME, lambda: [*map(flops_of_region, fused)], list)
@@ -124,10 +125,12 @@ class Account:
         self, module: Module, texts: Mapping[str, KernelText], outcomes: Sequence[Outcome]
     ) -> TypesOfProgram:
         products = products_of_kernels(module, texts, self._machine)
+        infos = {name: kernel_info(f) for name, f in module.funcs.items() if f.level == "loops"}
+        plugins = {name: info.external[0] for name, info in infos.items() if info.external}
         return TypesOfProgram(
             products_of_program(module, products),
             kernel_records(module, products),
-            layer_records(self._layers, self._regions, self._kernels, products, outcomes),
+            layer_records(self._layers, self._regions, self._kernels, products, outcomes, plugins),
         )
 
     def decisions(self, module: Module) -> ProgramDecisions:

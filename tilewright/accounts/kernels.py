@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from tilewright.codegen.program import KernelText
 from tilewright.ir.core import Func, Module, substitute
 from tilewright.ir.sym import Sym, sym
+from tilewright.loops.kernel_info import kernel_info
 from tilewright.loops.lanes.vectorizable import segments
 from tilewright.loops.products import AddedProduct, added_products, types_of
 from tilewright.runtime.report.records import ProductCount, ProductForm, TypesOfKernel
@@ -36,18 +37,21 @@ def products_of_kernels(
 
 def _products(func: Func, text: KernelText, machine: Machine) -> Products:
     found: Products = {}
+    is_external = bool(kernel_info(func).external)
     for product in added_products(func):
-        for instruction, share, of in _instructions(product, text, machine):
+        for instruction, share, of in _instructions(product, text, machine, is_external):
             form = ProductForm(str(product.left), str(product.right), str(product.dtype), instruction)
             found[form] = found.get(form, sym(0)) + product.count * share // of
     return found
 
 
 def _instructions(
-    product: AddedProduct, text: KernelText, machine: Machine
+    product: AddedProduct, text: KernelText, machine: Machine, is_external: bool
 ) -> Iterator[tuple[str, int, int]]:
     """What multiplies, "" where nothing is known of it, for how many of how many lanes."""
-    if product.intrinsic:
+    if is_external:
+        yield "", 1, 1
+    elif product.intrinsic:
         yield product.intrinsic, 1, 1
     elif product.dot is not None:
         by_name: Counter[str] = Counter()

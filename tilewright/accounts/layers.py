@@ -6,7 +6,7 @@ op came from is its place (`Loc`), which rewrites hand on; what several nodes be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from tilewright.accounts.kernels import Products
@@ -15,6 +15,7 @@ from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import Loc
 from tilewright.ir.notes import Outcome
 from tilewright.ops.define import OPERATORS
+from tilewright.ops.external import external_of
 from tilewright.ops.quant import OF_NUMBERS, changes_type_alone, is_quantisation
 from tilewright.ops.traits.derive import product_of, traits_of
 from tilewright.ops.traits.facts import Product
@@ -78,15 +79,24 @@ def _is_quantised(value: Value) -> bool:
     return op is not None and is_quantisation(op)
 
 
-def layers_of_regions(module: Module) -> list[tuple[Loc, ...]]:
-    """Of each kernel-to-be of a fused graph, in order, the places of the nodes whose products it computes."""
+def layers_of_compiler(module: Module, compiler: str) -> tuple[TypesOfLayer, ...]:
+    """What the report says of the layers of a part that the compiler of a plugin computes."""
+    why = f"the compiler {compiler} computes it"
+    return tuple(TypesOfLayer(each.name, each.loc.op, (), why, ()) for each in source_layers(module).values())
+
+
+def layers_of_regions(module: Module, layers: Set[Loc]) -> list[tuple[Loc, ...]]:
+    """Of each kernel-to-be of a fused graph, in order, the places of the nodes whose products it computes. A kernel of
+    a plugin computes one node, which may be one of the `layers` of the model."""
     regions = [op for op in module.main.body.ops if op.name == "fused"]
-    return [tuple(dict.fromkeys(_places(region))) for region in regions]
+    return [tuple(dict.fromkeys(_places(region, layers))) for region in regions]
 
 
-def _places(region: Op) -> Iterator[Loc]:
+def _places(region: Op, layers: Set[Loc]) -> Iterator[Loc]:
     for op in region.blocks[0].ops[:-1]:
-        if _adds_products(op):
+        if external_of(op) is not None:
+            yield from layers & {op.loc}
+        elif _adds_products(op):
             yield from op.loc.sources
 
 
@@ -104,25 +114,30 @@ def layer_records(
     kernels: Sequence[str],
     products: Mapping[str, Products],
     outcomes: Iterable[Outcome],
+    plugins: Mapping[str, str],
 ) -> tuple[TypesOfLayer, ...]:
-    """What the report says of each layer; `kernels` are those of the regions. Ones that only rewrites made are left out
-    where they name no node."""
+    """What the report says of each layer; `kernels` are those of the regions, and `plugins` names those that plugins
+    bring. Layers that only rewrites made are left out where they name no node."""
     became: dict[Loc, _Found] = {loc: _Found() for loc in layers}
     for places, kernel in zip(regions, kernels, strict=True):
         for loc in places:
             became.setdefault(loc, _Found()).kernels[kernel] = products[kernel]
     known = [outcome for outcome in outcomes if outcome.stage == IntegerProducts.name]
     return tuple(
-        _record(layers.get(loc, SourceLayer(loc, "", "")), found, known)
+        _record(layers.get(loc, SourceLayer(loc, "", "")), found, known, plugins)
         for loc, found in became.items()
         if loc.node or loc.op
     )
 
 
-def _record(layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome]) -> TypesOfLayer:
+def _record(
+    layer: SourceLayer, found: _Found, outcomes: Sequence[Outcome], plugins: Mapping[str, str]
+) -> TypesOfLayer:
     channels = _channels_by_form(layer.channels, found.kernels.values())
     counts = tuple(ChannelCount(form, count) for form, count in channels.items())
-    return TypesOfLayer(layer.name, layer.loc.op, counts, _why(layer, found, outcomes), tuple(found.kernels))
+    outside = [plugins[kernel] for kernel in found.kernels if kernel in plugins]
+    why = f"the kernel '{outside[0]}' of a plugin computes it" if outside else _why(layer, found, outcomes)
+    return TypesOfLayer(layer.name, layer.loc.op, counts, why, tuple(found.kernels))
 
 
 def _channels_by_form(channels: str, kernels: Iterable[Products]) -> dict[ProductForm, str]:

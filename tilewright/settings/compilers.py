@@ -8,7 +8,7 @@ greatest parts are made of which no path leaves and comes back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import or_
 
@@ -62,6 +62,10 @@ class ExternalCompilers:
                 remarks.append(candidate.refusal(f"its compiler '{strangers[0]}' is no {base}"))
             found += [(plugin.name, c) for c in plugin.compilers if isinstance(c, ExternalCompiler)]
         return cls(cpu, tuple(found), _why_not(cpu, options), tuple(remarks)) if found or remarks else None
+
+    def unasked(self, why: str) -> ExternalCompilers:
+        """The same where none is asked for a reason, unless there is another one."""
+        return replace(self, why_not=self.why_not or why)
 
     def find(self, name: str) -> ExternalCompiler | None:
         """The compiler of a name."""

@@ -26,6 +26,7 @@ from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.staged import STAGED
 from tilewright.program.split import ON_CPU, part_functions
 from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.devices.executor import device_bytes
 from tilewright.runtime.report.records import PlacedPart
 from tilewright.settings.flow import (
     block_of,
@@ -124,8 +125,7 @@ class Placing:
         """Whether the device holds the weights of its programs; where it does not, how much has to be left is noted."""
         capacity = self.link.capacity
         programs = (part for program in artifact.programs for part in program.parts or (program,))
-        tables = [part.constant_table for part in programs if part.target.kind == self.machine.kind]
-        held = sum(sum(info.nbytes for info in table) for table in tables)
+        held = sum(device_bytes(part.constant_table) for part in programs if part.target.kind == self.machine.kind)
         if capacity is None or held <= capacity:
             return True
         self.packed += held - capacity

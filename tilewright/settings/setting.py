@@ -102,10 +102,11 @@ class Setting:
         """For the machine and with the plugins that the options and the session choose."""
         return cls.of(options, session.machine(options), session.loaded_plugins)
 
-    def without_compilers(self) -> Setting:
-        """The same where compilers of plugins are not asked: for objects that others link, and for several machines."""
-        beside = None if self.beside is None else self.beside.without_compilers()
-        return replace(self, compilers=None, beside=beside)
+    def without_compilers(self, why: str) -> Setting:
+        """The same where compilers of plugins are not asked, and why."""
+        compilers = None if self.compilers is None else self.compilers.unasked(why)
+        beside = None if self.beside is None else self.beside.without_compilers(why)
+        return replace(self, compilers=compilers, beside=beside)
 
     @property
     def of_cpu(self) -> Setting:

@@ -28,7 +28,7 @@ from tilewright.runtime.devices.device import (
     Device,
     DeviceCall,
 )
-from tilewright.runtime.devices.executor import DeviceExecutor
+from tilewright.runtime.devices.executor import LESS_WEIGHTS, DeviceExecutor
 from tilewright.runtime.errors import DeviceError
 from tilewright.runtime.values.addresses import bytes_at
 
@@ -109,13 +109,13 @@ class CudaGpu(Device):
             self.shared_bytes = needed
         if constants <= self.constant_bytes:
             return False
-        self.constants = self._instead(self.constants, constants)
+        self.constants = self._instead(self.constants, constants, f"{LESS_WEIGHTS}, ")
         self.constant_bytes = constants
         return True
 
-    def _instead(self, before: int, size: int) -> int:
+    def _instead(self, before: int, size: int, way: str = "") -> int:
         self.held.drop(before)
-        return int(self.held.keep("cuMemFree_v2", self.gpu.allocate(size)))
+        return int(self.held.keep("cuMemFree_v2", self.gpu.allocate(size, way)))
 
     def load(self, kernels: Mapping[str, str], calls: Sequence[Mapping[str, Any]]) -> None:
         modules = {

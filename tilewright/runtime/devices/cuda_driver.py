@@ -141,15 +141,15 @@ class CudaDevice:
         finally:
             self.driver.tried("cuCtxPopCurrent_v2", byref(c_void_p()))
 
-    def allocate(self, size: int) -> int:
-        """Memory of the device; a DeviceError says how much there is, where that is too little."""
+    def allocate(self, size: int, way: str = "") -> int:
+        """Memory of the device; a DeviceError says how much there is, where that is too little, and a `way` out."""
         try:
             return int(self.driver.handle("cuMemAlloc_v2", max(size, 1), kind=ADDRESS))
         except DeviceError as error:
             free, whole = c_size_t(), c_size_t()
             self.driver.tried("cuMemGetInfo_v2", byref(free), byref(whole))
             what = f"the model needs {size} bytes more on the GPU, which has {free.value} of {whole.value} free"
-            raise DeviceError(f"{what}: {error.what}", hint=error.hint) from error
+            raise DeviceError(f"{what}: {error.what}", hint=f"{way}{error.hint}") from error
 
 
 @cache

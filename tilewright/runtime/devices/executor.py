@@ -12,14 +12,15 @@ import ctypes
 import json
 import threading
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.artifact import Artifact, ConstantInfo
 from tilewright.runtime.devices.device import (
     ALIGNMENT,
     CONSTANTS,
@@ -34,7 +35,6 @@ from tilewright.runtime.devices.device import (
 from tilewright.runtime.devices.sizes import SizePlan, value_of
 from tilewright.runtime.errors import DeviceError, TilewrightError
 from tilewright.runtime.values.addresses import memory_of
-from tilewright.runtime.values.dtypes import numpy_dtype
 
 
 class DeviceExecutor(ABC):
@@ -49,7 +49,7 @@ class DeviceExecutor(ABC):
         self.calls = program["calls"]
         names = dict.fromkeys(call.get("module", call["kernel"]) for call in self.calls)
         self.kernels = {name: found["kernels"][name] for name in names}
-        self._first, self.constants = _window(artifact)
+        self._weights = runs_of(artifact.constant_table)
         self._inputs, self._outputs, self._states = program["inputs"], program["outputs"], program["states"]
         self._swapped = [state.way == "swapped" for state in artifact.states]
         self.plan = None if program["plan"] is None else SizePlan(program["plan"])
@@ -91,9 +91,13 @@ class DeviceExecutor(ABC):
         """Make room for the sizes of a call, and tell the device of them."""
         self._dims = None
         sizes = self._sizes = self.sizes(dims)
-        with _driven(f"{device.name} could not be prepared, on which the model needs {sizes}"):
-            if device.allocate(sizes) and len(self.constants):
-                device.write(CONSTANTS, 0, np.frombuffer(self.constants, np.uint8))
+        what = f"{device.name} could not be prepared, on which the model needs {sizes}"
+        with _driven(what, f"{LESS_WEIGHTS}, {_WAYS}"):
+            if device.allocate(sizes):
+                weights = memoryview(self.artifact.constants).cast("B")
+                for run in self._weights:
+                    if run.end > run.begin:
+                        device.write(CONSTANTS, run.place, np.asarray(weights[run.begin : run.end]))
             if is_new:
                 device.load(self.kernels, self.calls)
             device.prepare([self._call(call, sizes, dims) for call in self.calls])
@@ -105,14 +109,18 @@ class DeviceExecutor(ABC):
         inputs, outputs, states = (
             [value_of(e, dims) for e in sizes] for sizes in (self._inputs, self._outputs, self._states)
         )
-        return BufferSizes(inputs, outputs, arena, room, len(self.constants), states, self._swapped)
+        constants = device_bytes(self.artifact.constant_table)
+        return BufferSizes(inputs, outputs, arena, room, constants, states, self._swapped)
 
     def _call(self, call: dict[str, Any], sizes: BufferSizes, dims: Sequence[int]) -> DeviceCall:
         starts = {INPUTS: sizes.input_places, OUTPUTS: sizes.output_places}
 
         def place(buffer: int, index: int, at: Any) -> tuple[int, int]:
-            first = starts[buffer][index] if buffer in starts else -self._first if buffer == CONSTANTS else 0
-            return buffer, first + value_of(at, dims)
+            found = value_of(at, dims)
+            if buffer == CONSTANTS:
+                run = bisect_right(self._weights, found, key=lambda each: each.begin) - 1
+                return buffer, self._weights[run].place_of(found) if self._weights else 0
+            return buffer, found + (starts[buffer][index] if buffer in starts else 0)
 
         launches = tuple(
             (entry, tuple(value_of(n, dims) for n in groups), self.more(more, dims))
@@ -155,15 +163,36 @@ class DeviceExecutor(ABC):
         raise AssertionError("there is no pool")
 
 
-def _window(artifact: Artifact) -> tuple[int, memoryview]:
-    """The bytes of the weights that a program reads, of which others may be for other machines, and the first."""
-    weights = memoryview(artifact.constants).cast("B")
-    table = artifact.constant_table
-    if not table:
-        return 0, weights[:0]
-    first = min(info.offset for info in table) // ALIGNMENT * ALIGNMENT
-    ends = (info.offset + prod(info.shape) * numpy_dtype(info.dtype).itemsize for info in table)
-    return first, weights[first : max(ends)]
+@dataclass(frozen=True)
+class WeightRun:
+    """Weights that lie behind each other: where they begin and end on the host, and their `place` on the device."""
+
+    begin: int
+    end: int
+    place: int
+
+    def place_of(self, at: int) -> int:
+        """Where on the device a byte is that is `at` on the host."""
+        return self.place + at - self.begin
+
+
+def runs_of(table: Sequence[ConstantInfo]) -> list[WeightRun]:
+    """The weights that a program reads, without those of others that lie between them."""
+    runs: list[WeightRun] = []
+    for info in sorted(table, key=lambda info: info.offset):
+        begin, end = info.offset // ALIGNMENT * ALIGNMENT, info.offset + info.nbytes
+        if runs and begin <= runs[-1].end + ALIGNMENT:
+            runs[-1] = replace(runs[-1], end=max(end, runs[-1].end))
+        else:
+            place = runs[-1].place_of(-(-runs[-1].end // ALIGNMENT) * ALIGNMENT) if runs else 0
+            runs.append(WeightRun(begin, end, place))
+    return runs
+
+
+def device_bytes(table: Sequence[ConstantInfo]) -> int:
+    """Bytes that weights take on a device."""
+    runs = runs_of(table)
+    return runs[-1].place_of(runs[-1].end) if runs else 0
 
 
 def _joined(arrays: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
@@ -174,19 +203,20 @@ def _joined(arrays: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
     return found
 
 
+_WAYS = "try again, free memory of the device, use smaller inputs, or compile the model for the CPU (target='host')"
+LESS_WEIGHTS = "say with memory=BYTES in the target how many bytes of weights the device holds"
+"""The way out where weights have no room: the CPU computes what is too much."""
+
+
 @contextmanager
-def _driven(what: str) -> Iterator[None]:
+def _driven(what: str, hint: str = _WAYS) -> Iterator[None]:
     """What a driver raises becomes a DeviceError that says what was tried."""
     try:
         yield
     except TilewrightError:
         raise
     except Exception as error:
-        raise DeviceError(
-            f"{what}: {first_lines(error)}",
-            hint="try again, free memory of the device, use smaller inputs, or compile the model for the CPU "
-            "(target='host')",
-        ) from error
+        raise DeviceError(f"{what}: {first_lines(error)}", hint=hint) from error
 
 
 def first_lines(error: BaseException) -> str:

@@ -8,8 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.devices.device import ALIGNMENT, ERRORS, OUTPUTS, BufferSizes, Device, DeviceCall
-from tilewright.runtime.devices.executor import DeviceExecutor, first_lines
+from tilewright.runtime.devices.device import (
+    ALIGNMENT,
+    CONSTANTS,
+    ERRORS,
+    OUTPUTS,
+    BufferSizes,
+    Device,
+    DeviceCall,
+)
+from tilewright.runtime.devices.executor import LESS_WEIGHTS, DeviceExecutor, first_lines
 from tilewright.runtime.devices.loop_limit import most_iterations
 from tilewright.runtime.devices.sizes import value_of
 from tilewright.runtime.errors import DeviceError, ExecutionError
@@ -187,9 +195,11 @@ def _check(limits: Mapping[str, int], sizes: BufferSizes) -> None:
     names = ("the arena", "weights", "inputs", "outputs", "errors")
     for size, name in zip(sizes.buffers, names, strict=True):
         if size > most:
+            is_weights = name == names[CONSTANTS]
+            way = f"{LESS_WEIGHTS} (target='webgpu,memory={most}')" if is_weights else "use a smaller batch"
             raise DeviceError(
                 f"the model needs {size} bytes for {name}, and one buffer of this GPU has at most {most}",
-                hint="use a smaller batch or shorter weights, or compile the model for the CPU (target='host')",
+                hint=f"{way}, or compile the model for the CPU (target='host')",
             )
 
 
