@@ -25,7 +25,7 @@ from tilewright.ops.traits.work import terms_of
 from tilewright.validation.cases import Case
 from tilewright.validation.closeness import Deviation, deviation, is_float, nudged, steps
 
-MOST_SHARED = 4 << 30
+MOST_SHARED = 1 << 30
 """Bytes of what constants alone decide that calls share; the rest is computed by each."""
 
 DEFAULT = "default"
