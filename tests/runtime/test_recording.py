@@ -13,6 +13,8 @@ from tests.models import mlp, written
 from tilewright.cli.app import commands
 from tilewright.quantization.data import open_data
 from tilewright.runtime import Model
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.kept import recorder
 from tilewright.validation.recorded import feeds_of
 
 RNG = np.random.default_rng(3)
@@ -123,7 +125,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         feeds_of(tmp_path)
 
 
-def test_files_become_recorded_calls(tmp_path: Path) -> None:
+def test_files_become_recorded_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(mlp(), tmp_path, "mlp")
     for name in ("a", "b"):
         np.save(tmp_path / f"{name}.npy", rows(2))
@@ -131,6 +133,16 @@ def test_files_become_recorded_calls(tmp_path: Path) -> None:
     made = CliRunner().invoke(commands, ["record", str(path), *files, "-o", str(tmp_path / "calls")])
     assert made.exit_code == 0, made.output
     assert "2 of 2 calls" in made.output
+    np.save(tmp_path / "wrong.npy", np.ones((2, 63), np.float32))
+    for wrong in (["missing.npy"], ["a.npy", "missing.npy"], ["wrong.npy"]):
+        args = ["record", str(path), *(str(tmp_path / name) for name in wrong), "-o", str(tmp_path / "calls")]
+        made = CliRunner().invoke(commands, args)
+        assert made.exit_code == 1 and wrong[-1] in made.output
+        assert len(list((tmp_path / "calls").iterdir())) == 2  # an earlier recording stays
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "packed", lambda arrays: (_ for _ in ()).throw(ArtifactError("no space")))
+        made = CliRunner().invoke(commands, ["record", str(path), files[0], "-o", str(tmp_path / "full")])
+    assert made.exit_code == 1 and "no space" in made.output
     output = tmp_path / "mlp.tw"
     fields = ["--validate", "--recorded", str(tmp_path / "calls"), "--no-cache", "--json"]
     made = CliRunner().invoke(commands, ["compile", str(path), "-o", str(output), *fields])

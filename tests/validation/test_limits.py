@@ -26,7 +26,7 @@ from tilewright.ops.elementwise import cast, mul
 from tilewright.options import Options, Request
 from tilewright.passes import PassContext
 from tilewright.session import Session
-from tilewright.validation import passes, values
+from tilewright.validation import passes, reproducers, values
 from tilewright.validation.cases import Case
 from tilewright.validation.closeness import deviation
 from tilewright.validation.findings import Fault
@@ -209,6 +209,19 @@ def test_reproducers_keep_names_and_have_a_limit(tmp_path: Path) -> None:
     module = parse_module(EXP)
     fault = Fault("fuse", "", "exp", "", "", (), module, "", {"x": np.zeros(6, np.float32)})
     assert save(fault, tmp_path, most=24) and not save(fault, tmp_path, most=23)
+
+
+def test_a_reproducer_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = Fault("fuse", "", "exp", "", "", (), parse_module(EXP), "", {"x": np.zeros(6, np.float32)})
+    with monkeypatch.context() as patch:
+        patch.setattr(reproducers, "packed", lambda arrays: (_ for _ in ()).throw(OSError("no space")))
+        with pytest.raises(reproducers.NOT_WRITTEN, match="no space"):
+            reproducers.put(fault, tmp_path / "new")
+        assert not save(fault, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    place = reproducers.put(fault, tmp_path / "new")
+    assert reproducers.put(fault, tmp_path / "new") == place and (place / "inputs.npz").is_file()
+    assert [*place.parent.iterdir()] == [place]
 
 
 def test_calls_of_another_model_are_refused() -> None:

@@ -69,6 +69,15 @@ def test_places_that_data_say_are_those_of_a_call(given: Sequence[list[int]], fo
     assert races_of(func, {}, [np.array(a, t) for a, t in zip(given, types, strict=False)]) == found
 
 
+def test_operands_may_be_views() -> None:
+    """The interpreter of graphs gives views of what only moves elements."""
+    func = parse_kernel(
+        "kernel @k(x: &f32[3, 2], y: &f32[16]) dims() with {outputs=1} {\n  for i in 0..3 parallel {\n"
+        "    y[i*i] = x[i, 0]\n  }\n  return\n}\n"
+    )
+    assert races_of(func, {}, [np.ones((2, 3), np.float32).T]) == Races(tried=1)
+
+
 def kernel(size: int, extent: int, store: str, attrs: str = "") -> Func:
     return parse_kernel(
         f"kernel @k(x: &f32[{size}], y: &f32[{size}]) dims() with {{outputs=1}} {{\n"

@@ -214,7 +214,7 @@ def races_of(kernel: Func, dims: Mapping[str, int], given: Sequence[np.ndarray] 
     rng = np.random.default_rng(0)
     arrays = [_numbers(rng, shape, a.buffer.dtype) for a, shape in zip(kernel.args, shapes, strict=True)]
     if is_given:
-        arrays[: len(given)] = [np.array(a) for a in given]
+        arrays[: len(given)] = [np.array(a, order="C") for a in given]  # some are views of others
     try:
         run.bind(kernel, arrays)
         with np.errstate(all="ignore"):

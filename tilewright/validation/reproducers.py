@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import re
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -47,15 +50,35 @@ def save(finding: Fault, folder: Path | None, most: int | None = MOST_BYTES) -> 
     constants = finding.before.constants
     if most is not None and sum(a.nbytes for a in (*constants.values(), *finding.inputs.values())) > most:
         return ""
+    try:
+        return str(put(finding, folder))
+    except NOT_WRITTEN:
+        return ""
+
+
+NOT_WRITTEN = (OSError, TilewrightError, ValueError, TypeError, MemoryError)
+"""What `put` raises where a finding cannot be written."""
+
+
+def put(finding: Fault, folder: Path) -> Path:
+    """Write a finding to a folder of its own in `folder`, and give its path. The whole of it is there, or nothing
+    (`NOT_WRITTEN`)."""
     name = re.sub(r"\W+", "-", f"{finding.stage} {finding.rule}".strip())[:60]
     digest = hashlib.blake2b(f"{finding}{finding.after}".encode(), digest_size=4).hexdigest()
-    place = folder / f"{name}-{digest}"
+    place, made = folder / f"{name}-{digest}", folder / f".{os.urandom(8).hex()}.tmp"
+    was_there = folder.exists()
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        write(finding, place)
-    except (OSError, TilewrightError, ValueError, TypeError, MemoryError):
-        return ""
-    return str(place)
+        made.mkdir(parents=True)
+        write(finding, made)
+        place.mkdir(exist_ok=True)
+        for file in made.iterdir():
+            file.replace(place / file.name)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        if not was_there:
+            with suppress(OSError):
+                folder.rmdir()  # it stays where something is in it
+    return place
 
 
 def write(finding: Fault, place: Path) -> None:

@@ -187,6 +187,8 @@ def bisected(
             count = sum(op.name not in ("return", "constant") for op in ops)
             again_said = "a fresh process gives it, too" if found.is_confirmed else "a fresh process does not give it"
             say(f"{found.folder}: {count} operators that show it, and a test; {again_said}: {found.said}")
+        else:
+            say(found.said)
         say(f"to go on without it: tilewright compile {model} --validate")
     if fault is not None:
         raise click.exceptions.Exit(1)

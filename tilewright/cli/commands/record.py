@@ -12,7 +12,9 @@ from tilewright.cli.amounts import Bytes
 from tilewright.cli.inputs.specs import read_dims, read_specs
 from tilewright.cli.models import compile_fields, compile_options, model_argument, open_model, threads_option
 from tilewright.cli.output import say
-from tilewright.runtime.kept.recorder import BYTES, CALLS
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.kept.recorder import BYTES, CALLS, Recorder, recorder
+from tilewright.runtime.storage.files import check_folder
 
 HELP = """Run MODEL on FILES, each one call, and keep what it is given as .npz files in a folder, which `diff --data`,
 `quantize --data` and `compile --validate --recorded` read.
@@ -43,10 +45,21 @@ def command(
     model: Path, files: Sequence[Path], output: Path, calls: int, max_bytes: int | None, threads: int | None,
     **options: Any,
 ) -> None:  # fmt: skip
+    check_folder(output)
+    missing = next((file for file in files if not file.exists()), None)
+    if missing is not None:
+        raise InputError(f"cannot read {missing}: there is no such file", hint="nothing was recorded")
     loaded = open_model(model, threads, **compile_fields(**options))
-    loaded.record(output, calls=calls, max_bytes=BYTES if max_bytes is None else max_bytes)
+    kept: Recorder | None = None
     for file in files:
-        read_specs(loaded.inputs, [str(file)], read_dims(())).first_call(loaded.run, loaded.artifact.assumed)
-    loaded.stop_recording()
-    kept = len(list(output.glob("call-*.npz")))
-    say(f"{output}: {kept} of {len(files)} calls")
+        given = read_specs(loaded.inputs, [str(file)], read_dims(()))
+        try:
+            inputs, _, _ = given.first_call(loaded.run, loaded.artifact.assumed)
+        except InputError as error:
+            raise InputError(error.what, where=error.where or str(file), hint=error.hint) from error
+        # Begins when a call has succeeded, as it removes an earlier recording.
+        kept = kept or recorder(output, loaded.inputs, calls, BYTES if max_bytes is None else max_bytes)
+        kept.add([inputs[info.name] for info in loaded.inputs])
+    if kept is not None:
+        kept.leave()
+    say(f"{output}: {len(list(output.glob('call-*.npz')))} of {len(files)} calls")

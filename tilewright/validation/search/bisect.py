@@ -22,7 +22,7 @@ from tilewright.session import Session
 from tilewright.validation.cases import Feed
 from tilewright.validation.findings import Fault, MeaningChanged
 from tilewright.validation.guarded import THREADS
-from tilewright.validation.reproducers import save
+from tilewright.validation.reproducers import NOT_WRITTEN, put
 from tilewright.validation.rerun import Expected, SavedProgram, is_wrong
 from tilewright.validation.search.interactions import Interactions, named
 from tilewright.validation.search.schedule_steps import SCHEDULE, wrong_step
@@ -39,8 +39,8 @@ RERUN_SECONDS = 120
 @dataclass(frozen=True)
 class Bisection:
     """What was found: `fault` is None where no step changes the meaning in the calls that were tried. `folder` holds
-    the smallest program; `is_confirmed` says whether a fresh process gave the wrong answer, too, and `said` what it
-    printed."""
+    the smallest program ("" where there is none); `is_confirmed` says whether a fresh process gave the wrong answer,
+    too, and `said` what it printed, or why there is no folder."""
 
     fault: Fault | None
     folder: str = ""
@@ -67,8 +67,13 @@ def bisect(
         fault = error.finding
     setting = Setting.of(Options(threads=THREADS), session.machine(options), session.loaded_plugins)
     small = _Search(setting, fault, began + seconds).run(validation)
-    place = save(small, folder, most=None)
-    confirmed, said = _again(Path(place)) if place else (False, "nothing could be saved")
+    place, (confirmed, said) = "", (False, "no program shows it by itself")
+    if small.before is not None:
+        try:
+            place = str(put(small, folder))
+            confirmed, said = _again(Path(place))
+        except NOT_WRITTEN as error:
+            said = f"a program that shows it could not be written to {folder}: {error}"
     return Bisection(small, place, confirmed, said, validation.calls, time.monotonic() - began)
 
 

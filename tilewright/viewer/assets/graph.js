@@ -1,6 +1,7 @@
 // The graph on canvases: one pane, or two beside each other in step.
 "use strict";
 
+const LEGIBLE = 0.6; // the scale from which on names can be read
 const MOST_BOXES = 70; // that are shown at first: groups are opened, outermost first, while there are fewer
 
 class Pane {
@@ -31,8 +32,8 @@ class Pane {
     return Math.min(1.25, (width - 30) / this.scene.width, (height - 56) / this.scene.height);
   }
 
-  // The same, but a long graph is shown from its beginning, in a size that can be read.
-  get legible() { return Math.max(this.whole, Math.min(1, (this.canvas.clientWidth - 30) / this.scene.width)); }
+  // The same, but a long graph is shown from its beginning, and of a wide one the middle, in a size that can be read.
+  get legible() { return Math.max(this.whole, LEGIBLE, Math.min(1, (this.canvas.clientWidth - 30) / this.scene.width)); }
 
   // Begins where a graph of this height would: two models begin beside each other.
   centre(scale, tall = this.scene.height) {
@@ -164,23 +165,29 @@ class Pane {
     this.window = { left: -x / scale, top: -y / scale, right: (width - x) / scale, bottom: (height - y) / scale };
     this.near = this.shared.near(this);
     this.drawGroup(this.scene.root, 0, 0, 0);
+    this.drawBoxes(this.scene.root, 0, 0);
     context.restore();
     if (!app.painted) { app.painted = performance.now(); }
   }
 
   drawGroup(group, left, top, depth) {
-    const { context } = this;
-    const shown = group.children.filter((box) => this.isSeen(box, left, top));
-    for (const box of shown) {
-      if (box.children) {
-        this.drawFrame(box, left + box.x, top + box.y, depth);
-        this.drawGroup(box, left + box.x, top + box.y, depth + 1);
-      }
+    for (const box of this.seen(group, left, top)) {
+      if (!box.children) continue;
+      this.drawFrame(box, left + box.x, top + box.y, depth);
+      this.drawGroup(box, left + box.x, top + box.y, depth + 1);
     }
     this.drawEdges(group, left, top);
-    context.lineWidth = 1;
-    for (const box of shown) if (!box.children) this.drawBox(box, left + box.x, top + box.y);
   }
+
+  // After all edges: those of an outer group pass through the frames of inner ones.
+  drawBoxes(group, left, top) {
+    for (const box of this.seen(group, left, top)) {
+      if (box.children) this.drawBoxes(box, left + box.x, top + box.y);
+      else this.drawBox(box, left + box.x, top + box.y);
+    }
+  }
+
+  seen(group, left, top) { return group.children.filter((box) => this.isSeen(box, left, top)); }
 
   isSeen(box, left, top) {
     const { window } = this;
@@ -267,6 +274,7 @@ class Pane {
 
   drawBox(box, x, y) {
     const { context } = this;
+    context.lineWidth = 1;
     const isGroup = box.group !== undefined;
     const what = isGroup ? this.graph.sums.get(box.group) : this.graph.items[box.item];
     const { mode } = this.shared;

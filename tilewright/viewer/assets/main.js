@@ -27,7 +27,10 @@ const app = {
 
   show(name) {
     this.view = name;
-    for (const tab of byId("tabs").children) tab.setAttribute("aria-selected", String(tab.dataset.view === name));
+    for (const tab of byId("tabs").children) {
+      tab.setAttribute("aria-selected", String(tab.dataset.view === name));
+      if (tab.dataset.view === name) tab.scrollIntoView({ block: "nearest", inline: "nearest" });
+    }
     const parent = byId("view");
     parent.replaceChildren();
     tip.hide();

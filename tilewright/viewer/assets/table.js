@@ -53,11 +53,13 @@ const tableView = {
       scope: "col", class: isText ? "text" : "", title, tabindex: "0", "aria-sort": name === this.by ? (this.down ? "descending" : "ascending") : undefined,
       onclick: () => this.sort(name), onkeydown: (event) => { if (event.key === "Enter") this.sort(name); },
     }, title)));
+    const room = innerWidth > 860 ? 30 : 12; // characters of a column of texts, some less than its style gives: those that differ are at the end
     const most = model.calls.reduce((found, { time }) => Math.max(found, time ?? 0), 0) || 1;
     const body = el("tbody", {}, calls.map((call) => el("tr", {
       "data-call": call.number, onclick: () => app.select({ model: model.index, level: "kernels", id: call.number }),
     }, columns.map(([name, , , text, isText]) => {
-      const cell = el("td", { class: `${isText ? "text" : ""} ${name === "share" ? "barcell" : ""}`, title: isText ? String(text(call)) : undefined }, String(text(call)));
+      const written = String(text(call));
+      const cell = el("td", { class: `${isText ? "text" : ""} ${name === "share" ? "barcell" : ""}`, title: isText ? written : undefined }, isText ? shortened(written, room) : written);
       if (name === "share" && model.total) cell.prepend(el("i", { style: `width: ${(100 * (call.time ?? 0) / most).toFixed(1)}%` }));
       return cell;
     }))));
