@@ -13,6 +13,7 @@ from tilewright.ir.diag import Loc, VerifyError
 from tilewright.ir.notes import RewriteNotes
 from tilewright.ir.text.attributes import print_attr
 from tilewright.ir.text.scope import ScopedCursor
+from tilewright.target.machine import HostLink
 from tilewright.target.target import Target
 
 
@@ -33,7 +34,8 @@ class PassContext(RewriteNotes):
 
     Parts of tensors that kernels take without a copy begin at multiples of `part_align` bytes. `direct` are the
     convolutions that are summed directly although another algorithm is quicker, by their places in the model; `saved`
-    are the cycles that other algorithms save, which are noted whether they are taken or not.
+    are the cycles that other algorithms save, which are noted whether they are taken or not. `link` are the facts of a
+    device beside a CPU.
     """
 
     target: Target | None = None
@@ -41,6 +43,7 @@ class PassContext(RewriteNotes):
     part_align: int = 1
     direct: frozenset[Loc] = frozenset()
     saved: dict[Loc, float] = field(default_factory=dict)
+    link: HostLink | None = None
 
     @property
     def strict(self) -> bool:

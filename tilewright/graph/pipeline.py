@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.graph.algorithms.large_windows import PlainWindows
 from tilewright.graph.algorithms.padding_lines import PaddingLines
+from tilewright.graph.algorithms.split_depth import SplitDepth
 from tilewright.graph.algorithms.two_stage_reduction import TwoStageReduction
 from tilewright.graph.algorithms.winograd import Winograd
 from tilewright.graph.fusion.fuse import Fuse
@@ -40,7 +41,7 @@ from tilewright.passes import Pass, PassOptions
 _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
     HoistScales, HorizontalFusion, SinkIntoParts, BlockChannels, PlainWindows, StridedLines, GroupedConv,
-    PaddingLines, RecurrentSteps, Winograd, TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
+    PaddingLines, RecurrentSteps, Winograd, SplitDepth, TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
     UnitIntegers, UnitProducts,
 )  # fmt: skip
 
@@ -85,6 +86,7 @@ def default_passes(
         GroupedConv(),
         PaddingLines(),
         Winograd(),
+        *([SplitDepth()] if by_groups else []),
         Fold(),
         canonicalize,
         Fold(),

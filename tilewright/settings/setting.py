@@ -130,7 +130,8 @@ class Setting:
     def context(self) -> PassContext:
         """What passes of the graph level share."""
         remarks, align = [*self.optional.remarks], self.machine.part_align
-        return PassContext(self.target, self.options, align, remarks=remarks, optional=self.optional)
+        device = self.machine.link
+        return PassContext(self.target, self.options, align, link=device, remarks=remarks, optional=self.optional)
 
     def strategies(self, remarks: list[Remark]) -> Strategies[Strategy]:
         """The strategies of the back end, and those of plugins for its kind of machine; `remarks` are told what is left

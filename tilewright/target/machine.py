@@ -113,7 +113,8 @@ class HostLink:
     """What it takes to use a device beside a CPU: `call` seconds for starting it and waiting for it, and `bus` bytes a
     second between both memories. The device does `operations` scalar operations a second, `alone` where one thread
     does all of them, and moves `bandwidth` bytes a second in its own memory. `clock` are cycles a second of the CPU's
-    cores, `capacity` the bytes of weights that the device holds (None: any number)."""
+    cores, `capacity` the bytes of weights that the device holds (None: any number), `kernel` the seconds until what one
+    kernel has written is there for the next."""
 
     call: float
     bus: float
@@ -122,6 +123,7 @@ class HostLink:
     alone: float
     clock: float = 3e9
     capacity: int | None = None
+    kernel: float = 3e-6
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Schedules that any kernel may have: a thread for each element, where sums are a loop of the thread, or one thread.
 
-Each stage of a kernel is a grid of its own; a barrier of the whole grid between two of them is a new dispatch.
+Each stage of a kernel is a grid of its own; a barrier of the whole grid between two of them is a new dispatch. A sum
+that has a stage of elementwise work behind it is one with that.
 """
 
 from __future__ import annotations
@@ -9,7 +10,17 @@ from collections.abc import Sequence
 
 from tilewright.ir.core import Op
 from tilewright.ir.diag import ScheduleError
-from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, kind_of
+from tilewright.ir.sym import ZERO
+from tilewright.loops.edit import (
+    body_of,
+    buffer_type,
+    extent_of,
+    is_inside,
+    is_loop,
+    kind_of,
+    loop_var,
+    places_of,
+)
 from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.trace import Schedule
@@ -53,10 +64,26 @@ def schedule_grids(s: Schedule, lowered: Lowered, machine: Gpu) -> None:
     nests = [op for op in s.func.body.ops if is_loop(op)]
     if not nests or {st.axes[0] if st.axes else None for st in lowered.stages} != set(nests):
         raise ScheduleError("its stages are no nests of their own")
-    flat = [_threads(s, stage, machine) for stage in lowered.stages]
+    stages = list(lowered.stages)
+    if len(stages) == 2 and _is_read_once(*stages):
+        with s.noting("the sums are in memory"):
+            s.compute_at(stages[0].buffer, stages[1].axes[-1], space=REGISTERS)
+            del stages[0]
+    flat = [_threads(s, stage, machine) for stage in stages]
     s.simplify()
     for outer in flat[:-1]:
         s.barrier(outer, LAYER)
+
+
+def _is_read_once(sums: Stage, reader: Stage) -> bool:
+    """Whether each element of a sum is for the element of the reader in the same place, and nothing else."""
+    if sums.kind != "reduce" or reader.kind != "map" or sums.buffer.op is None or not reader.axes:
+        return False
+    reads = [op for op in places_of(sums.buffer) if is_inside(op, reader.axes[0])]
+    if len(reads) != 1 or buffer_type(sums.buffer).shape != tuple(map(extent_of, reader.axes)):
+        return False
+    places = zip(reads[0].attrs["idx"], reader.axes, strict=True)
+    return all(index == loop_var(axis) or (index is ZERO and extent_of(axis) == 1) for index, axis in places)
 
 
 def _threads(s: Schedule, stage: Stage, machine: Gpu) -> Op:
