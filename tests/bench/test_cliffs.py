@@ -126,7 +126,9 @@ def test_ours_computes_the_references(
         inputs, references = read_arrays(case.arrays)
         model = tilewright.compile(case.model, cache=False)
         results = [np.asarray(array) for array in model.run(None, inputs)]
-        assert relative_error(results, references) < 1e-3, (
+        # one last bit of a float32 takes a byte to its neighbour, and the layers behind add up such steps of 1/255
+        is_of_bytes = case.about.startswith(("qdq", "operators", "dynamic"))
+        assert relative_error(results, references) < (5e-2 if is_of_bytes else 1e-3), (
             f"--seed {fresh_seed} --first {number}: {case.about}"
         )
 
