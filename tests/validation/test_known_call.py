@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from onnx import TensorProto, helper
 
 import tilewright
 from tests.models import mlp
@@ -32,6 +33,21 @@ def verified(artifact: Artifact, folder: Path, *more: str) -> tuple[int, str]:
     artifact.save(path)
     found = CliRunner().invoke(command, [str(path), "--threads", "1", *more])
     return found.exit_code, f"{found.output}{'' if found.exception is None else found.exception}"
+
+
+def test_models_that_give_strings_are_validated_and_keep_no_call(tmp_path: Path) -> None:
+    words = helper.make_node(
+        "LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", keys_int64s=[0, 1], values_strings=["no", "yes"]
+    )
+    graph = helper.make_graph(
+        [words], "words", [helper.make_tensor_value_info("x", TensorProto.INT64, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.STRING, [2, 3])],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 4)]
+    model = tilewright.compile(helper.make_model(graph, opset_imports=opsets), threads=1, cache=False, validate=True)
+    assert model(np.array([[0, 1, 1], [1, 0, 0]]))[0].tolist() == [["no", "yes", "yes"], ["yes", "no", "no"]]
+    code, said = verified(model.artifact, tmp_path)
+    assert code == 1 and "keeps no call" in said
 
 
 def with_call(artifact: Artifact, record: Mapping[str, Any] | None) -> Artifact:

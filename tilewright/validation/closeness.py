@@ -175,7 +175,9 @@ def _where(wanted: np.ndarray, found: np.ndarray, bad: np.ndarray) -> Deviation:
 
 @np.errstate(all="ignore")
 def steps(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """By how much each element of a result has moved."""
+    """By how much each element of a result has moved; zeros for strings, which no last bit moves."""
+    if before.dtype == object:
+        return np.zeros(before.shape)
     wide = np.complex128 if before.dtype.kind == "c" else np.float64
     step = np.abs(after.astype(wide) - before.astype(wide))
     return np.where(np.isfinite(before.astype(wide)) & ~np.isfinite(step), np.inf, np.nan_to_num(step))
