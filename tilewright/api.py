@@ -12,7 +12,6 @@ from typing import Any
 from tilewright.frontends.front_end import ModelWithExamples
 from tilewright.options import OnProgress, Options, Request
 from tilewright.runtime import Artifact, Model
-from tilewright.runtime.devices.external import compilers_of, register
 from tilewright.runtime.errors import InternalError, OptionError, PerformanceWarning, Remark, short_name
 from tilewright.session import Session
 
@@ -49,7 +48,9 @@ def compile(
     artifact = compile_artifact(
         source, options=chosen, constants=constants, shapes=shapes, session=session, progress=progress
     )
-    if compilers_of(artifact):
+    if artifact.compilers:
+        from tilewright.runtime.devices.external import register
+
         register(*session.loaded_plugins.compilers)
     return Model(artifact, chosen.threads, session.executor(artifact.target.kind))
 
@@ -83,7 +84,7 @@ def compile_artifact(
     is_recorded = isinstance(options.validate, str)  # other inputs may lie there the next time
     key = session.key(request, options) if options.cache and not is_recorded else None
     artifact = session.find(key) if key else None
-    if artifact is not None and (needed := compilers_of(artifact)):
+    if artifact is not None and (needed := artifact.compilers):
         here = {(compiler.name, compiler.version) for compiler in session.loaded_plugins.compilers}
         artifact = artifact if needed <= here else None
     if artifact is not None:

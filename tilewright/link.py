@@ -50,6 +50,7 @@ from tilewright.program.steps import Staged
 from tilewright.program.uses import dims_of
 from tilewright.runtime.arena import ALIGNMENT, address_of, aligned_bytes, flat_bytes, release_free_memory
 from tilewright.runtime.artifact import (
+    EXTERNAL,
     Artifact,
     ConstantInfo,
     Failure,
@@ -457,10 +458,10 @@ def make_external(
     }
     objects.append(external.packed(described, data))
     report = ProgramReport(nodes=main.attrs["nodes"])
-    target = TargetInfo("", f"{compiler.name} {compiler.version}", kind=external.KIND)
+    target = TargetInfo("", f"{compiler.name} {compiler.version}", kind=EXTERNAL)
     made = make_artifact(module, Constants(()), program, text, target, report)
     about = {"compiler": compiler.name, "version": compiler.version, "object": len(objects) - 1}
-    return replace(made, attached={**made.attached, external.KIND: about})
+    return replace(made, attached={**made.attached, EXTERNAL: about})
 
 
 def _shaped(value: Value, numbers: Mapping[str, int]) -> list[Any]:

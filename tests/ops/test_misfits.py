@@ -64,6 +64,12 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
         "the channels of the data and of the filters (times groups) differ: 3 and 2",
     ),
     ("conv", [X, normal((4, 3, 9))], {}, "a window of 9 does not fit into 4 elements padded by 0 and 0"),
+    (
+        "conv",
+        [X, normal((4, 3, 1))],
+        {"pads_begin": (-3,), "pads_end": (-2,)},
+        "a window of 1 does not fit into 4 elements padded by -3 and -2",
+    ),
     ("conv_grouped", [X, X], {}, "axes of groups, of channels and of space, not 3 and 3 axes"),
     (
         "conv_grouped",

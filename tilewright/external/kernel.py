@@ -1,4 +1,4 @@
-"""Kernels that a plugin brings for whole operators. Docs/devices.md has a whole example."""
+"""Kernels that a plugin brings for whole operators. Docs/external.md has a whole example."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ExternalKernel(ABC):
     @abstractmethod
     def code(self, op: WholeOperator, symbol: str, machine: Machine) -> KernelText:
         """The code of a kernel of this name, whose arguments are the operands, and then the results, as they lie in
-        memory: dense, and the last axis first. For CPUs that is what `c_function` makes."""
+        memory: dense, in row-major order. For CPUs that is what `c_function` makes."""
 
 
 @dataclass(frozen=True)

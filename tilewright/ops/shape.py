@@ -96,6 +96,6 @@ def window_count(size: Dim, kernel: Dim, stride: int, before: Dim, after: Dim, d
     element has none where there are no elements."""
     reach = dilation * (sym(kernel) - 1) + 1
     room = sym(size) + before + after - reach
-    if reach != 1:  # a single element is visited as often as there are any
-        require(ge(room, 0), f"a window of {reach} does not fit into {size} elements padded by {before} and {after}")
+    least = -1 if reach == 1 else 0  # a single element is visited as often as there are any
+    require(ge(room, least), f"a window of {reach} does not fit into {size} elements padded by {before} and {after}")
     return room // stride + 1

@@ -376,6 +376,7 @@ def is_compilers(side: str) -> bool:
     """Whether a side is a part of a compiler."""
     return NUMBER in side
 
+
 PLACE = "place"
 """The attribute of a part that only some calls run: where it is, in words."""
 

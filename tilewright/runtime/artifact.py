@@ -68,6 +68,11 @@ if TYPE_CHECKING:
     from tilewright.runtime.report.shown import Report
 
 
+EXTERNAL = "external"
+"""The kind of machine of parts that the compiler of a vendor has made, and the name under which their `attached` says
+whose they are."""
+
+
 @dataclass(frozen=True)
 class TargetInfo:
     """The machine the code was made for: `kind` names what runs it (`executor`); `features` are LLVM's names of those
@@ -321,6 +326,12 @@ class Artifact:
         """All that a call may run: the general one, the variants, and last the one that broadcasts."""
         more = () if self.broadcasting is None else (self.broadcasting,)
         return (self, *(variant.artifact for variant in self.variants), *more)
+
+    @property
+    def compilers(self) -> set[tuple[str, str]]:
+        """Names and versions of the compilers of vendors that are needed to run it."""
+        parts = (part for program in self.programs for part in program.parts if part.target.kind == EXTERNAL)
+        return {(part.attached[EXTERNAL]["compiler"], part.attached[EXTERNAL]["version"]) for part in parts}
 
     @property
     def signature(self) -> str:

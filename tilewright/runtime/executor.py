@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.runtime.artifact import Artifact, TensorInfo
-from tilewright.runtime.devices import external
+from tilewright.runtime.artifact import EXTERNAL, Artifact, TensorInfo
 from tilewright.runtime.errors import ArtifactError, PluginError, TilewrightError
 from tilewright.runtime.storage.loader import NativeCode
 from tilewright.runtime.values.addresses import bytes_at
@@ -62,8 +61,10 @@ def executor_of(artifact: Artifact, make: MakeExecutor | None) -> Executor:
         from tilewright.runtime.devices.cuda import CudaExecutor
 
         return CudaExecutor(artifact)
-    if kind == external.KIND:
-        return external.CompiledPart(artifact, lambda: _installed("compilers"))
+    if kind == EXTERNAL:
+        from tilewright.runtime.devices.external import CompiledPart
+
+        return CompiledPart(artifact, lambda: _installed("compilers"))
     for back_end in _installed("back_ends"):
         if getattr(back_end, "name", None) == kind:
             return _TheirCode.made(back_end.executor, artifact)

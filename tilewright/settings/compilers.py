@@ -8,7 +8,7 @@ greatest parts are made of which no path leaves and comes back.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
@@ -48,7 +48,6 @@ class ExternalCompilers:
     compilers: tuple[tuple[str, ExternalCompiler], ...]
     why_not: str = ""
     refused: tuple[Remark, ...] = ()
-    failed: set[str] = field(default_factory=set, repr=False)
 
     @classmethod
     def of(cls, cpu: Target, plugins: Plugins, options: Options) -> ExternalCompilers | None:

@@ -48,8 +48,7 @@ STEP = "running_max"
 class Running:
     """The loop over blocks, the exponentials of a block (as they are, and converted), the nests over rows that keep the
     greatest exponent and make the factors of it, and for each sum the nest that corrects it; `inner` are the loops over
-    a block, one for each loop
-    that was given."""
+    a block, one for each loop that was given."""
 
     loop: Op
     weights: list[Value]
@@ -83,10 +82,9 @@ def running_max(
 
     Among the `sums` may be loops that do nothing but convert the exponentials for those behind. Behind the end of the
     last block x counts as -inf, and what exponentials are multiplied by as 0. Buffers that are new are in the memory
-    `space`. Sums are rounded differently, and sums of rows that are -inf all over are 0 in place
-    of NaN. ScheduleError where the loops are not of one
-    block in this order and of one extent, do anything else, the sums do not begin at 0, or the exponentials are needed
-    elsewhere.
+    `space`. Sums are rounded differently, and sums of rows that are -inf all over are 0 in place of NaN. ScheduleError
+    where the loops are not of one block in this order and of one extent, do anything else, the sums do not begin at 0,
+    or the exponentials are needed elsewhere.
     """
     refuse_in_vector(STEP, maximum, [*enclosing_loops(greatest), greatest])
     if block < 1:

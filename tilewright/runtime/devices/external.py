@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.artifact import EXTERNAL, Artifact
 from tilewright.runtime.devices.sizes import SizePlan, value_of
 from tilewright.runtime.errors import ArtifactError, DeviceError, OptionError, PluginError, TilewrightError
 from tilewright.runtime.values.addresses import memory_of
 from tilewright.runtime.values.dtypes import numpy_dtype
-
-KIND = "external"
-"""The kind of machine of such parts, and the name under which `Artifact.attached` says whose they are."""
 
 _LENGTH = 8
 """Bytes of the length of the description, which stands before it and what the compiler gave."""
@@ -37,12 +34,6 @@ def register(*compilers: Any) -> None:
         _COMPILERS[name, version] = compiler
 
 
-def compilers_of(artifact: Artifact) -> set[tuple[str, str]]:
-    """Names and versions of the compilers that an artefact needs."""
-    parts = (part for program in artifact.programs for part in program.parts if part.target.kind == KIND)
-    return {(part.attached[KIND]["compiler"], part.attached[KIND]["version"]) for part in parts}
-
-
 def packed(described: dict[str, Any], data: bytes) -> bytes:
     """What an artefact keeps of a part: its sizes as expressions, and what the compiler gave."""
     text = json.dumps(described).encode()
@@ -57,7 +48,7 @@ class CompiledPart:
     def __init__(self, artifact: Artifact, installed: Callable[[], Iterator[Any]]) -> None:
         """ArtifactError where its compiler is not here; `installed` are those of plugins."""
         try:
-            about = artifact.attached[KIND]
+            about = artifact.attached[EXTERNAL]
             self._name, self._version, number = about["compiler"], about["version"], about["object"]
             blob = memoryview(artifact.objects[number]).cast("B")
             end = _LENGTH + int.from_bytes(blob[:_LENGTH], "little")
