@@ -126,6 +126,7 @@ LATE = {
     ("__init__.py", "difflib"),  # for an error
     ("api.py", "tilewright.compiler"),  # a model that the cache has needs no compiler
     ("runtime/context.py", "tilewright.runtime.guarded.calls"),  # nor what nobody guards, what guards it and llvmlite
+    ("api.py", "tilewright.runtime.devices.external"),  # most models have no part of a vendor's compiler
     ("api.py", "tilewright.validation.validate"),  # nor does one that nobody validates need what validates
     ("fleet/build.py", "tilewright.compiler"),
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
@@ -176,6 +177,7 @@ LATE = {
     ("runtime/executor.py", "tilewright.runtime.devices.webgpu"),
     ("back_end.py", "tilewright.runtime.devices.cuda"),  # needs a driver
     ("runtime/executor.py", "tilewright.runtime.devices.cuda"),
+    ("runtime/executor.py", "tilewright.runtime.devices.external"),
     ("runtime/devices/webgpu.py", "wgpu"),
     ("runtime/executor.py", "importlib.metadata"),  # takes 25 ms, and only artefacts of plugins need it
     ("runtime/staged/__init__.py", "importlib"),  # most models are of one part
