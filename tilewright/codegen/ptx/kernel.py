@@ -307,7 +307,7 @@ class _Grid(Kernel):
         row = warps.row_of_lane(target.buffer.buffer.space, found.dims["s"], type.dtype.bytes, is_across)
         index = self.indices.uniform(source.start + row)
         pointer = warps.element_pointer(self.text, 3, self.arrays[source.buffer], type.dtype, index)
-        for k, register in enumerate(warps.load_fragment(self.text, pointer, is_across)):
+        for k, register in enumerate(warps.load_fragment(self.text, pointer, type.dtype, is_across)):
             self.text.line(f"store i32 {register}, ptr {self._register(target, k)}")
 
     def _pack_fragment(self, op: Op, found: IntrinsicMatch) -> None:

@@ -91,7 +91,7 @@ class TensorProduct(ProductInTiles):
     def schedule(self, s: Schedule, lowered: Lowered, target: Cuda) -> None:
         product, rest = stages_of(lowered)
         axes, product = _as_matrices(s, product, rest[0].axes if rest else [])
-        roles = TensorRoles.of(product)
+        roles = TensorRoles.of(product, target)
         tile = _tile(s, product, roles, target)
         TensorNest(s, target, product, roles, tile).run(axes)
         check_room(s, target)
@@ -138,7 +138,8 @@ def _first_of_one(access: Op) -> int | None:
 @dataclass(frozen=True, eq=False)
 class TensorOperand:
     """One factor of a product: its number among the reads, and the axes of its tensor that the rows (or columns) of the
-    result and the depth move along. Where it `is_gathered`, these are the axes of a copy, its columns last."""
+    result and the depth move along. Where it `is_gathered`, these are the axes of a copy; its rows lie along the depth
+    where fragments are loaded in no other way."""
 
     read: int
     across: int
@@ -162,11 +163,11 @@ class TensorRoles:
     column: int
 
     @classmethod
-    def of(cls, product: Stage) -> TensorRoles:
+    def of(cls, product: Stage, machine: Cuda) -> TensorRoles:
         row, column = row_axis(product), len(product.axes) - 1
         loads = _factors(product)
         left, right = (buffer_type(load.operands[0]).dtype.name for load in loads)
-        core = tensor_core(left, right, buffer_type(product.buffer).dtype.name)
+        core = tensor_core(left, right, buffer_type(product.buffer).dtype.name, machine.tensor_cores)
         if core is None:
             raise ScheduleError(f"no tensor core multiplies {left} by {right}")
         depth = loop_var(product.reduce[0])
@@ -176,8 +177,10 @@ class TensorRoles:
                     for axis in (row, column)]  # fmt: skip
             along = [n for n, i in enumerate(load.attrs["idx"]) if depth in i.vars]
             side = 1 if axes[1] else 0
-            if side == 1 and ("guard" in load.attrs or len(along) != 1 or len(axes[side]) != 1):
-                sides[side] = TensorOperand(k, 1, 0, is_gathered=True)
+            is_plain = "guard" not in load.attrs and len(along) == len(axes[side]) == 1
+            if side == 1 and (not is_plain or (along < axes[side] and not core.loads_across[side])):
+                is_turned = not core.loads_across[side]
+                sides[side] = TensorOperand(k, int(not is_turned), int(is_turned), is_gathered=True)
                 continue
             is_matrix = len(along) == len(axes[side]) == 1 and not axes[1 - side] and along != axes[side]
             if "guard" in load.attrs or not is_matrix:
@@ -195,11 +198,13 @@ class TensorRoles:
 
 
 def _factors(product: Stage) -> list[Op]:
-    """The loads of the two factors, each of which is converted to the dtype of the sums."""
+    """The loads of the two factors, each of which is converted to the dtype of the sums, or has it."""
     loads = [op for op in product.reduce[-1].walk() if op.name == "load" and op.operands[0] is not product.buffer]
-    converted = [converted_from(user.results[0]) for load in loads for user in load.result.users if user.results]
-    if len(loads) != 2 or [load.result for load in loads] != converted:
-        raise ScheduleError("it is no product of two narrow tensors")
+    sums = buffer_type(product.buffer).dtype
+    narrow = [load for load in loads if load.result.scalar.dtype is not sums]
+    converted = [converted_from(user.results[0]) for load in narrow for user in load.result.users if user.results]
+    if len(loads) != 2 or [load.result for load in narrow] != converted:
+        raise ScheduleError("it is no product of two tensors")
     return loads
 
 
@@ -263,7 +268,10 @@ class TensorNest:
         shared: list[Cached] = []
         for load, operand in zip(loads, sorted((self.roles.left, self.roles.right), key=lambda o: o.read), strict=True):
             if operand.is_gathered:
-                made = s.preload(load, step.inner, loops[-1])
+                made = s.preload(load, *((loops[-1], step.inner) if operand.is_along else (step.inner, loops[-1])))
+                if operand.is_along:  # elements that follow each other in memory are still read together
+                    s.reorder(*reversed(made.fill))
+                    made.fill.reverse()
                 shared.append(Cached(s.set_space(made.buffer, SHARED), made.fill))
             else:
                 shared.append(s.cache(load.operands[0], loops[-1], space=SHARED, read=0))
@@ -399,8 +407,8 @@ def moves_by_pieces(cached: Cached) -> bool:
     each = COPY_BYTES // buffer_type(cached.buffer).dtype.bytes
     run, *_ = (loop for loop in reversed(copy.loops) if extent_of(loop) != 1)
     v, conditions = loop_var(run), copy.load.attrs.get("guard", ())
-    start = address_of(copy.load) - v
-    is_aligned = v not in start.vars and extent_of(run).value % each == 0 and _is_multiple(start, each)
+    start, to = address_of(copy.load) - v, address_of(copy.store) - v
+    is_aligned = v not in start.vars | to.vars and extent_of(run).value % each == 0 and _is_multiple(start, each)
     return is_aligned and all(_is_of_pieces(condition, v, each) for condition in conditions)
 
 

@@ -12,6 +12,7 @@ from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.cuda import SIDE, Cuda
 from tilewright.target.gpu.webgpu import SMALLER
 
+
 def choose_tile(
     s: Schedule, tiles: Sequence[tuple[int, int]], axes: Sequence[Sym], row: int, column: int, machine: Cuda
 ) -> int:
