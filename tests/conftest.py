@@ -96,7 +96,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="note in FILE which tests have passed, and go on with the others, and the seed, of a run that noted there",
+        help="note in FILE what has passed, and go on with the others, and the seed, of a run that noted there; "
+        "with workers written as --resume=FILE, since they take a FILE that stands apart for what is to be tested",
     )
 
 
