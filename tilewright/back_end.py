@@ -32,7 +32,7 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError
 from tilewright.ir.verify import Spec
-from tilewright.loops.machine.intrinsics import check_machine
+from tilewright.loops.machine.check_facts import check_machine
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.options import Options
