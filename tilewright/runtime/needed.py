@@ -14,7 +14,7 @@ from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape
 
 MOST_BYTES = 1 << 47
-"""Of an input: processes of 64-bit machines have no more addresses, and sizes are computed in 64 bits."""
+"""Of a value: processes of 64-bit machines have no more addresses, and sizes are computed in 64 bits."""
 
 
 class TellsBytes:
@@ -41,6 +41,11 @@ class TellsBytes:
                 hint="look at the resident memory of a process that calls it",
             )
         arena, scratch, outputs = needs
+        if max(needs) > MOST_BYTES:
+            raise OptionError(
+                f"a call of these sizes needs more than {MOST_BYTES} bytes, which no memory holds",
+                hint="give sizes of inputs that a call can have",
+            )
         return arena + scratch * self.threads + outputs + sum(map(_bytes_of_state, self._states.infos))
 
     def _needs(self, shapes: tuple[Shape, ...]) -> tuple[int, int, int] | None:
