@@ -29,12 +29,11 @@ class TellsBytes:
         name: `model.peak_bytes(batch=8, seq=128)`. They are the arena of intermediate results and scratch
         memory, the outputs, and the states. Nothing runs. OptionError for unknown and missing dims, and where
         sizes depend on data; InputError for sizes that the model refuses."""
-        shapes = tuple(_shape(info, dims) for info in self.inputs)
         names = dict.fromkeys(d for info in self.inputs for d in info.shape if isinstance(d, str))
         if unknown := dims.keys() - names:
             told = f"its dims are: {', '.join(names)}" if names else "all of its shapes are fixed"
             raise OptionError(f"the model has no dim {', '.join(sorted(unknown))}", hint=told)
-        needs = self._needs(shapes)
+        needs = self._needs(tuple(_shape(info, dims) for info in self.inputs))
         if needs is None:
             raise OptionError(
                 "what a model needs whose sizes depend on data is known after its calls alone",
