@@ -267,7 +267,8 @@ class KernelCheck:
         for step in PLANNING:
             optional = replace(setting.optional, off=setting.optional.off | {Part(step)})
             copy = self.fused.module.copy()
-            again = compile_rest(Compilation(copy, replace(setting, optional=optional, numbers=count())))
+            anew = replace(setting, optional=optional, numbers=count(), known=None)  # kernels say what is in place
+            again = compile_rest(Compilation(copy, anew))
             if not self._wrong_whole(known, again, wanted):
                 break
         else:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,9 @@ MOST_HELD = 4 << 30
 
 MOST_ATTEMPTS = 24
 """Of one compilation: what is still wrong then is wrong whatever is left out."""
+
+NEAR = 0.25
+"""The part of what results may differ by, up to which it is not asked by how much rounding moves them."""
 
 WHOLE = (GroupNative.name, *PLANNING)
 """What is left out of a program whose kernels are right and that is wrong as a whole."""
@@ -261,37 +265,49 @@ class Validation:
     def _with_known_call(self, artifact: Artifact) -> Artifact:
         """The artefact with the first replayed call that it takes, for `tilewright verify`."""
         why, compilation = "", None
-        for compilation, call in self._known_calls(artifact):
-            why = call if isinstance(call, str) else self._why_not_kept(compilation, artifact, call)
-            if isinstance(call, KnownCall) and not why:
+        for replayed in self._replayed_calls(artifact):
+            compilation = replayed.compilation
+            call = self._kept_call(artifact, replayed)
+            if isinstance(call, KnownCall):
                 return replace(artifact, attached={**artifact.attached, KNOWN_CALL: call.record()})
+            why = call
         if compilation is not None:
             self.skip(compilation, f"no call is kept for `tilewright verify`: {why}")
         return artifact
 
-    def _known_calls(self, artifact: Artifact) -> Iterator[tuple[Compilation, KnownCall | str]]:
+    def _replayed_calls(self, artifact: Artifact) -> Iterator[_Replayed]:
         for replay in self.programs[:1]:
             for session in replay.sessions:
-                call = known_call(artifact, replay.module, session.case, session.wanted[0], replay.moved(session, 0))
-                yield replay.compilation, call
+                moves = partial(replay.moved, session, 0)
+                yield _Replayed(replay.compilation, replay.module, session.case, session.wanted[0], moves)
         for watch in self.watches[:1] if not self.programs and not artifact.states else ():
             assert watch.original is not None
             for case, wanted in zip(watch.cases, watch.wanted, strict=True):
-                deadline = time.thread_time() + self.seconds / 8
-                values = ReplayedValues(watch.original, case, deadline, numerics_of(watch.compilation))
-                moved = moved_results(values, wanted)
-                yield watch.compilation, known_call(artifact, watch.original, case, wanted, moved)
+                moves = partial(self._moved, watch, case, wanted)
+                yield _Replayed(watch.compilation, watch.original, case, wanted, moves)
 
-    def _why_not_kept(self, compilation: Compilation, artifact: Artifact, call: KnownCall) -> str:
-        """Why a call is none to compare with: the model refuses it, or rounds more than is known; "" where it is one,
-        and where code does not run here."""
-        if self._why_not_native(compilation, artifact):
-            return ""
+    def _moved(self, watch: PassWatch, case: Case, wanted: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        assert watch.original is not None
+        deadline = time.thread_time() + self.seconds / 8
+        return moved_results(ReplayedValues(watch.original, case, deadline, numerics_of(watch.compilation)), wanted)
+
+    def _kept_call(self, artifact: Artifact, replayed: _Replayed) -> KnownCall | str:
+        """A call that the model is to be compared with, or why it is none: the model refuses it, or rounds more than is
+        known. How far inputs move results is only asked where floats decide integers, and where results differ from
+        what they should be by more than a part of what is allowed without: it takes as long as the call itself."""
+        call = replayed.call(artifact, [None] * len(replayed.wanted))
+        if isinstance(call, str) or self._why_not_native(replayed.compilation, artifact):
+            return call if isinstance(call, str) else replayed.call(artifact, replayed.moves())
+        names = [o.name for o in artifact.outputs]
         try:
-            wrong = call.differences(lambda *arrays: _called(artifact, arrays), [o.name for o in artifact.outputs])
+            found = _called(artifact, tuple(call.inputs.values()))
+            if not call.within(NEAR).differences(lambda *_: found, names) and not replayed.has_integers:
+                return call
+            call = replayed.call(artifact, replayed.moves())
+            wrong = {} if isinstance(call, str) else call.differences(lambda *_: found, names)
         except TilewrightError as error:
             return f"the model refuses it: {error.what}"
-        return next((f"'{name}' has {how}" for name, how in wrong.items()), "")
+        return next((f"'{name}' has {how}" for name, how in wrong.items()), call)
 
     def _why_not_native(self, compilation: Compilation, artifact: Artifact) -> str:
         machine = compilation.setting.machine
@@ -367,6 +383,25 @@ class Validation:
             )
             told.append(Remark(STAGE, "the model", said, "applied"))
         return told
+
+
+@dataclass(frozen=True)
+class _Replayed:
+    """A call of a program by the interpreter. `moves` tells by how much results move where inputs do by their last
+    bits."""
+
+    compilation: Compilation
+    module: Module
+    case: Case
+    wanted: Sequence[Any]
+    moves: Callable[[], Sequence[np.ndarray | None]]
+
+    @property
+    def has_integers(self) -> bool:
+        return any(isinstance(a, np.ndarray) and not is_float(a.dtype) for a in self.wanted)
+
+    def call(self, artifact: Artifact, moved: Sequence[np.ndarray | None]) -> KnownCall | str:
+        return known_call(artifact, self.module, self.case, self.wanted, moved)
 
 
 def known_call(
