@@ -115,7 +115,9 @@ def test_sizes_from_data_are_refused() -> None:
         tilewright.compile(proto, cache=False).peak_bytes()
 
 
-@pytest.mark.parametrize("sizes", [(1 << 21, 1 << 21, 1 << 20), (1 << 22, 1 << 22, 1 << 22), (1 << 22, 1 << 22, 3 << 20)])
+@pytest.mark.parametrize(
+    "sizes", [(1 << 21, 1 << 21, 1 << 20), (1 << 22, 1 << 22, 1 << 22), (1 << 22, 1 << 22, 3 << 20)]
+)
 def test_memory_of_more_bytes_than_64_bits_count_is_refused(sizes: tuple[int, int, int]) -> None:
     """Modulo 2**64 they would be few, or none."""
     nodes = [
