@@ -10,10 +10,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.sym import Sym
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.cuda import SIDE, Cuda
-
-_SHARE = 4
-"""Of the most rows that there are in a kernel for few of them a tile has so small a part."""
-
+from tilewright.target.gpu.webgpu import SMALLER
 
 def choose_tile(
     s: Schedule, tiles: Sequence[tuple[int, int]], axes: Sequence[Sym], row: int, column: int, machine: Cuda
@@ -50,4 +47,4 @@ def _most(extent: Sym) -> int:
     if extent.is_const:
         return extent.value
     high = extent.bounds[1]
-    return 1 << 30 if high is None else max(SIDE, high // _SHARE) if high >= SIDE else 0
+    return 1 << 30 if high is None else max(SIDE, high // SMALLER) if high >= SIDE else 0

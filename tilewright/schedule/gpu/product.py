@@ -31,7 +31,7 @@ from tilewright.schedule.gpu.steps import schedule_grids, share
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
-from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, REGISTERS, SHARED, THREAD, Gpu
+from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, REGISTERS, SHARED, SMALLER, THREAD, Gpu
 
 
 class GpuContraction(Contraction):
@@ -164,10 +164,10 @@ def _tile(s: Schedule, product: Stage, row: int, machine: Gpu) -> _Tile:
 
 def _of_axis(extent: Sym, most: int) -> int:
     """Rows or columns of a tile along an axis: its largest divisor, where that is not much less than could be; of an
-    unknown size all that may be, or a quarter where that is more than there ever are."""
+    unknown size all that may be, or a part where that is more than there ever are."""
     if not extent.is_const:
         high = extent.bounds[1]
-        return most if high is None or high >= most else max(1, most // 4)
+        return most if high is None or high >= most else max(1, most // SMALLER)
     found = _divisor(max(1, extent.value), most)
     return found if 2 * found > most or found == extent.value else min(most, extent.value)
 
