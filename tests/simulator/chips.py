@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.machines.families import matrix_unit
-from tilewright.target.machine import GLOBAL, Accelerator, Intrinsic, Memory, Route, VectorUnit
+from tilewright.target.machine import GLOBAL, Accelerator, Intrinsic, Level, Memory, Route, VectorUnit
 
 KB = 1 << 10
 LANES = {"f32": 16, "i32": 16, "f16": 32, "i16": 32, "i8": 64, "u8": 64}
@@ -111,6 +111,31 @@ APART = Accelerator(
 )
 """No vector unit: sums leave as they are, and the scalar unit does what follows."""
 
-CHIPS = {chip.name: chip for chip in (BLOCKS, SHORT, OUTER, ROWS, LANED, APART)}
-UNIT_OF = {"blocks": "engine", "short": "engine", "outer": "outer", "rows": "engine", "laned": "simd", "apart": "mm"}
+CORES = Accelerator(
+    "cores",
+    memories=(GLOBAL, Memory("pad", 4 * KB, 64, "core"), Memory("acc", 1 * KB, 64, "core")),
+    levels=(Level("core", 2),),
+    intrinsics=(
+        Intrinsic(
+            "mma",
+            """
+            kernel @mma(a: pad f32[4, 4] strides(sa, 1), b: pad f32[4, 4] strides(sb, 1),
+                c: acc f32[4, 4] strides(sc, 1)) dims(sa, sb, sc) with {outputs=1} {
+              for i in 0..4 { for j in 0..4 { for l in 0..4 { c[i, j] += a[i, l] * b[l, j] } } }
+              return
+            }
+            """,
+            queue="tensor",
+            limits=("sa % 4 == 0", "sb % 4 == 0"),
+            cycles="4",
+        ),
+    ),
+    units=(VectorUnit("simd", ("pad", "acc"), {"f32": 2}, SIMPLE, "simd"),),
+    routes=(*ways("pad", unit=16), Route("acc", "pad", "out", unit=16, partial=True)),
+)
+"""The toy of `tests/machines/toy.py` on the kit: two cores with memories and a matrix unit each."""
+
+CHIPS = {chip.name: chip for chip in (BLOCKS, SHORT, OUTER, ROWS, LANED, APART, CORES)}
+UNIT_OF = {"blocks": "engine", "short": "engine", "outer": "outer", "rows": "engine", "laned": "simd", "apart": "mm",
+           "cores": "tensor"}
 """The queue on which each of them multiplies."""

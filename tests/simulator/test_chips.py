@@ -3,6 +3,7 @@ of queues that the verifier accepts gives the same."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tilewright.schedule.machine.facts import matrix_units
 from tilewright.session import Session
 from tilewright.simulator import time_kernel
 from tilewright.stages import programs
+from tilewright.target.machine import Level
 
 SIZES = [(16, 32, 48), (21, 40, 33), (3, 5, 7), (70, 36, 16), (1, 64, 20)]
 
@@ -91,6 +93,29 @@ def test_a_product_is_far_cheaper_on_lanes_than_on_the_scalar_unit(tmp_path: Pat
     timed = time_kernel(parse_kernel(text), CHIPS["laned"])
     assert timed.busy["simd"] >= 64 * 64 * 64 / 16 * 2  # a multiplication and an addition of 16 lanes each
     assert timed.cycles < 1.5 * timed.bound
+
+
+@pytest.mark.parametrize("kind", ["product", "elementwise"])
+def test_cores_share_tiles_and_blocks(kind: str, tmp_path: Path) -> None:
+    """Each does half of them on memories and queues of its own, in half the time, and nothing meets."""
+    if kind == "product":
+        data, x, right = product("cores", (64, 64, 64))
+    else:
+        x = np.random.default_rng(4).normal(size=(64, 512)).astype(np.float32)
+        right = np.maximum(x, 0)
+        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, x.shape) for name in "xy"]
+        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", ends[:1], ends[1:])
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        data = made.SerializeToString()
+    cycles = []
+    for count in (1, 2):
+        chip = dataclasses.replace(CHIPS["cores"], levels=(Level("core", count),))
+        own = Session(tmp_path / str(count), plugins=(Plugin("cores", machines=(chip,)),))
+        ran = tilewright.compile(data, target="cores", session=own, verify=True)
+        assert np.array_equal(ran(x)[0], right)
+        (kernel,) = ran.report().simulated
+        cycles.append(kernel.cycles)
+    assert cycles[1] < 0.6 * cycles[0]
 
 
 def test_tiles_of_sizes_with_many_divisors_are_as_large_as_memories_allow() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, gcd
 
-from tilewright.cost.machine.ways import MatrixUnit, aligned, copy_cycles, room, way
+from tilewright.cost.machine.ways import MatrixUnit, aligned, copy_cycles, instances, room, shares, way
 from tilewright.target.machine import GLOBAL, Accelerator, Route, VectorUnit
 
 MOST = 512
@@ -70,8 +70,16 @@ def _least(
     shape: ProductShape, unit: MatrixUnit, machine: Accelerator, rows: int, columns: int, step: int
 ) -> float:
     """Cycles in which the unit works, or waits for the thread: no panel does with fewer."""
-    tiles = shape.batch * ceil(shape.rows / rows) * ceil(shape.columns / columns)
+    tiles = _tiles_of_one(shape, unit, machine, rows, columns)
     return tiles * shape.depth // step * (unit.cycles(rows, columns, step) + STARTS * machine.scalar.issue)
+
+
+def _tiles_of_one(shape: ProductShape, unit: MatrixUnit, machine: Accelerator, rows: int, columns: int) -> int:
+    """How many tiles one unit works on, where the machine has several."""
+    tiles = shape.batch * ceil(shape.rows / rows) * ceil(shape.columns / columns)
+    if shape.rows % rows or shape.columns % columns:
+        return tiles  # some elements are computed again, which must be in order
+    return tiles // shares(tiles, instances(machine, unit.memories[2]))
 
 
 def _sizes(
@@ -131,7 +139,7 @@ def _estimated(
     out = way(machine, unit.memories[2], GLOBAL.name)
     if None in ways or not out:
         return None
-    tiles = shape.batch * ceil(shape.rows / rows) * ceil(shape.columns / columns)
+    tiles = _tiles_of_one(shape, unit, machine, rows, columns)
     copies = 2 if double else 1
     needed: dict[str, int] = {unit.memories[2]: copies * rows * columns * unit.dtypes[2].bytes}
     busy: dict[str, float] = {}

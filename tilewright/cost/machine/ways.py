@@ -179,3 +179,15 @@ def aligned(machine: Accelerator, name: str, bytes: int) -> int:
     memory = machine.memory(name)
     align = 1 if memory is None else memory.align
     return -(-bytes // align) * align
+
+
+def instances(machine: Accelerator, memory: str) -> int:
+    """How many of a memory there are, each beside units of its own: those of the outermost level. 1 where there is one
+    for the whole machine, or where its level is within another one."""
+    found = machine.memory(memory)
+    return machine.levels[0].count if found is not None and found.level and machine.level(found.level) == 0 else 1
+
+
+def shares(iterations: int, instances: int) -> int:
+    """How many instances share some iterations: the most that take equal parts."""
+    return next(n for n in range(min(instances, iterations), 0, -1) if iterations % n == 0)

@@ -32,6 +32,7 @@ from tilewright.loops.machine.vector_unit import why_not_in_lanes
 from tilewright.loops.order.split import Split
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.packing import Packing
+from tilewright.schedule.machine.cores import run_on_instances, shared
 from tilewright.schedule.machine.facts import matrix_units
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
@@ -217,12 +218,16 @@ class _Nest:
             inner = outer.pop()
             outer[-1] = s.collapse(outer[-1], inner)
         (tiles,) = outer
+        cores = None
+        if not (roles.extents[roles.rows] % tile.rows or roles.extents[roles.columns] % tile.columns):
+            cores, tiles = shared(s, tiles, self.machine, self.unit.memories[2])
         fused = s.compute_at(sums, tiles, space=self.unit.memories[2])
         self.multiply(fused.nests[0])
         drain = self.finish(rows.inner, fused.buffer, bool(rest))
         if drain is not None and tile.double and tile.panel == roles.depth and extent_of(tiles).value > 1:
             with s.noting("tiles follow each other"):
                 self.begin_early(s.overlap(tiles, drain))
+        run_on_instances(s, cores, self.machine, self.unit.memories[2])
 
     def begin_early(self, overlapped: Overlapped) -> None:
         """Let the first tile begin when the first step of its panels has come; the others come in parts, each twice as
