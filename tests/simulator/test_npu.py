@@ -246,8 +246,16 @@ def test_products_of_float32_stay_exact_by_default(tmp_path: Path) -> None:
     data, x, right = conv((1, 3, 4, 4), 1, 1, 0)
     x = x + np.float32(2**-20)
     made = tilewright.compile(data, target="npu16", session=session(tmp_path))
-    assert "no unit of machine 'npu16' multiplies f32 by f32 into f32" in str(made.report().remarks)
+    assert "vector" in told(made) and "cube" not in told(made)
     assert not np.array_equal(made(x)[0], right)
+
+
+def test_products_that_no_unit_multiplies_run_on_the_scalar_unit_and_say_so(tmp_path: Path) -> None:
+    data, x, right = conv((1, 3, 4, 4), 1, 1, 0)
+    bare = Session(tmp_path, plugins=(Plugin("bare", machines=(dataclasses.replace(NPU, name="bare", units=()),)),))
+    made = tilewright.compile(data, target="bare", session=bare)
+    assert "no unit of machine 'bare' multiplies f32 by f32 into f32" in str(made.report().remarks)
+    assert np.array_equal(made(x)[0], right) and "scalar 100.0%" in told(made)
 
 
 VECTORS = {
