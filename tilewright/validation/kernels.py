@@ -30,7 +30,7 @@ from tilewright.validation.cases import cases_of, dims_of_inputs
 from tilewright.validation.closeness import Deviation, deviation, rounded_otherwise, tolerance
 from tilewright.validation.extract import input_names, program_of
 from tilewright.validation.findings import Fault
-from tilewright.validation.guarded import between_zones, with_room_for_zones
+from tilewright.validation.guarded import between_zones, fault_of, with_room_for_zones
 from tilewright.validation.passes import FusedReplay, regions_of
 from tilewright.validation.races import races_of
 from tilewright.validation.values import (
@@ -289,7 +289,7 @@ class KernelCheck:
             return error.what
         except TilewrightError as error:
             self.validation.note_refused(known.case, error)
-            return ""
+            return fault_of(error)
         moves = cache(partial(moved_everywhere, known, wanted))
         for number, (expected, result) in enumerate(zip(wanted, results, strict=True)):
             wrong = deviation(expected, result, moved=partial(_taken, moves, number), of_floats=True)
