@@ -118,6 +118,7 @@ def pytest_configure(config: pytest.Config) -> None:
         ("without_zones", "native code of the test gets its memory as in production, without guard zones"),
         ("with_scalar_kernels", "kernels of the test may compute one element at a time though operands allow vectors"),
         ("without_room_for_zones", "tensors, constants and threads lie as in production, without guard zones between"),
+        ("unvalidated", "models of the test are not validated: something in them computes what it should not"),
     ):
         config.addinivalue_line("markers", f"{name}: {meaning}")
     if collects_backwards(config):
