@@ -33,6 +33,7 @@ from tilewright.runtime.errors import ExecutionError, OptionError
 from tilewright.runtime.storage.image import Image
 from tilewright.runtime.values.inputs import INDICES
 from tilewright.schedule.edited import EditedSchedules
+from tilewright.schedule.sharing.kernels import KnownKernels
 from tilewright.session import Session
 from tilewright.settings.flow import native_ops
 from tilewright.settings.placing import KernelsRefused, Placing, names_of, single_op
@@ -199,7 +200,8 @@ def compile_graphs(
             setting = setting.without_compilers("the objects of the model are linked by others")
         if checks is not None:
             checks.begin_attempt()
-            setting = replace(setting, watch=checks.watch)
+            known = KnownKernels() if setting.known is None and setting.edited is None else setting.known
+            setting = replace(setting, watch=checks.watch, known=known)
         try:
             artifact = _compile_attempt(graphs, setting, on_objects)
             if placing is not None and again is not None and not placing.fits(artifact):

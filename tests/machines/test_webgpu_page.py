@@ -16,21 +16,13 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 import tilewright
+from tests.machines.test_webgpu_module import TEXT
 from tilewright import Session
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
-TEXT = """<ir_version: 9, opset_import: ["": 17]>
-g (float[n,m] x, int64[2] s) => (float[p,q] y, float16[n,m] z, int64[n] i) {
-  w = Constant<value=float[1]{0.5}>()
-  a = Mul(x, w)
-  b = Softmax(a)
-  y = Reshape(b, s)
-  z = Cast<to=10>(b)
-  i = ArgMax<axis=1, keepdims=0>(x)
-}"""
 CALL = """async ([rows, columns, shape, values]) => {
   const { load } = await import("./net <1>.mjs");
   globalThis.model ??= await load();
@@ -145,23 +137,3 @@ def test_a_page_runs_a_network(page: Any, tmp_path: Path) -> None:
     page.click("#run")
     page.wait_for_function("document.getElementById('answer').textContent.includes('y: float32[1, 50]')")
     assert page.title() == "mobilenet" and "ms" in page.inner_text("#status")
-
-
-def test_what_a_module_cannot_be(tmp_path: Path) -> None:
-    proto = parser.parse_model(TEXT).SerializeToString()
-    with pytest.raises(tilewright.OptionError, match="has its weights beside it"):
-        tilewright.export(proto, tmp_path / "net.mjs", weights="inside")
-    with pytest.raises(tilewright.UnsupportedError, match="runs on GPUs, and not on"):
-        tilewright.export(proto, tmp_path / "net.mjs", target="host", session=Session(folder=tmp_path))
-    with pytest.raises(tilewright.UnsupportedError, match="keeps no states"):
-        kept = "g (float[4] x, float[4] s) => (float[4] y, float[4] t) { y = Exp(x) t = Add(s, x) }"
-        text = TEXT.partition("g (")[0] + kept
-        tilewright.export(parser.parse_model(text).SerializeToString(), tmp_path / "net.mjs", states={"s": "t"})
-    with pytest.raises(tilewright.OptionError, match="has its weights beside it"):
-        tilewright.export(proto, f"{tmp_path}/", weights="inside")
-    (tmp_path / "net.mjs").write_text("export const mine = 1;")
-    with pytest.raises(tilewright.ArtifactError, match="not a module of a model"):
-        tilewright.export(proto, tmp_path / "net.mjs")
-    (tmp_path / "index.html").write_text("<!doctype html>\n<p>mine")
-    with pytest.raises(tilewright.ArtifactError, match="not a page of a model"):
-        tilewright.export(proto, tmp_path)

@@ -4,6 +4,7 @@ the whole, and the whole is compared, several calls one after the other."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.validation.planted import add_rules
 from tilewright import compilation
 from tilewright.compiler import compile_request
-from tilewright.ir.core import Builder, Func, Op
+from tilewright.ir.core import Builder, Func, Module, Op
 from tilewright.ir.diag import InternalError
 from tilewright.ir.rewrite import Replacement, RewriteContext, rule
 from tilewright.ops import recurrent
 from tilewright.ops.define.interp import evaluate
 from tilewright.ops.define.loop_programs import Run
 from tilewright.options import Options, Request
+from tilewright.program.steps import Staged
 from tilewright.runtime import Model
 from tilewright.session import Session
 from tilewright.validation.validate import Validation
@@ -126,6 +128,21 @@ def test_states_that_are_exchanged_are_found_in_the_second_call(monkeypatch: pyt
     monkeypatch.setattr(compilation, "introduce_states", exchanged)
     with pytest.raises(InternalError, match="the program as a whole: result 0 of call 2"):
         validated(two_states(), states={"a": "an", "b": "bn"})
+
+
+def test_a_program_that_fails_in_a_call_that_the_interpreter_takes_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no refusal of the call."""
+    staged = compilation.staged_program
+
+    def without_slots(module: Module) -> Staged:
+        found = staged(module)
+        return replace(found, program=replace(found.program, slots=()))
+
+    monkeypatch.setattr(compilation, "staged_program", without_slots)
+    artifact, validation = validated(doubling())
+    assert "the program as a whole: it fails: a step of the model failed" in str(validation.findings[0])
+    (found,) = Model(artifact, 1)(np.array(3), np.ones(5, np.float32))  # without native steps between parts
+    np.testing.assert_array_equal(found, np.full(5, 8, np.float32))
 
 
 def test_sums_of_loops_are_added_up_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import BeyondBufferError
 from tilewright.validation.cases import Case
 from tilewright.validation.closeness import deviation, is_float, nudged
+from tilewright.validation.guarded import fault_of
 from tilewright.validation.values import EVALUATION, NudgedValues, ReplayedValues, SharedValues, largest_step
 
 CALLS = 2
@@ -127,8 +128,10 @@ class ProgramReplay:
                 found = [model(*session.case.arrays[:taken]) for _ in session.wanted]
             except BeyondBufferError:
                 raise
-            except TilewrightError:
-                continue  # the case is refused, with an error
+            except TilewrightError as error:
+                if why := fault_of(error):
+                    yield session.case, why
+                continue
             for number, (wanted, given) in enumerate(zip(session.wanted, found, strict=True)):
                 results = given if isinstance(given, tuple | list) else (given,)
                 for place, (x, y) in enumerate(zip(wanted, results, strict=False)):
