@@ -205,7 +205,8 @@ def alloc_rule(memories: Iterable[Memory]) -> OpRule:
     def rule(op: Op) -> str | None:
         type = op.result.type
         if not isinstance(type, BufferType) or type.space not in local:
-            return f"gives a buffer in one of {', '.join(local)}, not {type}"
+            known = f"a buffer in one of {', '.join(local)}" if local else "none, as the machine has no memory for it"
+            return f"gives {known}, not {type}"
         moving = {o.attrs["var"] for o in enclosing_loops(op)}
         if any(d.vars & moving for d in type.shape):
             return f"the size of {type} depends on a loop"
