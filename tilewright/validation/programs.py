@@ -129,8 +129,8 @@ class ProgramReplay:
             except BeyondBufferError:
                 raise
             except TilewrightError as error:
-                if why := fault_of(error):
-                    yield session.case, why
+                if fault := fault_of(error):
+                    yield session.case, fault
                 continue
             for number, (wanted, given) in enumerate(zip(session.wanted, found, strict=True)):
                 results = given if isinstance(given, tuple | list) else (given,)
