@@ -146,6 +146,19 @@ def test_a_program_that_fails_in_a_call_that_the_interpreter_takes_is_wrong(monk
     np.testing.assert_array_equal(found, np.full(5, 8, np.float32))
 
 
+def test_a_program_that_gives_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = compilation.staged_program
+
+    def of_a_value_that_nothing_makes(module: Module) -> Staged:
+        found = staged(module)
+        program = replace(found.program, values=found.program.values + 1, outputs=(found.program.values,))
+        return replace(found, program=program)
+
+    monkeypatch.setattr(compilation, "staged_program", of_a_value_that_nothing_makes)
+    with pytest.raises(InternalError, match=r"the program as a whole: .* is no tensor of numbers"):
+        validated(doubling())
+
+
 def test_a_loop_that_a_drawn_condition_never_ends_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter would take it for as long as it has time; other calls are replayed."""
     monkeypatch.setattr(programs, "MOST_TRIPS", 100)

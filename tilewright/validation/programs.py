@@ -163,7 +163,10 @@ class ProgramReplay:
             for number, (wanted, given) in enumerate(zip(session.wanted, found, strict=True)):
                 results = given if isinstance(given, tuple | list) else (given,)
                 for place, (x, y) in enumerate(zip(wanted, results, strict=False)):
-                    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.dtype == object:
+                    if not isinstance(x, np.ndarray) or x.dtype == object:
+                        continue
+                    if not isinstance(y, np.ndarray) or y.dtype == object:
+                        yield session.case, f"result {place} of call {number + 1} is no tensor of numbers"
                         continue
                     moved = partial(self._moved, session, number, place)
                     if (why := deviation(x, y, moved=moved, of_floats=True)) is not None:
