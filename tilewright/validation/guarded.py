@@ -17,13 +17,14 @@ HAS_ZONES = has_zones(host_target().triple)
 """Whether native code can run between guard zones here."""
 
 
-REFUSALS = (InputError, NoMemoryError, CancelledError, DeviceError)
-"""What a model raises for calls that it does not take, or that this machine has no room for."""
+NO_FAULT = (NoMemoryError, CancelledError, DeviceError)
+"""What a model raises where this machine has no room for a call."""
 
 
 def fault_of(error: TilewrightError) -> str:
-    """What is wrong where code raises an error in a call that the interpreter takes; "" where it refuses the call."""
-    return "" if isinstance(error, REFUSALS) else f"it fails: {error.what}"
+    """What is wrong where code raises an error in a call that the interpreter takes; "" where it refuses the call, or
+    there is no room for it."""
+    return "" if isinstance(error, (InputError, *NO_FAULT)) else f"it fails: {error.what}"
 
 
 def with_room_for_zones(setting: Setting) -> Setting:

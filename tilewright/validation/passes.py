@@ -16,7 +16,8 @@ from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.optional_steps import Part
 from tilewright.ir.text import print_module
-from tilewright.validation.cases import Case, refuse_call
+from tilewright.program.memory.places import broken_plan
+from tilewright.validation.cases import Case, cases_of, dims_of_inputs, refuse_call
 from tilewright.validation.closeness import Deviation, as_exact, deviation
 from tilewright.validation.extract import cut_out, input_names, program_of
 from tilewright.validation.findings import Fault
@@ -33,6 +34,12 @@ from tilewright.validation.values import (
 
 if TYPE_CHECKING:
     from tilewright.validation.validate import Validation
+
+PLAN = "share-memory"
+"""The step that puts values into one arena."""
+
+PLANNED_SIZES = (1, 2, 3, 5, 16, 17, 64, 65, 200, 1000, 5000)
+"""Of dims that a call chooses, for which it is looked at where values lie."""
 
 ROUNDED_WAYS = 3
 """Ways to round short floats from which it is told how far results may be off."""
@@ -199,6 +206,8 @@ class PassWatch:
                 copy = module.copy(copies)
                 self.fused = FusedReplay(self.compilation, copy, [v.fork(copy, copies) for v in self.values])
                 self.values = []
+            elif name == "planned" and self.fused is not None:
+                self._look_at_plan(module, self.fused)
             return None
         try:
             for known, wanted in zip(self.values, self.wanted, strict=True):
@@ -209,6 +218,28 @@ class PassWatch:
         self._note(module)
         self.validation.passes += 1
         return None
+
+    def _look_at_plan(self, module: Module, fused: FusedReplay) -> None:
+        """Look at where values lie at sizes that no call is replayed at: kernels run with memory for each value."""
+        for sizes in _sizes_of_plans(dims_of_inputs(fused.module.main)):
+            try:
+                refuse_call(Case("planned", (), sizes), self.compilation.assumed)
+            except EVALUATION:
+                continue
+            if (found := broken_plan(module, sizes)) is not None:
+                wrong, op = found
+                self._blame_plan(f"the kernel {op.attrs['kernel']} {wrong}" if "kernel" in op.attrs else wrong, sizes)
+
+    def _blame_plan(self, wrong: str, sizes: Mapping[str, int]) -> None:
+        """The plan, with inputs of such a size."""
+        assert self.fused is not None
+        before = self.fused.module
+        case = next(cases_of(before.main, sizes, ("random",)), None)
+        given = {} if case is None else dict(zip(before.main.attrs["inputs"], case.arrays, strict=False))
+        part = Part(PLAN, label=f"the step '{PLAN}'")
+        at = "any inputs" if case is None else str(case)
+        finding = Fault(PLAN, "", "the program", wrong, at, (part,), before if given else None, "", given)
+        self.validation.fail(self.compilation, finding)
 
     def _look(self, name: str, module: Module, known: ReplayedValues, wanted: Sequence[np.ndarray]) -> None:
         suspects: list[tuple[Value, Deviation]] = []
@@ -304,6 +335,16 @@ class PassWatch:
             return None, {}
         program = program_of(ops, inputs, [self._copied[value]], module, names)
         return program, {names[v]: known.known[original[v]] for v in inputs}
+
+
+def _sizes_of_plans(names: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Sizes of the dims that a call chooses, equal ones and such as are as different as they get."""
+    if not names:
+        yield {}
+        return
+    yield from (dict.fromkeys(names, n) for n in PLANNED_SIZES)
+    for large in names if len(names) > 1 else ():
+        yield {name: PLANNED_SIZES[-1] if name == large else 1 for name in names}
 
 
 def values_by_name(known: ReplayedValues) -> dict[str, np.ndarray]:

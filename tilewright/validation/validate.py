@@ -165,7 +165,10 @@ class Validation:
             began = time.thread_time()
             for case in (*recorded, *cases_of(main, sizes)):
                 try:
-                    self.recorded += replay.begin(case, deadline) and case.kind == "recorded"
+                    if replay.begin(case, deadline):
+                        self.recorded += case.kind == "recorded"
+                    else:
+                        self.note_refused(case, TimeoutError("its loops take the interpreter too long"))
                 except EVALUATION as error:
                     self.note_refused(case, error)
                 if time.thread_time() - began > LONG and replay.sessions:

@@ -21,13 +21,16 @@ def shared(s: Schedule, loop: Op, machine: Accelerator, memory: str) -> tuple[Op
     return made.outer, made.inner
 
 
-def run_on_instances(s: Schedule, loop: Op | None, machine: Accelerator, memory: str) -> None:
+def run_on_instances(s: Schedule, loop: Op | None, machine: Accelerator, memory: str, among: int = 1) -> None:
     """Let instances of the memory's level do the parts of a shared loop at the same time, where no two of them are
-    known to meet."""
+    known to meet. Of several nests each waits for the others."""
     found = machine.memory(memory)
     if loop is None or found is None:
         return
     try:
         s.parallel(loop, found.level)
+        if among > 1:
+            s.barrier(loop, found.level, "before")
+            s.barrier(loop, found.level, "after")
     except ScheduleError as error:
         s.missed.append(f"one {found.level} does all: {error.what}")

@@ -130,7 +130,7 @@ def _nest(s: Schedule, axes: Sequence[Op], sums: Sequence[Op], target: Accelerat
                 s.pipeline(blocks)
             else:
                 s.overlap(blocks, drain)
-    run_on_instances(s, cores, target, memory)
+    run_on_instances(s, cores, target, memory, among)
 
 
 def _is_part_of_lines(op: Op) -> bool:
