@@ -389,7 +389,9 @@ class CudaBackEnd(GpuBackEnd):
     name = Cuda.kind
 
     def passes(self, machine: Gpu, options: Options) -> list[Pass]:
-        return default_passes(options, by_groups=True, units=frozenset((dt.f16, dt.bf16, dt.i8)))
+        assert isinstance(machine, Cuda)
+        units = frozenset(dt.BY_NAME[core.operands] for core in machine.tensor_cores)
+        return default_passes(options, by_groups=True, units=units)
 
     def strategies(self, machine: Gpu) -> Sequence[Strategy]:
         return (CudaAttention(machine), *CUDA_STRATEGIES)

@@ -192,6 +192,38 @@ def test_a_command_that_is_long_on_its_way_out_tells_it_once() -> None:
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
+@pytest.mark.parametrize("command", ["diff", "report"])
+def test_what_a_command_leaves_is_told(tmp_path: Path, command: str) -> None:
+    (tmp_path / "out").mkdir()
+    model, output = many_kernels(tmp_path), tmp_path / "out" / "found"
+    arguments = {"diff": [model, "--bisect", "-o", output], "report": [model, "-o", output.with_suffix(".html")]}
+    code, said = interrupted("scheduling", command, *arguments[command], TILEWRIGHT_CACHE=str(tmp_path / "cache"))
+    told = said.splitlines()[-1]
+    assert code == 130 and told.startswith("interrupted: noth") and f"nothing was written to {output}" in told
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_what_is_kept_so_far_is_told_whichever_thread_tells_it() -> None:
+    program = (
+        "import signal, time\n"
+        "from tilewright.cli import interrupt\n"
+        "def command():\n"
+        "    with interrupt.leaving('nothing is kept') as keep:\n"
+        "        keep('this is kept')\n"
+        "        try:\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "        except KeyboardInterrupt:\n"
+        "            if {0}: raise\n"
+        f"            time.sleep({PATIENCE_S})\n"
+        "interrupt.GRACE_S = {1}\n"
+        "interrupt.run_interruptible(command)"
+    )
+    for is_raised, grace in ((True, PATIENCE_S), (False, 0.05)):
+        text = program.replace("{0}", str(is_raised)).replace("{1}", str(grace))
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE_S)
+        assert (done.returncode, done.stderr) == (130, "interrupted: this is kept\n")
+
+
 def test_where_the_signal_is_ignored_it_stays_so(tmp_path: Path) -> None:
     """As of a command that a script runs in the background."""
     program = (

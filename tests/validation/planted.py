@@ -7,7 +7,7 @@ the graph level, so that nothing but the compiler is between them and the interp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from tilewright.graph.rewrites import canonicalize, fold
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Func, Module, Op
 from tilewright.ir.rewrite import Replacement, RewriteContext, constant_array, defining, rule
-from tilewright.ir.sym import Sym
+from tilewright.ir.sym import Sym, sym
 from tilewright.ir.text import parse_module
 from tilewright.loops.conditions import specialize
 from tilewright.loops.lower import _BodyWriter
@@ -29,6 +29,8 @@ from tilewright.loops.storage import packing
 from tilewright.loops.storage.packing import PackedArray
 from tilewright.ops import contract
 from tilewright.ops import elementwise as ew
+from tilewright.program.memory import storage
+from tilewright.program.memory.plan import ArenaPlan, Lifetime, typical
 from tilewright.schedule.sharing import kernels
 
 Patch = pytest.MonkeyPatch
@@ -269,6 +271,16 @@ def terms_shared_by_threads(patch: Patch) -> None:
     patch.setattr(kernels, "schedule_kernel", shared)
 
 
+def planned_for_typical_sizes(patch: Patch) -> None:
+    """Values lie where they would be at typical sizes."""
+    plan = storage.plan_arena
+
+    def typical_plan(lifetimes: Sequence[Lifetime], *rest: Any, **named: Any) -> ArenaPlan:
+        return plan([replace(t, size=sym(typical(t.size))) for t in lifetimes], *rest, **named)
+
+    patch.setattr(storage, "plan_arena", typical_plan)
+
+
 PADDED = "strides=(1, 1), pads_begin=(1, 1), pads_end=(1, 1), dilations=(1, 1), sums=none"
 PLAIN = "strides=(1, 1), pads_begin=(0, 0), pads_end=(0, 0), dilations=(1, 1), sums=none"
 
@@ -383,6 +395,19 @@ PLANTED: dict[str, Planted] = {
         "kernel",
         constants={"w": RNG.standard_normal((64, 32)).astype(np.float32)},
         sizes=(3, 5, 13),
+    ),
+    "a plan of memory for typical sizes": Planted(
+        planned_for_typical_sizes,
+        program("  w = constant @w : f32[64, 64]\n"
+                "  a = matmul(x, w) {transpose_a=false, transpose_b=false} : f32[n, 64]\n"
+                "  s = reduce_sum(a) {keepdims=true, axes=(0,)} : f32[1, 64]\n"
+                "  b = matmul(a, w) {transpose_a=false, transpose_b=false} : f32[n, 64]\n"
+                "  c = add(b, s) : f32[n, 64]\n"
+                "  y = matmul(c, w) {transpose_a=false, transpose_b=false} : f32[n, 64]",
+                "x: f32[n, 64]", "f32[n, 64]", ["w: f32[64, 64]"]),
+        "'share-memory'",
+        constants={"w": RNG.standard_normal((64, 64)).astype(np.float32) / 8},
+        sizes=(300,),
     ),
     "a race in a parallel loop": Planted(
         terms_shared_by_threads,

@@ -23,7 +23,9 @@ from tilewright.session import Session
 from tilewright.validation.findings import MeaningChanged
 from tilewright.validation.validate import Validation
 
-pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.usefixtures("as_for_users")]
+pytestmark = [
+    pytest.mark.with_scalar_kernels, pytest.mark.without_room_for_zones, pytest.mark.usefixtures("as_for_users")
+]  # fmt: skip
 
 SHOWN_BY = (
     "dropped epilogue", "a wrong constant fold", "a bound that only real inputs reach", "a race in a parallel loop",

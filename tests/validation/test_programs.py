@@ -4,6 +4,7 @@ the whole, and the whole is compared, several calls one after the other."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,17 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.validation.planted import add_rules
 from tilewright import compilation
 from tilewright.compiler import compile_request
-from tilewright.ir.core import Builder, Func, Op
+from tilewright.ir.core import Builder, Func, Module, Op
 from tilewright.ir.diag import InternalError
 from tilewright.ir.rewrite import Replacement, RewriteContext, rule
 from tilewright.ops import recurrent
 from tilewright.ops.define.interp import evaluate
 from tilewright.ops.define.loop_programs import Run
 from tilewright.options import Options, Request
+from tilewright.program.steps import Staged
 from tilewright.runtime import Model
 from tilewright.session import Session
+from tilewright.validation import programs
 from tilewright.validation.validate import Validation
 
 pytestmark = [pytest.mark.with_scalar_kernels, pytest.mark.usefixtures("as_for_users")]
@@ -126,6 +129,48 @@ def test_states_that_are_exchanged_are_found_in_the_second_call(monkeypatch: pyt
     monkeypatch.setattr(compilation, "introduce_states", exchanged)
     with pytest.raises(InternalError, match="the program as a whole: result 0 of call 2"):
         validated(two_states(), states={"a": "an", "b": "bn"})
+
+
+def test_a_program_that_fails_in_a_call_that_the_interpreter_takes_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no refusal of the call."""
+    staged = compilation.staged_program
+
+    def without_slots(module: Module) -> Staged:
+        found = staged(module)
+        return replace(found, program=replace(found.program, slots=()))
+
+    monkeypatch.setattr(compilation, "staged_program", without_slots)
+    artifact, validation = validated(doubling())
+    assert "the program as a whole: it fails: a step of the model failed" in str(validation.findings[0])
+    (found,) = Model(artifact, 1)(np.array(3), np.ones(5, np.float32))  # without native steps between parts
+    np.testing.assert_array_equal(found, np.full(5, 8, np.float32))
+
+
+def test_a_program_that_gives_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = compilation.staged_program
+
+    def of_a_value_that_nothing_makes(module: Module) -> Staged:
+        found = staged(module)
+        program = replace(found.program, values=found.program.values + 1, outputs=(found.program.values,))
+        return replace(found, program=program)
+
+    monkeypatch.setattr(compilation, "staged_program", of_a_value_that_nothing_makes)
+    with pytest.raises(InternalError, match=r"the program as a whole: .* is no tensor of numbers"):
+        validated(doubling())
+
+
+def test_a_loop_that_a_drawn_condition_never_ends_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter would take it for as long as it has time; other calls are replayed."""
+    monkeypatch.setattr(programs, "MOST_TRIPS", 100)
+    nodes = [helper.make_node("Identity", ["go"], ["still"]), helper.make_node("Tanh", ["s"], ["next"])]
+    ins = [helper.make_tensor_value_info(*i) for i in (("i", INT64, []), ("c", BOOL, []), ("s", FLOAT, [5]))]
+    outs = [helper.make_tensor_value_info(*i) for i in (("still", BOOL, []), ("next", FLOAT, [5]))]
+    loop = helper.make_node("Loop", ["", "go", "x"], ["y"], body=helper.make_graph(nodes, "b", ins, outs))
+    model = made([loop], [("go", BOOL, []), ("x", FLOAT, [5])], [("y", FLOAT, [5])])
+    feeds = [{"go": np.array(going), "x": np.ones(5, np.float32)} for going in (True, False)]
+    _, validation = validated(model, feeds)
+    assert validation.findings == [] and validation.calls
+    assert any("take the interpreter too long" in why for why in validation._refused)
 
 
 def test_sums_of_loops_are_added_up_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:

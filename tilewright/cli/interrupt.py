@@ -26,6 +26,9 @@ GRACE_S = 0.5
 _TELLING, _TOLD = threading.Lock(), threading.Event()
 """Two threads tell the user; one of them does."""
 
+_KEPT: list[str] = []
+"""What is told with that, the last of it: what a command that is interrupted now leaves behind."""
+
 _SHOW_CURSOR = "\x1b[?25h"
 """Bars of progress hide it."""
 
@@ -82,13 +85,35 @@ def interrupts_held() -> Iterator[Callable[[], bool]]:
         restore()
 
 
+@contextlib.contextmanager
+def leaving(kept: str) -> Iterator[Callable[[str], None]]:
+    """Tell a user who interrupts the block what is `kept` of it; the function that it gives takes what is kept from
+    then on."""
+    _KEPT.append(kept)
+
+    def change(later: str) -> None:
+        _KEPT[-1] = later
+
+    try:
+        yield change
+    except KeyboardInterrupt:
+        say_interrupted()
+        raise
+    finally:
+        _KEPT.pop()
+
+
+def _line() -> str:
+    return f"interrupted: {_KEPT[-1]}\n" if _KEPT else "interrupted\n"
+
+
 def say_interrupted() -> None:
     """One line for the user, if there is anybody to read it, and if it was not told before."""
     with _TELLING:
         if not _TOLD.is_set():
             _TOLD.set()
             with contextlib.suppress(OSError, ValueError, AttributeError):
-                sys.stderr.write("interrupted\n")
+                sys.stderr.write(_line())
                 sys.stderr.flush()
 
 
@@ -111,5 +136,5 @@ def _watch(here: socket.socket, there: socket.socket) -> None:
     if sys.stderr is not None and sys.stderr.isatty():
         os.write(2, _SHOW_CURSOR.encode())
     if _TELLING.acquire(timeout=GRACE_S) and not _TOLD.is_set():
-        os.write(2, b"interrupted\n")
+        os.write(2, _line().encode(errors="replace"))
     os._exit(INTERRUPTED)

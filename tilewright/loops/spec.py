@@ -23,8 +23,8 @@ from tilewright.loops.edit import (
     vars_read,
 )
 from tilewright.loops.kernel_info import KernelInfo
-from tilewright.target.machine import GLOBAL, Memory
-from tilewright.target.target import MEMORIES, REGISTERS
+from tilewright.target.machine import GLOBAL, REGISTERS, Memory
+from tilewright.target.target import MEMORIES
 
 LOOP_KINDS = ("serial", "parallel", "vector", "unroll", "dot")
 MAX_LANES = 64

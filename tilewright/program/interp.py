@@ -37,14 +37,14 @@ EvaluatePart = Callable[[Func, Sequence[Any]], list[Any]]
 
 def run_program(
     module: Module, inputs: Sequence[Any], states: Memory | None = None, *, aliased: bool = False,
-    note: NotePart | None = None, evaluate: EvaluatePart | None = None,
+    note: NotePart | None = None, evaluate: EvaluatePart | None = None, pace: Callable[[], None] = lambda: None,
 ) -> list[Any]:  # fmt: skip
     """The results of the main function, a program; `states`, which are zeros where they are not there, are changed as
     it says. In a planned program values lie where the plan has them, in memory that is garbage at first. What is read
     of a state is a copy, or with `aliased` the memory of the state, as in native code: for a program that obeys the
     rules (`aliasing.py`) that makes no difference. `note` is told what each part gets, when it is called; `evaluate`
-    takes the place of the interpreter of graphs."""
-    run = _Run(module, {} if states is None else states, aliased, note, evaluate)
+    takes the place of the interpreter of graphs; `pace` is called before each trip of a loop, and may end it."""
+    run = _Run(module, {} if states is None else states, aliased, note, evaluate, pace)
     for value, array in zip(module.main.args, inputs, strict=True):
         run.define(value, array)
         if (symbols := input_variables(value)) is not None:
@@ -55,11 +55,13 @@ def run_program(
 
 class _Run:
     def __init__(
-        self, module: Module, states: Memory, aliased: bool, note: NotePart | None, evaluate: EvaluatePart | None
-    ) -> None:
+        self, module: Module, states: Memory, aliased: bool, note: NotePart | None, evaluate: EvaluatePart | None,
+        pace: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.module = module
         self.note = note
         self.evaluate = evaluate or (lambda part, arrays: evaluate_func(part, module, arrays))
+        self.pace = pace
         self.aliased = aliased
         self.states = states
         self.values: dict[Value, Any] = {}
@@ -181,6 +183,7 @@ class _Run:
         goes_on, trip = bool(condition.any()), 0
         rows: list[list[np.ndarray]] = [[] for _ in op.attrs["row_shapes"]]
         while goes_on and trip < int(limit.reshape(())):
+            self.pace()
             going, *made = self.inside(block, [np.array(trip, np.int64), np.array(True), *states])
             states = made[: len(states)]
             for column, row in zip(rows, made[len(states) :], strict=True):

@@ -343,7 +343,11 @@ def _checked(array: np.ndarray, info: TensorInfo, where: str) -> np.ndarray:
             hint="the first axis of an array are samples; one with an axis more than its input holds whole calls",
         )
     if array.size == 0:
-        raise InputError(f"the data has the shape {list(array.shape)}: it is empty", where=where)
+        raise InputError(
+            f"the data has the shape {list(array.shape)}: it is empty",
+            where=where,
+            hint="give at least one sample, of sizes that are not 0: the first axis of an array are samples",
+        )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError(
             "the data has elements that are NaN or infinite", where=where, hint="leave such samples out"

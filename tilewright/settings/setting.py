@@ -67,7 +67,8 @@ class Setting:
     compilers: ExternalCompilers | None = None
     """Compilers of plugins, for parts that the CPU would compute."""
     known: KnownKernels | None = None
-    """Kernels that are scheduled, where programs are compared to find one that takes little memory."""
+    """Kernels that are scheduled, where one compilation makes several programs of them: to find one that takes little
+    memory, or to look at what each kernel gives."""
     placing: Placing | None = None
     """Of a device beside a CPU: which ops it takes."""
     beside: Setting | None = None

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tilewright.compilation import Setting
 from tilewright.runtime import Artifact, Model
+from tilewright.runtime.errors import CancelledError, DeviceError, InputError, NoMemoryError, TilewrightError
 from tilewright.runtime.guarded import GUARD_ZONES, has_zones
 from tilewright.target.host import host_target
 
@@ -14,6 +15,16 @@ THREADS = 2
 
 HAS_ZONES = has_zones(host_target().triple)
 """Whether native code can run between guard zones here."""
+
+
+NO_FAULT = (NoMemoryError, CancelledError, DeviceError)
+"""What a model raises where this machine has no room for a call."""
+
+
+def fault_of(error: TilewrightError) -> str:
+    """What is wrong where code raises an error in a call that the interpreter takes; "" where it refuses the call, or
+    there is no room for it."""
+    return "" if isinstance(error, (InputError, *NO_FAULT)) else f"it fails: {error.what}"
 
 
 def with_room_for_zones(setting: Setting) -> Setting:

@@ -25,12 +25,12 @@ from tilewright.ir.text import print_func
 from tilewright.ops.define import OPERATORS
 from tilewright.program.states import GROWING, STATES
 from tilewright.runtime import Artifact, Model
-from tilewright.runtime.errors import BeyondBufferError
-from tilewright.validation.cases import cases_of, dims_of_inputs
+from tilewright.runtime.errors import BeyondBufferError, InputError
+from tilewright.validation.cases import cases_of, dims_of_inputs, refuse_call
 from tilewright.validation.closeness import Deviation, deviation, rounded_otherwise, tolerance
 from tilewright.validation.extract import input_names, program_of
 from tilewright.validation.findings import Fault
-from tilewright.validation.guarded import between_zones, with_room_for_zones
+from tilewright.validation.guarded import between_zones, fault_of, with_room_for_zones
 from tilewright.validation.passes import FusedReplay, regions_of
 from tilewright.validation.races import races_of
 from tilewright.validation.values import (
@@ -267,7 +267,8 @@ class KernelCheck:
         for step in PLANNING:
             optional = replace(setting.optional, off=setting.optional.off | {Part(step)})
             copy = self.fused.module.copy()
-            again = compile_rest(Compilation(copy, replace(setting, optional=optional, numbers=count())))
+            anew = replace(setting, optional=optional, numbers=count(), known=None)  # kernels say what is in place
+            again = compile_rest(Compilation(copy, anew))
             if not self._wrong_whole(known, again, wanted):
                 break
         else:
@@ -288,13 +289,24 @@ class KernelCheck:
             return error.what
         except TilewrightError as error:
             self.validation.note_refused(known.case, error)
-            return ""
+            return fault_of(error) or self._refused_wrongly(known, error)
         moves = cache(partial(moved_everywhere, known, wanted))
         for number, (expected, result) in enumerate(zip(wanted, results, strict=True)):
             wrong = deviation(expected, result, moved=partial(_taken, moves, number), of_floats=True)
             if wrong is not None:
                 return f"result {number}: {wrong}"
         return ""
+
+
+    def _refused_wrongly(self, known: ReplayedValues, error: TilewrightError) -> str:
+        """How the code refuses a call that the graph takes for granted nothing against."""
+        if not isinstance(error, InputError):
+            return ""
+        try:
+            refuse_call(known.case, self.fused.compilation.assumed)
+        except InputError:
+            return ""
+        return f"it refuses the call: {error.what}"
 
 
 def _taken(moves: Callable[[], Sequence[np.ndarray | None]], number: int) -> np.ndarray | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.diag import TilewrightError
 from tilewright.ir.optional_steps import Part
 from tilewright.ir.text import print_module
-from tilewright.validation.cases import Case, refuse_call
+from tilewright.program.memory.places import broken_plan
+from tilewright.validation.cases import Case, cases_of, dims_of_inputs, refuse_call
 from tilewright.validation.closeness import Deviation, as_exact, deviation
 from tilewright.validation.extract import cut_out, input_names, program_of
 from tilewright.validation.findings import Fault
@@ -33,6 +34,12 @@ from tilewright.validation.values import (
 
 if TYPE_CHECKING:
     from tilewright.validation.validate import Validation
+
+PLAN = "share-memory"
+"""The step that puts values into one arena."""
+
+PLANNED_SIZES = (1, 2, 3, 5, 16, 17, 64, 65, 200, 1000, 5000)
+"""Of dims that a call chooses, for which it is looked at where values lie."""
 
 ROUNDED_WAYS = 3
 """Ways to round short floats from which it is told how far results may be off."""
@@ -106,6 +113,18 @@ class PassWatch:
 
     def replaced(self, stage: str, rule: str, op: Op, values: Sequence[Value], emitted: Sequence[Op]) -> None:
         """Compute what takes the place of the op's results, and compare."""
+        self._survive(lambda: self._replaced(stage, rule, op, values, emitted))
+
+    def _survive(self, look: Callable[[], None]) -> None:
+        """A look that fails as none should ends the looking, not the compilation."""
+
+        def end(error: Exception) -> None:
+            self.values = []
+            self.validation.note_failure(self.compilation, error)
+
+        self.compilation.setting.optional.survive(look, end)
+
+    def _replaced(self, stage: str, rule: str, op: Op, values: Sequence[Value], emitted: Sequence[Op]) -> None:
         self.applied += 1
         for fresh in emitted:
             self._wrote.setdefault(fresh, f"'{rule}'")
@@ -178,12 +197,17 @@ class PassWatch:
 
     def passed(self, name: str, module: Module) -> None:
         """Compute what is new, and compare the results of the program."""
+        self._survive(lambda: self._passed(name, module))
+
+    def _passed(self, name: str, module: Module) -> None:
         if not self.values or name in STAGES:
             if name == "fused" and self.values:
                 copies: dict[Value, Value] = {}
                 copy = module.copy(copies)
                 self.fused = FusedReplay(self.compilation, copy, [v.fork(copy, copies) for v in self.values])
                 self.values = []
+            elif name == "planned" and self.fused is not None:
+                self._look_at_plan(module, self.fused)
             return None
         try:
             for known, wanted in zip(self.values, self.wanted, strict=True):
@@ -194,6 +218,28 @@ class PassWatch:
         self._note(module)
         self.validation.passes += 1
         return None
+
+    def _look_at_plan(self, module: Module, fused: FusedReplay) -> None:
+        """Look at where values lie at sizes that no call is replayed at: kernels run with memory for each value."""
+        for sizes in _sizes_of_plans(dims_of_inputs(fused.module.main)):
+            try:
+                refuse_call(Case("planned", (), sizes), self.compilation.assumed)
+            except EVALUATION:
+                continue
+            if (found := broken_plan(module, sizes)) is not None:
+                wrong, op = found
+                self._blame_plan(f"the kernel {op.attrs['kernel']} {wrong}" if "kernel" in op.attrs else wrong, sizes)
+
+    def _blame_plan(self, wrong: str, sizes: Mapping[str, int]) -> None:
+        """The plan, with inputs of such a size."""
+        assert self.fused is not None
+        before = self.fused.module
+        case = next(cases_of(before.main, sizes, ("random",)), None)
+        given = {} if case is None else dict(zip(before.main.attrs["inputs"], case.arrays, strict=False))
+        part = Part(PLAN, label=f"the step '{PLAN}'")
+        at = "any inputs" if case is None else str(case)
+        finding = Fault(PLAN, "", "the program", wrong, at, (part,), before if given else None, "", given)
+        self.validation.fail(self.compilation, finding)
 
     def _look(self, name: str, module: Module, known: ReplayedValues, wanted: Sequence[np.ndarray]) -> None:
         suspects: list[tuple[Value, Deviation]] = []
@@ -289,6 +335,16 @@ class PassWatch:
             return None, {}
         program = program_of(ops, inputs, [self._copied[value]], module, names)
         return program, {names[v]: known.known[original[v]] for v in inputs}
+
+
+def _sizes_of_plans(names: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Sizes of the dims that a call chooses, equal ones and such as are as different as they get."""
+    if not names:
+        yield {}
+        return
+    yield from (dict.fromkeys(names, n) for n in PLANNED_SIZES)
+    for large in names if len(names) > 1 else ():
+        yield {name: PLANNED_SIZES[-1] if name == large else 1 for name in names}
 
 
 def values_by_name(known: ReplayedValues) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ as native code. What the parts of a program get in these calls is what they are 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.compilation import Compilation
+from tilewright.graph.assumptions import Assumption, assumptions
 from tilewright.ir.core import Block, Func, Module
 from tilewright.ir.diag import TilewrightError
 from tilewright.ops.define.binding import bound_dims
@@ -21,8 +22,9 @@ from tilewright.program.split import alone, part_functions
 from tilewright.program.states import STATES
 from tilewright.runtime import Artifact, Model
 from tilewright.runtime.errors import BeyondBufferError
-from tilewright.validation.cases import Case
+from tilewright.validation.cases import Case, refuse_call
 from tilewright.validation.closeness import deviation, is_float, nudged
+from tilewright.validation.guarded import NO_FAULT, fault_of
 from tilewright.validation.values import EVALUATION, NudgedValues, ReplayedValues, SharedValues, largest_step
 
 CALLS = 2
@@ -30,6 +32,10 @@ CALLS = 2
 
 MOST_FEEDS = 2
 """Calls of each part that it is replayed on: the first and the last one of a loop."""
+
+MOST_TRIPS = 10_000
+"""Of the loops of a call that is replayed: the interpreter takes some tenths of a millisecond for a short one, and a
+condition that is drawn may never end a loop."""
 
 THREADS = 2
 
@@ -52,6 +58,8 @@ class ProgramReplay:
     feeds: dict[Block, list[tuple[np.ndarray, ...]]] = field(default_factory=dict)
     """What the parts get, by their body in the compilation's module."""
     shared: SharedValues = field(default_factory=SharedValues)
+    _trips: int = 0
+    _assumed: dict[str, Sequence[Assumption]] = field(default_factory=dict)
     _moves: dict[int, list[list[np.ndarray | None]]] = field(default_factory=dict)
 
     @classmethod
@@ -60,33 +68,53 @@ class ProgramReplay:
 
     def begin(self, case: Case, deadline: float) -> bool:
         """Run the program on one case; whether it takes it. Raises what the interpreter raises."""
-        bodies = {func.name: func.body for func in part_functions(self.compilation.module)}
+        parts = {func.name: func for func in part_functions(self.compilation.module)}
+        bodies = {name: func.body for name, func in parts.items()}
+        refuse_call(case, self.compilation.assumed)
         given: dict[str, list[tuple[np.ndarray, ...]]] = {}
+
+        def pace() -> None:
+            self._trips += 1
+            if self._trips > MOST_TRIPS or time.thread_time() > deadline:
+                raise TimeoutError
+
+        self._trips = 0
 
         def note(part: str, arrays: Sequence[Any]) -> None:
             if time.thread_time() > deadline:
                 raise TimeoutError
             if part in bodies and all(isinstance(a, np.ndarray) for a in arrays):
+                self._refuse(parts[part], arrays)
                 kept = given.setdefault(part, [])
                 del kept[MOST_FEEDS - 1 :]
                 kept.append(tuple(np.array(a) for a in arrays))
 
         try:
-            self.sessions.append(ReplayedCalls(case, self._calls(case.arrays, note)))
+            self.sessions.append(ReplayedCalls(case, self._calls(case.arrays, note, pace=pace)))
         except (TimeoutError, AssertionError):
             return False
         for part, arrays in given.items():
             self.feeds.setdefault(bodies[part], []).extend(arrays)
         return True
 
-    def _calls(self, arrays: Sequence[np.ndarray], note: Any = None, sign: int = 0) -> list[list[Any]]:
+    def _refuse(self, part: Func, arrays: Sequence[np.ndarray]) -> None:
+        """InputError for a call in which a part gets sizes that it does not take: the model refuses it."""
+        if part.name not in self._assumed:
+            self._assumed[part.name] = assumptions(alone(part, self.compilation.module))
+        assumed = self._assumed[part.name]
+        if assumed:
+            refuse_call(Case("observed", tuple(arrays), bound_dims(part.args, arrays)), assumed)
+
+    def _calls(
+        self, arrays: Sequence[np.ndarray], note: Any = None, sign: int = 0, pace: Callable[[], None] = lambda: None
+    ) -> list[list[Any]]:
         """The results of some calls; with a `sign`, where what operators give is moved to one side."""
         if keeps := self.module.main.attrs.get(STATES, ()):
             return self._calls_of_graph(arrays, len(keeps), sign)
         memory: Memory = {}
         count = CALLS if self._states() else 1
         evaluate = partial(self._moved_part, sign) if sign else None
-        return [run_program(self.module, arrays, memory, note=note, evaluate=evaluate) for _ in range(count)]
+        return [run_program(self.module, arrays, memory, note=note, evaluate=evaluate, pace=pace) for _ in range(count)]
 
     def _moved_part(self, sign: int, part: Func, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """What a part gives where what its operators give is moved to one side."""
@@ -127,12 +155,18 @@ class ProgramReplay:
                 found = [model(*session.case.arrays[:taken]) for _ in session.wanted]
             except BeyondBufferError:
                 raise
-            except TilewrightError:
-                continue  # the case is refused, with an error
+            except NO_FAULT:
+                continue
+            except TilewrightError as error:
+                yield session.case, fault_of(error) or f"it refuses the call: {error.what}"
+                continue
             for number, (wanted, given) in enumerate(zip(session.wanted, found, strict=True)):
                 results = given if isinstance(given, tuple | list) else (given,)
                 for place, (x, y) in enumerate(zip(wanted, results, strict=False)):
-                    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray) or x.dtype == object:
+                    if not isinstance(x, np.ndarray) or x.dtype == object:
+                        continue
+                    if not isinstance(y, np.ndarray) or y.dtype == object:
+                        yield session.case, f"result {place} of call {number + 1} is no tensor of numbers"
                         continue
                     moved = partial(self._moved, session, number, place)
                     if (why := deviation(x, y, moved=moved, of_floats=True)) is not None:

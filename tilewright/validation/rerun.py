@@ -17,10 +17,10 @@ from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
 from tilewright.plugins import use_file
 from tilewright.runtime import Model
-from tilewright.runtime.errors import BeyondBufferError
+from tilewright.runtime.errors import BeyondBufferError, ExecutionError
 from tilewright.session import Session
 from tilewright.validation.closeness import deviation, nudged, rounded_otherwise, steps
-from tilewright.validation.guarded import HAS_ZONES
+from tilewright.validation.guarded import HAS_ZONES, fault_of
 from tilewright.validation.reproducers import module_of, unpacked
 
 
@@ -91,6 +91,9 @@ def is_wrong(program: SavedProgram) -> str:
                 return wrong
         except BeyondBufferError as error:
             return error.what
+        except ExecutionError as error:
+            if wrong := fault_of(error):
+                return wrong
     return ""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_request
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import Remark, TilewrightError
+from tilewright.ir.diag import Remark, TilewrightError, failure
 from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import EnoughAttempts, Part
 from tilewright.options import OnProgress, Options, Request
@@ -77,6 +78,9 @@ MOST_HELD = 4 << 30
 MOST_ATTEMPTS = 24
 """Of one compilation: what is still wrong then is wrong whatever is left out."""
 
+NEAR = 0.25
+"""The part of what results may differ by, up to which it is not asked by how much rounding moves them."""
+
 WHOLE = (GroupNative.name, *PLANNING)
 """What is left out of a program whose kernels are right and that is wrong as a whole."""
 
@@ -110,6 +114,8 @@ class Validation:
     kernels: int = 0
     calls: int = 0
     skipped: dict[str, None] = field(default_factory=dict)
+    failures: list[Remark] = field(default_factory=list)
+    """What failed of the validation itself."""
     loops: dict[str, int] = field(default_factory=dict)
     blamed: Compilation | None = None
     """The program of the last finding."""
@@ -120,12 +126,16 @@ class Validation:
         self.attempts += 1
         if self.attempts > MOST_ATTEMPTS and self.findings:
             raise EnoughAttempts(MeaningChanged(self.findings[-1]))
-        self.watches, self.programs, self.skipped, self.loops = [], [], {}, {}
+        self.watches, self.programs, self.skipped, self.failures, self.loops = [], [], {}, [], {}
         self.passes = self.kernels = self.calls = self.recorded = 0
 
     def watch(self, compilation: Compilation) -> ProgramWatch | None:
         """Who looks at the passes of a program; None, with a remark, where it cannot be replayed. A program that calls
         parts has no passes of its own: it is replayed when all is compiled."""
+        optional = compilation.setting.optional
+        return optional.survive(lambda: self._watch(compilation), lambda error: self.note_failure(compilation, error))
+
+    def _watch(self, compilation: Compilation) -> ProgramWatch | None:
         is_of_calls = is_of_parts(compilation.module.main)
         if is_of_calls or compilation.module.main.attrs.get(STATES):
             self._replay_whole(compilation)
@@ -155,7 +165,10 @@ class Validation:
             began = time.thread_time()
             for case in (*recorded, *cases_of(main, sizes)):
                 try:
-                    self.recorded += replay.begin(case, deadline) and case.kind == "recorded"
+                    if replay.begin(case, deadline):
+                        self.recorded += case.kind == "recorded"
+                    else:
+                        self.note_refused(case, TimeoutError("its loops take the interpreter too long"))
                 except EVALUATION as error:
                     self.note_refused(case, error)
                 if time.thread_time() - began > LONG and replay.sessions:
@@ -230,6 +243,15 @@ class Validation:
     def finish(self, artifact: Artifact, setting: Setting) -> Artifact:
         """Compare native code with what it is made of; the artefact with what was looked at."""
         self.check_feeds(artifact)
+
+        def without(error: Exception) -> Artifact:
+            self.failures.append(failure(STAGE, "the model", error, "its native code is not compared to the end"))
+            return artifact
+
+        artifact = setting.optional.survive(lambda: self._compared(artifact, setting), without)
+        return artifact.reporting(remarks=(*artifact.report.remarks, *self.remarks()))
+
+    def _compared(self, artifact: Artifact, setting: Setting) -> Artifact:
         for watch in self.watches:
             if watch.fused is None:
                 continue
@@ -241,43 +263,54 @@ class Validation:
                 whole = artifact if is_whole else None
                 KernelCheck(self, watch.fused, setting).run(whole)
         self._finish_programs(artifact)
-        artifact = self._with_known_call(artifact)
-        return artifact.reporting(remarks=(*artifact.report.remarks, *self.remarks()))
+        return self._with_known_call(artifact)
 
     def _with_known_call(self, artifact: Artifact) -> Artifact:
         """The artefact with the first replayed call that it takes, for `tilewright verify`."""
         why, compilation = "", None
-        for compilation, call in self._known_calls(artifact):
-            why = call if isinstance(call, str) else self._why_not_kept(compilation, artifact, call)
-            if isinstance(call, KnownCall) and not why:
+        for replayed in self._replayed_calls(artifact):
+            compilation = replayed.compilation
+            call = self._kept_call(artifact, replayed)
+            if isinstance(call, KnownCall):
                 return replace(artifact, attached={**artifact.attached, KNOWN_CALL: call.record()})
+            why = call
         if compilation is not None:
             self.skip(compilation, f"no call is kept for `tilewright verify`: {why}")
         return artifact
 
-    def _known_calls(self, artifact: Artifact) -> Iterator[tuple[Compilation, KnownCall | str]]:
+    def _replayed_calls(self, artifact: Artifact) -> Iterator[_Replayed]:
         for replay in self.programs[:1]:
             for session in replay.sessions:
-                call = known_call(artifact, replay.module, session.case, session.wanted[0], replay.moved(session, 0))
-                yield replay.compilation, call
+                moves = partial(replay.moved, session, 0)
+                yield _Replayed(replay.compilation, replay.module, session.case, session.wanted[0], moves)
         for watch in self.watches[:1] if not self.programs and not artifact.states else ():
             assert watch.original is not None
             for case, wanted in zip(watch.cases, watch.wanted, strict=True):
-                deadline = time.thread_time() + self.seconds / 8
-                values = ReplayedValues(watch.original, case, deadline, numerics_of(watch.compilation))
-                moved = moved_results(values, wanted)
-                yield watch.compilation, known_call(artifact, watch.original, case, wanted, moved)
+                moves = partial(self._moved, watch, case, wanted)
+                yield _Replayed(watch.compilation, watch.original, case, wanted, moves)
 
-    def _why_not_kept(self, compilation: Compilation, artifact: Artifact, call: KnownCall) -> str:
-        """Why a call is none to compare with: the model refuses it, or rounds more than is known; "" where it is one,
-        and where code does not run here."""
-        if self._why_not_native(compilation, artifact):
-            return ""
+    def _moved(self, watch: PassWatch, case: Case, wanted: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        assert watch.original is not None
+        deadline = time.thread_time() + self.seconds / 8
+        return moved_results(ReplayedValues(watch.original, case, deadline, numerics_of(watch.compilation)), wanted)
+
+    def _kept_call(self, artifact: Artifact, replayed: _Replayed) -> KnownCall | str:
+        """A call that the model is to be compared with, or why it is none: the model refuses it, or rounds more than is
+        known. How far inputs move results is only asked where floats decide integers, and where results differ from
+        what they should be by more than a part of what is allowed without: it takes as long as the call itself."""
+        call = replayed.call(artifact, [None] * len(replayed.wanted))
+        if isinstance(call, str) or self._why_not_native(replayed.compilation, artifact):
+            return call if isinstance(call, str) else replayed.call(artifact, replayed.moves())
+        names = [o.name for o in artifact.outputs]
         try:
-            wrong = call.differences(lambda *arrays: _called(artifact, arrays), [o.name for o in artifact.outputs])
+            found = _called(artifact, tuple(call.inputs.values()))
+            if not call.within(NEAR).differences(lambda *_: found, names) and not replayed.has_integers:
+                return call
+            call = replayed.call(artifact, replayed.moves())
+            wrong = {} if isinstance(call, str) else call.differences(lambda *_: found, names)
         except TilewrightError as error:
             return f"the model refuses it: {error.what}"
-        return next((f"'{name}' has {how}" for name, how in wrong.items()), "")
+        return next((f"'{name}' has {how}" for name, how in wrong.items()), call)
 
     def _why_not_native(self, compilation: Compilation, artifact: Artifact) -> str:
         machine = compilation.setting.machine
@@ -305,7 +338,15 @@ class Validation:
     # What is told
 
     def skip(self, compilation: Compilation, why: str) -> None:
-        self.skipped[f"{compilation.module.main.attrs.get('place') or 'the model'}: {why}"] = None
+        self.skipped[f"{self._place(compilation)}: {why}"] = None
+
+    def _place(self, compilation: Compilation) -> str:
+        return compilation.module.main.attrs.get("place") or "the model"
+
+    def note_failure(self, compilation: Compilation, error: Exception) -> None:
+        """Something of the validation failed as nothing should."""
+        consequence = "its passes are not validated from here on"
+        self.failures.append(failure(STAGE, self._place(compilation), error, consequence))
 
     def note_races(self, found: Races) -> None:
         """What is known of the parallel loops of one more kernel."""
@@ -336,6 +377,7 @@ class Validation:
     def remarks(self) -> list[Remark]:
         """What was looked at and what not, for the report."""
         told = [Remark(STAGE, subject, why) for subject, _, why in (text.partition(": ") for text in self.skipped)]
+        told += self.failures
         if self.watches:
             applied = sum(w.applied for w in self.watches)
             said = (
@@ -344,6 +386,25 @@ class Validation:
             )
             told.append(Remark(STAGE, "the model", said, "applied"))
         return told
+
+
+@dataclass(frozen=True)
+class _Replayed:
+    """A call of a program by the interpreter. `moves` tells by how much results move where inputs do by their last
+    bits."""
+
+    compilation: Compilation
+    module: Module
+    case: Case
+    wanted: Sequence[Any]
+    moves: Callable[[], Sequence[np.ndarray | None]]
+
+    @property
+    def has_integers(self) -> bool:
+        return any(isinstance(a, np.ndarray) and not is_float(a.dtype) for a in self.wanted)
+
+    def call(self, artifact: Artifact, moved: Sequence[np.ndarray | None]) -> KnownCall | str:
+        return known_call(artifact, self.module, self.case, self.wanted, moved)
 
 
 def known_call(
@@ -365,7 +426,7 @@ def known_call(
 
 
 def _known_result(wanted: np.ndarray, step: np.ndarray | None) -> KnownResult:
-    flips = 0.0 if is_float(wanted.dtype) or step is None else float((step != 0).mean())
+    flips = 0.0 if is_float(wanted.dtype) or step is None or not step.size else float((step != 0).mean())
     return KnownResult(wanted, allowance(wanted, step), min(1.0, MOVED * flips))
 
 

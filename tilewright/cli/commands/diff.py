@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tilewright.cli.interrupt import leaving
 from tilewright.cli.models import compile_fields, model_options, threads_option
 from tilewright.cli.output import SafeConsole, print_json, say
 from tilewright.cli.progress import compiling
@@ -170,8 +171,13 @@ def bisected(
     """Look for the step that changes the meaning, and tell; exit code 1 where there is one."""
     check_folder(folder)
     feeds = () if data is None else feeds_of(data)
-    with compiling(model, "looking at each step") as progress:
-        found = bisect(asked, options, Session(), feeds=feeds, folder=folder, progress=progress)
+    nothing = f"nothing was found yet, and nothing was written to {folder}"
+    with leaving(nothing) as keep, compiling(model, "looking at each step") as progress:
+        found = bisect(
+            asked, options, Session(), feeds=feeds, folder=folder, progress=progress,
+            on_found=lambda fault: keep(f"{fault}; it was not made smaller, and nothing was written to {folder}"),
+            on_written=lambda place: keep(f"{place} has a program that shows the fault, which was not run again"),
+        )  # fmt: skip
     fault = found.fault
     if as_json:
         names = ("culprit", "subject", "deviation", "case")

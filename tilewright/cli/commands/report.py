@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from tilewright.cli.inputs.first_calls import tried_call
 from tilewright.cli.inputs.specs import dim_option, input_option, read_dims
+from tilewright.cli.interrupt import leaving
 from tilewright.cli.models import (
     compile_fields,
     compile_options,
@@ -100,10 +101,25 @@ def command(
     if other is not None or other_options is not None:
         subjects.append(_subject(other or model, {**given, **_parsed(other_options or "")}))
     check_output(output, subjects, force)
-    session = Session()
     if errors and any(subject.is_artefact for subject in subjects):
         raise click.UsageError("--error is measured of models: a compiled one (.tw) has no graph")
-    found = _differences(subjects, other is not None, data, threads, session) if errors else [None] * len(subjects)
+    with leaving(f"{output} is as it was" if output.exists() else f"nothing was written to {output}"):
+        views = _views(subjects, are_two=other is not None, estimate=estimate, errors=errors, data=data, specs=specs,
+                       sizes=sizes, runs=runs)  # fmt: skip
+        write_page(output, views)
+    for view in views:
+        for note in view.notes:
+            say(f"{view.name}: {note}", err=True)
+    say(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
+
+
+def _views(
+    subjects: Sequence[Subject], *, are_two: bool, estimate: bool, errors: bool, data: Path | None,
+    specs: Sequence[str], sizes: dict[str, int], runs: int,
+) -> list[ModelView]:  # fmt: skip
+    """What the page shows of each."""
+    session = Session()
+    found = _differences(subjects, are_two, data, session) if errors else [None] * len(subjects)
     views: list[ModelView] = []
     for subject, difference in zip(subjects, found, strict=True):
         asked = ViewRequest(sizes) if estimate else _measured(subject, session, specs, sizes, runs)
@@ -111,12 +127,7 @@ def command(
             asked = replace(asked, errors={layer.layer: layer.error for layer in difference.layers})
         with compiling(subject.model.name) as progress:
             views.append(subject.view(session, asked, progress))
-    views = with_names(views, subjects)
-    write_page(output, views)
-    for view in views:
-        for note in view.notes:
-            say(f"{view.name}: {note}", err=True)
-    say(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
+    return with_names(views, subjects)
 
 
 @click.command(add_help_option=False)
@@ -148,14 +159,14 @@ def _subject(model: Path, options: Mapping[str, Any]) -> Subject:
 
 
 def _differences(
-    subjects: Sequence[Subject], are_two: bool, data: Path | None, threads: int | None, session: Session
+    subjects: Sequence[Subject], are_two: bool, data: Path | None, session: Session
 ) -> list[Difference | None]:
     """For each subject: of the second of two models and the first, or of each version of one, compiled, and the
     interpreter of its graph."""
     if are_two:
         one, two = (subject.model for subject in subjects)
         with compiling(two.name, "comparing") as progress:
-            return [None, diff(one, two, data, random=RANDOM, threads=threads, progress=progress)]
+            return [None, diff(one, two, data, random=RANDOM, threads=subjects[1].options.threads, progress=progress)]
     feeds = () if data is None else feeds_of(data)[:MOST_SAMPLES]
     found: list[Difference | None] = []
     for subject in subjects:

@@ -6,7 +6,9 @@ has, and which inputs may share the memory of an output (`overwrites`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from types import MappingProxyType
 
 from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.sym import ZERO, Sym
@@ -21,6 +23,11 @@ SCRATCH, OF_THREAD, THREADS = "scratch", "of_thread", "threads"
 """Of a call, where its scratch memory begins in the arena, and the bytes of a thread; of a program whose arena has that
 of one thread, the bytes that it takes more for each other one; and of how many threads the arena has it where there is
 no room for more."""
+
+Numbers = Callable[[Sym], int | None]
+"""Gives what a number of bytes is, or None where it depends on a size that is not known."""
+
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 ZONES = "zones"
 """Of a program with guard zones between the tensors of its arena: the name, the offset and the bytes of each."""
@@ -86,10 +93,13 @@ def places_of(main: Func) -> dict[Value, Place]:
     return found
 
 
-def broken_plan(module: Module) -> tuple[str, Op] | None:
+def broken_plan(module: Module, sizes: Mapping[str, int] = NO_SIZES) -> tuple[str, Op] | None:
     """The first call of a planned program that writes over something that is still needed, if only by a call at the
-    same time; None where there is none, or where offsets depend on sizes that are not known."""
+    same time, or beyond the arena; None where there is none, or where offsets depend on sizes that are not known.
+    `sizes` are those of dims by name."""
     main = module.main
+    number = cache(partial(_number, sizes))
+    total = number(main.attrs[ARENA])
     at = places_of(main)
     last: dict[Value, int] = {}
     for op, n in zip(main.body.ops, _ends(main), strict=True):
@@ -102,13 +112,15 @@ def broken_plan(module: Module) -> tuple[str, Op] | None:
                 return wrong, op
         else:
             for k, result in enumerate(op.results):
+                if _is_beyond(at[result], result, total, number):
+                    return f"writes {_named(result)} beyond the arena", op
                 for value in live:
                     needed = last[value] > n or (value in op.operands and not _may_share(op, value, k, at, module))
-                    if needed and _overlap(at[result], result, at[value], value):
-                        name, other = (f"'{v.name}'" if v.name else "a value" for v in (result, value))
-                        return f"writes {name} over {other}, which is still needed{_reader(main, value, n)}", op
+                    if needed and _overlap(at[result], result, at[value], value, number):
+                        wrong = f"writes {_named(result)} over {_named(value)}, which is still needed"
+                        return f"{wrong}{_reader(main, value, n)}", op
             needed_now = [v for v in live if last[v] > n or v in op.operands]
-            if name := _in_scratch(op, [*needed_now, *op.results], at, main.attrs.get(THREADS, 0)):
+            if name := _in_scratch(op, [*needed_now, *op.results], at, main.attrs.get(THREADS, 0), number):
                 return f"has scratch memory over {name}, which is needed", op
         live |= dict.fromkeys(op.results)
         live = {v: None for v in live if last[v] > n}
@@ -143,20 +155,48 @@ def _may_share(call: Op, value: Value, result: int, at: Mapping[Value, Place], m
     return at[value] == at[call.results[result]] and all((k, len(call.operands) + result) in pairs for k in slots)
 
 
-def _in_scratch(call: Op, values: Iterable[Value], at: Mapping[Value, Place], threads: int) -> str:
+def _in_scratch(
+    call: Op, values: Iterable[Value], at: Mapping[Value, Place], threads: int, number: Numbers
+) -> str:  # fmt: skip
     """A value of the arena that does not lie below the scratch memory of a call, nor above that of so many threads
     (0: of any number)."""
     if SCRATCH not in call.attrs:
         return ""
-    start, bytes = call.attrs[SCRATCH]
+    start, bytes = map(number, call.attrs[SCRATCH])
     for value in values:
-        begin, end = at[value].offset, at[value].offset + bytes_of(value)
-        if at[value].base != "arena" or not (begin.is_const and end.is_const and start.is_const and bytes.is_const):
+        ends = _ends_of(at[value], value, number)
+        if at[value].base != "arena" or ends is None or start is None or bytes is None:
             continue
-        is_above = threads and begin.value >= start.value + threads * bytes.value
-        if end.value > start.value and not is_above and end.value > begin.value:
-            return f"'{value.name}'" if value.name else "a value"
+        begin, end = ends
+        is_above = threads and begin >= start + threads * bytes
+        if end > start and not is_above and end > begin:
+            return _named(value)
     return ""
+
+
+def _named(value: Value) -> str:
+    return f"'{value.name}'" if value.name else "a value"
+
+
+def _number(sizes: Mapping[str, int], e: Sym) -> int | None:
+    """A number of bytes; None where it depends on a size that is not known, or is none at these sizes."""
+    if e.is_const:
+        return e.value
+    try:
+        return e.evaluate(sizes) if all(v.name in sizes for v in e.vars) else None
+    except ZeroDivisionError:
+        return None
+
+
+def _ends_of(place: Place, value: Value, number: Numbers) -> tuple[int, int] | None:
+    """The bytes at which a value begins and ends."""
+    begin, bytes = number(place.offset), number(bytes_of(value))
+    return None if begin is None or bytes is None else (begin, begin + bytes)
+
+
+def _is_beyond(place: Place, value: Value, total: int | None, number: Numbers) -> bool:
+    ends = _ends_of(place, value, number) if place.base == "arena" and total is not None else None
+    return ends is not None and total is not None and ends[0] < ends[1] and not 0 <= ends[0] < ends[1] <= total
 
 
 def _apart(op: Op, at: Mapping[Value, Place]) -> str:
@@ -168,11 +208,11 @@ def _apart(op: Op, at: Mapping[Value, Place]) -> str:
     return ""
 
 
-def _overlap(one: Place, value: Value, other: Place, of: Value) -> bool:
+def _overlap(one: Place, value: Value, other: Place, of: Value, number: Numbers) -> bool:
     if (one.base, one.index) != (other.base, other.index) or one.base == "constant":
         return False
-    ends = [(p.offset, p.offset + bytes_of(v)) for p, v in ((one, value), (other, of))]
-    if not all(e.is_const for pair in ends for e in pair):
+    first, second = _ends_of(one, value, number), _ends_of(other, of, number)
+    if first is None or second is None:
         return False
-    (a, b), (c, d) = ends
-    return a.value < d.value and c.value < b.value and a.value < b.value and c.value < d.value
+    (a, b), (c, d) = first, second
+    return a < d and c < b and a < b and c < d

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -72,6 +72,11 @@ class KnownCall:
         triples = zip(names, self.results, found, strict=True)
         told = {name: known.difference(np.asarray(array)) for name, known, array in triples if known is not None}
         return {name: why for name, why in told.items() if why}
+
+    def within(self, part: float) -> Self:
+        """The same call where results may differ by this part of what they may here."""
+        results = [None if r is None else replace(r, allowed=r.allowed * part) for r in self.results]
+        return replace(self, results=results)
 
     def record(self) -> dict[str, Any]:
         """JSON data."""

@@ -155,12 +155,15 @@ class TensorKernel(AttentionKernel):
         roles = TensorRoles(core, operands[0], operands[1], *tile)
         nest = TensorNest(s, self.cuda, stage, roles, TensorTile(self.rows, columns, ROWS, columns))
         nest.multiply(row, column, reduced, buffers)
+        copies = []
         for fill in fills:
             if moves_by_pieces(fill):
-                s.wait(s.async_copy(fill.fill[0], ASYNC), row)
+                copies.append(s.async_copy(fill.fill[0], ASYNC))
             else:
                 nest.fill(fill.fill)
             nest.pad(fill.buffer)
+        if copies:  # which end in order
+            s.wait(copies[-1], row)
         return nest
 
     @property

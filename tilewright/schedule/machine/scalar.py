@@ -8,7 +8,7 @@ from tilewright.graph.fusion.classify import OpInfo
 from tilewright.graph.fusion.strategy import Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
-from tilewright.loops.edit import buffer_type
+from tilewright.loops.edit import buffer_type, is_loop, kind_of
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
@@ -16,7 +16,8 @@ from tilewright.target.machine import Accelerator
 
 
 class ScalarLoops(Strategy):
-    """One operator in order, as it was lowered. What it keeps lies in a memory that copies reach and that has room."""
+    """One operator in order, as it was lowered, by one thread. What it keeps lies in a memory that copies reach and
+    that has room, and else in scratch memory beside the arguments."""
 
     name = "scalar"
     kind = Accelerator.kind
@@ -28,6 +29,8 @@ class ScalarLoops(Strategy):
         return Match()
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Any) -> None:
+        for loop in [op for op in s.func.body.walk() if is_loop(op) and kind_of(op) == "parallel"]:
+            s.serial(loop)
         left = {m.name: m.bytes for m in target.memories if m.name != "global" and m.bytes is not None}
         for buffer in [op.result for op in s.func.body.walk() if op.name == "alloc"]:
             kept = buffer
@@ -36,7 +39,8 @@ class ScalarLoops(Strategy):
                 kept = _an_element_at_a_time(s, kept, lowered)
             if not room or not _fits(kept, left[room]):
                 type = buffer_type(buffer)
-                raise ScheduleError(f"no memory of machine '{target.name}' has room for '{buffer.name}', {type}")
+                s.missed.append(f"no memory of machine '{target.name}' has room for '{buffer.name}', {type}")
+                continue
             left[room] -= buffer_type(kept).size.value * buffer_type(kept).dtype.bytes + 64
             s.set_space(kept, room)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -53,9 +53,11 @@ class Bisection:
 def bisect(
     request: Request, options: Options, session: Session, *, feeds: Sequence[Feed] = (), folder: Path,
     progress: OnProgress | None = None, seconds: float = SECONDS,
+    on_found: Callable[[Fault], None] = lambda fault: None, on_written: Callable[[str], None] = lambda place: None,
 ) -> Bisection:  # fmt: skip
     """The first step that changes what the model means, in the order in which steps are taken. Programs are compiled
-    with `options`, so that nothing is left out that they would do."""
+    with `options`, so that nothing is left out that they would do. `on_found` is told of the step before the search for
+    a small program, `on_written` of the folder of that before it runs again."""
     began = time.monotonic()
     validation = Validation(feeds, None, seconds)
     try:
@@ -65,12 +67,14 @@ def bisect(
         return Bisection(None, calls=validation.calls, seconds=time.monotonic() - began)
     except MeaningChanged as error:
         fault = error.finding
+    on_found(fault)
     setting = Setting.of(Options(threads=THREADS), session.machine(options), session.loaded_plugins)
     small = _Search(setting, fault, began + seconds).run(validation)
     place, (confirmed, said) = "", (False, "no program shows it by itself")
     if small.before is not None:
         try:
             place = str(put(small, folder))
+            on_written(place)
             confirmed, said = _again(Path(place))
         except NOT_WRITTEN as error:
             said = f"a program that shows it could not be written to {folder}: {error}"
