@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from tests.machines.test_toy import model
 from tilewright.cli.app import commands
 from tilewright.program.memory.scratchpad.bound import in_a_row, least_cycles
+from tilewright.program.memory.scratchpad.exact import best_actions
+from tilewright.program.memory.scratchpad.overlap import most_beside
 from tilewright.program.memory.scratchpad.picture import schedule_picture
 from tilewright.program.memory.scratchpad.plan import Plan, plan
 from tilewright.program.memory.scratchpad.problem import (
@@ -239,6 +241,30 @@ def test_the_exact_search_is_never_behind(fresh_seed: int) -> None:
     listed, exact = plan(problem, tries=30, states=0), plan(problem, tries=1, states=20_000)
     assert exact.bound <= listed.line.cycles, "the bound holds for all schedules"
     assert not exact.is_best or exact.line.cycles <= listed.line.cycles
+
+
+@pytest.mark.fresh_seeds(6)
+def test_no_schedule_is_shorter_than_the_bound(fresh_seed: int) -> None:
+    """The search knows the bound of its own states alone, so that it would find such a schedule."""
+    rng = random.Random(fresh_seed)
+    problem = drawn(rng, rng.choice([2, 3, 4, 5]), 40)
+    exact = best_actions(problem, None, 20_000)
+    if exact.actions is not None:
+        assert least_cycles(problem) <= simulate(problem, exact.actions).cycles
+
+
+def test_loads_do_not_overlap_with_what_they_have_no_room_beside() -> None:
+    """w1 has no room beside f0, nor w2 beside f1, and neither can come before: an operation between leaves no room."""
+    small = chain(3, 50)
+    line = plan(small).line
+    assert least_cycles(small) >= sum(op.cycles for op in small.operations) + 30 + 31 + 32
+    assert line.cycles >= least_cycles(small)
+
+
+def test_how_much_runs_beside() -> None:
+    assert most_beside([5, 5], [4, 10], [[0, 1], [0]]) == 9
+    assert most_beside([5, 5], [4, 10], [[], [0]]) == 4
+    assert most_beside([3, 4, 5], [6, 6], [[0], [0, 1], [0, 1]]) == 12 and most_beside([], [3], []) == 0
 
 
 def test_an_operation_whose_operands_are_there_does_not_wait_for_loads() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import tilewright
 from tests.loops.interleave import run_interleaved
 from tests.machines.test_toy import EXPECTED, X, model
 from tilewright.ir.core import Func, Op
-from tilewright.ir.diag import VerifyError
+from tilewright.ir.diag import UnsupportedError, VerifyError
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import parse_kernel
 from tilewright.loops.machine.check_facts import check_machine
@@ -28,7 +29,7 @@ from tilewright.plugins import Plugin
 from tilewright.session import Session
 from tilewright.simulator import time_kernel
 from tilewright.stages import programs
-from tilewright.target.machine import Accelerator, TargetError
+from tilewright.target.machine import Accelerator, Memory, TargetError
 
 NPU = PRESETS["npu16"]
 RNG = np.random.default_rng(5)
@@ -71,6 +72,27 @@ def test_changes_of_machines_whose_facts_are_given_are_refused_by_name(
 ) -> None:
     with pytest.raises(TargetError, match=f"unknown change '{change}' of target '{target.split(',')[0]}'"):
         tilewright.compile(model("double"), target=target, session=Session(tmp_path, plugins=()))
+
+
+def test_a_model_larger_than_the_memory_of_a_machine_says_what_is_missing_and_where(tmp_path: Path) -> None:
+    """[32, 16] by [16, 12] and a bias: 2,048 bytes of inputs, 1,536 of outputs, and weights."""
+    made = {}
+    for size in (4096, 1 << 20):
+        chip = dataclasses.replace(NPU, name="own", memories=(Memory("global", size, 64), *NPU.memories[1:]))
+        own = Session(tmp_path / str(size), plugins=(Plugin("own", machines=(chip,)),))
+        try:
+            made[size] = tilewright.compile(model("relu"), target="own", session=own)(X)[0]
+        except UnsupportedError as error:
+            made[size] = error.what
+    assert np.array_equal(made[1 << 20], EXPECTED["relu"])
+    told = re.fullmatch(
+        r"the program takes ([\d,]+) bytes of memory 'global', ([\d,]+) more than its 4,096: ([\d,]+) of weights, "
+        r"([\d,]+) of intermediate results, 3,584 of inputs and outputs(; .* are needed at once at node .*)?",
+        made[4096],
+    )
+    assert told is not None, made[4096]
+    taken, missing, *parts = (int(n.replace(",", "")) for n in told.groups()[:4])
+    assert taken == sum(parts) + 3584 and missing == taken - 4096
 
 
 SIZES = {"l1": 16, "l0a": 2, "l0b": 2, "l0c": 4, "ub": 8}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilewright.program.memory.scratchpad.overlap import most_beside
 from tilewright.program.memory.scratchpad.problem import Operation, ScratchpadProblem
 
 
@@ -15,13 +16,13 @@ def least_cycles(problem: ScratchpadProblem) -> int:
     - for each operation all that it waits for, by loads and by operations, and all that waits for it;
     - loads and operations, and operations and stores, as two machines in a row in the best order (Johnson, "Optimal
       two- and three-stage production schedules with setup times included", 1954), whatever waits for what;
-    - all operations and those loads for which no operation leaves room beside it: none of these overlap;
+    - all operations, and those cycles of loads that fit beside no operation, by room and by order;
     - bytes times cycles of the scratchpad that loads, operations and stores take, over its bytes."""
     if not problem.operations:
         return 0
     return max(
-        _of_operations(problem), _of_stores(problem), _of_chains(problem), _of_rows(problem), _of_room(problem),
-        _of_capacity(problem),
+        _of_operations(problem), _of_stores(problem), _of_chains(problem), _of_rows(problem),
+        _of_overlap(problem), _of_capacity(problem),
     )  # fmt: skip
 
 
@@ -93,9 +94,51 @@ def beside(problem: ScratchpadProblem) -> dict[int, int]:
     }
 
 
-def _of_room(problem: ScratchpadProblem) -> int:
-    alone = [t for t, ops in beside(problem).items() if not ops]
-    return sum(op.cycles for op in problem.operations) + sum(map(problem.load_cycles, alone))
+MOST_PAIRS = 40_000
+"""Of loads and operations that are looked at for how much of them may overlap; for more only loads are counted that
+nothing overlaps."""
+
+
+def _of_overlap(problem: ScratchpadProblem) -> int:
+    """All operations, and what cannot run beside them of one load of each tensor, the last before it is first read.
+    None runs beside an operation that leaves no room for it, nor beside one that waits for all readers of the tensor,
+    nor beside one before an operation that leaves no room for it and that all its readers wait for."""
+    loads = [(t, bits) for t, bits in beside(problem).items() if problem.bytes_of(t)]
+    cycles = [problem.load_cycles(t) for t, _ in loads]
+    total = sum(op.cycles for op in problem.operations)
+    if len(loads) * len(problem.operations) > MOST_PAIRS:
+        return total + sum(c for c, (_, bits) in zip(cycles, loads, strict=True) if not bits)
+    after, ahead = _followers(problem), [sum(1 << k for k in ops) for ops, _ in waits_of(problem)]
+    every = (1 << len(problem.operations)) - 1
+    allowed = []
+    for t, bits in loads:
+        late = early = every
+        for n in problem.readers[t]:
+            late &= after[n]
+            early &= ahead[n] & ~(1 << n)
+        for m in bits_of(early & ~bits):  # it would lie there when m runs
+            bits &= ~ahead[m]
+        allowed.append(bits_of(bits & ~late))
+    return total + sum(cycles) - most_beside(cycles, [op.cycles for op in problem.operations], allowed)
+
+
+def bits_of(mask: int) -> list[int]:
+    """The places of the bits that are set."""
+    found = []
+    while mask:
+        low = mask & -mask
+        found.append(low.bit_length() - 1)
+        mask ^= low
+    return found
+
+
+def _followers(problem: ScratchpadProblem) -> list[int]:
+    """The operations that wait for each operation, as bits."""
+    found = [0] * len(problem.operations)
+    for n in reversed(range(len(found))):
+        for k in problem.before[n]:
+            found[k] |= found[n] | 1 << n
+    return found
 
 
 def own_loads(problem: ScratchpadProblem) -> list[int]:

@@ -33,14 +33,16 @@ class _Resident:
 _Saved = tuple[int, dict[int, _Resident], dict[int, int], list[tuple[int, int, int]], tuple[int, int, int]]
 
 
-def list_actions(problem: ScratchpadProblem, order: Sequence[int]) -> tuple[Action, ...]:
-    """A schedule with the operations in this order."""
-    return _Listing(problem, order).run()
+def list_actions(problem: ScratchpadProblem, order: Sequence[int], ahead: int = 0) -> tuple[Action, ...]:
+    """A schedule with the operations in this order. Where what the next operation reads has no room beside one, what
+    the `ahead` operations behind it read may come meanwhile."""
+    return _Listing(problem, order, ahead).run()
 
 
 class _Listing:
-    def __init__(self, problem: ScratchpadProblem, order: Sequence[int]) -> None:
+    def __init__(self, problem: ScratchpadProblem, order: Sequence[int], ahead: int = 0) -> None:
         self.problem = problem
+        self.ahead = ahead
         self.order = order
         at = {n: k for k, n in enumerate(order)}
         self.reads = [sorted(at[n] for n in readers) for readers in problem.readers]
@@ -88,9 +90,35 @@ class _Listing:
         for t in op.writes:
             if t in self.wanted:
                 self._store(t)
+        if self.ahead:
+            self._load_ahead()
         for t in needed:
             if self._next_read(t, self.step + 1) == _NEVER:
                 self._free(t)
+
+    def _load_ahead(self) -> None:
+        """Loads for later operations that end while this one runs, in bytes that are free and that none before them
+        needs."""
+        following = self.order[self.step + 1 : self.step + 2 + self.ahead]
+        reads = [t for n in following for t in self.problem.operations[n].reads]
+        for t in dict.fromkeys(reads):
+            if t in self.resident or t not in self.outside:
+                continue
+            gap = min(self._gaps(self.problem.bytes_of(t)), default=None)
+            start = max(self.load, self.outside[t], 0 if gap is None else gap[0])
+            if gap is None or start + self.problem.load_cycles(t) > self.compute:
+                continue
+            if self._leaves_room(t, self._next_read(t, self.step + 1)):
+                self._load(t, set())
+
+    def _leaves_room(self, t: int, until: int) -> bool:
+        """Whether all operations before a step have room beside a tensor and what is there and is read later."""
+        for step in range(self.step + 1, until):
+            op = self.problem.operations[self.order[step]]
+            kept = {u for u in self.resident if self._next_read(u, step) != _NEVER}
+            if sum(map(self.problem.bytes_of, {t, *kept, *op.reads, *op.writes})) > self.problem.capacity:
+                return False
+        return True
 
     def _make_way(self, op: Operation) -> None:
         """All leaves the scratchpad, and the tensors of an operation get addresses one behind the other."""

@@ -21,6 +21,9 @@ TRIES = 400
 LISTED = 8_000
 """Operations that are listed in all of these orders; about a tenth of a millisecond each."""
 
+AHEAD = (0, 2, 8)
+"""How many operations further loads may be for, where those for the next operation have no room yet."""
+
 STATES = 50_000
 """States that the exact search looks at; about a tenth of a millisecond each."""
 
@@ -60,10 +63,13 @@ def _best_order(problem: ScratchpadProblem, bound: int, tries: int) -> tuple[Act
     current = order = tuple(range(len(problem.operations)))
     best: tuple[Action, ...] = ()
     least, random = 1 << 62, Random(0)
+    ahead = 0
     for n in range(max(1, min(tries, LISTED // max(1, len(order))))):
-        if n:
-            order = _moved(problem, current, random)
-        actions = list_actions(problem, order)
+        if n < len(AHEAD):
+            ahead = AHEAD[n]
+        else:
+            order, ahead = _moved(problem, current, random), random.choice(AHEAD)
+        actions = list_actions(problem, order, ahead)
         cycles = simulate(problem, actions).cycles
         if cycles <= least:
             best, least, current = actions, cycles, order
