@@ -30,7 +30,7 @@ test:
 
 # All cases of all tests, of which `make test` draws samples, and more fresh seeds. A run of all tests that ended before
 # its end goes on with those that have not passed; without .nightly it begins anew.
-nightly: SWEEPS = --sweeps $(if $(TESTS),,--resume "$(CURDIR)/.nightly")
+nightly: SWEEPS = --sweeps $(if $(TESTS),,--resume="$(CURDIR)/.nightly")
 nightly: export TILEWRIGHT_TEST_WINE ?= $(CURDIR)/.wine
 nightly: test
 

@@ -96,7 +96,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         default=None,
         metavar="FILE",
-        help="note in FILE which tests have passed, and go on with the others, and the seed, of a run that noted there",
+        help="note in FILE what has passed, and go on with the others, and the seed, of a run that noted there; "
+        "with workers written as --resume=FILE, since they take a FILE that stands apart for what is to be tested",
     )
 
 
@@ -117,6 +118,7 @@ def pytest_configure(config: pytest.Config) -> None:
         ("without_zones", "native code of the test gets its memory as in production, without guard zones"),
         ("with_scalar_kernels", "kernels of the test may compute one element at a time though operands allow vectors"),
         ("without_room_for_zones", "tensors, constants and threads lie as in production, without guard zones between"),
+        ("unvalidated", "models of the test are not validated: something in them computes what it should not"),
     ):
         config.addinivalue_line("markers", f"{name}: {meaning}")
     if collects_backwards(config):

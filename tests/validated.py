@@ -96,8 +96,8 @@ def is_by_day(draw: float) -> Callable[[float], bool]:
 
 @contextmanager
 def some_are_validated(item: pytest.Item, day: str | None) -> Iterator[None]:
-    """Validate some of what a test compiles, those of a day or all, unless it changes something of the compiler or
-    looks at what this does."""
+    """Validate some of what a test compiles, those of a day or all, unless it changes something of the compiler, looks
+    at what this does, or is marked `unvalidated`: something in it computes what it should not."""
     drawn = random.Random(f"{day} {item.nodeid}")
     compiled = api._compiled
 
@@ -109,6 +109,6 @@ def some_are_validated(item: pytest.Item, day: str | None) -> Iterator[None]:
         return compile_request(request, options, session=session, checks=SomeValidation(is_chosen=is_chosen))
 
     with pytest.MonkeyPatch.context() as patch:
-        if "monkeypatch" not in getattr(item, "fixturenames", ()):
+        if "monkeypatch" not in getattr(item, "fixturenames", ()) and item.get_closest_marker("unvalidated") is None:
             patch.setattr(api, "_compiled", sometimes)
         yield

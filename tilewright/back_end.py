@@ -26,13 +26,15 @@ from tilewright.codegen.cpu.program.pool_platform import check_platform
 from tilewright.codegen.program import KernelText, Program, ProgramText
 from tilewright.codegen.ptx.program import CudaCode
 from tilewright.codegen.wgsl.program import GpuCode
+from tilewright.cost.machine.ways import MatrixUnit
 from tilewright.external.kernel import ExternalText
 from tilewright.graph.pipeline import accelerator_passes, default_passes
+from tilewright.graph.units.unit_padding import UnitGrain
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Module
 from tilewright.ir.diag import InternalError, Remark, TilewrightError, UnsupportedError
 from tilewright.ir.verify import Spec
-from tilewright.loops.machine.intrinsics import check_machine
+from tilewright.loops.machine.check_facts import check_machine
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.options import Options
@@ -306,6 +308,11 @@ class CCode:
         pass
 
 
+def _grain(unit: MatrixUnit) -> UnitGrain:
+    a, b, c = unit.dtypes
+    return UnitGrain((a.name, b.name, c.name), *(unit.granule(role) for role in "mnk"))
+
+
 class AcceleratorBackEnd:
     """The back end for accelerators. Without its marks a kernel computes the same, so that values come from this CPU's
     native code of it; how long it takes on the machine is told beside."""
@@ -321,8 +328,7 @@ class AcceleratorBackEnd:
         check_machine(machine)
 
     def passes(self, machine: Accelerator, options: Options) -> list[Pass]:
-        bytes_ = any(unit.dtypes == (dt.i8, dt.i8, dt.i32) for unit in matrix_units(machine))
-        return accelerator_passes(options, multiplies_bytes=bytes_)
+        return accelerator_passes(options, tuple(map(_grain, matrix_units(machine))))
 
     def strategies(self, machine: Accelerator) -> Sequence[Strategy]:
         return strategies_for(machine)
@@ -383,7 +389,9 @@ class CudaBackEnd(GpuBackEnd):
     name = Cuda.kind
 
     def passes(self, machine: Gpu, options: Options) -> list[Pass]:
-        return default_passes(options, by_groups=True, units=frozenset((dt.f16, dt.bf16, dt.i8)))
+        assert isinstance(machine, Cuda)
+        units = frozenset(dt.BY_NAME[core.operands] for core in machine.tensor_cores)
+        return default_passes(options, by_groups=True, units=units)
 
     def strategies(self, machine: Gpu) -> Sequence[Strategy]:
         return (CudaAttention(machine), *CUDA_STRATEGIES)

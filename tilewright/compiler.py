@@ -36,7 +36,7 @@ from tilewright.schedule.edited import EditedSchedules
 from tilewright.schedule.sharing.kernels import KnownKernels
 from tilewright.session import Session
 from tilewright.settings.flow import native_ops
-from tilewright.settings.placing import KernelsRefused, Placing, names_of, single_op
+from tilewright.settings.placing import KernelsRefused, Placing, nodes_of, single_op
 from tilewright.target.hardware import usable_cores
 from tilewright.target.host import host_target
 from tilewright.target.machine import Machine
@@ -246,11 +246,11 @@ def _learnt(placing: Placing, error: KernelsRefused, module: Module, setting: Se
     alone = replace(setting, placing=None, beside=None, watch=None, observe=None, dump=None, overrides=None)
     ops = list(native_ops(module.main.body))
     for names, reason in error.refused:
-        own = [op for op in ops if not {*names}.isdisjoint(names_of(op))]
+        own = [op for op in ops if nodes_of(op, names)]
         found = {op: why for op in own if (why := _refused_alone(op, module, alone))}
         for op in found or own:
-            for name in {*names}.intersection(names_of(op)):
-                placing.lacks.setdefault(name, found.get(op, reason.what))
+            for loc in nodes_of(op, names):
+                placing.lacks.setdefault(loc, found.get(op, reason.what))
     placing.refuse_all_of(module, error)
     return len(placing.lacks) > before
 

@@ -60,6 +60,7 @@ ROOMS |= {
     "fitting": {"compilation", "cost", "graph", "ir", "passes", "program", "runtime"},
     "compiler": ALL,
     "stages": ALL,
+    "kit": {"compiler", "cost", "ir", "ops", "options", "runtime", "schedule", "simulator", "target"},
     "checks": {
         "accounts", "compilation", "compiler", "cost", "graph", "ir", "loops", "ops", "options", "program", "requested",
         "runtime", "schedule", "session", "target",
@@ -90,7 +91,7 @@ ROOMS |= {
         "accounts", "api", "checks", "compilation", "compiler", "cost", "ir", "loops", "ops", "options", "profiling",
         "program", "requested", "runtime", "schedule", "session", "stages", "target", "tilewright",
     },
-    "cli": ALL | {"fleet", "llm", "profiling", "viewer"},
+    "cli": ALL | {"fleet", "kit", "llm", "profiling", "viewer"},
     "__main__": {"cli"},
     "tilewright": {
         "api", "checks", "comparison", "exporters", "fleet", "frontends", "ir", "options", "profiling", "quantization",
@@ -129,6 +130,9 @@ LATE = {
     ("api.py", "tilewright.runtime.devices.external"),  # most models have no part of a vendor's compiler
     ("api.py", "tilewright.validation.validate"),  # nor does one that nobody validates need what validates
     ("fleet/build.py", "tilewright.compiler"),
+    ("cli/commands/info.py", "tilewright.kit.page"),  # only pages of accelerators need the compiler
+    ("cli/commands/info.py", "tilewright.kit.suite"),
+    ("cli/commands/info.py", "tilewright.loops.machine.check_facts"),
     ("frontends/onnx/__init__.py", "tilewright.frontends.onnx.load"),  # nor onnx
     ("frontends/onnx/__init__.py", "tilewright.frontends.exported.one_sequence"),
     ("frontends/built_in.py", "tilewright.ir.text"),  # nor the printer

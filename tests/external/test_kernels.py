@@ -219,6 +219,7 @@ class Fails(ExternalKernel):
 
 
 @pytest.mark.sweep
+@pytest.mark.unvalidated
 def test_a_function_that_fails_is_an_error_of_the_call_and_names_of_functions_are_free(tmp_path: Path) -> None:
     pointwise()
     text = model("g (float[n] x) => (float[n] y, float[n] z) { y = Exp(x) z = Neg(x) }")

@@ -6,6 +6,7 @@ on entry counts, as for a state that is updated in place.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -358,6 +359,36 @@ def doubled_lines(r: random.Random) -> tuple[Func, dict[str, int]]:
     return func, {"m": r.randint(0, 5)}
 
 
+def attention(r: random.Random) -> tuple[Func, dict[str, int]]:
+    """Sums of exponentials relative to the greatest exponent of a row, with all exponents as far apart that each power
+    is 0 or 1: so any order of the sums gives the same."""
+    m, n, k = r.randint(1, 4), r.randint(1, 3), r.randint(1, 9)
+    columns = var("n", 0)
+    apart = 1000
+    least = r.choice([-math.inf, -1e6])
+
+    def body(t: ScalarBuilder, x: Array, v: Array, y: Array) -> None:
+        top, power = t.alloc(x.dtype, (m,)), t.alloc(x.dtype, (m, columns))
+        total, out = t.alloc(x.dtype, (m,)), t.alloc(x.dtype, (m, n))
+        with t.loop(m, "a") as i:
+            top.store((i,), least)
+            total.store((i,), 0)
+            with t.loop(n, "b") as j:
+                out.store((i, j), 0)
+        with t.loop(columns, "c") as p, t.loop(m, "d") as i:
+            top.store((i,), t.apply("max", top[i], x[i, p] * apart))
+        with t.loop(columns, "e") as p, t.loop(m, "f") as i:
+            power.store((i, p), t.apply("exp", x[i, p] * apart - top[i]))
+        with t.loop(columns, "g") as p, t.loop(m, "h") as i:
+            total.store((i,), total[i] + power[i, p])
+        with t.loop(columns, "k") as p, t.loop(m, "l") as i, t.loop(n, "o") as j:
+            out.store((i, j), out[i, j] + power[i, p] * v[p, j])
+        with t.loop(m, "q") as i, t.loop(n, "r") as j:
+            y.store((i, j), out[i, j] * total[i])
+
+    return programs.kernel([(m, columns), (columns, n)], [(m, n)], body, [columns]), {"n": k}
+
+
 Program = Callable[[random.Random], tuple[Func, dict[str, int]]]
 
 PROGRAMS: tuple[Program, ...] = (
@@ -379,4 +410,5 @@ PROGRAMS: tuple[Program, ...] = (
     groups_of_bytes,
     recurrent,
     doubled_lines,
+    attention,
 )

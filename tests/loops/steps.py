@@ -218,8 +218,15 @@ def tree_reduce(c: Chance) -> None:
 
 
 def running_max(c: Chance) -> None:
-    greatest, *others = sorted((c.loop() for _ in range(3)), key=loops_in(c.func.body).index)
-    c.s.running_max(c.buffer(*c.buffers()), greatest, others[0], others[1:], c.r.randint(1, 4), c.r.choice(SPACES))
+    peaks = [(o, s) for o, s in standing_still(c) if accumulation_of(s).combine.name == "max"]
+    greatest, store = c.one_of(peaks, "greatest element over a loop")
+    maximum = store.operands[-1]
+    if c.r.random() < 0.2:
+        greatest, maximum = c.loop(), c.buffer()
+    home = block_of(greatest).ops
+    behind = [o for o in home[home.index(greatest) + 1 :] if is_loop(o) and extent_of(o) == extent_of(greatest)]
+    weights = c.loop(*behind[:1])
+    c.s.running_max(maximum, greatest, weights, behind[1:], c.r.randint(1, 4), c.r.choice(SPACES))
 
 
 def factor_out(c: Chance) -> None:

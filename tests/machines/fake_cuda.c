@@ -71,7 +71,7 @@ void fake_copies(void) {
 }
 
 // What a warp does together: an instruction is done when the last of its threads has come to it
-enum { SYNC, LOAD, LOAD_ACROSS, MMA_F16, MMA_BF16, MMA_I8 };
+enum { SYNC, LOAD, LOAD_ACROSS, MMA_F16, MMA_BF16, MMA_I8, MMA_TF32 };
 void fake_meet(int what, uint32_t *in, uint32_t *out) {
     now->meets = what, now->in = in, now->out = out, now->state = MEETS;
     swapcontext(&now->context, &scheduler);
@@ -89,7 +89,7 @@ static float of_bf16(uint16_t h) {
 }
 // Operands of mma: registers of the left one are rows 0 and 8, then the second half of the depth; of the right one, halves
 static void multiply(Fiber *warp, int what) {
-    int each = what == MMA_I8 ? 4 : 2, depth = 8 * each;
+    int each = what == MMA_I8 ? 4 : what == MMA_TF32 ? 1 : 2, depth = 8 * each;
     float a[16][16], b[8][16];
     int ia[16][32], ib[8][32];
     for (int lane = 0; lane < WARP; lane++)
@@ -98,7 +98,10 @@ static void multiply(Fiber *warp, int what) {
                 int is_left = r < 4, row = lane / 4 + (is_left ? 8 * (r % 2) : 0);
                 int k = each * (lane % 4) + e + depth / 2 * (is_left ? r / 2 : r - 4);
                 uint32_t bits = warp[lane].in[r] >> 32 / each * e;
-                if (what == MMA_I8) *(is_left ? &ia[row][k] : &ib[row][k]) = (int8_t)bits;
+                if (what == MMA_TF32) {
+                    if (bits % 8192) wrong("an operand of TF32 with the bits %x", bits);
+                    memcpy(is_left ? &a[row][k] : &b[row][k], &bits, 4);
+                } else if (what == MMA_I8) *(is_left ? &ia[row][k] : &ib[row][k]) = (int8_t)bits;
                 else *(is_left ? &a[row][k] : &b[row][k]) = what == MMA_F16 ? of_half(bits) : of_bf16(bits);
             }
     for (int lane = 0; lane < WARP; lane++)

@@ -27,6 +27,7 @@ _WARP = {
     "mma.m16n8k16.row.col.f32.f32": ("3", "float", ["<2 x half>"] * 6 + ["float"] * 4),
     "mma.m16n8k16.row.col.bf16": ("4", "float", ["i32"] * 6 + ["float"] * 4),
     "mma.m16n8k32.row.col.s8": ("5", "i32", ["i32"] * 10),
+    "mma.m16n8k8.row.col.tf32": ("6", "float", ["i32"] * 6 + ["float"] * 4),
 }
 """Instructions of warps, by their names after "llvm.nvvm.": the driver's numbers, and types of results and operands."""
 _COPIES = {
@@ -35,6 +36,16 @@ _COPIES = {
     "ret void }",
     "cp.async.wait.all": "() { call void @fake_copies() ret void }",
 }
+_ROUNDED = """define internal i32 @fake.f2tf32.rna(float %x) {
+  %b = bitcast float %x to i32
+  %m = and i32 %b, 2147483647
+  %n = icmp uge i32 %m, 2139095040
+  %s = add i32 %b, 4096
+  %r = select i1 %n, i32 %b, i32 %s
+  %t = and i32 %r, -8192
+  ret i32 %t
+}"""
+"""To the nearest with 10 bits behind the point, and of two away from 0."""
 
 
 def _warp_functions() -> list[str]:
@@ -58,7 +69,7 @@ def host_ir(text: str) -> str:
     """A kernel's LLVM IR for this machine: special registers and barriers are functions of the driver, and for each
     entry point there are one that takes its arguments as an array, one that fills shared memory with NaN, and its shape
     (how many arguments, threads along x and y, bytes of dynamic shared memory)."""
-    more = ["declare void @fake_barrier()", *_warp_functions()]
+    more = ["declare void @fake_barrier()", *_warp_functions(), _ROUNDED]
     registers = dict.fromkeys(f"fake_{what}_{axis}" for what, axis in _SREG.findall(text))
     more += [f"declare i32 @{name}()" for name in registers]
     fills = []
@@ -79,7 +90,7 @@ def host_ir(text: str) -> str:
     text = _SREG.sub(r"@fake_\1_\2()", text)
     text = text.replace("@llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)", "@fake_barrier()")
     text = re.sub(r"addrspacecast ptr (%\w+) to ptr addrspace\(1\)", r"getelementptr i8, ptr \1, i64 0", text)
-    text = re.sub(r"@llvm\.nvvm\.((?:bar\.warp|ldmatrix|mma|cp\.async)[\w.]*)\(", r"@fake.\1(", text)
+    text = re.sub(r"@llvm\.nvvm\.((?:bar\.warp|ldmatrix|mma|cp\.async|f2tf32)[\w.]*)\(", r"@fake.\1(", text)
     text = re.sub(r"addrspacecast ptr addrspace\(3\) (%[\w.]+) to ptr", r"getelementptr i8, ptr \1, i64 0", text)
     text = re.sub(r"addrspacecast \(ptr addrspace\(3\) (@\w+) to ptr\)", r"\1", text)
     text = re.sub(r" addrspace\([13]\)", "", text).replace("define ptx_kernel", "define internal")

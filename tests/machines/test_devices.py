@@ -132,6 +132,18 @@ def test_what_a_device_lacks_runs_on_the_cpu_beside_it(name: str, picky: Session
         assert "no f64" in str(made.report())
 
 
+def test_nodes_without_names_are_told_apart(picky: Session) -> None:
+    """That one conversion is lacking says nothing about another one."""
+    data = model("""g (float[n] x) => (double[n] d, float16[n] h, int8[n] i)
+        { d = Cast<to=11>(x) h = Cast<to=10>(x) i = Cast<to=3>(x) }""")
+    made = tilewright.compile(data, target="board", placement="device", session=picky)
+    assert [part.machine for part in made.report().placed] == ["host", "board"]
+    x = np.array([1.5, -2.25, 100], np.float32)
+    for found, dtype in zip(made(x), ("float64", "float16", "int8"), strict=True):
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, x.astype(dtype))
+
+
 def test_the_cpu_computes_all_where_nothing_pays(picky: Session) -> None:
     """Copies of a small model take longer than all of it; one that the device takes whole runs there."""
     data = model(CUT["lacks float64"])

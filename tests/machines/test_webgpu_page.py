@@ -11,25 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from onnx import parser
+from onnx import helper, numpy_helper, parser
 
 import tilewright
+from tests.machines.test_webgpu_module import TEXT
 from tilewright import Session
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
-TEXT = """<ir_version: 9, opset_import: ["": 17]>
-g (float[n,m] x, int64[2] s) => (float[p,q] y, float16[n,m] z, int64[n] i) {
-  w = Constant<value=float[1]{0.5}>()
-  a = Mul(x, w)
-  b = Softmax(a)
-  y = Reshape(b, s)
-  z = Cast<to=10>(b)
-  i = ArgMax<axis=1, keepdims=0>(x)
-}"""
 CALL = """async ([rows, columns, shape, values]) => {
   const { load } = await import("./net <1>.mjs");
   globalThis.model ??= await load();
@@ -63,14 +56,13 @@ def page(tmp_path: Path) -> Iterator[Any]:
     server.shutdown()
 
 
-@pytest.mark.sweep
 def test_a_model_in_a_page(page: Any, tmp_path: Path) -> None:
     proto, session = parser.parse_model(TEXT).SerializeToString(), Session(folder=tmp_path / "cache")
     written = tilewright.export(proto, tmp_path / "net <1>.mjs", session=session, name="net")
     assert [file.name for file in written] == ["net <1>.mjs", "net <1>.weights"]
     tilewright.export(proto, tmp_path / "net <1>.mjs", session=session, name="net")  # what is ours may be replaced
     host = tilewright.compile(proto, session=session)
-    for rows, columns in ((3, 5), (2, 700), (1, 1), (3, 5)):
+    for rows, columns in ((3, 5), (2, 700), (3, 5)):
         x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
         found = page.evaluate(CALL, [rows, columns, [columns, rows], x.ravel().tolist()])
         for expected, (values, dims) in zip(host(x, np.array([columns, rows])), found, strict=True):
@@ -81,16 +73,67 @@ def test_a_model_in_a_page(page: Any, tmp_path: Path) -> None:
         page.evaluate(CALL, [2, 2, [3, 1], [0.0] * 4])
 
 
-def test_what_a_module_cannot_be(tmp_path: Path) -> None:
-    proto = parser.parse_model(TEXT).SerializeToString()
-    with pytest.raises(tilewright.OptionError, match="has its weights beside it"):
-        tilewright.export(proto, tmp_path / "net.mjs", weights="inside")
-    with pytest.raises(tilewright.UnsupportedError, match="runs on GPUs, and not on"):
-        tilewright.export(proto, tmp_path / "net.mjs", target="host", session=Session(folder=tmp_path))
-    with pytest.raises(tilewright.UnsupportedError, match="keeps no states"):
-        kept = "g (float[4] x, float[4] s) => (float[4] y, float[4] t) { y = Exp(x) t = Add(s, x) }"
-        text = TEXT.partition("g (")[0] + kept
-        tilewright.export(parser.parse_model(text).SerializeToString(), tmp_path / "net.mjs", states={"s": "t"})
-    (tmp_path / "net.mjs").write_text("export const mine = 1;")
-    with pytest.raises(tilewright.ArtifactError, match="not a module of a model"):
-        tilewright.export(proto, tmp_path / "net.mjs")
+BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+"""Of MobileNetV2 (Sandler et al., 2018): factor, channels, repetitions and stride of its stages."""
+
+
+class MobileNet:
+    """MobileNetV2 with an eighth of the channels and random weights."""
+
+    def __init__(self, pixels: int, classes: int) -> None:
+        self.rng = np.random.default_rng(0)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights = [numpy_helper.from_array(np.float32(n), name) for n, name in ((0, "low"), (6, "high"))]
+        y, channels = self.conv("x", 3, 8, 3, 2), 8
+        for factor, wide, count, stride in BLOCKS:
+            for k in range(count):
+                y, channels = self.block(y, channels, wide // 8, factor, stride if k == 0 else 1), wide // 8
+        y = self.node("GlobalAveragePool", self.conv(y, channels, 160, 1, 1))
+        y = self.node("Flatten", y)
+        self.node("Gemm", y, self.weight((classes, 160)), self.weight((classes,)), transB=1)
+        self.nodes[-1].output[0] = "y"
+        types = (("x", [1, 3, pixels, pixels]), ("y", [1, classes]))
+        x, y_info = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, d) for n, d in types)
+        graph = helper.make_graph(self.nodes, "mobilenet", [x], [y_info], self.weights)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        self.model = made.SerializeToString()
+
+    def weight(self, shape: tuple[int, ...]) -> str:
+        scale = np.sqrt(2 / max(1, np.prod(shape[1:])))
+        array = (self.rng.standard_normal(shape) * scale).astype(np.float32)
+        self.weights.append(numpy_helper.from_array(array, f"w{len(self.weights)}"))
+        return str(self.weights[-1].name)
+
+    def node(self, kind: str, *inputs: str, **attrs: Any) -> str:
+        self.nodes.append(helper.make_node(kind, [*inputs], [f"v{len(self.nodes)}"], **attrs))
+        return str(self.nodes[-1].output[0])
+
+    def conv(self, x: str, c: int, o: int, k: int, stride: int, groups: int = 1, *, is_linear: bool = False) -> str:
+        weights = self.weight((o, c // groups, k, k)), self.weight((o,))
+        y = self.node("Conv", x, *weights, group=groups, strides=[stride] * 2, pads=[k // 2] * 4)
+        return y if is_linear else self.node("Clip", y, "low", "high")
+
+    def block(self, x: str, c: int, o: int, factor: int, stride: int) -> str:
+        wide = c * factor
+        y = x if factor == 1 else self.conv(x, c, wide, 1, 1)
+        y = self.conv(y, wide, wide, 3, stride, wide)
+        y = self.conv(y, wide, o, 1, 1, is_linear=True)
+        return self.node("Add", x, y) if stride == 1 and c == o else y
+
+
+@pytest.mark.sweep
+def test_a_page_runs_a_network(page: Any, tmp_path: Path) -> None:
+    """An exported folder, as it is opened by somebody: the button runs it on random numbers."""
+    proto, session = MobileNet(64, 50).model, Session(folder=tmp_path / "cache")
+    written = tilewright.export(proto, f"{tmp_path / 'page'}/", session=session, name="mobilenet")
+    assert [file.name for file in written] == ["index.html", "index.mjs", "index.weights"]
+    page.goto(f"{page.url}page/index.html")
+    page.wait_for_function("!document.getElementById('run').disabled")
+    x = np.random.default_rng(0).standard_normal((1, 3, 64, 64)).astype(np.float32)
+    call = "async (data) => (await model.run({ x: { data: Float32Array.from(data), dims: [1, 3, 64, 64] } })).y.data"
+    found = list(page.evaluate(f"async (values) => Array.from(await ({call})(values))", x.ravel().tolist()))
+    (expected,) = tilewright.compile(proto, session=session)(x)
+    np.testing.assert_allclose(found, expected[0], rtol=1e-4, atol=1e-5 * float(np.abs(expected).max()))
+    page.click("#run")
+    page.wait_for_function("document.getElementById('answer').textContent.includes('y: float32[1, 50]')")
+    assert page.title() == "mobilenet" and "ms" in page.inner_text("#status")

@@ -35,6 +35,7 @@ TESTED_ONLY: Mapping[str, str] = MappingProxyType(
         "number_of_narrow_operand": "products are rounded to 16 bits before the sum, or not at all",
         "sums_of_narrow_weights": "weights of at most 1 are rounded to 16 bits, before they are scaled or after",
         "multiply_on_unit": _OF_TARGET,
+        "padded_products": _OF_TARGET,
         "states_in_groups": "a recurrent network has loops of its own",
         "sums_of_integers": _KNOWN_DATA,
         "tabulate": "it computes a table of all 256 values of a byte with the operators themselves",

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
 from tilewright.runtime import Model
-from tilewright.runtime.errors import OptionError
+from tilewright.runtime.errors import NoMemoryError, OptionError
 
 pytestmark = pytest.mark.without_room_for_zones  # sizes are compared
 
@@ -113,3 +113,26 @@ def test_sizes_from_data_are_refused() -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     with pytest.raises(OptionError, match="whose sizes depend on data"):
         tilewright.compile(proto, cache=False).peak_bytes()
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1 << 21, 1 << 21, 1 << 20), (1 << 22, 1 << 22, 1 << 22), (1 << 22, 1 << 22, 3 << 20)]
+)
+def test_memory_of_more_bytes_than_64_bits_count_is_refused(sizes: tuple[int, int, int]) -> None:
+    """Modulo 2**64 they would be few, or none."""
+    nodes = [
+        helper.make_node("Einsum", ["a", "b", "c"], ["o"], equation="i,j,k->ijk"),
+        helper.make_node("CumSum", ["o", "axis"], ["s"]),
+        helper.make_node("ReduceSum", ["s"], ["y"], keepdims=0),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [f"{name}_size"]) for name in "abc"]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])]
+    axis = numpy_helper.from_array(np.array(0), "axis")
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [axis])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = tilewright.compile(proto, cache=False, threads=1, verify=True)
+    with pytest.raises(NoMemoryError):
+        model(*(np.ones(size, np.float32) for size in sizes))
+    with pytest.raises(OptionError, match="no memory holds"):
+        model.peak_bytes(**dict(zip(("a_size", "b_size", "c_size"), sizes, strict=True)))
+    assert model(*[np.ones(2, np.float32)] * 3)[0] == 12  # sums from the front: 1 and 2, four times

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
 from tilewright.ir.diag import UnsupportedError
 from tilewright.loops.kernel_info import parse_kernel
-from tilewright.loops.machine.intrinsics import check_machine
+from tilewright.loops.machine.check_facts import check_machine
 from tilewright.machines.families import matrix_unit
 from tilewright.simulator import Timed, time_kernel
 from tilewright.target.machine import (
@@ -114,21 +115,70 @@ def test_sizes_that_are_not_known_are_told() -> None:
 
 
 LARGE = Intrinsic("large", "kernel @large(a: pad f32[2048]) dims() with {outputs=1} { a[0] = 0.0\n return\n }")
-CONTRADICTIONS = {
+PRODUCT, CLEAR = SMALL.intrinsics
+(UNIT,) = SMALL.units
+(WAY,) = SMALL.routes
+
+
+def products(**changes: object) -> dict[str, object]:
+    return {"intrinsics": (dataclasses.replace(PRODUCT, **changes), CLEAR)}  # type: ignore[arg-type]
+
+
+def lanes_with(**changes: object) -> dict[str, object]:
+    return {"units": (dataclasses.replace(UNIT, **changes),)}  # type: ignore[arg-type]
+
+
+def ways(*more: Route, **changes: object) -> dict[str, object]:
+    return {"routes": (dataclasses.replace(WAY, **changes), *more)}  # type: ignore[arg-type]
+
+
+CONTRADICTIONS: dict[str, dict[str, object]] = {
     "takes operands of 8192 bytes in memory 'pad', which has 4096": {"intrinsics": (LARGE,)},
-    "names the memory 'attic'": {"routes": (Route("global", "attic", "load"),)},
-    "has no queue": {"routes": (Route("global", "pad", ""),)},
-    "takes 0 and 1 cycles for each 0 bytes": {"routes": (Route("global", "pad", "load", unit=0),)},
+    "names the memory 'attic'": ways(target="attic"),
+    "has no queue": ways(queue=""),
+    "takes 10 and 2 cycles for each 0 bytes": ways(unit=0),
     "memory 'pad' has 0 bytes": {"memories": (GLOBAL, Memory("pad", 0))},
-    "vector unit 'v' names the memory 'attic'": {"units": (VectorUnit("v", ("attic",), {}, {}),)},
-    "has 0 lanes for f32": {"units": (VectorUnit("v", ("pad",), {"f32": 0}, {}),)},
-    "has no dim 'q', of which its cycles speak": {
-        "intrinsics": (dataclasses.replace(SMALL.intrinsics[0], cycles="q + 1"),)
+    "fewer than the 128 it is aligned to": {"memories": (GLOBAL, Memory("pad", 64, 128))},
+    "vector unit 'lanes' names the memory 'attic'": lanes_with(memories=("attic",)),
+    "has 0 lanes for f32": lanes_with(lanes={"f32": 0}),
+    "vector unit 'lanes' works in no memory": lanes_with(memories=()),
+    "vector unit 'lanes' has no lanes": lanes_with(lanes={}),
+    "lanes for 'f33', which is no dtype": lanes_with(lanes={"f33": 4}),
+    "does 'adds', which is no scalar operation": lanes_with(operations={"adds": 1}),
+    "takes -1 cycles for add": lanes_with(operations={"add": -1}),
+    "takes -5 cycles for a start": lanes_with(start=-5),
+    "lanes is {'f32': '4'}, and no table of whole numbers": lanes_with(lanes={"f32": "4"}),
+    "has no dim 'q', of which its cycles speak": products(cycles="q + 1"),
+    "takes -1 cycles for m=1": products(cycles="0 - m"),
+    "takes sizes from 9 to 3 along dim 'm'": products(sizes={**PRODUCT.sizes, "m": (9, 3)}),
+    "takes sizes from 0 to 3 along dim 'm'": products(sizes={**PRODUCT.sizes, "m": (0, 3)}),
+    "the text of intrinsic 'mma' cannot be read": products(body="kernel @mma("),
+    "two routes from 'global' to 'pad'": ways(Route("global", "pad", "second")),
+    "leads to where it begins": ways(Route("pad", "pad", "load")),
+    "leads nowhere: no unit, intrinsic or route reads it": {
+        **ways(Route("global", "attic", "load")), "memories": (*SMALL.memories, Memory("attic", 64))
     },
-}
+    "cycles is nan, and no finite number": ways(cycles=float("nan")),
+    "bytes is '4K', and no whole number": {"memories": (GLOBAL, Memory("pad", "4K"))},  # type: ignore[arg-type]
+    "its memories are a list, and no tuple": {"memories": [*SMALL.memories]},
+    "one of its routes is a Memory, and no Route": {"routes": (Memory("pad"),)},
+    "the scalar unit takes -1 cycles for each operation": {"scalar": ScalarUnit(operation=-1)},
+    "its clock has 0 cycles a second": {"clock_hz": 0},
+    "is no word without commas": {"name": "small,fast"},
+    "a vector unit has no name": lanes_with(name=""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("message", CONTRADICTIONS)
 def test_facts_that_contradict_each_other_are_refused(message: str) -> None:
-    with pytest.raises(TargetError, match="machine 'small': .*" + message):
+    check_machine(SMALL)
+    with pytest.raises(TargetError, match=r"machine '.*': (.|\n)*" + re.escape(message)):
         check_machine(dataclasses.replace(SMALL, **CONTRADICTIONS[message]))  # type: ignore[arg-type]
+
+
+def test_the_fact_is_shown_as_it_would_be_written_and_others_are_counted() -> None:
+    wrong = dataclasses.replace(SMALL, **ways(Route("attic", "pad", ""), start=-1))  # type: ignore[arg-type]
+    with pytest.raises(TargetError) as error:
+        check_machine(wrong)
+    assert error.value.where == "Route('global', 'pad', 'load', unit=16, cycles=2, start=-1, partial=True)"
+    assert "there are 2 more" in error.value.what

@@ -20,7 +20,7 @@ from tilewright.ir.core import Func, Op
 from tilewright.ir.diag import VerifyError
 from tilewright.ir.verify import verify_func
 from tilewright.loops.kernel_info import parse_kernel
-from tilewright.loops.machine.intrinsics import check_machine
+from tilewright.loops.machine.check_facts import check_machine
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.machines import PRESETS
 from tilewright.options import Options
@@ -28,7 +28,7 @@ from tilewright.plugins import Plugin
 from tilewright.session import Session
 from tilewright.simulator import time_kernel
 from tilewright.stages import programs
-from tilewright.target.machine import Accelerator
+from tilewright.target.machine import Accelerator, TargetError
 
 NPU = PRESETS["npu16"]
 RNG = np.random.default_rng(5)
@@ -63,6 +63,14 @@ def test_a_plugin_brings_facts_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_facts_of_presets_fit_together(name: str) -> None:
     check_machine(PRESETS[name])
+
+
+@pytest.mark.parametrize(("target", "change"), [("npu16,foo", "foo"), ("webgpu, foo=3", "foo=3"), ("npu8,", "")])
+def test_changes_of_machines_whose_facts_are_given_are_refused_by_name(
+    target: str, change: str, tmp_path: Path
+) -> None:
+    with pytest.raises(TargetError, match=f"unknown change '{change}' of target '{target.split(',')[0]}'"):
+        tilewright.compile(model("double"), target=target, session=Session(tmp_path, plugins=()))
 
 
 SIZES = {"l1": 16, "l0a": 2, "l0b": 2, "l0c": 4, "ub": 8}
@@ -238,8 +246,16 @@ def test_products_of_float32_stay_exact_by_default(tmp_path: Path) -> None:
     data, x, right = conv((1, 3, 4, 4), 1, 1, 0)
     x = x + np.float32(2**-20)
     made = tilewright.compile(data, target="npu16", session=session(tmp_path))
-    assert "no unit of machine 'npu16' multiplies f32 by f32 into f32" in str(made.report().remarks)
+    assert "vector" in told(made) and "cube" not in told(made)
     assert not np.array_equal(made(x)[0], right)
+
+
+def test_products_that_no_unit_multiplies_run_on_the_scalar_unit_and_say_so(tmp_path: Path) -> None:
+    data, x, right = conv((1, 3, 4, 4), 1, 1, 0)
+    bare = Session(tmp_path, plugins=(Plugin("bare", machines=(dataclasses.replace(NPU, name="bare", units=()),)),))
+    made = tilewright.compile(data, target="bare", session=bare)
+    assert "no unit of machine 'bare' multiplies f32 by f32 into f32" in str(made.report().remarks)
+    assert np.array_equal(made(x)[0], right) and "scalar 100.0%" in told(made)
 
 
 VECTORS = {

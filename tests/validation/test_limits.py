@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +26,9 @@ from tilewright.ops.define import interp
 from tilewright.ops.elementwise import cast, mul
 from tilewright.options import Options, Request
 from tilewright.passes import PassContext
+from tilewright.runtime import Model
 from tilewright.session import Session
-from tilewright.validation import passes, reproducers, values
+from tilewright.validation import passes, reproducers, validate, values
 from tilewright.validation.cases import Case
 from tilewright.validation.closeness import deviation
 from tilewright.validation.findings import Fault
@@ -258,6 +260,43 @@ def test_sizes_that_the_model_refuses_say_nothing() -> None:
     graph = helper.make_graph([node], "g", infos[:2], infos[2:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     assert validated(model).findings == []
+
+
+def test_sizes_that_divide_by_a_number_of_the_call_say_nothing() -> None:
+    """The step of a range is 0 in one of the calls that are tried, and its results may have no element."""
+    names = ("start", "limit", "delta")
+    inputs = [helper.make_tensor_value_info(n, TensorProto.INT64, []) for n in names]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT64, ["n"])]
+    graph = helper.make_graph([helper.make_node("Range", list(names), ["y"])], "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        validation = validated(model)
+    assert validation.calls > 0
+    assert not validation.findings
+
+
+@pytest.mark.parametrize("place", ["bytes_of_values", "passed", "replaced", "finish"])
+def test_a_validation_that_fails_costs_no_model(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise IndexError("list index out of range")
+
+    where: dict[str, tuple[Any, str]] = {
+        "bytes_of_values": (validate, "bytes_of_values"), "passed": (passes.PassWatch, "_look"),
+        "replaced": (passes.ReplayedValues, "deviation"), "finish": (validate.KernelCheck, "run"),
+    }  # fmt: skip
+    monkeypatch.setattr(*where[place], fails)
+    body = (
+        "  c = full() {value=1.0, dtype=f32, shape=()} : f32[]\n  s = mul(x, c) : f32[6]\n  y = exp(s) : f32[6]"
+    )
+    validation = Validation()
+    options = Options(cache=False, threads=1)
+    request = Request.of(parse_module(program(body, "x: f32[6]", "f32[6]")), None, None)
+    artifact = compile_request(request, options, session=Session(), checks=validation)
+    (failed,) = [r for r in artifact.kept_report.urgent if r.kind == "failed"]
+    assert "IndexError" in failed.message and validation.findings == []
+    x = np.arange(6, dtype=np.float32)
+    np.testing.assert_allclose(Model(artifact, 1)(x)[0], np.exp(x), rtol=1e-5)
 
 
 def test_results_that_are_no_numbers_say_nothing() -> None:

@@ -18,7 +18,6 @@ from tilewright.graph.layout.block_channels import BlockChannels
 from tilewright.graph.layout.grouped_conv import GroupedConv
 from tilewright.graph.layout.recurrent_steps import RecurrentSteps
 from tilewright.graph.layout.strided_lines import StridedLines
-from tilewright.graph.layout.unit_products import UnitProducts
 from tilewright.graph.precision.narrow_products import NarrowProducts
 from tilewright.graph.precision.widen_floats import WidenFloats
 from tilewright.graph.quantised.byte_tables import ByteTables
@@ -34,6 +33,8 @@ from tilewright.graph.rewrites.fold import Fold
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.graph.rewrites.horizontal_fusion import HorizontalFusion
 from tilewright.graph.rewrites.joined_parts import SinkIntoParts
+from tilewright.graph.units.unit_padding import UnitGrain, UnitPadding
+from tilewright.graph.units.unit_products import UnitProducts
 from tilewright.ir import dtype as dt
 from tilewright.ir.dtype import DType
 from tilewright.passes import Pass, PassOptions
@@ -42,7 +43,7 @@ _ALL: tuple[type, ...] = (
     Canonicalize, DropDead, MergeDuplicates, Fold, FoldAffine, IntegerProducts, ByteTables, Expand, WeightOnly,
     HoistScales, HorizontalFusion, SinkIntoParts, BlockChannels, PlainWindows, StridedLines, GroupedConv,
     PaddingLines, RecurrentSteps, Winograd, SplitDepth, TwoStageReduction, WidenFloats, NarrowProducts, IntegerOnly,
-    UnitIntegers, UnitProducts,
+    UnitIntegers, UnitPadding, UnitProducts,
 )  # fmt: skip
 
 
@@ -80,9 +81,9 @@ def default_passes(
         HoistScales(by_groups),
         HorizontalFusion(),
         NarrowProducts(),
-        BlockChannels(units=floats),
+        BlockChannels(units=units),
         PlainWindows(),
-        StridedLines(floats),
+        StridedLines(units),
         GroupedConv(),
         PaddingLines(),
         Winograd(),
@@ -94,10 +95,10 @@ def default_passes(
     ]
 
 
-def accelerator_passes(options: PassOptions, *, multiplies_bytes: bool) -> list[Pass]:
-    """The passes before fusion for machines of the kind "accelerator": no layout of a CPU. Of some a unit multiplies
-    bytes with a sign."""
-    integers: list[Pass] = [UnitIntegers()] if multiplies_bytes else []
+def accelerator_passes(options: PassOptions, grains: tuple[UnitGrain, ...]) -> list[Pass]:
+    """The passes before fusion for machines of the kind "accelerator": no layout of a CPU. `grains` say what their
+    units multiply, and in blocks of which sizes."""
+    integers: list[Pass] = [UnitIntegers()] if any(g.dtypes == ("i8", "i8", "i32") for g in grains) else []
     return [
         RecurrentSteps(),
         Canonicalize(),
@@ -109,6 +110,7 @@ def accelerator_passes(options: PassOptions, *, multiplies_bytes: bool) -> list[
         Fold(),
         FoldAffine(),
         UnitProducts(),
+        UnitPadding(grains),
         MergeDuplicates(),
         Canonicalize(),
         Fold(),

@@ -112,7 +112,7 @@ class OptionalSteps:
         """What a small thing gives that can be left out by itself; where it fails what `instead` makes of the error."""
         try:
             return action()
-        except EXPECTED:
+        except (StepFailed, EnoughAttempts, *EXPECTED):
             raise
         except Exception as error:
             if self.raises:

@@ -10,7 +10,7 @@ from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import InternalError, VerifyError
 from tilewright.ir.scalar import SCALAR_OPS
 from tilewright.ir.sym import Sym
-from tilewright.ir.symbolic.reach import beyond_64_bits, fits_64_bits
+from tilewright.ir.symbolic.reach import beyond_64_bits, fits_64_bits, fits_as_memory
 from tilewright.ir.text import line_of
 from tilewright.ir.types import BufferType, HostType, ScalarType, TensorType, TokenType, Type
 
@@ -24,18 +24,24 @@ the class of the error where it has one of its own."""
 TERMINATORS = frozenset({"return", "yield"})
 
 
+TYPE = "type"
+"""What sizes in the type of a value are said to be of: they count memory that is there."""
+
+
 @dataclass(frozen=True, eq=False)
 class Spec:
     """A level: its legal ops, each with a rule.
 
     `func_rule` checks a function as a whole (its arguments, its attributes). With `declared_dims` a variable
-    that no loop and no bind declares must be one of `func.dims`.
+    that no loop and no bind declares must be one of `func.dims`. Attributes in `memory` are bytes of a call, which is
+    refused where they need more than 64 bits.
     """
 
     name: str
     ops: Mapping[str, OpRule]
     func_rule: FuncRule | None = None
     declared_dims: bool = False
+    memory: frozenset[str] = frozenset()
 
 
 def verify_func(func: Func, spec: Spec | None = None) -> None:
@@ -217,7 +223,8 @@ class _Verifier:
                 self.attr(item, key, op)
 
     def sym(self, expression: Sym, key: str, op: Op | None) -> None:
-        if not fits_64_bits(expression):
+        is_memory = key == TYPE or (self.spec is not None and key in self.spec.memory)
+        if not (fits_as_memory if is_memory else fits_64_bits)(expression):
             self.fail(f"{key}: the values of '{beyond_64_bits(expression)}' need more than 64 bits", op)
         if expression.is_const:
             return
@@ -241,7 +248,7 @@ class _Verifier:
         else:
             self.fail(f"{type!r} is no type of a value", op)
         for expression in syms:
-            self.sym(expression, "type", op)
+            self.sym(expression, TYPE, op)
         if not self.scoped:
             self.checked_types.add(id(type))
 

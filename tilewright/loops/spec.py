@@ -23,8 +23,8 @@ from tilewright.loops.edit import (
     vars_read,
 )
 from tilewright.loops.kernel_info import KernelInfo
-from tilewright.target.machine import GLOBAL, Memory
-from tilewright.target.target import MEMORIES, REGISTERS
+from tilewright.target.machine import GLOBAL, REGISTERS, Memory
+from tilewright.target.target import MEMORIES
 
 LOOP_KINDS = ("serial", "parallel", "vector", "unroll", "dot")
 MAX_LANES = 64
@@ -205,7 +205,8 @@ def alloc_rule(memories: Iterable[Memory]) -> OpRule:
     def rule(op: Op) -> str | None:
         type = op.result.type
         if not isinstance(type, BufferType) or type.space not in local:
-            return f"gives a buffer in one of {', '.join(local)}, not {type}"
+            known = f"a buffer in one of {', '.join(local)}" if local else "none, as the machine has no memory for it"
+            return f"gives {known}, not {type}"
         moving = {o.attrs["var"] for o in enclosing_loops(op)}
         if any(d.vars & moving for d in type.shape):
             return f"the size of {type} depends on a loop"

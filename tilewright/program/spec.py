@@ -30,6 +30,7 @@ from tilewright.ir.verify import OpRule, Spec
 from tilewright.ops.define.spec import graph_spec
 from tilewright.ops.define.staged import ASSUME, STAGED
 from tilewright.program.aliasing import broken_aliasing
+from tilewright.program.memory.places import SCRATCH
 from tilewright.program.memory.views import VIEWS
 
 LEVEL = "program"
@@ -49,7 +50,7 @@ def program_spec(module: Module) -> Spec:
     rules: dict[str, OpRule] = {name: graph[name] for name in kept}
     rules["call"] = lambda op: _call_rule(op, module)
     rules |= {STATE: _state_rule, READ: _read_rule, UPDATE: _update_rule, NATIVE: _native_rule}
-    return Spec(LEVEL, rules, broken_aliasing)
+    return Spec(LEVEL, rules, broken_aliasing, memory=frozenset({SCRATCH}))
 
 
 def _call_rule(op: Op, module: Module) -> str | None:

@@ -14,7 +14,7 @@ from tilewright.runtime.values.dtypes import numpy_dtype
 from tilewright.runtime.values.inputs import Shape
 
 MOST_BYTES = 1 << 47
-"""Of an input: processes of 64-bit machines have no more addresses, and sizes are computed in 64 bits."""
+"""Of a value: processes of 64-bit machines have no more addresses, and sizes are computed in 64 bits."""
 
 
 class TellsBytes:
@@ -29,18 +29,22 @@ class TellsBytes:
         name: `model.peak_bytes(batch=8, seq=128)`. They are the arena of intermediate results and scratch
         memory, the outputs, and the states. Nothing runs. OptionError for unknown and missing dims, and where
         sizes depend on data; InputError for sizes that the model refuses."""
-        shapes = tuple(_shape(info, dims) for info in self.inputs)
         names = dict.fromkeys(d for info in self.inputs for d in info.shape if isinstance(d, str))
         if unknown := dims.keys() - names:
             told = f"its dims are: {', '.join(names)}" if names else "all of its shapes are fixed"
             raise OptionError(f"the model has no dim {', '.join(sorted(unknown))}", hint=told)
-        needs = self._needs(shapes)
+        needs = self._needs(tuple(_shape(info, dims) for info in self.inputs))
         if needs is None:
             raise OptionError(
                 "what a model needs whose sizes depend on data is known after its calls alone",
                 hint="look at the resident memory of a process that calls it",
             )
         arena, scratch, outputs = needs
+        if max(needs) > MOST_BYTES:
+            raise OptionError(
+                f"a call of these sizes needs more than {MOST_BYTES} bytes, which no memory holds",
+                hint="give sizes of inputs that a call can have",
+            )
         return arena + scratch * self.threads + outputs + sum(map(_bytes_of_state, self._states.infos))
 
     def _needs(self, shapes: tuple[Shape, ...]) -> tuple[int, int, int] | None:

@@ -8,7 +8,7 @@ placed: by what the device takes, and by the time of both sides and of the copie
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.cost.machine.placement import (
@@ -21,7 +21,7 @@ from tilewright.cost.machine.placement import (
     host_seconds,
 )
 from tilewright.ir.core import Block, Builder, Func, Module, Op
-from tilewright.ir.diag import Remark, UnsupportedError
+from tilewright.ir.diag import Loc, Remark, UnsupportedError
 from tilewright.ops.define import OPERATORS
 from tilewright.ops.define.staged import STAGED
 from tilewright.program.split import ON_CPU, part_functions
@@ -67,8 +67,8 @@ class Placing:
     link: HostLink
     cpu: Target
     wants_device: bool = False
-    lacks: dict[str, str] = field(default_factory=dict)
-    """Names of nodes, and why the device has no kernel for them."""
+    lacks: dict[Loc, str] = field(default_factory=dict)
+    """Nodes, and why the device has no kernel for them. Places tell nodes without names from each other."""
     trusts: bool = False
     """Whether kernels run on the device that the CPU should compute, as the program cannot be cut into parts."""
     has_hard: bool = False
@@ -82,7 +82,7 @@ class Placing:
 
     def is_lacking(self, op: Op) -> str:
         """Why the device has no kernel for an operator; "" where it may have one."""
-        return next((self.lacks[name] for name in names_of(op) if name in self.lacks), "")
+        return next((self.lacks[loc] for loc in op.loc.sources if loc in self.lacks), "")
 
     def why_none(self, module: Module) -> str:
         """What keeps operators of a model from the device, of which nothing is there."""
@@ -184,9 +184,9 @@ def single_op(op: Op, module: Module) -> Module:
     return alone
 
 
-def names_of(op: Op) -> tuple[str, ...]:
-    """The nodes that an operator came from, as kernels name them."""
-    return tuple(dict.fromkeys(loc.node or loc.op for loc in op.loc.sources if loc.node or loc.op))
+def nodes_of(op: Op, names: Iterable[str]) -> list[Loc]:
+    """The nodes that an operator came from, of those that a kernel names."""
+    return [loc for loc in op.loc.sources if (loc.node or loc.op) in names]
 
 
 def constants_of(ops: Sequence[Op]) -> list[Held]:

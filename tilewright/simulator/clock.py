@@ -28,6 +28,7 @@ SCALAR = "scalar"
 """The name under which the work of threads themselves is counted."""
 
 Thread = tuple[tuple[str, int], ...]
+Busy = dict[tuple[str, Thread], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Timed:
-    """How long a kernel takes: `cycles`, those in which each queue is busy, the bytes that move along each route (as
-    "global -> l1"), and the runs."""
+    """How long a kernel takes: `cycles`, those in which each queue is busy (of several the one that is longest), the
+    bytes that move along each route (as "global -> l1"), and the runs."""
 
     cycles: float = 0
     busy: Mapping[str, float] = field(default_factory=dict)
@@ -67,7 +68,10 @@ def time_kernel(func: Func, machine: Accelerator, dims: Mapping[str, int] | None
     clock = _Clock(machine)
     clock.block(func.body, dict(dims or {}), ())
     end = max([*clock.now.values(), *clock.free.values(), 0.0])
-    return Timed(end, dict(clock.busy), dict(clock.bytes), tuple(clock.events))
+    busy: dict[str, float] = {}
+    for (queue, _), cycles in clock.busy.items():  # of several instances the one that does most
+        busy[queue] = max(busy.get(queue, 0), cycles)
+    return Timed(end, busy, dict(clock.bytes), tuple(clock.events))
 
 
 MOST_EVENTS = 10_000
@@ -81,7 +85,7 @@ class _Clock:
     now: dict[Thread, float] = field(default_factory=dict)
     free: dict[tuple[str, Thread], float] = field(default_factory=dict)
     tokens: dict[tuple[Value, Thread], float] = field(default_factory=dict)
-    busy: dict[str, float] = field(default_factory=dict)
+    busy: Busy = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     runs: dict[Op, _Run] = field(default_factory=dict)
@@ -116,7 +120,10 @@ class _Clock:
 
     def spend(self, cycles: float, thread: Thread) -> None:
         self.now[thread] = self.time(thread) + cycles
-        self.busy[SCALAR] = self.busy.get(SCALAR, 0) + cycles
+        self.count(SCALAR, thread, cycles)
+
+    def count(self, queue: str, thread: Thread, cycles: float) -> None:
+        self.busy[queue, thread] = self.busy.get((queue, thread), 0) + cycles
 
     def token(self, value: Value, thread: Thread) -> float:
         while thread and (value, thread) not in self.tokens:
@@ -136,6 +143,9 @@ class _Clock:
         level = op.attrs.get("level")
         if level is not None:
             most = self.machine.levels[self.machine.level(level) or 0].count
+            start = self.time(thread)
+            for k in range(1, min(count, most)):  # all begin where the first thread does
+                self.now.setdefault((*thread, (level, k)), start)
             for k in range(count):
                 own = (*thread, (level, k % most)) if k % most else thread
                 self.block(body_of(op), {**env, loop_var(op).name: k}, own)
@@ -158,7 +168,7 @@ class _Clock:
         ends = [*self.free.values(), *self.tokens.values()]
         return tuple(max(0.0, round(end - now, 6)) for end in ends)
 
-    def repeat(self, times: int, before: tuple[float, dict[str, float], dict[str, int]], thread: Thread) -> None:
+    def repeat(self, times: int, before: tuple[float, Busy, dict[str, int]], thread: Thread) -> None:
         """Further iterations as the last one was."""
         start, busy, moved = before
         step = (self.time(thread) - start) * times
@@ -194,7 +204,7 @@ class _Clock:
         else:
             start = ready
             self.now[thread] = start + cycles
-        self.busy[queue or SCALAR] = self.busy.get(queue or SCALAR, 0) + cycles
+        self.count(queue or SCALAR, thread, cycles)
         if run.copy is not None:
             self.bytes[run.name] = self.bytes.get(run.name, 0) + _number(run.copy.bytes, env)
         if len(self.events) < MOST_EVENTS:

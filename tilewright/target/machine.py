@@ -39,6 +39,9 @@ class Memory:
 
 GLOBAL = Memory("global", align=64)
 """The memory of the arguments of kernels; each machine has one of this name."""
+SCRATCH = Memory("scratch", align=64)
+"""Memory of a worker; what is allocated outside of a parallel loop is the first worker's, and all see it."""
+REGISTERS = Memory("reg", constant_sizes=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,11 @@ class Machine:
     units: tuple[VectorUnit, ...] = field(default=(), kw_only=True)
     link: HostLink | None = field(default=None, kw_only=True)
 
+    @property
+    def buffer_memories(self) -> tuple[Memory, ...]:
+        """Those in which buffers of kernels may lie."""
+        return self.memories
+
     def memory(self, name: str) -> Memory | None:
         """The memory of this name; None when there is none."""
         return next((m for m in self.memories if m.name == name), None)
@@ -184,9 +192,15 @@ class ScalarUnit:
 @dataclass(frozen=True)
 class Accelerator(Machine):
     """A machine with memories that programs manage, units on queues, and threads that start them. Operations that no
-    unit does run on the scalar unit."""
+    unit does run on the scalar unit, of which each has registers, and scratch memory beside the arguments of kernels
+    for what has no place in the memories that are declared."""
 
     kind: ClassVar[str] = "accelerator"
 
     scalar: ScalarUnit = field(default=ScalarUnit(), kw_only=True)
     clock_hz: float = field(default=1e9, kw_only=True)
+
+    @property
+    def buffer_memories(self) -> tuple[Memory, ...]:
+        declared = {m.name for m in self.memories}
+        return (*self.memories, *(m for m in (SCRATCH, REGISTERS) if m.name not in declared))

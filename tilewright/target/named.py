@@ -73,14 +73,26 @@ def _holding(machine: Machine, given: str) -> Machine:
 
 def _find(text: str | None, others: Callable[[], Iterable[Machine]]) -> Machine:
     name = ("host" if text is None else text).split(",")[0].strip()
-    if text == WEBGPU.name:
-        return WEBGPU
+    if name == WEBGPU.name:
+        return _unchanged(WEBGPU, text or "")
     if name == Cuda.kind:
         return find_cuda(text or "")
     if name in ("host", C_TARGET.name) or name in NAMED or name in ALIASES or name in OTHER_SYSTEMS:
         return parse_target(text)
     found = {machine.name: machine for machine in others()}
-    return found[name] if name == text and name in found else _unknown(name, found)
+    return _unchanged(found[name], text or "") if name in found else _unknown(name, found)
+
+
+def _unchanged(machine: Machine, text: str) -> Machine:
+    """A machine whose facts no text changes."""
+    _, comma, changes = text.partition(",")
+    if not comma:
+        return machine
+    device = "only memory=BYTES is taken, the bytes of weights that it holds" if machine.link is not None else ""
+    raise TargetError(
+        f"unknown change '{changes.split(',')[0].strip()}' of target '{machine.name}'",
+        hint=device or "its facts are those of its file; another machine is another record with a name of its own",
+    )
 
 
 def parse_target(text: str | None) -> Target:

@@ -13,7 +13,7 @@ from tilewright.target.features import FEATURES, LENGTHS
 from tilewright.target.float_tables import FloatTable, float_table_of
 from tilewright.target.half_bytes import HalfBytes, half_bytes_of
 from tilewright.target.hardware import Caches
-from tilewright.target.machine import GLOBAL, Machine, Memory
+from tilewright.target.machine import GLOBAL, REGISTERS, SCRATCH, Machine, Memory
 from tilewright.target.scale import Scale, scale_of
 
 LINE_BYTES = 64
@@ -71,9 +71,6 @@ class Bandwidth:
     streams: int = 8
 
 
-SCRATCH = Memory("scratch", align=64)
-"""Memory of a worker; what is allocated outside of a parallel loop is the first worker's, and all see it."""
-REGISTERS = Memory("reg", constant_sizes=True)
 MEMORIES = (GLOBAL, SCRATCH, REGISTERS)
 
 

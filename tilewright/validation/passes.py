@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -113,6 +113,18 @@ class PassWatch:
 
     def replaced(self, stage: str, rule: str, op: Op, values: Sequence[Value], emitted: Sequence[Op]) -> None:
         """Compute what takes the place of the op's results, and compare."""
+        self._survive(lambda: self._replaced(stage, rule, op, values, emitted))
+
+    def _survive(self, look: Callable[[], None]) -> None:
+        """A look that fails as none should ends the looking, not the compilation."""
+
+        def end(error: Exception) -> None:
+            self.values = []
+            self.validation.note_failure(self.compilation, error)
+
+        self.compilation.setting.optional.survive(look, end)
+
+    def _replaced(self, stage: str, rule: str, op: Op, values: Sequence[Value], emitted: Sequence[Op]) -> None:
         self.applied += 1
         for fresh in emitted:
             self._wrote.setdefault(fresh, f"'{rule}'")
@@ -185,6 +197,9 @@ class PassWatch:
 
     def passed(self, name: str, module: Module) -> None:
         """Compute what is new, and compare the results of the program."""
+        self._survive(lambda: self._passed(name, module))
+
+    def _passed(self, name: str, module: Module) -> None:
         if not self.values or name in STAGES:
             if name == "fused" and self.values:
                 copies: dict[Value, Value] = {}

@@ -15,7 +15,7 @@ import numpy as np
 from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_request
 from tilewright.ir.core import Func, Module
-from tilewright.ir.diag import Remark, TilewrightError
+from tilewright.ir.diag import Remark, TilewrightError, failure
 from tilewright.ir.notes import ProgramWatch
 from tilewright.ir.optional_steps import EnoughAttempts, Part
 from tilewright.options import OnProgress, Options, Request
@@ -115,6 +115,8 @@ class Validation:
     kernels: int = 0
     calls: int = 0
     skipped: dict[str, None] = field(default_factory=dict)
+    failures: list[Remark] = field(default_factory=list)
+    """What failed of the validation itself."""
     loops: dict[str, int] = field(default_factory=dict)
     blamed: Compilation | None = None
     """The program of the last finding."""
@@ -125,12 +127,16 @@ class Validation:
         self.attempts += 1
         if self.attempts > MOST_ATTEMPTS and self.findings:
             raise EnoughAttempts(MeaningChanged(self.findings[-1]))
-        self.watches, self.programs, self.skipped, self.loops = [], [], {}, {}
+        self.watches, self.programs, self.skipped, self.failures, self.loops = [], [], {}, [], {}
         self.passes = self.kernels = self.calls = self.recorded = 0
 
     def watch(self, compilation: Compilation) -> ProgramWatch | None:
         """Who looks at the passes of a program; None, with a remark, where it cannot be replayed. A program that calls
         parts has no passes of its own: it is replayed when all is compiled."""
+        optional = compilation.setting.optional
+        return optional.survive(lambda: self._watch(compilation), lambda error: self.note_failure(compilation, error))
+
+    def _watch(self, compilation: Compilation) -> ProgramWatch | None:
         is_of_calls = is_of_parts(compilation.module.main)
         if is_of_calls or compilation.module.main.attrs.get(STATES):
             self._replay_whole(compilation)
@@ -240,6 +246,15 @@ class Validation:
     def finish(self, artifact: Artifact, setting: Setting) -> Artifact:
         """Compare native code with what it is made of; the artefact with what was looked at."""
         self.check_feeds(artifact)
+
+        def without(error: Exception) -> Artifact:
+            self.failures.append(failure(STAGE, "the model", error, "its native code is not compared to the end"))
+            return artifact
+
+        artifact = setting.optional.survive(lambda: self._compared(artifact, setting), without)
+        return artifact.reporting(remarks=(*artifact.report.remarks, *self.remarks()))
+
+    def _compared(self, artifact: Artifact, setting: Setting) -> Artifact:
         for watch in self.watches:
             if watch.fused is None:
                 continue
@@ -251,8 +266,7 @@ class Validation:
                 whole = artifact if is_whole else None
                 KernelCheck(self, watch.fused, setting).run(whole)
         self._finish_programs(artifact)
-        artifact = self._with_known_call(artifact)
-        return artifact.reporting(remarks=(*artifact.report.remarks, *self.remarks()))
+        return self._with_known_call(artifact)
 
     def _with_known_call(self, artifact: Artifact) -> Artifact:
         """The artefact with the first replayed call that it takes, for `tilewright verify`."""
@@ -329,7 +343,15 @@ class Validation:
     # What is told
 
     def skip(self, compilation: Compilation, why: str) -> None:
-        self.skipped[f"{compilation.module.main.attrs.get('place') or 'the model'}: {why}"] = None
+        self.skipped[f"{self._place(compilation)}: {why}"] = None
+
+    def _place(self, compilation: Compilation) -> str:
+        return compilation.module.main.attrs.get("place") or "the model"
+
+    def note_failure(self, compilation: Compilation, error: Exception) -> None:
+        """Something of the validation failed as nothing should."""
+        consequence = "its passes are not validated from here on"
+        self.failures.append(failure(STAGE, self._place(compilation), error, consequence))
 
     def note_races(self, found: Races) -> None:
         """What is known of the parallel loops of one more kernel."""
@@ -360,6 +382,7 @@ class Validation:
     def remarks(self) -> list[Remark]:
         """What was looked at and what not, for the report."""
         told = [Remark(STAGE, subject, why) for subject, _, why in (text.partition(": ") for text in self.skipped)]
+        told += self.failures
         if self.watches:
             applied = sum(w.applied for w in self.watches)
             said = (
@@ -408,7 +431,7 @@ def known_call(
 
 
 def _known_result(wanted: np.ndarray, step: np.ndarray | None) -> KnownResult:
-    flips = 0.0 if is_float(wanted.dtype) or step is None else float((step != 0).mean())
+    flips = 0.0 if is_float(wanted.dtype) or step is None or not step.size else float((step != 0).mean())
     return KnownResult(wanted, allowance(wanted, step), min(1.0, MOVED * flips))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Hashable, Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -276,12 +277,13 @@ def _depends_on_dims(attr: Any) -> bool:
 
 def bytes_of_values(func: Func, env: Mapping[str, int]) -> int:
     """What the values of a function take in a call, its constants left out; nothing where their sizes are not known
-    before it."""
+    before it, or are those of no call."""
     types = (v.type for op in func.body.ops if op.name != "constant" for v in op.results)
     total = 0
     for type in types:
         if isinstance(type, TensorType) and all(v.name in env for d in type.shape for v in d.vars):
-            total += prod(int(d.evaluate(env)) for d in type.shape) * type.dtype.storage.itemsize
+            with suppress(ZeroDivisionError):  # a step of 0 makes a range of no size, which the call then refuses
+                total += prod(int(d.evaluate(env)) for d in type.shape) * type.dtype.storage.itemsize
     return total
 
 

@@ -14,7 +14,7 @@ from tilewright.ir.diag import VerifyError
 from tilewright.ir.text import print_func
 from tilewright.ir.verify import verify_func
 from tilewright.loops.analysis.happens_before import why_unordered
-from tilewright.loops.machine.intrinsics import check_machine
+from tilewright.loops.machine.check_facts import check_machine
 from tilewright.loops.machine.rules import machine_spec
 from tilewright.loops.spec import LOOPS_SPEC
 from tilewright.target.machine import (

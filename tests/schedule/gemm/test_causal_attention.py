@@ -71,7 +71,7 @@ def test_results_are_those_of_numpy_and_bits_do_not_depend_on_what_is_left_out(
     heads: tuple[int, ...], window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = native(built(partial(causal, window=window), heads), 2)
-    monkeypatch.setattr(schedules, "_skip_masked", lambda *_: None)
+    monkeypatch.setattr(schedules, "skip_masked_keys", lambda *_: None)
     whole = native(built(partial(causal, window=window), heads), 2)
     for rows, keys in LENGTHS:
         arrays = inputs(heads, rows, keys)

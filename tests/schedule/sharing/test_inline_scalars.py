@@ -34,10 +34,10 @@ def test_a_number_of_one_kernel_is_written_out(value: float) -> None:
     assert not module.constants
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_has_no_text_stays_an_operand(value: float) -> None:
+@pytest.mark.parametrize(("value", "count"), [(float("nan"), 2), (float("inf"), 1), (float("-inf"), 1)])
+def test_infinite_numbers_are_written_out_and_missing_ones_are_not(value: float, count: int) -> None:
     module, _ = oracle.agree([TYPE], lambda x: ew.min_(x, number(value)), [np.ones((4, 6), np.float32)])
-    assert operands(module) == [2]
+    assert operands(module) == [count]
 
 
 def steps(values: list[float]) -> Module:

@@ -17,15 +17,19 @@ from tilewright.cli.amounts import bytes_text
 from tilewright.cli.measuring.profile import machine_lines
 from tilewright.cli.output import console as output_console
 from tilewright.cli.output import json_option, print_json
+from tilewright.cli.progress import working
 from tilewright.frontends.built_in import FRONT_ENDS
+from tilewright.machines import PRESETS
+from tilewright.options import Options
 from tilewright.plugins import NO_PLUGINS, Plugins
 from tilewright.profiling.machine import machine_rates
+from tilewright.runtime.errors import OptionError
 from tilewright.runtime.storage.records import plain
 from tilewright.runtime.threads import available_cpus
 from tilewright.session import Session
 from tilewright.target.cpus import CPUS
 from tilewright.target.host import host_target
-from tilewright.target.machine import Machine
+from tilewright.target.machine import Accelerator, Machine
 from tilewright.target.named import OTHER_SYSTEMS
 
 HELP = """Show this machine as the compiler sees it, versions, formats, plugins, and the cache of compiled models.
@@ -34,6 +38,7 @@ HELP = """Show this machine as the compiler sees it, versions, formats, plugins,
 Example:
   tilewright info
   tilewright info --measure
+  tilewright info --target npu16 --conformance    (a page of an accelerator)
 """
 
 
@@ -43,7 +48,15 @@ Example:
     "--measure", "measured", is_flag=True,
     help="Measure what the machine does at best, and keep it for `tilewright profile` (some seconds).",
 )  # fmt: skip
-def command(as_json: bool, measured: bool) -> None:
+@click.option("--target", metavar="NAME", help="An accelerator: its facts and what follows from them, as a page.")
+@click.option("--conformance", is_flag=True, help="With --target: also compile and run small programs for it, and say "
+              "which are right, on what they run, and what is missing.")
+def command(as_json: bool, measured: bool, target: str | None, conformance: bool) -> None:
+    if target is not None:
+        show_machine(target, conformance, as_json)
+        return
+    if conformance:
+        raise click.UsageError("--conformance is for a machine: give --target")
     rates = machine_rates(Session(), again=True) if measured else None
     if as_json:
         loaded = Session().loaded_plugins
@@ -78,6 +91,24 @@ def command(as_json: bool, measured: bool) -> None:
     console.print(targets(session.loaded_plugins.machines))
 
 
+def show_machine(name: str, conformance: bool, as_json: bool) -> None:
+    """The page of an accelerator."""
+    from tilewright.kit.page import machine_page
+    from tilewright.kit.suite import conformance as suite
+    from tilewright.loops.machine.check_facts import check_machine
+
+    machine = Session().machine(Options.of(None, target=name))
+    if not isinstance(machine, Accelerator):
+        raise OptionError(f"--target {name}: there are pages of accelerators, and it is no such machine")
+    check_machine(machine)
+    with working("running the suite"):
+        outcomes = tuple(suite(machine)) if conformance else ()
+    if as_json:
+        print_json({"machine": machine.name, "conformance": [plain(o) | {"complete": o.complete} for o in outcomes]})
+        return
+    click.echo(machine_page(machine, outcomes), nl=False)
+
+
 def targets(of_plugins: Sequence[Machine] = ()) -> Table:
     """The machines that have names, with their other names, and those of plugins."""
     table = Table(show_header=False, box=None)
@@ -87,6 +118,8 @@ def targets(of_plugins: Sequence[Machine] = ()) -> Table:
         table.add_row(name, f"{cpu.about}{also}")
     for name, meant in OTHER_SYSTEMS.items():
         table.add_row(name, f"the same as {meant}; `tilewright export` makes libraries for it")
+    for name in PRESETS:
+        table.add_row(name, "a simulated accelerator; `tilewright info --target` has a page of it")
     for machine in of_plugins:
         table.add_row(escape(machine.name), escape(f"of a plugin, a machine of the kind '{machine.kind}'"))
     return table

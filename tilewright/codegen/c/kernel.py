@@ -35,8 +35,7 @@ from tilewright.ir.types import BufferType, product
 from tilewright.loops.edit import address_of
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.program.memory.scratch import bytes_in_scratch
-from tilewright.target.machine import GLOBAL
-from tilewright.target.target import REGISTERS
+from tilewright.target.machine import GLOBAL, REGISTERS
 
 _FLOATS = (dt.f32, dt.f64)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tilewright.ir.core import Block, Op
 from tilewright.ir.sym import Sym
-from tilewright.target.target import REGISTERS
+from tilewright.target.machine import REGISTERS
 
 _MORE = frozenset({"alloc", "barrier", "bind", "check", "lanes_reduce", "prefetch", "wait"})
 """Ops that do more than to compute a value of a lane, or to load or store it."""

@@ -22,6 +22,7 @@ from tilewright.codegen.cpu.kernel.functions import any_lane
 from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.kernel.memory import Buffer
 from tilewright.codegen.cpu.kernel.text import Reg
+from tilewright.codegen.devices.phases import phases_of
 from tilewright.codegen.devices.program import DeviceKernel, Launch, doubt_of_serial
 from tilewright.codegen.program import Check
 from tilewright.codegen.ptx import warps
@@ -89,20 +90,17 @@ def target_of(machine: Cuda) -> Target:
 
 def kernel_ptx(func: Func, machine: Cuda) -> PtxKernel:
     """The LLVM IR of a kernel. UnsupportedError for what a GPU has not."""
-    ops = [op for op in func.body.ops if op.name != "return"]
-    first = [op for op in ops if op.results and op.name != "load"]
-    nests = [op for op in ops if op not in first and op.name != "barrier"]
-    if all(op.name == "for" and op.attrs.get("level") in GRID for op in nests):
-        phases, is_serial = [[*first, op] for op in nests], False
-    else:
-        phases, is_serial = [ops], True
-    text, launches, made = "", [], None
-    for k, phase in enumerate(phases):
-        threads = dict.fromkeys(_INNER, 1) if is_serial else _threads(phase[-1], machine)
-        groups = (ONE, ONE, ONE) if is_serial else _groups(phase[-1])
-        made = _Grid(func, machine, threads, is_serial, made)
-        launches.append(GroupLaunch(f"{func.name}_{k}", groups, made.shape))
-        text += made.entry(launches[-1].entry, phase)
+    phases = phases_of(func)
+    text, launches, made, room = "", [], None, ZERO
+    for k, phase in enumerate([None] if phases is None else phases):
+        entry = f"{func.name}_{k}"
+        threads = dict.fromkeys(_INNER, 1) if phase is None else _threads(phase.nest, machine)
+        groups = (ONE, ONE, ONE) if phase is None else phase.groups(_groups(phase.nest))
+        made = _Grid(func, machine, threads, phase is None, made)
+        launches.append(GroupLaunch(entry, groups, made.shape))
+        ops = [op for op in func.body.ops if op.name != "return"] if phase is None else [*phase.before, phase.nest]
+        text += made.entry(entry, ops)
+        room = maximum(room, made.scratch)
     if made is None:
         return PtxKernel(func.name, f'target triple = "{TRIPLE}"\n', dims=tuple(func.dims))
     if foreign := _FOREIGN.findall("\n".join(made.text.declarations)):
@@ -112,8 +110,8 @@ def kernel_ptx(func: Func, machine: Cuda) -> PtxKernel:
         )
     head = f'target triple = "{TRIPLE}"\n{made.text.module()}'
     return PtxKernel(
-        func.name, head + text, tuple(made.checks.found), launches=tuple(launches), room=made.scratch,
-        shared=made.shared, dims=tuple(func.dims), doubt=doubt_of_serial(func) if is_serial else "",
+        func.name, head + text, tuple(made.checks.found), launches=tuple(launches), room=room,
+        shared=made.shared, dims=tuple(func.dims), doubt=doubt_of_serial(func) if phases is None else "",
     )  # fmt: skip
 
 
@@ -309,7 +307,7 @@ class _Grid(Kernel):
         row = warps.row_of_lane(target.buffer.buffer.space, found.dims["s"], type.dtype.bytes, is_across)
         index = self.indices.uniform(source.start + row)
         pointer = warps.element_pointer(self.text, 3, self.arrays[source.buffer], type.dtype, index)
-        for k, register in enumerate(warps.load_fragment(self.text, pointer, is_across)):
+        for k, register in enumerate(warps.load_fragment(self.text, pointer, type.dtype, is_across)):
             self.text.line(f"store i32 {register}, ptr {self._register(target, k)}")
 
     def _pack_fragment(self, op: Op, found: IntrinsicMatch) -> None:
@@ -386,7 +384,7 @@ class _Grid(Kernel):
             self.buffers[op.result] = Buffer(pointer, dense(type.dtype, (count,), REGISTERS))
             return
         if type.space != REGISTERS:
-            is_outside = op.parent is self.func.body and type.space == DEVICE
+            is_outside = not enclosing_loops(op) and type.space == DEVICE
             if not self.is_serial and not is_outside:
                 raise UnsupportedError(f"a buffer of device memory in a loop of groups: {type}")
             known = {dim.name for dim in self.func.dims}

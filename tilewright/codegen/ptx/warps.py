@@ -36,6 +36,7 @@ _MMA = {
     dt.f16: _Mma("m16n8k16.row.col.f32.f32", "<2 x half>", "float"),
     dt.bf16: _Mma("m16n8k16.row.col.bf16", "i32", "float"),
     dt.i8: _Mma("m16n8k32.row.col.s8", "i32", "i32"),
+    dt.f32: _Mma("m16n8k8.row.col.tf32", "i32", "float"),
 }
 
 
@@ -52,10 +53,16 @@ def multiply(text: Text, dtype: DType, left: Sequence[str], right: Sequence[str]
     return [text.emit(f"extractvalue {results} {made}, {k}") for k in range(4)]
 
 
-def load_fragment(text: Text, pointer: str, is_across: bool) -> list[str]:
-    """Four registers of a fragment, of rows each of which one thread points to."""
+def load_fragment(text: Text, pointer: str, dtype: DType, is_across: bool) -> list[str]:
+    """Four registers of a fragment, of rows each of which one thread points to; of float32 rounded to TF32, of which
+    `mma` would cut the other bits off."""
     made = text.emit(_LDMATRIX.format(".trans" if is_across else "", pointer))
-    return [text.emit(f"extractvalue {{i32, i32, i32, i32}} {made}, {k}") for k in range(4)]
+    found = [text.emit(f"extractvalue {{i32, i32, i32, i32}} {made}, {k}") for k in range(4)]
+    return found if dtype is not dt.f32 else [_rounded(text, word) for word in found]
+
+
+def _rounded(text: Text, word: str) -> str:
+    return text.emit(f"call i32 @llvm.nvvm.f2tf32.rna(float {text.emit(f'bitcast i32 {word} to float')})")
 
 
 def row_of_lane(space: str, stride: Sym, bytes: int, is_across: bool) -> Sym:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.codegen.cpu.kernel.checks import DIVISION_BY_ZERO, KernelChecks
+from tilewright.codegen.devices.phases import Phase, phases_of
 from tilewright.codegen.devices.program import DeviceKernel, Launch, doubt_of_serial
 from tilewright.codegen.program import Check
 from tilewright.codegen.wgsl.functions import definitions, iterations_of
@@ -26,14 +27,20 @@ from tilewright.ir import dtype as dt
 from tilewright.ir.core import Block, Func, Op, Value
 from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
-from tilewright.ir.scalar import COMPUTING, SCALAR_OPS, scalar_operation
+from tilewright.ir.scalar import SCALAR_OPS, scalar_operation
 from tilewright.ir.sym import ONE, ZERO, Sym, maximum, sym, upper
 from tilewright.loops.analysis.bounds import Ranges
-from tilewright.loops.edit import address_of, body_of, extent_of, kind_of, loop_range, loop_var
+from tilewright.loops.edit import (
+    address_of,
+    body_of,
+    enclosing_loops,
+    extent_of,
+    kind_of,
+    loop_range,
+    loop_var,
+)
 from tilewright.target.gpu.webgpu import DEVICE, GRID, REGISTERS, SHARED, THREAD, Gpu
 
-_FIRST = COMPUTING.union({"const", "index", "alloc"})
-"""What each dispatch of a kernel does for itself."""
 _RANGES = {
     **{level: (f"i32(group.{axis})", f"i32(groups.{axis})") for level, axis in zip(GRID, "zyx", strict=True)},
     THREAD: ("i32(local)", "THREADS"),
@@ -108,18 +115,16 @@ class _Kernel:
 
     def written(self) -> WgslKernel:
         dims = [self._dim(k, dim) for k, dim in enumerate(self.func.dims)]
-        phases, first = self._phases()
+        phases = phases_of(self.func)
+        self.is_serial = phases is None
         texts, grids = [], []
-        for k, ops in enumerate(phases):
+        for k, phase in enumerate([None] if phases is None else phases):
             entry = f"{self.func.name}_{k}"
-            self.threads, groups = _shape(ops[0], self.machine) if not self.is_serial else (1, (ONE, ONE, ONE))
             self.iterations = Iterations()
             self.lines = list(dims)
             self.level = THREAD if self.is_serial else ""
-            for op in [*first, *ops]:
-                self._op(op)
+            grids.append(self._alone(entry) if phase is None else self._grid(entry, phase))
             texts.append(self._entry(entry))
-            grids.append(Grid(entry, groups, self.iterations.most))
         if self.checks.found:
             self.needs[_CHECK] = None
         helpers = definitions(n for n in self.needs if n != _CHECK)
@@ -143,15 +148,19 @@ class _Kernel:
 
     # Grids
 
-    def _phases(self) -> tuple[list[list[Op]], list[Op]]:
-        """The ops of each dispatch, and those that each of them begins with."""
-        ops = [op for op in self.func.body.ops if op.name != "return"]
-        first = [op for op in ops if op.name in _FIRST]
-        nests = [op for op in ops if op not in first and op.name != "barrier"]
-        if all(op.name == "for" and op.attrs.get("level") in GRID for op in nests):
-            return [[op] for op in nests], first
-        self.is_serial = True
-        return [ops], []
+    def _alone(self, entry: str) -> Grid:
+        """All of the kernel, by one thread."""
+        self.threads = 1
+        for op in self.func.body.ops:
+            self._op(op)
+        return Grid(entry, (ONE, ONE, ONE), self.iterations.most)
+
+    def _grid(self, entry: str, phase: Phase) -> Grid:
+        self.threads, groups = _shape(phase.nest, self.machine)
+        for op in (*phase.before, phase.nest):
+            self._op(op)
+        most = self.iterations.most
+        return Grid(entry, phase.groups(groups), None if most is None else phase.if_it_runs(most))
 
     def _entry(self, entry: str) -> str:
         head = [
@@ -286,7 +295,7 @@ class _Kernel:
     def _alloc_in_device(self, op: Op) -> None:
         """A buffer of device memory, or of a thread that is alone and has no other for one of an unknown size."""
         type = op.result.buffer
-        if not self.is_serial and (op.parent is not self.func.body or type.space != DEVICE):
+        if not self.is_serial and (enclosing_loops(op) or type.space != DEVICE):
             raise UnsupportedError(f"a buffer of device memory in a loop of groups: {type}")
         if not self._is_known(type.size):
             raise UnsupportedError(f"the size of {type} is not known before the kernel runs")

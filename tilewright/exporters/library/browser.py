@@ -1,7 +1,9 @@
-"""A model for the GPUs of browsers: a module of JavaScript with its shaders and the file of its weights."""
+"""A model for the GPUs of browsers: a module of JavaScript with its shaders, the file of its weights, and a page that
+runs it."""
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from tilewright.exporters.library.build import WEIGHTS_MAGIC
 from tilewright.ir.diag import UnsupportedError
 from tilewright.runtime.artifact import Artifact, TensorInfo
 
-SCRIPT = ".mjs"
+SCRIPT, PAGE = ".mjs", ".html"
 BEGINS = b"// Running a mo"
+PAGE_BEGINS = b"<!doctype html>\n<!-- The page of a mo"
 _WEIGHTS_AT = 64
 """Where the weights begin in their file."""
 _RUNTIME = Path(__file__).parent / "runtime"
@@ -57,6 +60,15 @@ def write_module(folder: Path, artifact: Artifact, weights: str) -> list[Path]:
         file.write(WEIGHTS_MAGIC.ljust(_WEIGHTS_AT, b"\0"))
         file.write(artifact.constants)
     return [script, data]
+
+
+def write_page(folder: Path, title: str, script: str) -> Path:
+    """Write a page that runs a module, which lies beside it in the file `script`."""
+    text = (_RUNTIME / "gpu.html").read_text(encoding="utf-8")
+    text = text.replace("{{TITLE}}", html.escape(title)).replace("{{SCRIPT}}", json.dumps(f"./{quote(script)}"))
+    page = folder / "model.html"
+    page.write_text(text, encoding="utf-8")
+    return page
 
 
 def _info(info: TensorInfo) -> dict[str, Any]:

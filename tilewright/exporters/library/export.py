@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from tilewright.api import tell_of_failures, with_examples
 from tilewright.codegen.cpu.assemble import ObjectFile
 from tilewright.compiler import compile_request
-from tilewright.exporters.library.browser import BEGINS, SCRIPT, write_module
+from tilewright.exporters.library.browser import BEGINS, PAGE, PAGE_BEGINS, SCRIPT, write_module, write_page
 from tilewright.exporters.library.build import WEIGHTS_MAGIC, Build, TargetCode, is_taken, is_wasm
 from tilewright.exporters.library.source import LARGEST_ARRAYS, write_source
 from tilewright.exporters.library.tables import check_exportable
@@ -29,7 +30,8 @@ from tilewright.target.named import C_TARGET
 from tilewright.target.target import arch_of, system_of
 
 SOURCE = ".c"
-KINDS = (".so", ".a", ".o", ".wasm", ".dll", ".lib", ".dylib", SOURCE, SCRIPT)
+KINDS = (".so", ".a", ".o", ".wasm", ".dll", ".lib", ".dylib", SOURCE, SCRIPT, PAGE)
+_OF_BROWSERS = (SCRIPT, PAGE)
 _OF_SYSTEMS = {"windows": (".dll", ".lib", ".a"), "macos": (".dylib", ".a", ".o")}
 """What libraries of other systems than Linux are called."""
 _SHARED = (".so", ".dll", ".dylib")
@@ -65,7 +67,8 @@ def export(
     weights are arrays of C up to four megabytes. A library has the kernels
     of the model, a thread pool and little else, and needs the C library, its mathematics and threads; `freestanding`
     needs nothing at all, and has one thread and the caller's memory. A module of JavaScript (.mjs) runs the model on
-    the GPUs of browsers, by WebGPU. Its functions begin with `name`, by default that
+    the GPUs of browsers, by WebGPU, and a page (.html, or a folder such as "page/") has such a module beside it. Its
+    functions begin with `name`, by default that
     of the file. Several levels of x86-64 as `target`, between `;`, give a library with code for each, of which a
     process takes the best that its CPU can run. `weights` are "inside" (by default up to one gigabyte), or "beside": in
     a file that processes map and share. `cc` is the command of a C compiler, by default the system's, or that of the
@@ -82,19 +85,22 @@ def export(
         raise OptionError(f"freestanding={freestanding!r:.80} is not allowed: give True or False")
     if freestanding and (weights == "beside" or path.suffix in _SHARED):
         raise OptionError("a freestanding library opens no files and is not loaded: make a .a or .o, weights inside")
-    if path.suffix == SCRIPT and (freestanding or weights == "inside"):
+    if path.suffix in _OF_BROWSERS and (freestanding or weights == "inside"):
         raise OptionError("a module of JavaScript has its weights beside it, and is never freestanding")
     chosen = _for_source(Options.of(options, **fields), path.suffix == SOURCE)
-    if path.suffix == SCRIPT:
+    if path.suffix in _OF_BROWSERS:
         chosen = replace(chosen, target=chosen.target or WEBGPU.name)
     source = with_examples(model, example_inputs, example_kwargs, dynamic_shapes)
     given = [Path(source)] if isinstance(source, str | Path) else []
+    if path.suffix == PAGE:
+        with suppress(OSError):  # which the check says in words
+            path.parent.mkdir(exist_ok=True)
     for file, what, is_one in _targets(path, name):
         check_replaced(file, what, is_one, sources=given, force=force)
         check_file(file)
     session = Session.of(session)
     toolchain = None
-    if path.suffix not in (SOURCE, SCRIPT):
+    if path.suffix not in (SOURCE, *_OF_BROWSERS):
         triples = [getattr(machine, "triple", "") for machine in session.machines(chosen)]
         if len(triples) > 1 and {arch_of(triple) for triple in triples} != {"x86_64"}:
             raise OptionError(
@@ -106,7 +112,7 @@ def export(
     request = Request.of(source, constants, shapes)
     artifact = compile_request(request, chosen, progress, session=session, on_objects=objects.append, own_objects=True)
     tell_of_failures(artifact, chosen)
-    if path.suffix == SCRIPT:
+    if path.suffix in _OF_BROWSERS:
         return write_script(artifact, path, name)
     if toolchain is None:
         return write_c(artifact, objects[-1], path, name, weights="inside" if freestanding else weights)
@@ -142,10 +148,15 @@ def write_c(
 
 
 def write_script(artifact: Artifact, path: Path, name: str) -> tuple[Path, ...]:
-    """Write a compiled model as a module of JavaScript for the GPUs of browsers: each file whole or not at all."""
+    """Write a compiled model as a module of JavaScript for the GPUs of browsers, and as a page where that is wanted:
+    each file whole or not at all."""
     targets = [file for file, *_ in _targets(path, name)]
+    script, weights = targets[-2:]
     with tempfile.TemporaryDirectory(prefix="tilewright-export-") as folder:
-        return _put(write_module(Path(folder), artifact, targets[1].name), targets)
+        made = write_module(Path(folder), artifact, weights.name)
+        if path.suffix == PAGE:
+            made.insert(0, write_page(Path(folder), name, script.name))
+        return _put(made, targets)
 
 
 def _put(made: Sequence[Path], targets: Sequence[Path]) -> tuple[Path, ...]:
@@ -197,6 +208,8 @@ def _checked(output: object) -> Path:
     if not isinstance(output, str | os.PathLike) or not Path(output).name:
         raise OptionError(f"output={output!r:.80} is not allowed: give the path of a file")
     path = Path(output)
+    if str(output).endswith(("/", os.sep)) or path.is_dir():
+        path = path / f"index{PAGE}"
     if path.suffix not in KINDS:
         raise OptionError(
             f"'{path.name:.80}' has not the name of a library", hint=f"give one that ends in {', '.join(KINDS)}"
@@ -240,8 +253,11 @@ def _targets(path: Path, name: str) -> list[tuple[Path, str, Any]]:
     there; of a source also its weights as arrays."""
     weights, script = path.with_name(f"{path.stem}.weights"), path.with_suffix(".mjs")
     third = (weights, "a file of weights", lambda begins: begins.startswith(WEIGHTS_MAGIC))
-    if path.suffix == SCRIPT:
-        return [(path, "a module of a model", lambda begins: begins.startswith(BEGINS)), third]
+    if path.suffix in _OF_BROWSERS:
+        own: list[tuple[Path, str, Any]] = [(script, "a module of a model", lambda begins: begins.startswith(BEGINS))]
+        if path.suffix == PAGE:
+            own.insert(0, (path, "a page of a model", lambda begins: begins.startswith(PAGE_BEGINS)))
+        return [*own, third]
     if path.suffix == ".wasm":
         third = (script, "a module of a model", lambda begins: begins.startswith(b"// Running the "))
     targets: list[tuple[Path, str, Any]] = [

@@ -193,14 +193,30 @@ class _Widening:
 
 def is_of_unit(op: Op, units: frozenset[DType]) -> bool:
     """Whether it is a product of matrices, or a convolution without groups, that a unit for such operands does."""
+    if _is_of_bytes(op, units):
+        return _slides_deep(op, 2 * FLOAT_DEPTH)
     if not any(is_considered(op, dtype) for dtype in units):
         return False
     product = known_product(op)
-    if product.of_matrices:
-        return not product.turns_data
+    return not product.turns_data if product.of_matrices else _slides_deep(op, FLOAT_DEPTH)
+
+
+def _is_of_bytes(op: Op, units: frozenset[DType]) -> bool:
+    """Whether it multiplies bytes that a unit does, with sums in 32 bits."""
+    return (
+        dt.i8 in units
+        and op.attrs.get("sums") is dt.i32
+        and known_product(op).slides
+        and all(dtype_of(v) is dt.i8 for v in op.operands[:2])
+    )
+
+
+def _slides_deep(op: Op, multiple: int) -> bool:
+    """Whether it is a convolution without groups that adds up a multiple of so many products."""
+    product = known_product(op)
     depth = sized(shape_of(op.operands[1])[k] for k in product.summed)
     slides = product.slides and "sums" in op.attrs and op.attrs["groups"] == 1
-    return slides and depth.is_const and depth.value % FLOAT_DEPTH == 0
+    return slides and depth.is_const and depth.value % multiple == 0
 
 
 def _products(module: Module, ctx: PassContext) -> Mapping[Op, NarrowChoice]:

@@ -27,6 +27,16 @@ def fits_64_bits(e: SymNode) -> bool:
     return _reach(e)[1] <= LARGEST_INTEGER
 
 
+def fits_as_memory(e: SymNode) -> bool:
+    """Whether all values that are computed for `e` fit an i64 where they are elements or bytes of memory that is there:
+    then neither a factor nor a term is more, however many bytes belong to what its variables count."""
+    if e.kind in ("min", "max", "select"):
+        return all(map(fits_as_memory, e.args))
+    if e._terms is not None and e.kind != "const":
+        return all(fits_as_memory(mono) and abs(coef) <= MOST_ELEMENTS for mono, coef in e._terms)
+    return fits_64_bits(e)
+
+
 def beyond_64_bits(e: SymNode) -> SymNode | None:
     """The innermost part of `e` for which a value may be computed that does not fit an i64; None where all fit."""
     if fits_64_bits(e):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilewright.ir.core import Op, Value
 from tilewright.ir.sym import Sym
 from tilewright.loops.edit import address_of
-from tilewright.target.target import REGISTERS
+from tilewright.target.machine import REGISTERS
 
 MOST_LANES = 64
 

@@ -45,8 +45,8 @@ def _place(block: Block, machine: Machine, live: dict[str, list[Slot]], found: d
     here = {name: list(slots) for name, slots in live.items()}
     for op in block.ops:
         if op.name == "alloc":
-            memory = machine.memory(buffer_type(op.result).space)
-            assert memory is not None, "the rule of alloc has looked at that"
+            space = buffer_type(op.result).space  # the rule of alloc has looked at that
+            memory = next(m for m in machine.buffer_memories if m.name == space)
             if memory.bytes is None and not buffer_type(op.result).size.is_const:
                 continue
             slots = here.setdefault(memory.name, [])

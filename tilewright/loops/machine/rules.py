@@ -28,7 +28,7 @@ def spec_of(machine: Machine) -> Spec:
 def machine_spec(machine: Machine) -> Spec:
     """The loops level with the rules of a machine."""
     added: dict[str, OpRule] = {
-        "alloc": alloc_rule(machine.memories),
+        "alloc": alloc_rule(machine.buffer_memories),
         "for": partial(_level_rule, machine),
         "run": partial(_run_rule, machine),
         "barrier": partial(_barrier_rule, machine),

@@ -12,6 +12,7 @@ from tilewright.loops.analysis.deps import accesses, private_buffers, written_bu
 from tilewright.loops.analysis.region import (
     copy_nest,
     covers,
+    in_bounds,
     new_tile,
     redirect,
     refuse_in_vector,
@@ -61,6 +62,8 @@ def cache(
         for k { acc[0, 0] = acc[0, 0] + S }
         C[i, j] = acc[0, 0]
 
+    A load that may give any value where its condition does not hold (it has no `other`) loses that.
+
     With `read` the tile is for one of several reads of the buffer, by its number in their order: parts that lie far
     from each other then have tiles of their own.
 
@@ -104,10 +107,21 @@ def cache(
     drain = copy_nest(names, tile, buffer, region, around, into_tile=False) if writes else []
     for a in found:
         redirect(a.op, tile, region.start)
+        if not writes:
+            _drop_spare_guard(a.op)
     assert tile.op is not None
     insert_before(first, [tile.op, *_roots(fill)])
     insert_after(last, _roots(drain))
     return Cached(tile, fill, drain)
+
+
+def _drop_spare_guard(load: Op) -> None:
+    """A load that may give any value where its condition does not hold, and reads within the tile without it, gives
+    what the tile holds."""
+    if "other" not in load.attrs and not in_bounds(
+        load.attrs["idx"], buffer_type(load.operands[0]).shape, ranges_at(load)
+    ):
+        load.attrs.pop("guard", None)
 
 
 def _roots(nest: list[Op]) -> list[Op]:

@@ -8,8 +8,7 @@ from tilewright.ir.core import Func, Value
 from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, refuse
 from tilewright.loops.primitive import primitive
 from tilewright.loops.spec import why_not_shared
-from tilewright.target.machine import GLOBAL
-from tilewright.target.target import REGISTERS
+from tilewright.target.machine import GLOBAL, REGISTERS
 
 STEP = "set_space"
 

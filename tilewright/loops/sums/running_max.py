@@ -11,7 +11,7 @@ from itertools import pairwise
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Func, Op, Value, insert_before
 from tilewright.ir.scalar import converted_from, scalar_operation
-from tilewright.ir.sym import ZERO, Sym, ceildiv, ge0, sym
+from tilewright.ir.sym import ZERO, Sym, ceildiv, ge0, minimum, sym
 from tilewright.ir.types import ScalarType
 from tilewright.loops.analysis.bounds import Box
 from tilewright.loops.analysis.deps import Access, Accumulation, accesses, accumulation_of, conflicts, ordered
@@ -334,8 +334,9 @@ class _Running:
         place = self.block * outer + inner
         made = new_loop(inner, sym(self.block), take_ops(body_of(loop)), loc=loop.loc)
         substitute_in(made, {k: place})
-        if n % self.block is not ZERO:
-            self._guard(loop, made, ge0(n - 1 - place))
+        ends = [end for end in (n.args if n.kind == "min" else (n,)) if end % self.block is not ZERO]
+        if ends:  # the last block is whole where the others are the end
+            self._guard(loop, made, ge0(minimum(*ends) - 1 - place))
         return made
 
     def _guard(self, loop: Op, made: Op, inside: Sym) -> None:

@@ -122,10 +122,8 @@ class DeviceExecutor(ABC):
                 return buffer, self._weights[run].place_of(found) if self._weights else 0
             return buffer, found + (starts[buffer][index] if buffer in starts else 0)
 
-        launches = tuple(
-            (entry, tuple(value_of(n, dims) for n in groups), self.more(more, dims))
-            for entry, groups, *more in call["launches"]
-        )
+        grids = [(tuple(value_of(n, dims) for n in groups), e, more) for e, groups, *more in call["launches"]]
+        launches = tuple((entry, groups, self.more(more, dims)) for groups, entry, more in grids if all(groups))
         numbers = tuple(value_of(e, dims) for e in call["dims"])
         places = tuple(place(*found) for found in call["places"])
         return DeviceCall(call["kernel"], places, numbers, sizes.arena, call["errors"], launches, call)

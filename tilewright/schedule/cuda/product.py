@@ -24,7 +24,8 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.loops.edit import buffer_type, extent_of
 from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.stages import Lowered, Stage
-from tilewright.schedule.gpu.product import ProductInTiles, nest_in, row_axis, stages_of
+from tilewright.schedule.cuda.tiles import choose_tile
+from tilewright.schedule.gpu.product import ProductInTiles, nest_in, row_axis, split_tile, stages_of
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.cuda import OWNED, RUN, SIDE, TILES, Cuda
 from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, ROW, SHARED, THREAD
@@ -35,10 +36,12 @@ class CudaProduct(ProductInTiles):
 
     name = "cuda_product"
     kind = Cuda.kind
+    respecialize_remainder = True
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Cuda) -> None:
         product, rest = stages_of(lowered)
-        _Nest(s, product, row_axis(product), _tile(product, row_axis(product), target)).run(rest)
+        row = row_axis(product)
+        _Nest(s, product, row, _tile(s, product, row, target)).run(rest)
         check_room(s, target)
 
 
@@ -51,26 +54,14 @@ class _Tile:
     depth: int
 
 
-def _tile(product: Stage, row: int, machine: Cuda) -> _Tile:
-    """The largest tile that leaves work for all multiprocessors; where none does, the one that leaves most. Where a
-    tile does not divide the size, the last one begins early enough to be a whole one."""
-    extents = [extent_of(axis) for axis in (*product.axes, *product.reduce)]
-    if not all(n.is_const and n.value for n in extents):
-        raise ScheduleError("its sizes are unknown, or it has no element")
-    sizes = [n.value for n in extents]
-    m, n = sizes[row], sizes[len(product.axes) - 1]
-    others = prod(sizes[: len(product.axes)]) // (m * n)
-    groups = {(rows, columns): -(-m // rows) * -(-n // columns) for rows, columns in TILES}
-    whole = [t for t in TILES if t[0] <= m and t[1] <= n and (m % t[0] == 0 or n % t[1] == 0)]
-    fitting = [t for t in whole if groups[t] * t[0] * t[1] <= machine.padding * m * n]
-    if not fitting:
-        raise ScheduleError(f"{m} x {n} has no tile of at least {SIDE} x {SIDE} that divides one of them and fills up")
-    enough = [t for t in fitting if others * groups[t] >= machine.multiprocessors]
-    rows, columns = enough[0] if enough else fitting[-1]
-    window = prod(sizes[len(product.axes) + 1 :])
-    most = max(1, machine.depth // window)
-    depth = max(d for d in range(1, most + 1) if sizes[len(product.axes)] % d == 0)
-    return _Tile(rows, columns, depth)
+def _tile(s: Schedule, product: Stage, row: int, machine: Cuda) -> _Tile:
+    axes, reduced = ([extent_of(loop) for loop in loops] for loops in (product.axes, product.reduce))
+    if not all(n.is_const and n.value for n in reduced) or 0 in axes:
+        raise ScheduleError("its depth is unknown, or it has no element")
+    rows, columns = TILES[choose_tile(s, TILES, axes, row, len(axes) - 1, machine)]
+    channels, *window = (n.value for n in reduced)
+    most = max(1, machine.depth // prod(window))
+    return _Tile(rows, columns, max(d for d in range(1, most + 1) if channels % d == 0))
 
 
 def check_room(s: Schedule, machine: Cuda) -> None:
@@ -93,10 +84,9 @@ class _Nest:
             made = s.cache_write(sums, space=SHARED)
             axes, sums = made.drain, made.buffer
         others = [axis for k, axis in enumerate(axes) if k not in (row, column)]
-        rows = s.split(axes[row], self.tile.rows, tail="overlap")
-        columns = s.split(axes[column], self.tile.columns, tail="overlap")
+        rows, columns = split_tile(s, axes[row], axes[column], self.tile.rows, self.tile.columns)
         s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
-        fused = s.compute_at(sums, columns.outer, space=OWNED)
+        fused = s.compute_at(sums, columns.outer, space=OWNED, guard="loads")
         self._sum(fused.nests[0])
         self._threads(rows.inner, columns.inner, [])
         self._own(fused.buffer)

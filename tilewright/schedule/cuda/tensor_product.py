@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
@@ -41,7 +40,8 @@ from tilewright.loops.machine.copies import copy_in
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.storage.cache import Cached
 from tilewright.schedule.cuda.product import check_room
-from tilewright.schedule.gpu.product import ProductInTiles, nest_in, row_axis, stages_of
+from tilewright.schedule.cuda.tiles import choose_tile
+from tilewright.schedule.gpu.product import ProductInTiles, nest_in, row_axis, split_tile, stages_of
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.cuda import OWNED, Cuda
 from tilewright.target.gpu.tensor_cores import (
@@ -86,12 +86,13 @@ class TensorProduct(ProductInTiles):
 
     name = "cuda_tensor_product"
     kind = Cuda.kind
+    respecialize_remainder = True
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Cuda) -> None:
         product, rest = stages_of(lowered)
         axes, product = _as_matrices(s, product, rest[0].axes if rest else [])
-        roles = TensorRoles.of(product)
-        tile = _tile(product, roles, target)
+        roles = TensorRoles.of(product, target)
+        tile = _tile(s, product, roles, target)
         TensorNest(s, target, product, roles, tile).run(axes)
         check_room(s, target)
 
@@ -137,7 +138,8 @@ def _first_of_one(access: Op) -> int | None:
 @dataclass(frozen=True, eq=False)
 class TensorOperand:
     """One factor of a product: its number among the reads, and the axes of its tensor that the rows (or columns) of the
-    result and the depth move along. Where it `is_gathered`, these are the axes of a copy, its columns last."""
+    result and the depth move along. Where it `is_gathered`, these are the axes of a copy; its rows lie along the depth
+    where fragments are loaded in no other way."""
 
     read: int
     across: int
@@ -161,11 +163,11 @@ class TensorRoles:
     column: int
 
     @classmethod
-    def of(cls, product: Stage) -> TensorRoles:
+    def of(cls, product: Stage, machine: Cuda) -> TensorRoles:
         row, column = row_axis(product), len(product.axes) - 1
         loads = _factors(product)
         left, right = (buffer_type(load.operands[0]).dtype.name for load in loads)
-        core = tensor_core(left, right, buffer_type(product.buffer).dtype.name)
+        core = tensor_core(left, right, buffer_type(product.buffer).dtype.name, machine.tensor_cores)
         if core is None:
             raise ScheduleError(f"no tensor core multiplies {left} by {right}")
         depth = loop_var(product.reduce[0])
@@ -175,8 +177,10 @@ class TensorRoles:
                     for axis in (row, column)]  # fmt: skip
             along = [n for n, i in enumerate(load.attrs["idx"]) if depth in i.vars]
             side = 1 if axes[1] else 0
-            if side == 1 and ("guard" in load.attrs or len(along) != 1 or len(axes[side]) != 1):
-                sides[side] = TensorOperand(k, 1, 0, is_gathered=True)
+            is_plain = "guard" not in load.attrs and len(along) == len(axes[side]) == 1
+            if side == 1 and (not is_plain or (along < axes[side] and not core.loads_across[side])):
+                is_turned = not core.loads_across[side]
+                sides[side] = TensorOperand(k, int(not is_turned), int(is_turned), is_gathered=True)
                 continue
             is_matrix = len(along) == len(axes[side]) == 1 and not axes[1 - side] and along != axes[side]
             if "guard" in load.attrs or not is_matrix:
@@ -194,35 +198,24 @@ class TensorRoles:
 
 
 def _factors(product: Stage) -> list[Op]:
-    """The loads of the two factors, each of which is converted to the dtype of the sums."""
+    """The loads of the two factors, each of which is converted to the dtype of the sums, or has it."""
     loads = [op for op in product.reduce[-1].walk() if op.name == "load" and op.operands[0] is not product.buffer]
-    converted = [converted_from(user.results[0]) for load in loads for user in load.result.users if user.results]
-    if len(loads) != 2 or [load.result for load in loads] != converted:
-        raise ScheduleError("it is no product of two narrow tensors")
+    sums = buffer_type(product.buffer).dtype
+    narrow = [load for load in loads if load.result.scalar.dtype is not sums]
+    converted = [converted_from(user.results[0]) for load in narrow for user in load.result.users if user.results]
+    if len(loads) != 2 or [load.result for load in narrow] != converted:
+        raise ScheduleError("it is no product of two tensors")
     return loads
 
 
-def _tile(product: Stage, roles: TensorRoles, machine: Cuda) -> TensorTile:
-    """The largest tile that leaves work for all multiprocessors; where none does, the one that leaves most. Where a
-    tile does not divide the size, the last one begins early enough to be a whole one."""
-    extents = [extent_of(axis) for axis in (*product.axes, *product.reduce)]
-    if not all(n.is_const and n.value for n in extents):
-        raise ScheduleError("its sizes are unknown, or it has no element")
-    sizes = [n.value for n in extents]
-    m, n, depth = sizes[roles.row], sizes[roles.column], sizes[-1]
-    if depth % roles.core.depth:
+def _tile(s: Schedule, product: Stage, roles: TensorRoles, machine: Cuda) -> TensorTile:
+    axes, depth = [extent_of(axis) for axis in product.axes], extent_of(product.reduce[-1])
+    if not depth.is_const or depth.value == 0 or 0 in axes:
+        raise ScheduleError("its depth is unknown, or it has no element")
+    if depth.value % roles.core.depth:
         raise ScheduleError(f"a depth of {depth} is no multiple of {roles.core.depth}")
-    others = prod(sizes[:-1]) // (m * n)
-    groups = {t: -(-m // t.rows) * -(-n // t.columns) for t in TILES}
-    fitting = [
-        t for t in TILES
-        if t.rows <= m and t.columns <= n and (m % t.rows == 0 or n % t.columns == 0)
-        and groups[t] * t.rows * t.columns <= machine.padding * m * n
-    ]  # fmt: skip
-    if not fitting:
-        raise ScheduleError(f"{m} x {n} has no tile of at least {ROWS} x {2 * COLUMNS} that divides one of them")
-    enough = [t for t in fitting if others * groups[t] >= machine.multiprocessors]
-    return enough[0] if enough else max(fitting, key=groups.__getitem__)
+    sizes = [(t.rows, t.columns) for t in TILES]
+    return TILES[choose_tile(s, sizes, axes, roles.row, roles.column, machine)]
 
 
 @dataclass(eq=False)
@@ -239,10 +232,9 @@ class TensorNest:
         """`axes` are the loops of the stage that reads the sums."""
         s, row, column, sums = self.s, self.roles.row, self.roles.column, self.product.buffer
         others = [axis for k, axis in enumerate(axes) if k not in (row, column)]
-        rows = s.split(axes[row], self.tile.rows, tail="overlap")
-        columns = s.split(axes[column], self.tile.columns, tail="overlap")
+        rows, columns = split_tile(s, axes[row], axes[column], self.tile.rows, self.tile.columns)
         s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
-        fused = s.compute_at(sums, columns.outer, space=OWNED)
+        fused = s.compute_at(sums, columns.outer, space=OWNED, guard="loads")
         are_together = self._sum(fused.nests[0])
         drain = self.threads(rows.inner, columns.inner, [])
         if not are_together:
@@ -276,7 +268,10 @@ class TensorNest:
         shared: list[Cached] = []
         for load, operand in zip(loads, sorted((self.roles.left, self.roles.right), key=lambda o: o.read), strict=True):
             if operand.is_gathered:
-                made = s.preload(load, step.inner, loops[-1])
+                made = s.preload(load, *((loops[-1], step.inner) if operand.is_along else (step.inner, loops[-1])))
+                if operand.is_along:  # elements that follow each other in memory are still read together
+                    s.reorder(*reversed(made.fill))
+                    made.fill.reverse()
                 shared.append(Cached(s.set_space(made.buffer, SHARED), made.fill))
             else:
                 shared.append(s.cache(load.operands[0], loops[-1], space=SHARED, read=0))
@@ -404,14 +399,27 @@ def share_tile(s: Schedule, tile: TensorTile, rows: Op, columns: Op, around: Seq
 
 
 def moves_by_pieces(cached: Cached) -> bool:
-    """Whether a copy into shared memory is one of whole pieces that begin at multiples of their size."""
+    """Whether a copy into shared memory is one of whole pieces that begin at multiples of their size, each of which is
+    read or filled as a whole."""
     copy = copy_in(cached.fill[:1])
-    if isinstance(copy, str) or copy.is_filled:
+    if isinstance(copy, str):
         return False
     each = COPY_BYTES // buffer_type(cached.buffer).dtype.bytes
     run, *_ = (loop for loop in reversed(copy.loops) if extent_of(loop) != 1)
-    start = address_of(copy.load) - loop_var(run)
-    return loop_var(run) not in start.vars and extent_of(run).value % each == 0 and _is_multiple(start, each)
+    v, conditions = loop_var(run), copy.load.attrs.get("guard", ())
+    start, to = address_of(copy.load) - v, address_of(copy.store) - v
+    is_aligned = v not in start.vars | to.vars and extent_of(run).value % each == 0 and _is_multiple(start, each)
+    return is_aligned and all(_is_of_pieces(condition, v, each) for condition in conditions)
+
+
+def _is_of_pieces(condition: Sym, v: Sym, each: int) -> bool:
+    """Whether a condition is the same for all `each` values of `v` from a multiple of that on."""
+    if v not in condition.vars:
+        return True
+    rest = condition.args[0] if condition.kind == "ge0" else v
+    return any(
+        v not in end.vars and _is_multiple(end, each) for end in (rest + v + 1, rest - v)  # v < end, or v >= -end
+    )
 
 
 def _is_multiple(e: Sym, n: int) -> bool:

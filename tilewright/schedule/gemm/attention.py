@@ -273,18 +273,19 @@ def _blocks(s: Schedule, form: AttentionForm, row: Op, target: Target) -> tuple[
     scores, scores_reader = _scores(s, form, size, block.outer, copies, target, groups[0])
     for sums in (scores, values):
         pack_all_columns(s, sums.add, home or block.outer, target)
-    _skip_masked(s, block.outer, [*scores_reader.outer, *scores_reader.tile][0])
+    skip_masked_keys(s, block.outer, [*scores_reader.outer, *scores_reader.tile][0], MAX_LANES)
     _join_rows(s, form, copies)
     return copies, [*scores.nests, scores_reader, *values.nests, reader]
 
 
-def _skip_masked(s: Schedule, block: Op, scores: Op) -> None:
+def skip_masked_keys(s: Schedule, block: Op, scores: Op, multiple: int) -> None:
     """Leave out the keys that no row of a block sees, where conditions on positions mask the scores that the nest
-    `scores` stores. Whole vectors of the sums of weights are left out, so that bits do not depend on it."""
+    `scores` stores. A `multiple` of keys is left; on CPUs whole vectors of the sums of weights, so that bits do not
+    depend on it."""
     for store in stores_in(scores):
         if _selects_by_position(store.operands[0]):
             with s.noting("keys that are masked in all rows of a block are multiplied, too"):
-                s.skip_masked(block, store.operands[1], MAX_LANES)
+                s.skip_masked(block, store.operands[1], multiple)
 
 
 def _selects_by_position(value: Value) -> bool:

@@ -37,7 +37,14 @@ from tilewright.loops.machine.capacity import slots_of
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.loops.sums.running_max import Running
 from tilewright.ops.define import OPERATORS
-from tilewright.schedule.gemm.attention import Attention, form_of, rows_before, why_apart, with_sources
+from tilewright.schedule.gemm.attention import (
+    Attention,
+    form_of,
+    rows_before,
+    skip_masked_keys,
+    why_apart,
+    with_sources,
+)
 from tilewright.schedule.gemm.contraction import is_contraction
 from tilewright.schedule.gpu.product import nest_in, own_of
 from tilewright.schedule.gpu.steps import share
@@ -192,6 +199,11 @@ class AttentionKernel:
             fused = s.compute_at(stage.buffer, rows, space=space, guard="loads")
             self.copies |= fused.copies
             made[stage] = fused.buffer
+        if form.epilogue is not None:
+            fused = s.compute_at(form.epilogue.buffer, rows, guard="loads")
+            self.copies |= fused.copies
+            masked = fused.buffer
+            skip_masked_keys(s, rows, fused.nests[0], self.keys)
         cleared = [self._cleared(stage) for stage in (peak, total, form.values)]
         loops = [self._outermost(st, (*st.axes, *st.reduce)[-1]) for st in order]
         running = s.running_max(made[peak], loops[0], loops[1], loops[2:], self.keys, SHARED)
@@ -203,8 +215,8 @@ class AttentionKernel:
         self.peak, self.total = peak, total
         epilogue = None
         if form.epilogue is not None:
-            fused = s.compute_at(form.epilogue.buffer, running.loop, space=self.scores_in, guard="loads")
-            self.copies |= fused.copies
+            fused = s.compute_at(masked, running.loop, space=self.scores_in, guard="loads")
+            self.copies |= {o: fused.copies[self.copies[o]] for o in form.epilogue.axes}
             epilogue = fused.buffer
         scores = s.compute_at(form.scores.buffer, running.loop, space=self.scores_in, guard="loads")
         self.copies |= scores.copies

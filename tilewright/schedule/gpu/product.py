@@ -22,14 +22,16 @@ from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op, Value
 from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
+from tilewright.ir.sym import Sym
 from tilewright.loops.edit import body_of, extent_of, is_loop, loop_var
+from tilewright.loops.order.split import Split
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import Contraction
 from tilewright.schedule.gpu.steps import schedule_grids, share
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.strategy import FusedRegion, Strategy
 from tilewright.schedule.trace import Schedule
-from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, REGISTERS, SHARED, THREAD, Gpu
+from tilewright.target.gpu.webgpu import BAND, GROUP, LAYER, REGISTERS, SHARED, SMALLER, THREAD, Gpu
 
 
 class GpuContraction(Contraction):
@@ -69,10 +71,11 @@ def stages_of(lowered: Lowered) -> tuple[Stage, list[Stage]]:
 
 
 class GpuProduct(ProductInTiles):
-    """The kernels of `GpuContraction` in tiles, where the sizes have divisors that make some."""
+    """The kernels of `GpuContraction` in tiles, where the sizes are enough for some."""
 
     name = "gpu_product"
     kind = "gpu"
+    respecialize_remainder = True
 
     def schedule(self, s: Schedule, lowered: Lowered, target: Gpu) -> None:
         product, rest = stages_of(lowered)
@@ -96,15 +99,15 @@ class _Tile:
 
 def _schedule(s: Schedule, product: Stage, axes: list[Op], machine: Gpu) -> None:
     row, column = row_axis(product), len(product.axes) - 1
-    tile = _tile(product, row, machine)
+    tile = _tile(s, product, row, machine)
     sums = product.buffer
     if not axes:
         made = s.cache_write(sums, space=SHARED)
         axes, sums = made.drain, made.buffer
     others = [axis for k, axis in enumerate(axes) if k not in (row, column)]
-    rows, columns = s.split(axes[row], tile.rows), s.split(axes[column], tile.columns)
+    rows, columns = split_tile(s, axes[row], axes[column], tile.rows, tile.columns)
     s.reorder(*others, rows.outer, columns.outer, rows.inner, columns.inner)
-    nest = s.compute_at(sums, columns.outer, space=SHARED).nests[0]
+    nest = s.compute_at(sums, columns.outer, space=SHARED, guard="loads").nests[0]
     _sum(s, nest, product, row, tile)
     share(s, [rows.inner, columns.inner], tile.threads)
     s.parallel(columns.outer, GROUP)
@@ -115,6 +118,15 @@ def _schedule(s: Schedule, product: Stage, axes: list[Op], machine: Gpu) -> None
             layers = s.collapse(layers, axis)
         s.parallel(layers, LAYER)
     s.simplify()
+
+
+def split_tile(s: Schedule, row: Op, column: Op, rows: int, columns: int) -> tuple[Split, Split]:
+    """The loops over the tiles of a result and within them. Where a tile does not divide a size, the last one begins
+    early enough to be a whole one. Tiles that compute elements again along both axes would have no order that the
+    checks accept: columns beyond the last are then computed of zeros, and are not stored."""
+    is_whole = extent_of(row) % rows == 0
+    first = s.split(row, rows, tail="overlap")
+    return first, s.split(column, columns, tail="overlap" if is_whole else "guard")
 
 
 def row_axis(product: Stage) -> int:
@@ -131,17 +143,33 @@ def row_axis(product: Stage) -> int:
     raise ScheduleError("both operands have all axes of the result")
 
 
-def _tile(product: Stage, row: int, machine: Gpu) -> _Tile:
+def _tile(s: Schedule, product: Stage, row: int, machine: Gpu) -> _Tile:
+    """The tile of a group. Where it does not divide a size, the last one begins early enough to be a whole one; of an
+    unknown size the kernel is made for those of a whole tile and more."""
     extents = [extent_of(axis) for axis in (*product.axes, *product.reduce)]
-    if not all(n.is_const and n.value for n in extents):
-        raise ScheduleError("its sizes are unknown, or it has no element")
-    m, n = extents[row].value, extents[len(product.axes) - 1].value
-    rows, columns = _divisor(m, machine.tile), _divisor(n, machine.tile)
+    depth = extents[len(product.axes)]
+    window = extents[len(product.axes) + 1 :]
+    if not depth.is_const or not all(n.is_const for n in window) or 0 in (n.value for n in (depth, *window)):
+        raise ScheduleError("its depth is unknown, or it has no element")
+    m, n = extents[row], extents[len(product.axes) - 1]
+    rows, columns = (_of_axis(n, machine.tile) for n in (m, n))
     if rows * columns < machine.alone:
-        raise ScheduleError(f"{m} x {n} has no divisors for a tile of {machine.alone} elements")
-    window = prod(n.value for n in extents[len(product.axes) + 1 :])
-    depth = _divisor(extents[len(product.axes)].value, max(1, machine.depth // window))
-    return _Tile(rows, columns, *own_of(rows, columns, machine), depth)
+        raise ScheduleError(f"{m} x {n} is too small for a tile of {machine.alone} elements")
+    for extent, size in ((m, rows), (n, columns)):
+        if not s.at_least(extent, size, of_few=True):
+            raise ScheduleError(f"{extent} may be less than a tile of {size}")
+    most = max(1, machine.depth // prod(n.value for n in window))
+    return _Tile(rows, columns, *own_of(rows, columns, machine), _divisor(depth.value, most))
+
+
+def _of_axis(extent: Sym, most: int) -> int:
+    """Rows or columns of a tile along an axis: its largest divisor, where that is not much less than could be; of an
+    unknown size all that may be, or a part where that is more than there ever are."""
+    if not extent.is_const:
+        high = extent.bounds[1]
+        return most if high is None or high >= most else max(1, most // SMALLER)
+    found = _divisor(max(1, extent.value), most)
+    return found if 2 * found > most or found == extent.value else min(most, extent.value)
 
 
 def own_of(rows: int, columns: int, machine: Gpu) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from math import ceil, prod
 from typing import Any
 
 from tilewright.cost.machine.vector_blocks import block_elements
-from tilewright.cost.machine.ways import room, way
+from tilewright.cost.machine.ways import instances, room, way
 from tilewright.graph.fusion.classify import OpClass, OpInfo
 from tilewright.graph.fusion.strategy import Join, Match
 from tilewright.ir.core import Op, Value
@@ -25,6 +25,7 @@ from tilewright.loops.edit import body_of, buffer_type, extent_of, is_loop, loop
 from tilewright.loops.machine.copies import Copy, copy_in
 from tilewright.loops.machine.vector_unit import why_not_computed
 from tilewright.loops.stages import Lowered
+from tilewright.schedule.machine.cores import run_on_instances, shared
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.machine import GLOBAL, Accelerator, Route, VectorUnit
@@ -115,17 +116,21 @@ def _nest(s: Schedule, axes: Sequence[Op], sums: Sequence[Op], target: Accelerat
     memory = unit.memories[0]
     if any(o.operands[-1].op is not None for o in axes[0].walk() if o.name in ("load", "store")):
         raise ScheduleError("it keeps something between its loops")
-    nest, blocks = _cut(s, axes, [extent_of(o).value for o in sums], memory, room(target, memory) // among)
+    nest, blocks = _cut(s, axes, [extent_of(o).value for o in sums], target, memory, room(target, memory) // among)
+    cores = None
+    if blocks is not None and not blocks.attrs.get("overlap"):
+        cores, blocks = shared(s, blocks, target, memory)
     if moves:
         _move(s, nest, memory, target)
     else:
         drain = _move_and_compute(s, nest, unit, memory, target)
-    if blocks is not None:
+    if blocks is not None and extent_of(blocks).value > 1:
         with s.noting("blocks follow each other"):
             if moves:
                 s.pipeline(blocks)
             else:
                 s.overlap(blocks, drain)
+    run_on_instances(s, cores, target, memory, among)
 
 
 def _is_part_of_lines(op: Op) -> bool:
@@ -145,11 +150,12 @@ def _unit(machine: Accelerator, nest: Op) -> VectorUnit:
 
 
 def _cut(
-    s: Schedule, axes: Sequence[Op], sums: Sequence[int], memory: str, bytes: int
+    s: Schedule, axes: Sequence[Op], sums: Sequence[int], machine: Accelerator, memory: str, bytes: int
 ) -> tuple[Op, Op | None]:
     """Cut the loops so that what the inner ones touch fits into so many bytes; they, and the loop around them."""
     extents = [extent_of(o).value for o in axes]
-    most = block_elements(prod(extents) * prod(sums))
+    cores = instances(machine, memory)
+    most = block_elements(prod(extents) * prod(sums) // cores)
     used = accesses([axes[0]])
     k, length = _block(extents, prod(sums), most)
     while 2 * _touched(used, axes, k, length) > bytes - 1024:  # windows reach beyond the block
@@ -161,6 +167,9 @@ def _cut(
         raise ScheduleError(f"{prod(sums)} elements of a row do not fit into memory '{memory}'")
     if k == 0:
         return axes[0], None
+    if cores > 1:  # which share blocks of one length
+        even = [n for n in range(ceil(length / 2), length + 1) if extents[k - 1] % n == 0]
+        length = even[-1] if even else length
     parts = s.split(axes[k - 1], length, tail="overlap" if extents[k - 1] % length else "guard")
     around = [*axes[: k - 1], parts.outer]
     while len(around) > 1:

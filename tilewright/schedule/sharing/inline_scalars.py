@@ -34,14 +34,14 @@ def write_out_numbers(regions: Sequence[Op], module: Module) -> None:
 
 
 def _number(region: Op, k: int, module: Module) -> str | None:
-    """Operand k as text that is equal for equal numbers only; None when it is not a known, finite number."""
+    """Operand k as text that is equal for equal numbers only; None when it is not a known number."""
     value = region.operands[k]
     is_constant = value.op is not None and value.op.name == "constant"
     if not is_constant or value.tensor.rank or value.tensor.dtype.kind not in ("float", "int", "uint", "bool"):
         return None
     array = constant_array(value, module)
     number = None if array is None else array.item()
-    return repr(number) if isinstance(number, int | float) and math.isfinite(number) else None
+    return repr(number) if isinstance(number, int | float) and not math.isnan(number) else None
 
 
 def _write_out(region: Op, k: int, module: Module) -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar, NoReturn
 
-from tilewright.target.gpu.tensor_cores import ASYNC, FRAGMENTS, INTRINSICS, WARP, WARP_ROW
+from tilewright.target.gpu.tensor_cores import (
+    ASYNC,
+    FRAGMENTS,
+    INTRINSICS,
+    TENSOR_CORES,
+    TF32,
+    WARP,
+    WARP_ROW,
+    TensorCore,
+    intrinsics_of,
+)
 from tilewright.target.gpu.webgpu import DEVICE, GRID, GROUP, REGISTERS, ROW, SHARED, THREAD, Gpu
 from tilewright.target.machine import GLOBAL, HostLink, Level, Memory, TargetError
 
@@ -32,7 +42,16 @@ class Cuda(Gpu):
     resident: int = 2048
     shared: int = 164 << 10
     group_shared: int = 163 << 10
+    tensor_cores: tuple[TensorCore, ...] = TENSOR_CORES
 
+    @property
+    def with_tf32(self) -> Cuda:
+        """The one that rounds operands of products of float32 to TF32."""
+        cores, intrinsics = (*self.tensor_cores, TF32), (*self.intrinsics, *intrinsics_of(TF32))
+        return replace(self, name=f"{self.name},{_TF32}", tensor_cores=cores, intrinsics=intrinsics)
+
+
+_TF32 = "tf32"
 
 OWNED = "owned"
 """Memory of a group of which each element is touched by one thread alone: registers. Axes of its buffers are the
@@ -81,13 +100,16 @@ CUDA: Mapping[str, Cuda] = MappingProxyType({machine.architecture: machine for m
 
 
 def find_cuda(text: str) -> Cuda:
-    """The GPU that `cuda` or `cuda,sm_90` names."""
-    _, _, architecture = text.partition(",")
-    return CUDA.get(architecture.strip() or "sm_80") or _unknown(architecture)
+    """The GPU that `cuda`, `cuda,sm_90` or `cuda,sm_90,tf32` names."""
+    _, *words = (word.strip() for word in text.split(","))
+    has_tf32 = words[-1:] == [_TF32]
+    architecture = ",".join(words[:-1] if has_tf32 else words)
+    found = CUDA.get(architecture or "sm_80") or _unknown(architecture)
+    return found.with_tf32 if has_tf32 else found
 
 
 def _unknown(architecture: str) -> NoReturn:
     raise TargetError(
-        f"unknown architecture '{architecture.strip()}' of target 'cuda'",
-        hint=f"known are {', '.join(CUDA)}; PTX for an older one runs on newer GPUs",
+        f"unknown architecture '{architecture}' of target 'cuda'",
+        hint=f"known are {', '.join(CUDA)}, each also with ',tf32' behind it; PTX for an older one runs on newer GPUs",
     )

@@ -9,6 +9,7 @@ by these instructions alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.target.machine import GLOBAL, Intrinsic, Memory, Route
@@ -56,11 +57,12 @@ class TensorCore:
 
 
 def _multiply(core: TensorCore) -> Intrinsic:
+    a, b = (f"{core.sums}({x})" if core.operands != core.sums else x for x in ("a[8*h + i, l]", "b[2*j + u, l]"))
     body = f"""
     kernel @{core.multiply}(a: {LEFT} {core.operands}[16, {core.depth}], b: {RIGHT} {core.operands}[8, {core.depth}],
         c: owned {core.sums}[2, 8, 4, 2] strides(p, q, r, 1)) dims(p, q, r) with {{outputs=1}} {{
       for h in 0..2 {{ for i in 0..8 {{ for j in 0..4 {{ for u in 0..2 {{ for l in 0..{core.depth} {{
-        c[h, i, j, u] += {core.sums}(a[8*h + i, l]) * {core.sums}(b[2*j + u, l])
+        c[h, i, j, u] += {a} * {b}
       }} }} }} }} }}
       return
     }}
@@ -81,7 +83,7 @@ def _load(name: str, core: TensorCore, memory: str, strides: str) -> Intrinsic:
 
 def _core(operands: str, sums: str, depth: int) -> TensorCore:
     loads = (f"ldmatrix_{LEFT}_{operands}", f"ldmatrix_{RIGHT}_{operands}")
-    across = tuple(f"{name}_trans" if depth == 16 else "" for name in loads)
+    across = tuple(f"{name}_trans" if depth == FLOAT_DEPTH else "" for name in loads)
     return TensorCore(operands, sums, depth, f"mma_{operands}", loads, (across[0], across[1]))
 
 
@@ -101,9 +103,12 @@ def _pack(core: TensorCore) -> Intrinsic:
 TENSOR_CORES = (
     _core("f16", "f32", FLOAT_DEPTH), _core("bf16", "f32", FLOAT_DEPTH), _core("i8", "i32", 2 * FLOAT_DEPTH)
 )  # fmt: skip
+TF32 = _core("f32", "f32", FLOAT_DEPTH // 2)
+"""Products of float32 of which both operands are rounded to 10 bits behind the point (TF32). Its body says nothing of
+that: machines have it where they are told to."""
 
 
-def _intrinsics(core: TensorCore) -> tuple[Intrinsic, ...]:
+def intrinsics_of(core: TensorCore) -> tuple[Intrinsic, ...]:
     made = [_multiply(core), *([_pack(core)] if core.pack else [])]
     for memory, along, across in zip((LEFT, RIGHT), core.loads, core.loads_across, strict=True):
         made.append(_load(along, core, memory, "s, 1"))
@@ -112,12 +117,14 @@ def _intrinsics(core: TensorCore) -> tuple[Intrinsic, ...]:
     return tuple(made)
 
 
-INTRINSICS = tuple(intrinsic for core in TENSOR_CORES for intrinsic in _intrinsics(core))
+INTRINSICS = tuple(intrinsic for core in TENSOR_CORES for intrinsic in intrinsics_of(core))
 FRAGMENTS = tuple(Memory(name, 32 << 10, 16, WARP, constant_sizes=True) for name in (LEFT, RIGHT))
 ASYNC = Route(GLOBAL.name, "shared", "async", COPY_BYTES, fills=True)
 """Copies of 16 bytes each, which all threads of a group start and go on beside what they do (`cp.async`)."""
 
 
-def tensor_core(left: str, right: str, sums: str) -> TensorCore | None:
+def tensor_core(
+    left: str, right: str, sums: str, cores: Sequence[TensorCore] = TENSOR_CORES
+) -> TensorCore | None:
     """The one for operands of two dtypes and sums of a third."""
-    return next((c for c in TENSOR_CORES if (c.operands, c.operands, c.sums) == (left, right, sums)), None)
+    return next((c for c in cores if (c.operands, c.operands, c.sums) == (left, right, sums)), None)

@@ -15,6 +15,9 @@ GRID = (LAYER, BAND, GROUP)
 DEVICE, SHARED, REGISTERS = "scratch", "shared", "reg"
 """Memories beside that of arguments: what all see, what a group has, what a thread has."""
 
+SMALLER = 4
+"""Of products with fewer rows than a tile has, tiles are of so small a part of the most rows that there are then."""
+
 
 @dataclass(frozen=True)
 class Gpu(Machine):

@@ -37,7 +37,8 @@ from tilewright.loops.lanes.vectorizable import segments, why_serial
 from tilewright.loops.spec import parallel_extent, versions_of
 from tilewright.loops.storage.inplace import copied
 from tilewright.program.memory.scratch import SCRATCH_ALIGNMENT, bytes_in_scratch
-from tilewright.target.target import REGISTERS, Target
+from tilewright.target.machine import REGISTERS
+from tilewright.target.target import Target
 
 _ALWAYS = Guard()
 

@@ -25,7 +25,7 @@ from tilewright.ir.diag import UnsupportedError
 from tilewright.ir.dtype import DType
 from tilewright.ir.rewrite import has_one_use
 from tilewright.ir.scalar import scalar_operation
-from tilewright.target.target import REGISTERS
+from tilewright.target.machine import REGISTERS
 
 Emit = Callable[..., Reg]
 

@@ -19,6 +19,7 @@ from tilewright.codegen.cpu.kernel.indices import Indices, Number
 from tilewright.codegen.cpu.kernel.lanes import memory_type
 from tilewright.codegen.cpu.program.function import ProgramFunction
 from tilewright.codegen.cpu.program.parallel_tasks import task_ir
+from tilewright.codegen.cpu.program.sizes import SaturatingIndices
 from tilewright.codegen.program import (
     BufferRef,
     Condition,
@@ -168,13 +169,17 @@ class _OfKernels(ProgramFunction):
         super().__init__()
         self.program = program
         self.errors = errors
-        self.indices = Indices(self.code)
+        self.indices: Indices = Indices(self.code)
 
     def define(self, name: str, parameters: Sequence[str]) -> str:
         return self.text(f"i32 @{name}{self.program.suffix}({', '.join(parameters)}) #0")
 
 
 class _Plan(_OfKernels):
+    def __init__(self, program: Program, errors: ErrorTable) -> None:
+        super().__init__(program, errors)
+        self.indices = SaturatingIndices(self.code)
+
     def written(self) -> str:
         for k, dim in enumerate(self.program.dims):
             value = self._value(dim)

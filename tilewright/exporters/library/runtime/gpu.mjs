@@ -54,7 +54,7 @@ export async function load(weights = new URL({{WEIGHTS}}, import.meta.url)) {
     throw new Error(`the weights have ${found} bytes, and the model ${PROGRAM.constants}: export it again`);
   const model = new Model(device, ArrayBuffer.isView(bytes) ? bytes.slice() : new Uint8Array(bytes));
   await model.prepare_pipelines();
-  const is_safe = ({ grids }) => grids.every(([, , n]) => typeof n === "number" && n <= SAFE_ITERATIONS);
+  const is_safe = (call) => call.launches.every(([, , n]) => typeof n === "number" && n <= SAFE_ITERATIONS);
   model.most_iterations = PROGRAM.calls.every(is_safe) ? Infinity : await most_iterations(device);
   return model;
 }

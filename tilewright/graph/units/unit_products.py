@@ -14,9 +14,9 @@ from itertools import product as positions
 from typing import ClassVar
 
 from tilewright.graph.layout.conv_window import ConvWindow, pad_space
-from tilewright.graph.layout.unit_windows import WINDOW_RULES, Planes
 from tilewright.graph.match import dtype_of, shape_of
 from tilewright.graph.rewrites.dead import drop_dead
+from tilewright.graph.units.unit_windows import WINDOW_RULES, Planes
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op, Value
 from tilewright.ir.rewrite import Replacement, RewriteContext, Rule, rewrite

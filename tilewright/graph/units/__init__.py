@@ -1,0 +1,1 @@
+"""Products and windows in the forms that units of accelerators take."""
