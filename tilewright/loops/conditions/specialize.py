@@ -106,7 +106,7 @@ def _share_serial_versions(*kernels: Func) -> None:
         if _has_parallel(body.walk()):
             refuse("for_other_dims", kernel.name, "threads share loops inside of others in a part of the versions")
         if any(map(_levels, kernels)) and any(op.name != "return" for op in body.ops):
-            refuse("for_other_dims", kernel.name, "one of the versions is not shared by threads of the machine's levels")
+            refuse("for_other_dims", kernel.name, "threads of the machine's levels share no loop of a version")
     for kernel, body in serial:
         ops = take_ops(body)
         returned = [op for op in ops if op.name == "return"]
