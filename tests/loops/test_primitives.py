@@ -268,6 +268,17 @@ CASES = {
         }
         """,
     ),
+    "split with a short end": (
+        DOUBLE,
+        lambda f: split(f, find_loop(f, "i"), 4, "short"),
+        """
+        for io <= 2 in 0..3 {
+          for ii <= 3 in 0..min(4, -4*io + 10) {
+            y[4*io + ii] = x[4*io + ii] * 2
+          }
+        }
+        """,
+    ),
     "fission and reorder": (
         SUM,
         lambda f: (

@@ -243,7 +243,7 @@ REFUSED = {
     "unknown tail": (
         DOUBLE,
         lambda f: split(f, find_loop(f, "i"), 4, "drop"),
-        "split loop 'i' (0..10, serial): tail 'drop' is none of guard, peel, branch, overlap",
+        "split loop 'i' (0..10, serial): tail 'drop' is none of guard, peel, branch, short, overlap",
     ),
     "cut a loop of unknown length": (
         SYMBOLIC,
@@ -281,6 +281,12 @@ REFUSED = {
         lambda f: split(f, parallel(f, find_loop(f, "i")), 4, "peel"),
         "split loop 'i' (0..n, parallel): peeling would leave work beside the parallel loop; "
         'use tail="branch" or "guard"',
+    ),
+    "lanes of a short end": (
+        DOUBLE,
+        lambda f: vectorize(f, find_loop(f, "i"), 4, "short"),
+        "vectorize loop 'i' (0..10, serial): a vector has as many lanes in each iteration; "
+        "use another tail than 'short'",
     ),
     "smaller tiles at the end of peeled ones": (
         DOUBLE,

@@ -132,7 +132,7 @@ def test_tensor_cores_multiply_16_bit_floats(
     options, session = Options(target=TARGET), Session(folder=tmp_path)
     (ptx,) = programs(model(text), "asm", options=options, session=session).values()
     assert "mma.sync.aligned.m16n8k16" in ptx and ptx.count("ldmatrix.") and ".local" not in ptx
-    assert ("cp.async.cg" in ptx) == (n % 8 == 0)
+    assert "cp.async.cg" in ptx
 
 
 @pytest.mark.parametrize(("kernel", "strides"), [(3, 2), pytest.param(1, 1, marks=pytest.mark.sweep(1))])
@@ -153,7 +153,7 @@ def test_convolutions_are_products_of_tensor_cores(
     assert fake.fault == ""
     options, session = Options(target=TARGET), Session(folder=tmp_path)
     ptx = "".join(programs(model(text), "asm", options=options, session=session).values())
-    assert "mma.sync" in ptx and ("cp.async.cg" in ptx) == (kernel == 1)
+    assert "mma.sync" in ptx and "cp.async.cg" in ptx
 
 
 def test_tensor_cores_multiply_bytes(fake: FakeCuda, tmp_path: Path) -> None:
@@ -181,13 +181,13 @@ def test_parts_of_tensors_begin_where_16_bytes_are_read_at_once(fake: FakeCuda, 
 
 @pytest.mark.parametrize("n", [32, 34])
 def test_each_wait_and_barrier_of_a_product_is_needed(n: int, tmp_path: Path) -> None:
-    """With copies beside other work, and with copies by threads."""
+    """With copies beside other work, and where threads copy one of the operands."""
     text = f"g (float16[16,64] l, float16[64,{n}] r) => (float16[16,{n}] y) {{ y = MatMul(l, r) }}"
     options, session = Options(target=TARGET), Session(folder=tmp_path)
     (loops,) = programs(model(text), "loops", options=options, session=session).values()
     verify_func(parse_kernel(loops), machine_spec(CUDA["sm_90"]))
     count = len(_orders(parse_kernel(loops)))
-    assert count == (5 if n == 32 else 2)
+    assert count == (5 if n == 32 else 3)
     for k in range(count):
         func = parse_kernel(loops)
         op = _orders(func)[k]

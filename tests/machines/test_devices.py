@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import parser
 
 import tilewright
 from tests.machines.board import board, examples
@@ -130,6 +131,31 @@ def test_what_a_device_lacks_runs_on_the_cpu_beside_it(name: str, picky: Session
         assert [part.machine for part in placed] == ["board", "host", "board"]
         assert [(part.takes, part.gives) for part in placed] == [("24*n", "24*n")] * 3
         assert "no f64" in str(made.report())
+
+
+RESIZED = parser.parse_model("""<ir_version: 9, opset_import: ["" : 19]>
+    g (float[1,1,4,4] x, float[4] s) => (float[a,b,c,d] y)
+    { y = Resize<antialias=1, mode="cubic">(x, , s) }""").SerializeToString()
+
+
+COUNTED = """g (float[n,6] x) => (float[n,6] y, float[n,6] w) { e = Exp(x) z = NonZero(x) k = Shape(z)
+    c = Cast<to=1>(k) i = Constant<value=int64[1]{1}>() m = Gather(c, i) y = Div(e, m)
+    d = Cast<to=11>(e) s = Sin(d) f = Cast<to=1>(s) w = Add(f, m) }"""
+
+
+def test_parts_read_no_sizes_that_are_not_known_yet(picky: Session) -> None:
+    """What asks about sizes, and reads nothing else, is in no part before that in which they are measured."""
+    made = tilewright.compile(model(COUNTED), target="board", placement="device", session=picky)
+    host = tilewright.compile(model(COUNTED), session=picky)
+    for n in (3, 1):
+        x = X[:n, :6].copy()
+        for found, expected in zip(made(x), host(x), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert {part.machine for part in made.report().placed} == {"host", "board"}
+
+
+def test_versions_for_other_sizes_are_shared_by_levels_or_are_none(session: Session) -> None:
+    tilewright.compile(RESIZED, target="cuda,sm_90", session=session, strict=True)
 
 
 def test_nodes_without_names_are_told_apart(picky: Session) -> None:

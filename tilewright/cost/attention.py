@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.cost.core import l2_room
+from tilewright.cost.core import divisors, l2_room
 from tilewright.cost.gemm.cost_model import choose_tile
 from tilewright.cost.gemm.register_tile import GemmShape, Tile
 from tilewright.cost.parallel import UNEVEN, greatest_share, tasks_for_all
@@ -26,6 +26,12 @@ FEW_ROWS = 8
 MOST_SHARING = 16
 """Heads at most whose few rows read a key together: their results are kept in registers."""
 
+SUMS_OF_A_SCORE = 2
+"""Vectors of `VECTOR_BYTES` in which a score is summed."""
+
+SPARE = 4
+"""Registers for elements of a key, and for what these are widened by."""
+
 LEAST_COLUMNS = 64
 """Columns of a piece of the values at least: pieces of lines take longer to read than threads gain by equal shares."""
 
@@ -45,6 +51,14 @@ ELEMENT = 4
 def is_one_block(most: int | None) -> bool:
     """Whether so many rows at most (None: any number) are one block, for which nothing is packed."""
     return most is not None and most < FEW_ROWS
+
+
+def heads_at_once(heads: int, target: Target) -> int:
+    """How many of the heads that share a key are multiplied by it at once: those whose sums are in registers, and as
+    many each time."""
+    sums = SUMS_OF_A_SCORE * 8 * VECTOR_BYTES // target.vector_bits
+    most = max(1, (target.vector_registers - SPARE) // max(1, sums))
+    return max(d for d in divisors(heads) if d <= most)
 
 
 def most_rows(keys: int | None, target: Target) -> int:

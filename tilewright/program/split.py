@@ -57,9 +57,9 @@ _HOSTED = STAGED - {ASSUME, MEASURE}
 
 
 def is_free(op: Op) -> bool:
-    """Whether an op reads nothing and is of a fixed size, as a number that fills a tensor: parts on both sides of a
-    device may have a copy each."""
-    return not op.operands and not op.blocks and op.name not in STAGED and all(not [*dims_of(v)] for v in op.results)
+    """Whether an op reads nothing, sizes included, as a number that fills a tensor: parts on both sides of a device may
+    have a copy each."""
+    return not op.operands and not op.blocks and op.name not in STAGED and not uses_of(op).variables
 
 
 def part_functions(module: Module) -> list[Func]:

@@ -52,8 +52,8 @@ class KernelsRefused(UnsupportedError):
     """A device has no code for kernels of a part: names of the nodes of each, and why."""
 
     def __init__(self, refused: Sequence[tuple[tuple[str, ...], UnsupportedError]]) -> None:
-        first = refused[0][1]
-        super().__init__(first.what, where=first.where, hint=first.hint)
+        names, first = refused[0]
+        super().__init__(first.what, where=first.where or f"in {', '.join(names[:MOST_SHOWN])}", hint=first.hint)
         self.refused = tuple(refused)
         self.is_doubt = all(isinstance(reason, KernelDoubted) for _, reason in refused)
 

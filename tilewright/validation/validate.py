@@ -43,6 +43,7 @@ from tilewright.validation.cases import (
 )
 from tilewright.validation.closeness import MOVED, allowance, is_float
 from tilewright.validation.findings import Fault, MeaningChanged
+from tilewright.validation.guarded import fault_of
 from tilewright.validation.kernels import PLANNING, KernelCheck
 from tilewright.validation.passes import PassWatch
 from tilewright.validation.programs import ProgramReplay, numerics_of
@@ -231,14 +232,16 @@ class Validation:
             if self._why_not_native(replay.compilation, artifact):
                 continue
             for case, wrong in replay.wrong(artifact):
-                parts = tuple(Part(step, label=f"the step '{step}'") for step in WHOLE)
-                names = replay.module.main.attrs["inputs"]
-                finding = Fault(
-                    "program", "", "the program as a whole", wrong, str(case), parts, None, "",
-                    dict(zip(names, case.arrays, strict=False)),
-                )  # fmt: skip
-                self.fail(replay.compilation, finding)
+                self._fail_whole(replay.compilation, replay.module, case, wrong)
             self.calls += len(replay.sessions)
+
+    def _fail_whole(self, compilation: Compilation, module: Module, case: Case, wrong: str) -> None:
+        parts = tuple(Part(step, label=f"the step '{step}'") for step in WHOLE)
+        given = dict(zip(module.main.attrs["inputs"], case.arrays, strict=False))
+        self.fail(
+            compilation,
+            Fault("program", "", "the program as a whole", wrong, str(case), parts, None, "", given),
+        )
 
     def finish(self, artifact: Artifact, setting: Setting) -> Artifact:
         """Compare native code with what it is made of; the artefact with what was looked at."""
@@ -307,10 +310,12 @@ class Validation:
             if not call.within(NEAR).differences(lambda *_: found, names) and not replayed.has_integers:
                 return call
             call = replayed.call(artifact, replayed.moves())
-            wrong = {} if isinstance(call, str) else call.differences(lambda *_: found, names)
+            others = {} if isinstance(call, str) else call.differences(lambda *_: found, names)
         except TilewrightError as error:
+            if wrong := fault_of(error):
+                self._fail_whole(replayed.compilation, replayed.module, replayed.case, wrong)
             return f"the model refuses it: {error.what}"
-        return next((f"'{name}' has {how}" for name, how in wrong.items()), call)
+        return next((f"'{name}' has {how}" for name, how in others.items()), call)
 
     def _why_not_native(self, compilation: Compilation, artifact: Artifact) -> str:
         machine = compilation.setting.machine

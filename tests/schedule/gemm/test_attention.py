@@ -12,15 +12,16 @@ import pytest
 from tests.schedule import scheduling as oracle
 from tests.schedule.test_defaults import data, f32, native
 from tilewright.compiler import compile_module
+from tilewright.cost.attention import KEYS_OF_A_PIECE
 from tilewright.graph.pipeline import default_passes
 from tilewright.graph.rewrites.canonicalize import Canonicalize
 from tilewright.graph.rewrites.expand import Expand
 from tilewright.graph.rewrites.hoist_scales import HoistScales
 from tilewright.ir import dtype as dt
-from tilewright.ir.core import Module, Op, Value
+from tilewright.ir.core import Func, Module, Op, Value
 from tilewright.ir.sym import var
 from tilewright.ir.types import TensorType, tensor
-from tilewright.loops.edit import buffer_type, enclosing_loops, kind_of, loop_var, loops_in
+from tilewright.loops.edit import buffer_type, enclosing_loops, extent_of, kind_of, loop_var, loops_in
 from tilewright.loops.kernel_info import kernel_info
 from tilewright.ops import contract, view
 from tilewright.ops import elementwise as ew
@@ -295,6 +296,46 @@ def test_features_of_unknown_number_leave_few_rows_their_own_kernel(target: str)
         (found,) = oracle.run(module, (q, k, v))
         wanted = plain_reference(*(a.astype(np.float64) for a in (q, k, v)))
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-5)
+
+
+def of_shared_keys(heads: int, rows: int, width: int) -> Module:
+    """Few rows of heads that share keys."""
+    types = [f32(2, heads, rows, width), *[f32(2, 1, var("keys", 0), width)] * 2]
+    return oracle.build(types, lambda q, k, v: plain(ew.mul(q, 0.125), k, v))
+
+
+def attention_kernel(module: Module) -> Func:
+    (kernel,) = [f for f in module.funcs.values() if f.level == "loops"]
+    return kernel
+
+
+WIDE, NARROW = "x86-64-v4", "x86-64-v3"
+
+
+@pytest.mark.parametrize(("target", "heads", "at_once"), [(WIDE, 7, 7), (WIDE, 15, 5), (NARROW, 6, 3)])
+def test_heads_that_share_keys_read_them_together(target: str, heads: int, at_once: int) -> None:
+    """A key goes through all heads whose sums are in registers, and no key asks whether it is one."""
+    module = of_shared_keys(heads, 1, 64)
+    compile_module(module, Options(), parse_target(target))
+    pieces = [o for o in loops_in(attention_kernel(module).body) if extent_of(o).bounds[1] == KEYS_OF_A_PIECE]
+    (keys,) = [o for o in pieces if not extent_of(o).is_const]
+    assert not [op for op in keys.walk() if op.name == "if"]
+    assert {kind_of(o) for o in loops_in(keys) if o is not keys} <= {"unroll", "vector"}
+    sums = [op for op in keys.walk() if op.name == "lanes_reduce"]
+    around = [o for o in enclosing_loops(sums[0]) if kind_of(o) == "unroll"]
+    assert (len(sums), len(around)) == (at_once, int(heads != at_once))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("heads", "rows", "width"), [(3, 1, 64), (7, 1, 40), (15, 3, 16)])
+def test_few_rows_of_heads_that_share_keys(heads: int, rows: int, width: int, threads: int) -> None:
+    module = of_shared_keys(heads, rows, width)
+    model = Model(compile_module(module, Options(), parse_target("host")), threads)
+    assert attention_kernel(module)
+    for keys in (1, 63, 64, 65, 129):
+        q, k, v = data(2, heads, rows, width), data(2, 1, keys, width), data(2, 1, keys, width)
+        wanted = plain_reference(*map(np.float64, (q / 8, k, v)))
+        np.testing.assert_allclose(model(q, k, v)[0], wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 16])

@@ -17,6 +17,8 @@ from tilewright.target.gpu.tensor_cores import COPY_BYTES, LEFT
 
 LANE, MEMBER = var("ptx.lane"), var("ptx.member")
 """The number of a thread in its warp, and in its group."""
+_ROWS = 8
+"""Threads that are served together, with 16 bytes each; as many rows begin in banks of their own."""
 WAIT = "call void @llvm.nvvm.cp.async.wait.all()"
 WARP_BARRIER = "call void @llvm.nvvm.bar.warp.sync(i32 -1)"
 _LDMATRIX = "call {{i32, i32, i32, i32}} @llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{}.b16.p3(ptr addrspace(3) {})"
@@ -86,9 +88,13 @@ def pieces_of(copy: Copy, threads: int) -> Iterator[tuple[dict[Sym, Sym], Sym | 
     extents[-1] //= each
     total = prod(extents)
     ranges = {MEMBER: (sym(0), sym(threads - 1))}
+    pieces = extents[-1]
+    is_by_rows = pieces < _ROWS and len(extents) > 1 and extents[-2] % _ROWS == 0
     for first in range(0, total, threads):
         number = MEMBER + first
         places, rest = {}, number
+        if is_by_rows:  # the same piece of eight rows, which begin in banks of their own
+            rest = (rest // (_ROWS * pieces) * _ROWS + rest % _ROWS) * pieces + rest // _ROWS % pieces
         for k, (loop, extent) in reversed(list(enumerate(zip(loops, extents, strict=True)))):
             at = rest if k == 0 else rest % extent
             places[loop_var(loop)] = simplify(at * each if loop is last else at, ranges)

@@ -73,12 +73,12 @@ def for_other_dims(func: Func, other: Func, dims: Sequence[Sym]) -> Func:
 
     Both compute the same of the same arguments; `dims` are the dims as they were. ScheduleError when they expect
     another layout of a constant. Where just one of them runs on several threads, the other is one iteration of a
-    parallel loop.
+    parallel loop; ScheduleError where threads are of a level of the machine, of which one iteration has no form.
     """
     least = kernel_info(func).specialized_for
     if kernel_info(func).packed != kernel_info(other).packed:
         refuse("for_other_dims", func.name, "the two kernels read a constant in different orders")
-    if _is_parallel(func) and all(op.name == "return" for op in other.body.ops):
+    if _is_parallel(func) and not _levels(func) and all(op.name == "return" for op in other.body.ops):
         put_ops(other.body, [new_loop(var("none", 0), sym(0), kind="parallel"), Op("return")])
     if _is_parallel(func) or _is_parallel(other):
         _share_serial_versions(func, other)
@@ -105,6 +105,8 @@ def _share_serial_versions(*kernels: Func) -> None:
     for kernel, body in serial:
         if _has_parallel(body.walk()):
             refuse("for_other_dims", kernel.name, "threads share loops inside of others in a part of the versions")
+        if any(map(_levels, kernels)) and any(op.name != "return" for op in body.ops):
+            refuse("for_other_dims", kernel.name, "threads of the machine's levels share no loop of a version")
     for kernel, body in serial:
         ops = take_ops(body)
         returned = [op for op in ops if op.name == "return"]
@@ -168,6 +170,11 @@ def _binders(ops: Sequence[Op]) -> list[Op]:
 def _is_parallel(func: Func) -> bool:
     """Whether a version of a kernel has loops that threads share around all others."""
     return any(_has_parallel(body.ops) for body in versions_of(func.body))
+
+
+def _levels(func: Func) -> set[str]:
+    """The levels of the machine whose threads share loops; none where these are tasks of the thread pool."""
+    return {op.attrs["level"] for op in func.body.walk() if is_loop(op) and op.attrs.get("level")}
 
 
 def _has_parallel(ops: Iterable[Op]) -> bool:

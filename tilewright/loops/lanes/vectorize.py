@@ -60,7 +60,7 @@ def vectorize(func: Func, loop: Op, lanes: int | None = None, tail: str = "guard
     loop. ScheduleError when the body holds loops that are not unrolled or registers of its own, when lanes
     may touch the same element in another order than iterations would, or for more than 64 lanes.
     """
-    _check_lanes(loop, lanes)
+    _check_lanes(loop, lanes, tail)
     _check_body(loop)
     _check_lanes_apart(loop)
     n = extent_of(loop)
@@ -69,8 +69,10 @@ def vectorize(func: Func, loop: Op, lanes: int | None = None, tail: str = "guard
     return parts
 
 
-def _check_lanes(loop: Op, lanes: int | None) -> None:
+def _check_lanes(loop: Op, lanes: int | None, tail: str) -> None:
     n = extent_of(loop)
+    if tail == "short":
+        refuse("vectorize", loop, "a vector has as many lanes in each iteration; use another tail than 'short'")
     if kind_of(loop) not in ("serial", "parallel") or (kind_of(loop) == "parallel" and lanes is None):
         refuse("vectorize", loop, f"it is a {kind_of(loop)} loop already")
     if lanes is None and not n.is_const:
@@ -135,7 +137,7 @@ def vectorize_reduction(
     is used otherwise in `within`, or when anything else in the body keeps lanes from running in lockstep.
     """
     within = within or loop
-    _check_lanes(loop, lanes)
+    _check_lanes(loop, lanes, tail)
     _check_body(loop)
     if within is not loop and not is_inside(loop, within):
         refuse(REDUCTION, loop, f"{describe(within)} is not around it")

@@ -33,7 +33,7 @@ from tilewright.loops.edit import (
 from tilewright.loops.order.parallel import check_independent
 from tilewright.loops.primitive import primitive
 
-TAILS = ("guard", "peel", "branch", "overlap")
+TAILS = ("guard", "peel", "branch", "short", "overlap")
 
 
 class Split(NamedTuple):
@@ -67,6 +67,10 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int
           if 4*vo + 3 >= n { for vt in 0..n % 4 { S } }
         }
 
+    with "short"
+
+        for vo in 0..ceildiv(n, 4) { for vi in 0..min(4, n - 4*vo) { S } }
+
     and with "overlap" (for an extent that is never below the factor) the last iteration starts early enough to be
     a whole one, and computes some elements a second time
 
@@ -93,7 +97,9 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int
     peels = not exact and (tail == "peel" or remainder > 0)
     iterations = n // factor if exact or peels else ceildiv(n, factor)
     outer = fresh_var(names, f"{base_name(v)}o", iterations)
-    inner = fresh_var(names, f"{base_name(v)}i", sym(factor))
+    shortens = tail == "short" and not exact and not peels
+    extent = minimum(factor, n - factor * outer) if shortens else sym(factor)
+    inner = fresh_var(names, f"{base_name(v)}i", extent)
     overlaps = tail == "overlap" and not exact and not peels
     base = minimum(factor * outer, n - factor) if overlaps else factor * outer
     left: Op | None = None
@@ -103,12 +109,12 @@ def split(func: Func, loop: Op, factor: int, tail: str = "guard", remainder: int
         start = factor * (n // factor) if tail == "peel" else factor * outer
         left = _tail_loop(loop, start, n % factor, names)
     substitute_in(body_of(loop), {v: base + inner})
-    inside = new_loop(inner, sym(factor), take_ops(body_of(loop)), loc=loop.loc)
+    inside = new_loop(inner, extent, take_ops(body_of(loop)), loc=loop.loc)
     loop.attrs["var"], loop.attrs["extent"] = outer, iterations
     put_ops(body_of(loop), [inside])
     if overlaps:
         loop.attrs["overlap"] = True
-    elif left is None and not exact:
+    elif left is None and not exact and not shortens:
         put_ops(body_of(inside), [new_if([ge0(n - 1 - factor * outer - inner)], take_ops(body_of(inside)))])
     elif left is not None and peels:
         insert_after(loop, [left])

@@ -32,7 +32,6 @@ from tilewright.schedule.cuda.tensor_product import (
     TensorOperand,
     TensorRoles,
     TensorTile,
-    moves_by_pieces,
     share_tile,
 )
 from tilewright.schedule.gpu.attention import AttentionKernel, GpuAttention, KeyBlocks, is_last
@@ -40,7 +39,6 @@ from tilewright.schedule.gpu.product import nest_in
 from tilewright.schedule.trace import Schedule
 from tilewright.target.gpu.cuda import OWNED, Cuda
 from tilewright.target.gpu.tensor_cores import (
-    ASYNC,
     COLUMNS,
     LANE_ROWS,
     ROWS,
@@ -155,15 +153,7 @@ class TensorKernel(AttentionKernel):
         roles = TensorRoles(core, operands[0], operands[1], *tile)
         nest = TensorNest(s, self.cuda, stage, roles, TensorTile(self.rows, columns, ROWS, columns))
         nest.multiply(row, column, reduced, buffers)
-        copies = []
-        for fill in fills:
-            if moves_by_pieces(fill):
-                copies.append(s.async_copy(fill.fill[0], ASYNC))
-            else:
-                nest.fill(fill.fill)
-            nest.pad(fill.buffer)
-        if copies:  # which end in order
-            s.wait(copies[-1], row)
+        nest.copy(fills, row)
         return nest
 
     @property

@@ -117,9 +117,8 @@ class _Nest:
         fills = [s.cache(value, loops[self.row], space=SHARED, read=0).fill for value in operands]
         if not fills or not all(fills):
             raise ScheduleError("its operands are no tensors in memory")
-        for fill in fills:
-            self._fill(fill)
-        s.barrier(fills[-1][0], ROW)
+        filled = [self._fill(fill) for fill in fills]
+        s.barrier(filled[-1], ROW)
         first = self._threads(loops[self.row], loops[-1], [], inner)
         s.barrier(first, ROW)
 
@@ -142,10 +141,19 @@ class _Nest:
         s.parallel(row.inner, ROW)
         return row.inner
 
-    def _fill(self, fill: Sequence[Op]) -> None:
-        """Share a copy among the threads of a group; what a thread has of it is read at once, as far as that is not
-        too much."""
+    def _fill(self, fill: Sequence[Op]) -> Op:
+        """Share a copy among the threads of a group; the outermost loop. What a thread has of it is read at once, as
+        far as that is not too much."""
         s = self.s
+        if _is_wide(fill):  # a warp fills 32 elements that follow each other
+            part = s.split(s.collapse(*fill[-2:]), SIDE * SIDE)
+            threads = s.split(part.inner, SIDE)
+            s.reorder(threads.outer, threads.inner, part.outer)
+            if extent_of(part.outer).value <= 2 * RUN:
+                s.unroll(part.outer)
+            s.parallel(threads.inner, THREAD)
+            s.parallel(threads.outer, ROW)
+            return fill[0] if len(fill) > 2 else threads.outer
         shared, own = [], []
         for axis in fill[-2:]:
             extent = extent_of(axis)
@@ -160,6 +168,7 @@ class _Nest:
                 s.unroll(loop)
         for axis, level in zip(reversed(shared), (THREAD, ROW), strict=False):
             s.parallel(axis, level)
+        return fill[0]
 
     def _own(self, sums: Value) -> None:
         """Give the buffer of sums the axes of its threads."""
@@ -169,3 +178,11 @@ class _Nest:
         s.split_axis(sums, axes - 1, run)
         s.split_axis(sums, axes - 1, SIDE)
         s.split_axis(sums, self.row, SIDE)
+
+
+def _is_wide(fill: Sequence[Op]) -> bool:
+    """Whether the innermost two loops of a copy have whole runs for warps, and as much for each thread."""
+    if len(fill) < 2:
+        return False
+    across, along = map(extent_of, fill[-2:])
+    return along % (2 * SIDE) == 0 and across.is_const and across * along % (SIDE * SIDE) == 0

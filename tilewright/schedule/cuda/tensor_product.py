@@ -269,23 +269,22 @@ class TensorNest:
         for load, operand in zip(loads, sorted((self.roles.left, self.roles.right), key=lambda o: o.read), strict=True):
             if operand.is_gathered:
                 made = s.preload(load, *((loops[-1], step.inner) if operand.is_along else (step.inner, loops[-1])))
-                if operand.is_along:  # elements that follow each other in memory are still read together
-                    s.reorder(*reversed(made.fill))
-                    made.fill.reverse()
+                if operand.is_along:  # a warp reads runs of eight elements, and writes to all banks
+                    run = s.split(made.fill[0], LANE_ROWS)
+                    made.fill[:] = [run.outer, made.fill[1], run.inner]
+                    s.reorder(*made.fill)
                 shared.append(Cached(s.set_space(made.buffer, SHARED), made.fill))
             else:
                 shared.append(s.cache(load.operands[0], loops[-1], space=SHARED, read=0))
         self.multiply(loops[row], loops[-1], step.inner, [each.buffer for each in shared])
-        if all(map(moves_by_pieces, shared)):
+        if all(map(moves_by_pieces, shared)) and extent_of(step.outer) != 1:
             for each in shared:
                 s.wait(s.async_copy(each.fill[0], ASYNC), loops[row])
                 self.pad(each.buffer)
             for op in self._pipelined(step.outer):
                 s.barrier(op, WARP_ROW)
             return False
-        for each in shared:  # rows begin anywhere: threads copy their elements
-            self.fill(each.fill)
-            self.pad(each.buffer)
+        self.copy(shared, loops[row])
         s.barrier(loops[row], WARP_ROW, "before")
         s.barrier(loops[row], WARP_ROW)
         return True
@@ -303,10 +302,21 @@ class TensorNest:
         for level, loop in shared.items():
             s.parallel(loop, level)
 
+    def copy(self, shared: Sequence[Cached], reader: Op) -> None:
+        """Copy into shared memory, beside the threads what moves by pieces, which wait for it before they read."""
+        s = self.s
+        runs = []
+        for each in shared:
+            if moves_by_pieces(each):
+                runs.append(s.async_copy(each.fill[0], ASYNC))
+            else:  # rows begin anywhere: threads copy their elements
+                self.fill(each.fill)
+            self.pad(each.buffer)
+        if runs:  # the others end before the last one
+            s.wait(max(runs, key=block_of(runs[0]).ops.index), reader)
+
     def _pipelined(self, loop: Op) -> list[Op]:
-        """Copy parts ahead where there are several; returns what waits for copies."""
-        if extent_of(loop) == 1:
-            return [op for op in body_of(loop).ops if op.name == "wait"][-1:]
+        """Copy parts ahead; returns what waits for copies."""
         made = self.s.pipeline(loop).loop
         around = block_of(made).ops
         return [around[around.index(made) - 1], body_of(made).ops[-1]]

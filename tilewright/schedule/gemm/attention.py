@@ -24,6 +24,7 @@ from tilewright.cost.attention import (
     KEYS_OF_A_PIECE,
     MOST_SHARING,
     columns_of_piece,
+    heads_at_once,
     is_one_block,
     most_rows,
     rows_of_block,
@@ -41,7 +42,7 @@ from tilewright.ir.diag import ScheduleError
 from tilewright.ir.rewrite import NoMatch
 from tilewright.ir.scalar import scalar_operation
 from tilewright.ir.sym import Sym
-from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, loop_var, reason_of
+from tilewright.loops.edit import body_of, enclosing_loops, extent_of, is_loop, loop_var, loops_in, reason_of
 from tilewright.loops.lanes.vectorize import MAX_LANES
 from tilewright.loops.stages import Lowered, Stage
 from tilewright.schedule.gemm.contraction import is_contraction
@@ -49,6 +50,7 @@ from tilewright.schedule.gemm.dot_products import dot_for, split_group
 from tilewright.schedule.gemm.panels import pack_all_columns
 from tilewright.schedule.gemm.reduction_nest import copied, reading_nest, reduction_of, with_loop_of
 from tilewright.schedule.gemm.register_tile import Nest, TileSums, mark, tile_sums
+from tilewright.schedule.gemm.rounded_rows import MOST_UNROLLED, unroll_all
 from tilewright.schedule.maps.elementwise import is_elementwise
 from tilewright.schedule.rows.row_reduction import is_row_reduction, share_iterations
 from tilewright.schedule.steps.access import iterations_of, known, loads_in, stores_in, stride_in
@@ -59,6 +61,16 @@ from tilewright.schedule.steps.vectorize import vectorize_inner
 from tilewright.schedule.strategy import Strategy
 from tilewright.schedule.trace import Schedule
 from tilewright.target.target import Target
+
+
+@dataclass(frozen=True, eq=False)
+class _Shares:
+    """Loops of few rows of heads that share keys: what threads take `pieces` of, keys and columns; rows of the scores,
+    of which each piece has all, so that no index is divided by their number; and the heads of a key."""
+
+    pieces: Sequence[Op] = ()
+    rows: Sequence[Op] = ()
+    heads: Sequence[Op] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,28 +226,44 @@ def schedule_attention(s: Schedule, lowered: Lowered, target: Target) -> None:
     """
     form = form_of(s, lowered)
     row = form.row
-    pieces: list[Op] = []
+    shares = _Shares()
     if row is None or _are_few(s, form, row):
         shared = _heads_that_share(form)
         if shared is None:
             copies, nests = _one_block(s, form, target)
         else:
-            copies, nests, pieces = _of_shared_keys(s, form, shared, target)
+            copies, nests, shares = _of_shared_keys(s, form, shared, target)
     else:
         copies, nests = _blocks(s, form, row, target)
     s.simplify()
     _sum_weights_as_computed(s, form, copies)
     for nest in nests:
         mark(s, nest)
-    if pieces:  # before vectors: indices are still simple to reason about
-        parallelize_each(s, [next(iter(enclosing_loops(o)), o) for o in pieces], target)
+    if shares.pieces:  # before vectors: indices are still simple to reason about
+        outermost = [next(iter(enclosing_loops(o)), o) for o in shares.pieces]
+        parallelize_each(s, outermost, target, shares.rows)
     else:
         parallelize_outer(s, target)
     for stage in (form.scores, *form.rows):
         innermost = copies.get((*stage.axes, *stage.reduce)[-1])
         if innermost is not None and innermost.parent is not None and not _holds_loops(innermost):
             vectorize_inner(s, innermost, target)
+    for loop in shares.heads:
+        _multiply_together(s, loop, target)
     s.simplify()
+
+
+def _multiply_together(s: Schedule, heads: Op, target: Target) -> None:
+    """Heads that share keys read each of them once: all sums of a key go on with the same elements of it."""
+    key = enclosing_loops(heads)[-1]
+    count = heads_at_once(known(extent_of(heads)) or 1, target)
+    if count > 1:
+        parts = s.split(heads, count)
+        heads = parts.outer
+        with s.noting("heads read keys one after the other"):
+            s.unroll_and_jam(parts.inner)
+    s.unroll(heads)
+    unroll_all(s, [o for o in loops_in(key) if known(extent_of(o)) in range(2, MOST_UNROLLED + 1)])
 
 
 def _are_few(s: Schedule, form: AttentionForm, row: Op) -> bool:
@@ -345,10 +373,10 @@ def _heads_that_share(form: AttentionForm) -> int | None:
 
 def _of_shared_keys(
     s: Schedule, form: AttentionForm, axis: int, target: Target
-) -> tuple[dict[Op, Op], list[Nest], list[Op]]:
+) -> tuple[dict[Op, Op], list[Nest], _Shares]:
     """Few rows of several heads that read the same keys and values, each of which is read once for all heads: first all
-    scores, then the rows, and then the results, so that threads share keys and columns where groups of heads are few.
-    The last are loops in the nests that they share."""
+    scores, then the rows, and then the results, so that threads share keys and columns where groups of heads are
+    few."""
     loops = {k: o for o, k in reduction_of(form.values, [*form.batch, *_those(form.row), form.column]).axis_of.items()}
     heads = loops[axis]
     outer = [o for o in form.batch if o is not heads]
@@ -360,14 +388,18 @@ def _of_shared_keys(
     s.reorder(*outer, *pieces, *_those(form.row), heads, columns)
     values, reader = _tiles(s, form.values, [heads, columns], [axis, form.column_axis], tile)
     copies = {o: o for stage in form.rows for o in (*stage.axes, *stage.reduce)}
-    first = form.epilogue or form.scores
-    *around, row, key = (o for k, o in enumerate(first.axes) if k != axis)
-    keys = s.split(key, KEYS_OF_A_PIECE)
-    s.reorder(*around, keys.outer, row, keys.inner, first.axes[axis])
+    first = _axes_of_scores(form)
+    *around, row, key = (o for k, o in enumerate(first) if k != axis)
+    keys = s.split(key, KEYS_OF_A_PIECE, tail="short")
+    s.reorder(*around, keys.outer, row, keys.inner, first[axis])
     if form.epilogue is not None:
-        copies |= s.compute_at(form.scores.buffer, first.axes[axis], space="reg", guard="loads").copies
-    s.unroll(first.axes[axis])
-    return copies, [*values.nests, reader], [keys.inner, columns]
+        copies |= s.compute_at(form.scores.buffer, first[axis], space="reg", guard="loads").copies
+    return copies, [*values.nests, reader], _Shares([keys.inner, columns], [row], [first[axis]])
+
+
+def _axes_of_scores(form: AttentionForm) -> list[Op]:
+    """The loops around a score that is read once, or else stored."""
+    return (form.epilogue or form.scores).axes
 
 
 def _those(*loops: Op | None) -> list[Op]:

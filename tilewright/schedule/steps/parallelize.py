@@ -36,11 +36,11 @@ def parallelize_pieces(s: Schedule, target: Target, shared: Callable[[Op], bool]
             _share(s, loop, target, keep_innermost=True)
 
 
-def parallelize_each(s: Schedule, loops: Sequence[Op], target: Target) -> None:
-    """Make each of some outer loops of a kernel parallel. Whether a call is worth waking threads for is decided when
-    its size is known."""
+def parallelize_each(s: Schedule, loops: Sequence[Op], target: Target, serial: Sequence[Op] = ()) -> None:
+    """Make each of some outer loops of a kernel parallel, none of them with a `serial` one. Whether a call is worth
+    waking threads for is decided when its size is known."""
     for loop in loops:
-        _share(s, loop, target, keep_innermost=False)
+        _share(s, loop, target, keep_innermost=False, serial=serial)
 
 
 def _elements(loop: Op) -> int:
@@ -49,7 +49,9 @@ def _elements(loop: Op) -> int:
     return elements
 
 
-def _share(s: Schedule, outer: Op, target: Target, keep_innermost: bool) -> None:
+def _share(
+    s: Schedule, outer: Op, target: Target, keep_innermost: bool, serial: Sequence[Op] = ()
+) -> None:
     if not is_loop(outer) or kind_of(outer) != "serial":
         return
     wanted = enough_iterations(target)
@@ -58,7 +60,9 @@ def _share(s: Schedule, outer: Op, target: Target, keep_innermost: bool) -> None
         s.parallel(outer)
         while not _has_enough(outer, wanted, assumed):
             inner = _only_loop(outer)
-            if inner is None or (keep_innermost and not any(is_loop(op) for op in body_of(inner).ops)):
+            if inner is None or inner in serial:
+                break
+            if keep_innermost and not any(is_loop(op) for op in body_of(inner).ops):
                 break
             outer = s.collapse(
                 outer, _as_much_as_needed(s, outer, inner, wanted) if keep_innermost else inner
