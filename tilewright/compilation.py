@@ -36,7 +36,7 @@ from tilewright.options import Options, bits_of_rows
 from tilewright.passes import Pass, run_passes
 from tilewright.program.caches import check_frequent
 from tilewright.program.legal import verify_all, verify_graph, verify_program
-from tilewright.program.memory.budget import check_room, over_budget
+from tilewright.program.memory.budget import over_budget
 from tilewright.program.memory.effort import EFFORTS
 from tilewright.program.memory.order import reorder
 from tilewright.program.memory.place_views import PlaceViews
@@ -69,7 +69,6 @@ from tilewright.settings.setting import MakeWatch as MakeWatch
 from tilewright.settings.setting import Observe as Observe
 from tilewright.settings.setting import Output as Output
 from tilewright.settings.setting import Setting as Setting
-from tilewright.target.machine import GLOBAL
 
 
 class Compilation:
@@ -415,9 +414,7 @@ class Compilation:
                 f"the machine '{self.setting.machine.name}' keeps no states from call to call",
                 hint="compile without states=, and hand on outputs to the next call",
             )
-        memory = self.setting.machine.memory(GLOBAL.name)
-        if memory is not None and memory.bytes is not None:
-            check_room(module.main, arena_of(module.main), output.weights.total, memory.name, memory.bytes)
+        link.check_memory(module, output.weights.total, self.setting.machine)
         self.context.remarks += self.setting.optional.attempt(
             "memory-budget", lambda: over_budget(module.main, arena_of(module.main), output.weights.total), list
         )

@@ -41,7 +41,8 @@ from tilewright.loops.storage.packing import PackedArray
 from tilewright.ops.define.binding import input_variables
 from tilewright.ops.define.staged import MEASURE
 from tilewright.ops.view import copy
-from tilewright.program.memory.places import ARENA, OF_THREAD, ZONES, is_planned, places_of
+from tilewright.program.memory.budget import check_room
+from tilewright.program.memory.places import ARENA, OF_THREAD, ZONES, arena_of, is_planned, places_of
 from tilewright.program.memory.storage import needs_copy
 from tilewright.program.spec import READ
 from tilewright.program.split import PLACE, part_functions
@@ -66,6 +67,7 @@ from tilewright.runtime.guarded import GUARD_ZONES, PAGE
 from tilewright.runtime.report.kept import KeptReport
 from tilewright.runtime.report.records import ProgramReport
 from tilewright.runtime.storage.files import LentArray, Ranges, joined
+from tilewright.target.machine import GLOBAL, Machine
 
 
 class Lent:
@@ -388,6 +390,13 @@ def _attached(program: Program) -> Mapping[str, Any]:
     names = [name for name, _, _ in attrs.get(ZONES, ())]
     forking = sorted({step.kernel for step in program.steps if step.forks})
     return {**attached, GUARD_ZONES: {"arena": names, "scratch": OF_THREAD not in attrs, "forking": forking}}
+
+
+def check_memory(module: Module, weights: int, machine: Machine) -> None:
+    """UnsupportedError where a program with so many bytes of weights does not fit into a machine's large memory."""
+    memory = machine.memory(GLOBAL.name)
+    if memory is not None and memory.bytes is not None:
+        check_room(module.main, arena_of(module.main), weights, memory.name, memory.bytes)
 
 
 def make_states(module: Module, weights: Weights) -> tuple[StateInfo, ...]:
