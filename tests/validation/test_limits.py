@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 
 from tests.validation.planted import add_rules, program
 from tilewright.compiler import compile_request
-from tilewright.graph.layout import unit_products
 from tilewright.graph.precision.widen_floats import WidenFloats
+from tilewright.graph.units import unit_products
 from tilewright.ir import dtype as dt
 from tilewright.ir.core import Builder, Module, Op
 from tilewright.ir.diag import InputError, InternalError
@@ -86,6 +86,29 @@ def test_products_may_round_their_operands_where_numerics_are_fast(
     compile_request(Request.of(module, None, None), options, session=Session(), checks=validation)
     assert [fault.rule for fault in validation.findings] == ["rounded_products"] * is_wrong
     assert validation.passes and any("does not run here" in why for why in validation.skipped)
+
+
+@pytest.mark.parametrize("activations", ["int8", "int16"])
+def test_rows_may_be_rounded_to_integers(activations: str) -> None:
+    """A model that asks for it is not blamed, with the kernels that do so."""
+    text = program(
+        "  c = constant @c : i8[128, 200]\n  s = constant @s : f32[4, 1, 200]\n"
+        "  f = cast(c) {dtype=f32} : f32[128, 200]\n  e = expand(s) {shape=(4, 32, 200)} : f32[4, 32, 200]\n"
+        "  r = reshape(e) {shape=(128, 200)} : f32[128, 200]\n  w = mul(f, r) : f32[128, 200]\n"
+        "  y = matmul(x, w) {transpose_a=false, transpose_b=false} : f32[n, 200]",
+        "x: f32[n, 128]", "f32[n, 200]", ["c: i8[128, 200]", "s: f32[4, 1, 200]"],
+    )  # fmt: skip
+    module, rng = parse_module(text), np.random.default_rng(4)
+    codes, scales = rng.integers(-127, 128, (128, 200)).astype(np.int8), rng.random((4, 1, 200), np.float32)
+    module.constants["c"], module.constants["s"] = codes, scales
+    options = Options(cache=False, threads=2, activations=activations, target="host,l2=1024")  # weights come from L3
+    validation = Validation()
+    artifact = compile_request(Request.of(module, None, None), options, session=Session(), checks=validation)
+    assert validation.findings == []
+    x = rng.standard_normal((3, 128)).astype(np.float32)
+    wanted = x.astype(np.float64) @ (codes * np.repeat(scales.astype(np.float64).reshape(4, 200), 32, axis=0))
+    (found,) = Model(artifact, 1)(x)
+    assert np.abs(found - wanted).max() > 2e-5 * np.sqrt((wanted**2).mean()), "rows are rounded"
 
 
 @pytest.mark.parametrize("length", [768, 16384])

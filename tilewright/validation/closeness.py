@@ -19,9 +19,13 @@ COARSE = 0.5
 LAST_BITS = {"float64": 2.0**-50, "float32": 2.0**-21, "float16": 2.0**-9, "bfloat16": 2.0**-7}
 """By so much of themselves operands are moved, to see by how much results are."""
 
-ROUNDED_TO_BFLOAT16 = 2.0**-13
+ROUNDED_OPERANDS = {"fast": 2.0**-13}
 """The same of float32 where products may round their operands (`numerics="fast"`): `MOVED` times that is six times the
 mean error of bfloat16, and more for rounding to float16."""
+
+ROUNDED_ROWS = {"int8": 2.0**-11, "int16": 2.0**-19}
+"""The part of its row's largest element by which float32 is moved where rows are rounded to integers (`activations=`):
+`MOVED` times that is four times the largest error, half of a 127th or 32767th part."""
 
 MOVED = 32
 """So many times the distance by which results move where operands do by the last bits is no difference."""
@@ -183,15 +187,21 @@ def steps(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(before.astype(wide)) & ~np.isfinite(step), np.inf, np.nan_to_num(step))
 
 
-def nudged(array: np.ndarray, seed: int = 0, *, is_fast: bool = False, times: float = 1.0) -> np.ndarray:
-    """The array with floats moved by some `times` about their last bits, or those that products keep where numerics are
-    fast; integers as they are."""
+def nudged(array: np.ndarray, seed: int = 0, *, rounding: str = "", times: float = 1.0) -> np.ndarray:
+    """The array with floats moved by some `times` about their last bits, or those that products keep where they round
+    (`ROUNDED_OPERANDS`, `ROUNDED_ROWS`); integers as they are."""
     if not is_float(array.dtype) or not array.size:
         return array
     rng = np.random.default_rng(seed)
-    step = ROUNDED_TO_BFLOAT16 if is_fast and array.dtype == np.float32 else LAST_BITS.get(array.dtype.name, 0.0)
+    step = LAST_BITS.get(array.dtype.name, 0.0)
+    if array.dtype == np.float32:
+        step = max(step, ROUNDED_OPERANDS.get(rounding, 0.0))
     step *= times
-    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    signs = rng.choice([-1.0, 1.0], array.shape)
     with np.errstate(all="ignore"):
-        moved: np.ndarray = (array.astype(wide) * (1 + step * rng.choice([-1.0, 1.0], array.shape))).astype(array.dtype)
+        if array.dtype == np.float32 and array.ndim and rounding in ROUNDED_ROWS:
+            largest = np.abs(np.where(np.isfinite(wide), wide, 0)).max(axis=-1, keepdims=True)
+            return np.asarray(wide + ROUNDED_ROWS[rounding] * largest * signs).astype(array.dtype)
+        moved: np.ndarray = (wide * (1 + step * signs)).astype(array.dtype)
     return moved

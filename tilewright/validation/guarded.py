@@ -34,8 +34,8 @@ def with_room_for_zones(setting: Setting) -> Setting:
     return replace(setting, options=replace(setting.options, max_memory=None, guarded=guarded))
 
 
-def between_zones(artifact: Artifact) -> Model:
+def between_zones(artifact: Artifact, threads: int = THREADS) -> Model:
     """A model whose inputs, results, constants and arena lie between zones, whatever it was compiled for."""
     if HAS_ZONES and GUARD_ZONES not in artifact.attached:
         artifact = replace(artifact, attached={**artifact.attached, GUARD_ZONES: {}})
-    return Model(artifact, THREADS)
+    return Model(artifact, threads)

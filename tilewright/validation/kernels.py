@@ -159,7 +159,7 @@ class KernelCheck:
                 if tuple(case.env.values()) in done:
                     continue
                 deadline = time.thread_time() + self.validation.seconds / 8
-                numerics, shared = self.setting.options.numerics, self.fused.values[0].shared
+                numerics, shared = self.fused.values[0].numerics, self.fused.values[0].shared
                 known = ReplayedValues(self.fused.module, case, deadline, numerics, shared)
                 try:
                     if all(known.compute(op) for op in main.body.ops[:-1]):
@@ -395,7 +395,9 @@ def _turning_sizes(module: Module) -> list[int]:
             for e in held:
                 if any(v.name in dims for v in e.vars):
                     numbers.update(dict.fromkeys(_constants(e)))
-    return [*dict.fromkeys((1, 0, *(n + k for n in sorted(numbers) for k in (-1, 0, 1) if 0 < n + k <= LARGEST)))]
+    near = sorted({n + k for n in numbers for k in (-1, 0, 1) if 0 < n + k <= LARGEST})
+    from_both_ends = [n for pair in zip(reversed(near), near, strict=True) for n in pair]  # time may end for the others
+    return [*dict.fromkeys((1, *from_both_ends[:2], 0, *from_both_ends))]
 
 
 def _constants(e: Sym) -> list[int]:

@@ -16,6 +16,7 @@ from tilewright.graph.assumptions import Assumption, assumptions
 from tilewright.ir.core import Block, Func, Module
 from tilewright.ir.diag import TilewrightError
 from tilewright.ops.define.binding import bound_dims
+from tilewright.options import bits_of_rows
 from tilewright.program.interp import Memory, run_program
 from tilewright.program.spec import STATE
 from tilewright.program.split import alone, part_functions
@@ -191,8 +192,8 @@ class ProgramReplay:
         ]
 
     def _moved_calls(self, case: Case) -> list[list[list[Any]]]:
-        is_fast = numerics_of(self.compilation) == "fast"
-        arrays = [nudged(a, k, is_fast=is_fast) for k, a in enumerate(case.arrays)]
+        rounding = numerics_of(self.compilation)
+        arrays = [nudged(a, k, rounding=rounding) for k, a in enumerate(case.arrays)]
         given = arrays[: len(arrays) - len(self.module.main.attrs.get(STATES, ()))]
         signs = (0,) if any(is_float(a.dtype) for a in given) else (1, -1)
         try:
@@ -202,6 +203,10 @@ class ProgramReplay:
 
 
 def numerics_of(compilation: Compilation) -> str:
-    """How a program may round; "strict" where all of it is integers, which have no denormals to be zeros."""
+    """How a program may round: what rows of its products are rounded to, or its numerics; "strict" where all of it is
+    integers, which have no denormals to be zeros."""
     options = compilation.setting.options
+    bits = bits_of_rows(options, compilation.module.main.attrs.get("activations"))
+    if bits == 8 or (bits and options.numerics != "fast"):
+        return f"int{bits}"
     return "strict" if options.integer_only else options.numerics

@@ -16,11 +16,10 @@ from tilewright.ir.core import Module
 from tilewright.ops.define.interp import evaluate_func
 from tilewright.options import Options
 from tilewright.plugins import use_file
-from tilewright.runtime import Model
 from tilewright.runtime.errors import BeyondBufferError, ExecutionError
 from tilewright.session import Session
 from tilewright.validation.closeness import deviation, nudged, rounded_otherwise, steps
-from tilewright.validation.guarded import HAS_ZONES, fault_of
+from tilewright.validation.guarded import HAS_ZONES, between_zones, fault_of
 from tilewright.validation.reproducers import module_of, unpacked
 
 
@@ -45,11 +44,12 @@ def interpreted(program: SavedProgram) -> list[np.ndarray]:
 
 
 def compiled(program: SavedProgram, threads: int = 2, *, guarded: bool = False) -> Sequence[np.ndarray]:
-    """Its results as native code, with the options that are so by default. BeyondBufferError where `guarded` code goes
-    beyond its buffers."""
+    """Its results as native code, with the options that are so by default. BeyondBufferError where code goes beyond the
+    arena, an input or a result, and `guarded` code beyond any of its buffers."""
     options = Options(threads=threads, guarded=guarded)
     artifact = compile_module(program.module.copy(), options, Session().machine(options))
-    return Model(artifact, threads)(*program.arrays)
+    found = between_zones(artifact, threads)(*program.arrays)
+    return found if isinstance(found, tuple | list) else (found,)
 
 
 class Expected:

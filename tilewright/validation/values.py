@@ -88,8 +88,9 @@ class ReplayedValues:
 
     Ops that compute the same of the same arrays, as those do that a pass wrote anew, are computed once. The deadline
     is one of the processor time of this thread (`time.thread_time`), so that what is replayed is the same on a busy
-    machine. `numerics` are those of the compilation: "fast" ones let products round their operands, and with all but
-    "strict" ones denormal numbers are zeros. `shared` is what other calls of the program have computed of constants.
+    machine. `numerics` are those of the compilation: some let products round their operands (`closeness`), and
+    with all but "strict" ones denormal numbers are zeros. `shared` is what other calls of the program have computed of
+    constants.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class ReplayedValues:
 
     def moved(self, arrays: Sequence[np.ndarray]) -> Arrays:
         """The arrays, moved by about what rounding does to them."""
-        return tuple(nudged(a, k, is_fast=self.numerics == "fast") for k, a in enumerate(arrays))
+        return tuple(nudged(a, k, rounding=self.numerics) for k, a in enumerate(arrays))
 
     def moved_case(self) -> Case:
         """The call with its inputs moved."""

@@ -15,9 +15,8 @@ from tilewright.compilation import Compilation, Setting
 from tilewright.compiler import compile_rest
 from tilewright.ir.core import Module, Op, Value
 from tilewright.ir.optional_steps import OptionalSteps, Part, minimal_subset
-from tilewright.runtime import Model
 from tilewright.runtime.errors import BeyondBufferError, TilewrightError
-from tilewright.validation.guarded import THREADS, with_room_for_zones
+from tilewright.validation.guarded import between_zones, with_room_for_zones
 from tilewright.validation.kernels import PLANNING
 from tilewright.validation.rerun import Expected
 from tilewright.validation.values import EVALUATION
@@ -94,7 +93,7 @@ class Interactions:
         )  # fmt: skip
         setting = with_room_for_zones(setting) if self.is_guarded else setting
         try:
-            model = Model(compile_rest(Compilation(program.module.copy(), setting)), THREADS)
+            model = between_zones(compile_rest(Compilation(program.module.copy(), setting)))
             return bool(self.expected.why_not(_listed(model(*program.arrays))))
         except BeyondBufferError:
             return True
