@@ -167,7 +167,7 @@ def test_an_unknown_source_lists_the_formats(tmp_path: Path, session: Session) -
         tilewright.compile(3, session=session)
     with pytest.raises(ModelError, match="does not exist"):
         tilewright.compile(tmp_path / "nothing", session=session)
-    with pytest.raises(ModelError, match="not a regular file"):
+    with pytest.raises(ModelError, match=r"a folder without config\.json"):
         tilewright.compile(tmp_path, session=session)
     with pytest.raises(ModelError, match="is empty"):
         tilewright.compile(b"", session=session)

@@ -203,9 +203,13 @@ def test_a_compiled_decoder_takes_its_vocabulary_from_elsewhere(
 
 def test_what_is_missing_or_does_not_belong_together_is_told(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match=r"the folder has no tokenizer\.json"):
+    with pytest.raises(ModelError, match=r"a folder without config\.json"):
         llm.load(tmp_path / "empty")
     other = model_folder(tmp_path / "other")
+    (other / "tokenizer.json").rename(tmp_path / "tokenizer.json")
+    with pytest.raises(ModelError, match=r"the folder has no tokenizer\.json"):
+        llm.load(other)
+    (tmp_path / "tokenizer.json").rename(other / "tokenizer.json")
     text = json.loads((other / "tokenizer.json").read_text())
     text["model"]["vocab"] |= {f"word{n}": 700 + n for n in range(50)}
     (other / "tokenizer.json").write_text(json.dumps(text))

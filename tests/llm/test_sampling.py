@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -320,3 +322,15 @@ def test_settings_whose_products_would_not_be_finite_are_told(name: str) -> None
 def test_a_bias_of_a_token_beyond_all_numbers_is_told() -> None:
     with pytest.raises(InputError, match=f"logit_bias names the token {2**70}, but the vocabulary has 5"):
         Sampler(Sampling(logit_bias={2**70: 1.0}), 5)
+
+
+def test_texts_of_the_most_likely_tokens_load_no_random_numbers() -> None:
+    """numpy.random takes 3 MB and more."""
+    program = (
+        "import sys, numpy as np; from tilewright.llm.sampling.sampler import Sampler, Sampling;"
+        "taken = Sampler(Sampling(), 3).draw(np.array([1, 3, 2], np.float32)).token;"
+        "assert taken == 1 and 'numpy.random' not in sys.modules;"
+        "Sampler(Sampling(temperature=1), 3).draw(np.ones(3, np.float32));"
+        "assert 'numpy.random' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -95,8 +95,10 @@ def load(
         decoder = compiled_decoder(_program(path, context, **how))
         return LanguageModel(decoder, words.tokenizer, words.with_template(template))
     place = Path(path)
-    words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
     is_checkpoint = DecoderFrontEnd().accepts(place)
+    if place.is_dir() and not is_checkpoint:
+        Session.of(session).front_end(place)  # says what the folder lacks, which may be more than a vocabulary
+    words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
     if draft is not None and not is_checkpoint:
         raise OptionError(
             f"draft= needs a GGUF file or a folder with config.json, which {place} is not",

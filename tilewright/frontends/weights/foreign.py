@@ -125,7 +125,10 @@ def _folder(path: Path) -> Foreign | None:
         config = "" if "config.json" in names else "config.json"
         missing = " and without ".join(filter(None, [config, "" if has_weights else "weights as .safetensors"]))
         return Foreign(f"a folder of transformers without {missing}", "fetch all files of the model")
-    return None
+    return Foreign(
+        "a folder without config.json, weights as .safetensors, or a file of a known format",
+        "give a model's file, or a folder with all files of a model",
+    )
 
 
 def _archive(source: Any) -> Foreign | None:

@@ -6,6 +6,7 @@ import math
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -37,10 +38,14 @@ class Sampler:
         self.settings = settings
         self.seed = secrets.randbits(_SEED_BITS) if settings.seed is None else settings.seed
         self._size = size
-        self._numbers = np.random.Generator(np.random.PCG64(self.seed))
         self._bias = _bias(settings, size)
         self._counts: dict[int, int] = {}
         self._seen = _known(prompt if settings.repetition_penalty != 1 else (), size)
+
+    @cached_property
+    def _numbers(self) -> np.random.Generator:
+        """Made for the first draw: texts of the most likely tokens need none, and numpy.random takes 3 MB."""
+        return np.random.Generator(np.random.PCG64(self.seed))
 
     def draw(self, logits: np.ndarray, top: int | None = None, allowed: np.ndarray | None = None) -> Drawn:
         """The next token, which counts as part of the answer from now on; `logits` f32[rows] are written to. `top`: how

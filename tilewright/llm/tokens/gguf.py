@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -129,7 +130,7 @@ def _scored(data: _Metadata, names: list[str], types: list[int]) -> Tokenizer:
         for n, (name, kind) in enumerate(zip(names, types, strict=True))
         if kind == _BYTE and len(name) == 6 and name.startswith("<0x") and _hexadecimal(name[3:5])
     }
-    pairs = ScoredPairs(tokens, scores, of_bytes, data.token("unknown", len(names)))
+    pairs = ScoredPairs(tokens, array("d", scores), of_bytes, data.token("unknown", len(names)))
     space = data.flag("add_space_prefix", True)
     return _finished(data, names, types, "sentencepiece", pairs.encode, begins=True, space=space)
 

@@ -7,7 +7,7 @@ something else than the scores do. What is searched here is the vocabulary itsel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from tilewright.llm.tokens.spelling import SPACE
@@ -20,7 +20,7 @@ class ScoredPairs:
     def __init__(
         self,
         tokens: Mapping[str, int],
-        scores: list[float],
+        scores: Sequence[float],
         byte_tokens: Mapping[int, int],
         unknown: int | None,
     ) -> None:
