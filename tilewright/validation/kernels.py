@@ -38,6 +38,7 @@ from tilewright.validation.values import (
     NudgedValues,
     ReplayedValues,
     TooLong,
+    bytes_of_values,
     is_repeatable,
     largest_step,
     moved_everywhere,
@@ -65,6 +66,9 @@ it."""
 
 LARGEST = 80
 """Of these sizes."""
+
+MOST_AT_A_SIZE = 1 << 27
+"""Bytes of all values of a call at such a size: what is larger takes longer than all others together."""
 
 PLANNING = ("inplace", "share-memory", "order", "concurrent-kernels")
 """Steps behind schedules that can be left out: what kernels may overwrite, where values lie, the order of calls."""
@@ -150,7 +154,8 @@ class KernelCheck:
         main, names = self.fused.module.main, dims_of_inputs(self.fused.module.main)
         done = {tuple(known.case.env.values()) for known in self.fused.values}
         sizes, began = _turning_sizes(module)[:MOST_SIZES] if names else [], time.thread_time()
-        for number, size in enumerate(sizes):
+        small = [n for n in sizes if bytes_of_values(main, dict.fromkeys(names, n)) <= MOST_AT_A_SIZE]
+        for number, size in enumerate(small):
             if time.thread_time() - began > for_sizes:
                 left = f"{len(sizes) - number} of {len(sizes)} further sizes"
                 self.validation.skip(self.fused.compilation, f"its kernels are not compared at {left}, for time")
