@@ -62,7 +62,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def test_folder_instead_of_a_file(tmp_path: Path) -> None:
-    refused(tmp_path, "not a regular file")
+    refused(tmp_path, "a folder without config.json, weights as .safetensors")
 
 
 @pytest.mark.parametrize("data", [b"", b"hello, not a model\n", b"\x89PNG\r\n\x1a\n" + b"\0" * 64])

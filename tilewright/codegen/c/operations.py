@@ -41,6 +41,18 @@ def _infix(sign: str, level: int, first: int, second: int) -> Emit:
     return emit
 
 
+def _compared(sign: str, level: int, of_equal: str) -> Emit:
+    """A comparison; of an integer with itself, for which compilers of C have a warning, what it is for equal ones."""
+
+    def emit(op: Op, take: Take) -> Spelled:
+        one, other = (take(v, SUM) for v in op.operands)
+        if one == other and not op.operands[0].scalar.dtype.is_float:
+            return of_equal, PRIMARY
+        return f"{one} {sign} {other}", level
+
+    return emit
+
+
 def _left_to_right(sign: str, level: int) -> Emit:
     return _infix(sign, level, level, level + 1)
 
@@ -83,12 +95,12 @@ _ADD, _SUB, _MUL, _DIV = (_left_to_right(s, n) for s, n in (("+", SUM), ("-", SU
 _BOTH, _EITHER = _infix("&&", AND, EQUAL, EQUAL), _infix("||", OR, EQUAL, EQUAL)
 _OF_ALL: dict[str, Emit] = {"select": _choice}
 _COMPARED: dict[str, Emit] = {
-    "eq": _infix("==", EQUAL, SUM, SUM),
-    "ne": _infix("!=", EQUAL, SUM, SUM),
-    "lt": _infix("<", ORDER, SUM, SUM),
-    "le": _infix("<=", ORDER, SUM, SUM),
-    "gt": _infix(">", ORDER, SUM, SUM),
-    "ge": _infix(">=", ORDER, SUM, SUM),
+    "eq": _compared("==", EQUAL, "1"),
+    "ne": _compared("!=", EQUAL, "0"),
+    "lt": _compared("<", ORDER, "0"),
+    "le": _compared("<=", ORDER, "1"),
+    "gt": _compared(">", ORDER, "0"),
+    "ge": _compared(">=", ORDER, "1"),
 }
 _FLOAT: dict[str, Emit] = {
     **_OF_ALL,
