@@ -157,7 +157,7 @@ class KernelCheck:
         small = [n for n in sizes if bytes_of_values(main, dict.fromkeys(names, n)) <= MOST_AT_A_SIZE]
         for number, size in enumerate(small):
             if time.thread_time() - began > for_sizes:
-                left = f"{len(sizes) - number} of {len(sizes)} further sizes"
+                left = f"{len(small) - number} of {len(small)} further sizes"
                 self.validation.skip(self.fused.compilation, f"its kernels are not compared at {left}, for time")
                 return
             for case in cases_of(main, dict.fromkeys(names, size), ("random",)):
@@ -301,7 +301,6 @@ class KernelCheck:
             if wrong is not None:
                 return f"result {number}: {wrong}"
         return ""
-
 
     def _refused_wrongly(self, known: ReplayedValues, error: TilewrightError) -> str:
         """How the code refuses a call that the graph takes for granted nothing against."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tilewright.program.memory.ordering.tasks import members
 from tilewright.program.memory.scratchpad.overlap import most_beside
 from tilewright.program.memory.scratchpad.problem import Operation, ScratchpadProblem
 
@@ -116,20 +117,10 @@ def _of_overlap(problem: ScratchpadProblem) -> int:
         for n in problem.readers[t]:
             late &= after[n]
             early &= ahead[n] & ~(1 << n)
-        for m in bits_of(early & ~bits):  # it would lie there when m runs
+        for m in members(early & ~bits):  # it would lie there when m runs
             bits &= ~ahead[m]
-        allowed.append(bits_of(bits & ~late))
+        allowed.append(members(bits & ~late))
     return total + sum(cycles) - most_beside(cycles, [op.cycles for op in problem.operations], allowed)
-
-
-def bits_of(mask: int) -> list[int]:
-    """The places of the bits that are set."""
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
 
 
 def _followers(problem: ScratchpadProblem) -> list[int]:
