@@ -12,7 +12,10 @@ from tilewright.runtime.devices.device import (
     ALIGNMENT,
     CONSTANTS,
     ERRORS,
+    INPUTS,
+    NO_ERROR,
     OUTPUTS,
+    STATES,
     BufferSizes,
     Device,
     DeviceCall,
@@ -53,6 +56,8 @@ def device() -> Any:
 class GpuExecutor(DeviceExecutor):
     """An artefact on the GPU of this process."""
 
+    hands_over = True
+
     def open(self) -> Device:
         return WebGpu(device())
 
@@ -79,15 +84,16 @@ class WebGpu(Device):
 
         self.wgpu = wgpu
         wanted = [_rounded(max(n, ALIGNMENT)) for n in sizes.buffers]
-        self.size = wanted[OUTPUTS]
+        self.size = _rounded(sizes.back)
         if self.buffers and all(n <= b.size for n, b in zip(wanted, self.buffers, strict=True)):
             return False
-        for buffer in self.buffers:
+        for buffer in self.buffers[:STATES]:
             buffer.destroy()
         usage = wgpu.BufferUsage
         store = usage.STORAGE | usage.COPY_DST | usage.COPY_SRC
-        self.buffers = []  # if one of them fails, none is used
-        self.buffers = [self.gpu.create_buffer(size=n, usage=store) for n in wanted]
+        kept = self.buffers[STATES:]
+        made = [self.gpu.create_buffer(size=n, usage=store) for n in wanted[: len(wanted) - len(kept)]]
+        self.buffers = [*made, *kept]
         self.back = self.gpu.create_buffer(
             size=self.buffers[OUTPUTS].size + ALIGNMENT, usage=usage.MAP_READ | usage.COPY_DST
         )
@@ -95,7 +101,7 @@ class WebGpu(Device):
 
     def load(self, kernels: Mapping[str, str], calls: Sequence[Mapping[str, Any]]) -> None:
         wgpu = self.wgpu
-        kinds = ["storage", "read-only-storage", "read-only-storage", "storage", "storage", "uniform"]
+        kinds = ["storage", "read-only-storage", "read-only-storage", "storage", "storage", "uniform", "storage"]
         entries = [
             {
                 "binding": k,
@@ -125,6 +131,25 @@ class WebGpu(Device):
         if len(data):
             self.gpu.queue.write_buffer(self.buffers[buffer], at, data)
 
+    def fetch(self, buffer: int, at: int, size: int) -> np.ndarray:
+        usage = self.wgpu.BufferUsage
+        back = self.gpu.create_buffer(size=_rounded(size), usage=usage.MAP_READ | usage.COPY_DST)
+        self._copied(self.buffers[buffer], at, back, 0, size)
+        back.map_sync("READ")
+        try:
+            return np.frombuffer(back.read_mapped(0, _rounded(size), copy=True), np.uint8)[:size]
+        finally:
+            back.unmap()
+            back.destroy()
+
+    def copy(self, source: int, at: int, target: int, to: int, size: int) -> None:
+        self._copied(self.buffers[source], at, self.buffers[target], to, size)
+
+    def _copied(self, source: Any, at: int, target: Any, to: int, size: int) -> None:
+        encoder = self.gpu.create_command_encoder()
+        encoder.copy_buffer_to_buffer(source, at, target, to, _rounded(size))
+        self.gpu.queue.submit([encoder.finish()])
+
     def prepare(self, calls: Sequence[DeviceCall]) -> None:
         """Where the arguments of each dispatch are, its sizes, and how many groups it has."""
         told = np.zeros((max(1, len(calls)), _TOLD // 4), np.uint32)
@@ -140,7 +165,8 @@ class WebGpu(Device):
                 most = [min(n, _MOST_GROUPS) for n in groups]
                 self.dispatches.append((self.pipelines[call.described["module"], entry], most, k * _TOLD))
         self.gpu.queue.write_buffer(self.told, 0, told)
-        bound = [(buffer, buffer.size) for buffer in self.buffers] + [(self.told, _TOLD)]
+        bound = [(buffer, buffer.size) for buffer in self.buffers]
+        bound.insert(STATES, (self.told, _TOLD))
         self.group = self.gpu.create_bind_group(
             layout=self.layout,
             entries=[
@@ -164,6 +190,22 @@ class WebGpu(Device):
             )
 
     def launch(self) -> None:
+        self._submit(self.size)
+
+    def take(self, other: Device, at: int, to: int, size: int) -> None:
+        assert isinstance(other, WebGpu)
+        self._copied(other.buffers[OUTPUTS], at, self.buffers[INPUTS], to, size)
+
+    def put(self, at: int, data: np.ndarray) -> None:
+        self.write(INPUTS, at, data)
+
+    def run(self) -> int:
+        self.write(ERRORS, 0, np.full(1, NO_ERROR, np.uint32).view(np.uint8))
+        self._submit(0)
+        return self.read()[0]
+
+    def _submit(self, back: int) -> None:
+        """All dispatches, and a copy of so many bytes of the outputs."""
         encoder = self.gpu.create_command_encoder()
         work = encoder.begin_compute_pass()
         for pipeline, groups, told in self.dispatches:
@@ -171,14 +213,16 @@ class WebGpu(Device):
             work.set_bind_group(0, self.group, [told])
             work.dispatch_workgroups(*groups)
         work.end()
-        encoder.copy_buffer_to_buffer(self.buffers[OUTPUTS], 0, self.back, ALIGNMENT, self.size)
+        if back:
+            encoder.copy_buffer_to_buffer(self.buffers[OUTPUTS], 0, self.back, ALIGNMENT, back)
+        self.submitted = back
         encoder.copy_buffer_to_buffer(self.buffers[ERRORS], 0, self.back, 0, 4)
         self.gpu.queue.submit([encoder.finish()])
 
     def read(self) -> tuple[int, np.ndarray]:
         self.back.map_sync("READ")
         try:
-            taken = np.frombuffer(self.back.read_mapped(0, ALIGNMENT + self.size, copy=True), np.uint8)
+            taken = np.frombuffer(self.back.read_mapped(0, ALIGNMENT + self.submitted, copy=True), np.uint8)
         finally:
             self.back.unmap()
         return int(taken[:4].view(np.uint32)[0]), taken[ALIGNMENT:]
@@ -192,7 +236,7 @@ class WebGpu(Device):
 def _check(limits: Mapping[str, int], sizes: BufferSizes) -> None:
     """DeviceError where a buffer of the device has no room for these sizes."""
     most = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
-    names = ("the arena", "weights", "inputs", "outputs", "errors")
+    names = ("the arena", "weights", "inputs", "outputs", "errors", "states")
     for size, name in zip(sizes.buffers, names, strict=True):
         if size > most:
             is_weights = name == names[CONSTANTS]
