@@ -72,6 +72,11 @@ def model_folder(folder: Path) -> Path:
 def model_file(path: Path, **keys: tuple[str, Any]) -> Path:
     """A GGUF file with the same weights, its vocabulary that of `byte_level(digits=True)`; `keys` are further ones,
     with underscores for dots."""
+    return model_gguf(**keys).write(path)
+
+
+def model_gguf(**keys: tuple[str, Any]) -> Gguf:
+    """The same, before it is written."""
     file = Gguf().key("general.architecture", "str", "qwen2")
     numbers = {
         "block_count": LAYERS,
@@ -97,4 +102,4 @@ def model_file(path: Path, **keys: tuple[str, Any]) -> Path:
     for name, short, shape in tensors():
         rows = tensor(name, shape)[:NAMED] if shape[0] == ROWS else tensor(name, shape)
         file.tensor(short, rows.shape, "F32", rows.tobytes())
-    return file.write(path)
+    return file

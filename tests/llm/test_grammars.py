@@ -81,6 +81,18 @@ def test_beams_and_several_constraints_are_refused_and_a_constraint_may_be_ones_
     assert model.answer("the", constraint=Always, max_tokens=4).tokens == (300,) * 4
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_where_a_model_must_not_end_an_answer_its_form_does(seed: int) -> None:
+    """Behind the last character there is nothing to go on with; before it, the model goes on as long as it may."""
+    model = chance(context=4096)
+    how: dict[str, Any] = {"max_tokens": 40, "temperature": 1.0, "seed": seed, "ends": False}
+    fixed = model.answer("the", regex="[ab]{4}", **how)
+    assert fixed.reason == "end" and re.fullmatch("[ab]{4}", fixed.text)
+    assert not model.tokenizer.special.ends & set(fixed.tokens)
+    endless = model.answer("the", regex="[ab]+", **how)
+    assert endless.reason == "length" and re.fullmatch("[ab]{40,}", endless.text)
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -93,7 +105,9 @@ def test_beams_and_several_constraints_are_refused_and_a_constraint_may_be_ones_
         ({"grammar": "start: start"}, "the grammar cannot be kept: no text satisfies it"),
         ({"regex": r"[^\s\S]"}, "the regular expression cannot be kept: no text satisfies it"),
         ({"grammar": "start: nothing"}, "the grammar cannot be kept"),
-        ({"regex": "("}, "the regular expression cannot be kept"),
+        ({"regex": "("}, "the regular expression cannot be kept: .*unclosed group"),
+        ({"regex": "(?=a)b"}, "the regular expression cannot be kept: .*look-around"),
+        ({"schema": {"type": "string", "pattern": "(?=a)b"}}, "the schema cannot be kept: .*look-around"),
     ],
 )
 def test_constraints_that_are_wrong_are_told(how: dict[str, Any], message: str) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import tilewright
 from examples import answer as demo
 from tests.frontends.decoders.checkpoints import tensor
-from tests.llm.checkpoints import CHATML, CONTEXT, ROWS, WIDTH, model_file, model_folder
+from tests.llm.checkpoints import CHATML, CONTEXT, ROWS, WIDTH, model_file, model_folder, model_gguf
 from tilewright import llm
 from tilewright.cli.app import commands
 from tilewright.frontends.decoders.source import DecoderSource
@@ -177,9 +177,29 @@ def test_templates_of_folders_come_from_any_of_their_files(tmp_path: Path) -> No
     with pytest.raises(ModelError, match="the chat template cannot be read"):
         read_vocabulary(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
-    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": 5}))
-    with pytest.raises(ModelError, match="the chat template is no text: 5"):
-        read_vocabulary(tmp_path)
+    for wrong, told in ((5, "5"), ([{"name": ["default"], "template": 7}], "7")):
+        (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": wrong}))
+        with pytest.raises(ModelError, match=f"the chat template is no text: {told}"):
+            read_vocabulary(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["list", "files", "gguf"])
+def test_chats_with_tools_have_the_template_that_is_for_them(tmp_path: Path, kind: str) -> None:
+    usual, of_tools = "{{ messages[0].content }}", "{{ tools | length }} tools: {{ messages[0].content }}"
+    path = tmp_path / "model.gguf" if kind == "gguf" else model_folder(tmp_path)
+    if kind == "gguf":
+        model_gguf().key("tokenizer.chat_template.tool_use", "str", of_tools).write(path)
+    elif kind == "list":
+        named = [{"name": "tool_use", "template": of_tools}, {"name": "default", "template": usual}]
+        (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    else:
+        (path / "chat_template.jinja").write_text(usual)
+        (path / "additional_chat_templates").mkdir()
+        (path / "additional_chat_templates" / "tool_use.jinja").write_text(of_tools)
+    template, chat = read_vocabulary(path).template, [{"role": "user", "content": "Hi"}]
+    assert template is not None
+    assert template.render(chat, tools=[{"type": "function"}]) == "1 tools: Hi"
+    assert "tools:" not in template.render(chat, tools=[]) + template.render(chat)
 
 
 def test_a_model_without_a_template_answers_texts_alone(tmp_path: Path) -> None:

@@ -151,7 +151,8 @@ def test_names_of_control_tokens_that_users_type_are_text(kind: str, tmp_path: P
 def test_ends_of_answers_come_from_all_configurations(tmp_path: Path) -> None:
     written_folder(tmp_path, "bytes")
     assert folder_tokenizer(tmp_path).special.ends == {0, 2}  # by their names
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 100, 10**9, True, "x"]}))
+    ends = [2, 100, 10**9, -1, 10**30, True, "x"]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 101}))
     named = {"eos_token": {"content": "<|im_start|>"}, "bos_token": "<|endoftext|>", "add_bos_token": True}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
@@ -253,6 +254,42 @@ def test_tokens_without_a_decoder_are_joined_by_spaces(tmp_path: Path) -> None:
     assert "".join(streamed(ours, tokens)) == theirs.decode(tokens) == "the program , state-of a state of it"
 
 
+def test_what_a_tokeniser_was_saved_with_for_batches_changes_no_text(tmp_path: Path) -> None:
+    """Files of encoders, and of training, say how long texts of a batch are: prompts are as long as they are."""
+    theirs = written_folder(tmp_path, "bytes")
+    text = "The program, and what it states, " * 5
+    expected = theirs.encode(text, add_special_tokens=False).ids
+    saved = byte_level().from_str(theirs.to_str())
+    saved.enable_truncation(8)
+    saved.enable_padding(length=16, pad_id=0, pad_token=CONTROL[0])
+    saved.save(str(tmp_path / "tokenizer.json"))
+    ours = folder_tokenizer(tmp_path)
+    assert ours.encode(text) == ours.encode_read(text) == expected and len(expected) > 16
+    assert ours.encode("the") == theirs.encode("the").ids
+
+
+def test_texts_that_a_vocabulary_cannot_spell_are_told(tmp_path: Path) -> None:
+    """Words alone, and none that stands for those that are unknown."""
+    theirs = written_folder(tmp_path, "words")
+    state = json.loads(theirs.to_str())
+    state["model"]["unk_token"] = "[ABSENT]"
+    for lead in ([], ["[SEP]"]):
+        if lead:
+            end = {"SpecialToken": {"id": "[SEP]", "type_id": 0}}
+            pair = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+            known = {"[SEP]": {"id": "[SEP]", "ids": [theirs.token_to_id("[SEP]")], "tokens": ["[SEP]"]}}
+            state["post_processor"] = {
+                "type": "TemplateProcessing", "single": [pair[0], end], "pair": pair, "special_tokens": known,
+            }  # fmt: skip
+        (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+        ours = folder_tokenizer(tmp_path)
+        assert ours.decode(ours.encode("the program")) == "the program"
+        assert ours.special.trail == tuple(theirs.token_to_id(name) for name in lead)
+        with pytest.raises(InputError, match="the vocabulary cannot spell 'the qqq'") as told:
+            ours.encode("the qqq")
+        assert told.value.where == str(tmp_path / "tokenizer.json")
+
+
 def test_a_decoder_that_is_not_known_is_told(tmp_path: Path) -> None:
     written_folder(tmp_path, "bytes")
     state = json.loads((tmp_path / "tokenizer.json").read_text())
@@ -297,3 +334,6 @@ def test_unigrams_take_the_most_likely_pieces() -> None:
         gguf_tokenizer(unigrams(**{"tokenizer.ggml.token_type": [3, 3, *[1] * (len(PIECES) - 2)]}), "m.gguf")
     with pytest.raises(ModelError, match="the table of characters is damaged"):
         gguf_tokenizer(unigrams(**{"tokenizer.ggml.precompiled_charsmap": [1, 2, 3]}), "m.gguf")
+    for wrong in ("text", ["a", "b"], np.array([0.5]), 5):
+        with pytest.raises(ModelError, match=r"precompiled_charsmap is not an array of bytes"):
+            gguf_tokenizer(unigrams(**{"tokenizer.ggml.precompiled_charsmap": wrong}), "m.gguf")

@@ -170,6 +170,20 @@ def test_nodes_without_names_are_told_apart(picky: Session) -> None:
         np.testing.assert_array_equal(found, x.astype(dtype))
 
 
+def test_operators_of_a_node_are_told_apart(picky: Session) -> None:
+    """Where a Resize by scales of the call reads is computed in float64, and not what it makes of that."""
+    data = parser.parse_model("""<ir_version: 9, opset_import: ["" : 19]>
+        g (float[1,2,4,4] x, float[4] s) => (float[a,b,c,d] y) { y = Resize<mode="linear">(x, , s) }""")
+    made, host = (
+        tilewright.compile(data.SerializeToString(), target=t, placement="device", session=picky)
+        for t in ("board", "host")
+    )
+    last = made.report().placed[-1]
+    assert last.machine == "board" and last.kernels
+    x, scales = X.ravel()[:32].reshape(1, 2, 4, 4), np.array([1, 1, 2, 1.5], np.float32)
+    np.testing.assert_allclose(made(x, scales)[0], host(x, scales)[0], rtol=1e-5, atol=1e-6)
+
+
 def test_the_cpu_computes_all_where_nothing_pays(picky: Session) -> None:
     """Copies of a small model take longer than all of it; one that the device takes whole runs there."""
     data = model(CUT["lacks float64"])

@@ -39,7 +39,8 @@ class Constraint(Protocol):
 @dataclass(frozen=True)
 class Wanted:
     """How an answer is made. `max_tokens` None: as many as the context has room for; `log_probabilities`: how many
-    tokens are told for each (None: not even its own); `ends` False: tokens that end an answer do not."""
+    tokens are told for each (None: not even its own); `ends` False: tokens that end an answer do not, but for one that
+    has a form, where nothing else may follow."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = DEFAULT_TOKENS
@@ -96,7 +97,8 @@ class Draft:
         self.drawn: list[Drawn] = []
         self.parts: list[str] = []
         self.reason: Reason = "length" if wanted.max_tokens == 0 else ""
-        self._ends = tokenizer.special.ends if wanted.ends else frozenset()
+        # what must have a form ends where nothing can follow, whatever was wanted
+        self._ends = tokenizer.special.ends if wanted.ends or wanted.constraint else frozenset()
         self._wanted = wanted
         self._sampler = Sampler(wanted.sampling, min(tokenizer.size, rows), prompt)
         self._constraint = wanted.constraint() if wanted.constraint else None
@@ -142,9 +144,18 @@ class Draft:
         told = self._wanted.log_probabilities
         if self._constraint is None:
             return self._sampler.draw(logits, told)
-        drawn = self._sampler.draw(logits, told, self._constraint.allowed())
+        drawn = self._sampler.draw(logits, told, self._allowed(self._constraint))
         self._constraint.accept(drawn.token)
         return drawn
+
+    def _allowed(self, constraint: Constraint) -> np.ndarray:
+        """What may come now; where ends are not wanted, an end only where nothing else may."""
+        found = constraint.allowed()
+        if self._wanted.ends:
+            return found
+        others = found.copy()
+        others[[token for token in self._ends if token < len(found)]] = False
+        return others if others.any() else found
 
     def _over(self) -> str:
         """What of the text was held back."""

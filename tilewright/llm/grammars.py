@@ -103,9 +103,11 @@ class _Words:
 
 def _check(matcher: LLMatcher, wrong: str) -> None:
     if matcher.is_error():
-        (first, *_) = (matcher.get_error() or "it is too complex").splitlines()
-        first = _MEANING.get(first, first)
-        raise InputError(f"{wrong}: {short_name(first, 300)}", hint="change it, or leave it out")
+        (first, *others) = (matcher.get_error() or "it is too complex").splitlines()
+        # of expressions the reason stands below a picture of them
+        reasons = [line.removeprefix("error: ") for line in others if line.startswith("error: ")]
+        told = " ".join([_MEANING.get(first, first), *reasons])
+        raise InputError(f"{wrong}: {short_name(told, 300)}", hint="change it, or leave it out")
 
 
 def _text(text: str, what: str) -> str:

@@ -146,7 +146,7 @@ class LanguageModel:
         stop: a text, or several, before which the answer ends.
         sampling: a `Sampling`; its settings may be given by their names, too (temperature=0.8, top_p=0.95, seed=1).
         log_probabilities: tell for each token how likely it was, and so many of the most likely ones.
-        ends: False goes on where the model would end.
+        ends: False goes on where the model would end; an answer that has a form ends where nothing can follow.
         schema: a JSON schema that the answer keeps; grammar: a grammar in Lark's language; regex: an expression that
             the answer matches (with the package llguidance). An answer of max_tokens may be cut off before its end.
         constraint: in place of these a function that makes a `Constraint`.

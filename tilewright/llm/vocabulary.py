@@ -19,29 +19,39 @@ from tilewright.llm.tokens.tokenizer import Tokenizer
 from tilewright.runtime.errors import short_name
 
 _KEY = "tokenizer.chat_template"
+_USUAL, _TOOLS = "default", "tool_use"
+"""Names of templates, where a model has several: for chats, and for chats with tools."""
+_KEYS = {_USUAL: _KEY, _TOOLS: f"{_KEY}.{_TOOLS}"}
 _MOST_BYTES = 2**24
 
 
 @dataclass(frozen=True)
 class LateTemplate:
-    """A chat template that is read when it is first used: texts alone need no jinja2."""
+    """A chat template that is read when it is first used: texts alone need no jinja2. Chats with tools have another
+    text, where the model has one for them."""
 
     text: str
     names: Mapping[str, str]
     source: str
+    with_tools: str | None = None
 
     def render(self, messages: Sequence[Message], /, **variables: Any) -> str:
         """See `ChatTemplate.render`."""
-        return self._template.render(messages, **variables)
+        has_tools = bool(variables.get("tools")) and self.with_tools is not None
+        return (self._for_tools if has_tools else self._template).render(messages, **variables)
 
     @cached_property
     def _template(self) -> Template:
-        return needing_extra(self._made)
+        return needing_extra(lambda: self._made(self.text))
 
-    def _made(self) -> Template:
+    @cached_property
+    def _for_tools(self) -> Template:
+        return needing_extra(lambda: self._made(self.with_tools or ""))
+
+    def _made(self, text: str) -> Template:
         from tilewright.llm.templates import ChatTemplate
 
-        return ChatTemplate(self.text, self.names, self.source)
+        return ChatTemplate(text, self.names, self.source)
 
 
 @dataclass(frozen=True)
@@ -81,17 +91,22 @@ def _of_folder(folder: Path) -> Vocabulary:
     tokenizer = folder_tokenizer(folder)
     config = folder / "tokenizer_config.json"
     names = special_names(folder)
-    for name in ("chat_template.jinja", "chat_template.json"):
-        if (folder / name).is_file():
-            text = _text_of(folder / name)
-            return Vocabulary(tokenizer, LateTemplate(text, names, str(folder / name)))
-    found = _chosen(read_json(config).get("chat_template"), str(config))
-    return Vocabulary(tokenizer, None if found is None else LateTemplate(found, names, str(config)))
+    for path in (folder / "chat_template.jinja", folder / "chat_template.json"):
+        if path.is_file():
+            return Vocabulary(tokenizer, _late(_templates_of(path), names, str(path)))
+    found = _named(read_json(config).get("chat_template"), str(config))
+    return Vocabulary(tokenizer, _late(found, names, str(config)))
+
+
+def _templates_of(path: Path) -> dict[str, str]:
+    if path.suffix == ".json":
+        return _named(read_json(path).get("chat_template"), str(path))
+    others = path.parent / "additional_chat_templates" / f"{_TOOLS}.jinja"
+    own = {_USUAL: _text_of(path)}
+    return own | {_TOOLS: _text_of(others)} if others.is_file() else own
 
 
 def _text_of(path: Path) -> str:
-    if path.suffix == ".json":
-        return _chosen(read_json(path).get("chat_template"), str(path)) or ""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"it has more than {_MOST_BYTES} bytes")
@@ -100,29 +115,39 @@ def _text_of(path: Path) -> str:
         raise ModelError(f"the chat template cannot be read: {error}", where=str(path)) from None
 
 
-def _chosen(template: Any, source: str) -> str | None:
-    """A text, or of several by their names the one called "default"."""
+def _named(template: Any, source: str) -> dict[str, str]:
+    """Templates by their names: of a text alone, or of a list of several."""
+    found: dict[str, Any]
     if isinstance(template, list):
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, Mapping)}
-        template = named.get("default", next(iter(named.values()), None))
-    if template is not None and not isinstance(template, str):
-        raise ModelError(f"the chat template is no text: {short_name(repr(template), 80)}", where=source)
-    return template
+        found = {str(t.get("name")): t.get("template") for t in template if isinstance(t, Mapping)}
+    else:
+        found = {} if template is None else {_USUAL: template}
+    for text in found.values():
+        if not isinstance(text, str):
+            raise ModelError(f"the chat template is no text: {short_name(repr(text), 80)}", where=source)
+    return found
+
+
+def _late(templates: Mapping[str, str], names: Mapping[str, str], source: str) -> LateTemplate | None:
+    """The template for chats, or the first of them all; None where there is none."""
+    text = templates.get(_USUAL, next(iter(templates.values()), None))
+    return None if text is None else LateTemplate(text, names, source, templates.get(_TOOLS))
 
 
 def _gguf_template(metadata: Mapping[str, Any], tokenizer: Tokenizer, source: str) -> LateTemplate | None:
-    text = metadata.get(_KEY)
-    if text is None:
+    texts = {name: metadata[key] for name, key in _KEYS.items() if key in metadata}
+    if _USUAL not in texts:
         return None
-    if not isinstance(text, str):
-        raise ModelError(f"{_KEY} is not a text", where=source)
+    wrong = next((name for name, text in texts.items() if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise ModelError(f"{_KEYS[wrong]} is not a text", where=source)
     tokens = {
         f"{name}_token": token
         for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
         if isinstance(token := metadata.get(f"tokenizer.ggml.{key}_token_id"), int)
     }
     names = {name: found for name, token in tokens.items() if (found := tokenizer.control_text(token))}
-    return LateTemplate(text, {"bos_token": "", "eos_token": "", **names}, source)
+    return _late(texts, {"bos_token": "", "eos_token": "", **names}, source)
 
 
 def _is_gguf(path: Path) -> bool:

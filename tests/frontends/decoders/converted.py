@@ -70,6 +70,11 @@ _NUMBERS = {
 
 def write_gguf(path: Path, case: Mapping[str, Any], name: str) -> Path:
     """A recorded case of the architecture `name` of llama.cpp."""
+    return as_gguf(case, name).write(path)
+
+
+def as_gguf(case: Mapping[str, Any], name: str) -> Gguf:
+    """The same, before it is written."""
     config = case["config"]
     file = Gguf().key("general.architecture", "str", name)
     file.key("tokenizer.ggml.tokens", "[str]", [f"<{k}>" for k in range(config["vocab_size"])])
@@ -103,7 +108,7 @@ def write_gguf(path: Path, case: Mapping[str, Any], name: str) -> Path:
             file.tensor(f"rope_factors_{part}.weight", factors.shape, "F32", factors.tobytes())
     for key, array in _laid_out(config, _stacked(own), name).items():
         file.tensor(key, array.shape, "F32", np.ascontiguousarray(array, np.float32).tobytes())
-    return file.write(path)
+    return file
 
 
 def _stacked(own: Tensors) -> Tensors:

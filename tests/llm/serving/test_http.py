@@ -20,6 +20,7 @@ from tests.llm.serving.servers import CHAT, Server, chance, server, slow
 from tests.llm.test_generation import says, template, tokenizer
 from tests.llm.test_grammars import LESS_SPACE, SCHEMA
 from tilewright.llm.model import LanguageModel
+from tilewright.llm.serving.http.tools import calls_of
 from tilewright.llm.templates import ChatTemplate
 
 
@@ -132,6 +133,13 @@ def test_log_probabilities_are_those_of_the_model(any_server: Server) -> None:
     assert found.token_logprobs == pytest.approx([drawn.log_probability for drawn in answer.drawn])
     assert found.top_logprobs is not None and len(found.top_logprobs[0]) == 3
     assert found.text_offset[1:] == [sum(map(len, found.tokens[:n])) for n in range(1, 8)]
+    many = chance().answer("the", max_tokens=1, temperature=1.0, seed=2, log_probabilities=100).drawn[0].top
+    texts = [(chance().tokenizer.piece(token) or b"?").decode("utf-8", "replace") for token, _ in many]
+    (top,) = client.completions.create(
+        model="m", prompt="the", max_tokens=1, seed=2, logprobs=100
+    ).choices[0].logprobs.top_logprobs  # type: ignore[union-attr]
+    assert texts.count("\ufffd") > 1  # bytes of characters look alike: the most likely one is told
+    assert top["\ufffd"] == pytest.approx(many[texts.index("\ufffd")][1])
     tokens = chance().tokens(CHAT)
     told = chance().answer(tokens, max_tokens=8, temperature=1.0, seed=2, log_probabilities=1)
     chat = client.chat.completions.create(
@@ -208,6 +216,14 @@ def test_what_a_model_calls_is_told_as_calls(stream: bool) -> None:
         assert unknown.message.content == text and unknown.message.tool_calls is None
         without = client.chat.completions.create(**{**how, "tool_choice": "none"}).choices[0]
         assert without.message.content == text and without.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("text", [
+    '{"name": ["weather"], "arguments": {}}', '{"name": {}, "arguments": {}}', '[[]]', '{"name": "weather"}',
+    '<tool_call>{"name": ["weather"], "arguments": {}}</tool_call>', '[{"name": "weather", "arguments": [1]}]',
+])  # fmt: skip
+def test_what_looks_like_a_call_and_is_none_is_a_text(text: str) -> None:
+    assert calls_of(text, {"weather"}) == (text, [])
 
 
 def test_templates_see_tools_and_calls() -> None:

@@ -74,12 +74,13 @@ def doubt_of_serial(func: Func) -> str:
 @dataclass(frozen=True)
 class DeviceKernel(KernelText):
     """A kernel for a device: its launches, and the bytes of device memory that it needs (`room`). Groups and room are
-    expressions of its `dims`. `doubt` says why a CPU beside the device should compute it in its place ("": it need
-    not)."""
+    expressions of its `dims`, and so is what it is `told` (None: the dims). `doubt` says why a CPU beside the device
+    should compute it in its place ("": it need not)."""
 
     launches: tuple[Launch, ...] = field(default=(), compare=False)
     room: Sym = ZERO
     dims: tuple[Sym, ...] = ()
+    told: tuple[Sym, ...] | None = None
     doubt: str = ""
 
 
@@ -122,7 +123,7 @@ class DeviceCode(ABC):
         return {
             "kernel": step.kernel,
             "places": [[*_region(ref, program), encoded(ref.offset, numbers)] for ref in step.buffers],
-            "dims": [encoded(d, numbers) for d in step.dims],
+            "dims": [size(e) for e in (kernel.dims if kernel.told is None else kernel.told)],
             "launches": [[each.entry, [size(n) for n in each.groups], *each.more(size)] for each in kernel.launches],
             "room": size(kernel.room),
         }

@@ -36,11 +36,11 @@ class GpuCode(DeviceCode):
         return kernel_wgsl(func, self.machine)
 
     def call(self, step: KernelCall, program: Program, numbers: Mapping[str, int]) -> dict[str, Any]:
-        if (count := len(step.buffers) + len(step.dims)) > TOLD - _LAST:
+        call = super().call(step, program, numbers)
+        if (count := len(step.buffers) + len(call["dims"])) > TOLD - _LAST:
             raise UnsupportedError(
                 f"kernel '{step.kernel}' takes {count} tensors and sizes, and a GPU {TOLD - _LAST}"
             )
-        call = super().call(step, program, numbers)
         bases = tuple(base for base, _, _ in call["places"])
         call["module"] = f"{call['kernel']}:{''.join(map(str, bases))}"
         self._modules[call["module"]] = call["kernel"], bases

@@ -295,11 +295,12 @@ def _add_windows(file: GgufFile, prefix: str, fields: dict[str, Any]) -> None:
     elif isinstance(sliding, np.ndarray):
         kinds = ("full_attention", "sliding_attention")
         fields["layer_types"] = [kinds[bool(slides)] for slides in sliding]
-    size, heads = fields.get("head_dim"), fields.get("num_attention_heads")
+    size, heads, width = (fields.get(name) for name in ("head_dim", "num_attention_heads", "hidden_size"))
     largest = {"gemma2": 46, "gemma3": 62}.get(prefix)  # of 27 billion weights, whose scale is that of the whole width
     if size and largest is not None:
-        is_largest = fields.get("num_hidden_layers") == largest and isinstance(heads, int) and heads > 0
-        fields["query_pre_attn_scalar"] = fields.get("hidden_size", 0) // heads if is_largest else size
+        fields["query_pre_attn_scalar"] = size
+        if fields.get("num_hidden_layers") == largest and isinstance(width, int) and isinstance(heads, int) and heads:
+            fields["query_pre_attn_scalar"] = width // heads
 
 
 def _form(file: GgufFile) -> _Form:

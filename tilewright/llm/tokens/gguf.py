@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -57,6 +57,16 @@ class _Metadata:
             )
         return token
 
+    def octets(self, key: str) -> bytes:
+        """An array of bytes, which some writers have as signed ones; none where it is missing."""
+        found = self.values.get(_PREFIX + key)
+        if found is None:
+            return b""
+        items = np.asarray(found) if isinstance(found, np.ndarray | list) else np.empty((), object)
+        if items.dtype.kind not in "iu":
+            self._wrong(key, "an array of bytes")
+        return items.astype(np.uint8).tobytes()
+
     def list(self, key: str, kind: type, what: str) -> list[Any]:
         found = self.values.get(_PREFIX + key)
         if found is None:
@@ -74,7 +84,7 @@ class _Metadata:
             return self._wrong(key, what)
         return items
 
-    def _wrong(self, key: str, what: str) -> Any:
+    def _wrong(self, key: str, what: str) -> NoReturn:
         raise ModelError(f"{_PREFIX}{key} is not {what}", where=self.source)
 
 
@@ -140,8 +150,7 @@ def _likely(data: _Metadata, names: list[str], types: list[int]) -> Tokenizer:
     from tilewright.llm.tokens.library import likely_pieces
 
     scores = _scores(data, names)
-    table = data.values.get(f"{_PREFIX}precompiled_charsmap")
-    characters = b"" if table is None else np.asarray(table).astype(np.uint8).tobytes()
+    characters = data.octets("precompiled_charsmap")
     kinds = zip(names, scores, types, strict=True)
     pieces = [(name, score, kind in (_NORMAL, _USER_DEFINED)) for name, score, kind in kinds]
     least = min((score for _, score, is_piece in pieces if is_piece), default=0.0)

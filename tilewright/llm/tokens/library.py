@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tilewright.ir.diag import ModelError, UnsupportedError
 from tilewright.llm.tokens.spelling import SPACE, Spelling
 from tilewright.llm.tokens.splits import Splits
-from tilewright.runtime.errors import short_name
+from tilewright.runtime.errors import InputError, TilewrightError, short_name
 from tilewright.runtime.process.forks import free_in_children
 
 
@@ -34,7 +35,7 @@ def byte_pairs(
     cuts = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in splits.expressions]
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, level])
-    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+    return lambda text: _encoded(tokenizer, text, source)
 
 
 def likely_pieces(
@@ -56,7 +57,7 @@ def likely_pieces(
     tokenizer.normalizer = normalizers.Sequence(written)
     scheme = "always" if space and joins else "never"
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme=scheme, split=True)
-    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
+    return lambda text: _encoded(tokenizer, text, source)
 
 
 class LibraryText:
@@ -67,22 +68,34 @@ class LibraryText:
         self._tokenizer = _made(
             lambda: tokenizers.Tokenizer.from_file(str(path)), "the tokeniser cannot be read", self.source
         )
+        # settings of batches that whoever saved the file had made: they would cut prompts off, and fill them up
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self._lock = free_in_children(threading.Lock())
         self.names: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         self.added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
         self.lead, self.trail = self._around()
 
     def encode(self, text: str, *, control: bool, first: bool) -> list[int]:
+        """See `Segmenter`. InputError for a text that the vocabulary has no tokens for, not even one that stands for
+        what is unknown."""
         with self._lock:  # whether special tokens are text is a property of the whole object
             self._tokenizer.encode_special_tokens = not control
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
+            return _encoded(self._tokenizer, text, self.source)
 
     def name(self, token: int) -> str | None:
-        return self._tokenizer.id_to_token(token)
+        """Of any number that a configuration names: -1 stands for none in some."""
+        return self._tokenizer.id_to_token(token) if 0 <= token < 1 << 32 else None
 
     def _around(self) -> tuple[list[int], list[int]]:
-        """Found around a text of one letter, as nothing says which of both stands around none."""
-        whole, alone = (self._tokenizer.encode("a", add_special_tokens=special).ids for special in (True, False))
+        """Found around a short text, as nothing says which of both stands around none. Vocabularies of whole words may
+        not know a letter, but their own words."""
+        for text in ("a", *self.names):
+            with suppress(InputError):
+                whole, alone = (_encoded(self._tokenizer, text, self.source, special=s) for s in (True, False))
+                break
+        else:
+            return [], []
         last = len(whole) - len(alone)
         places = [k for k in range(last + 1) if whole[k : k + len(alone)] == alone]
         return (whole[: places[0]], whole[places[0] + len(alone) :]) if places and alone else ([], [])
@@ -111,11 +124,23 @@ class LibraryText:
         )
 
 
-def _made(make: Callable[[], Any], wrong: str, source: str) -> Any:
+def _encoded(tokenizer: Any, text: str, source: str, *, special: bool = False) -> list[int]:
+    """The tokens of a text; InputError where the vocabulary has none for it, or what the package was given for it is
+    damaged."""
+    found: list[int] = _made(
+        lambda: tokenizer.encode(text, add_special_tokens=special).ids,
+        f"the vocabulary cannot spell '{short_name(text, 40)}'",
+        source,
+        InputError,
+    )
+    return found
+
+
+def _made(make: Callable[[], Any], wrong: str, source: str, kind: type[TilewrightError] = ModelError) -> Any:
     try:
         return make()
     except BaseException as error:
         # what panics in the package is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        raise ModelError(f"{wrong}: {short_name(str(error), 300)}", where=source) from None
+        raise kind(f"{wrong}: {short_name(str(error), 300)}", where=source) from None

@@ -168,9 +168,16 @@ class CompletionForm(_Form):
         return {
             "tokens": texts,
             "token_logprobs": [_number(one.log_probability) for one in drawn],
-            "top_logprobs": [{self._text(t): _number(p) for t, p in one.top} for one in drawn],
+            "top_logprobs": [self._likely(one.top) for one in drawn],
             "text_offset": offsets,
         }
+
+    def _likely(self, top: Sequence[tuple[int, float]]) -> dict[str, float | None]:
+        """By text; of tokens that look alike, such as single bytes of characters, the most likely one."""
+        found: dict[str, float | None] = {}
+        for token, log_probability in top:
+            found.setdefault(self._text(token), _number(log_probability))
+        return found
 
     def _text(self, token: int) -> str:
         return self._name(token).decode("utf-8", "replace")

@@ -59,14 +59,17 @@ def _parsed(text: str, names: Collection[str]) -> list[ToolCall] | None:
 
 
 def _call(value: Any, names: Collection[str]) -> ToolCall | None:
-    if not isinstance(value, Mapping) or value.get("name") not in names:
+    if not isinstance(value, Mapping):
+        return None
+    name = value.get("name")
+    if not isinstance(name, str) or name not in names:  # models write anything
         return None
     arguments = value.get("arguments", value.get("parameters"))
     if isinstance(arguments, str):
-        return ToolCall(value["name"], arguments)
+        return ToolCall(name, arguments)
     if not isinstance(arguments, Mapping):
         return None
-    return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
+    return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
 
 
 def schema_of(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
