@@ -34,7 +34,7 @@ from tilewright.runtime.devices.device import (
     Device,
     DeviceCall,
 )
-from tilewright.runtime.devices.left import LeftOutputs
+from tilewright.runtime.devices.left import GivenInputs, LeftOutputs
 from tilewright.runtime.devices.sizes import SizePlan, value_of
 from tilewright.runtime.devices.states import DeviceStates
 from tilewright.runtime.errors import DeviceError, TilewrightError
@@ -62,7 +62,8 @@ class DeviceExecutor(ABC):
         self.kernels = {name: found["kernels"][name] for name in names}
         self._weights = runs_of(artifact.constant_table)
         self._inputs, self._outputs = program["inputs"], program["outputs"]
-        self._states, self._left = DeviceStates(artifact.states, self), LeftOutputs(self)
+        self._states = DeviceStates(artifact.states, self)
+        self._left, self._given = LeftOutputs(self), GivenInputs()
         self.plan = None if program["plan"] is None else SizePlan(program["plan"])
         static = artifact.static_plan
         self._arena = static.arena if static is not None else program["plan"]["arena"]
@@ -94,15 +95,16 @@ class DeviceExecutor(ABC):
         return self._prepared(call, lambda device, inputs, outputs: self._run(device, inputs, outputs, held))
 
     def run_handing(
-        self, call: int, given: Sequence[np.ndarray], made: Sequence[np.ndarray], freed: Container[int]
+        self, call: int, given: Sequence[np.ndarray], made: Sequence[np.ndarray], freed: Container[int], of: object
     ) -> int:
-        """The same for a part, with the arrays that it is given and makes. What other parts have left on the device
-        stays there, and so does what it makes; nobody needs arrays with the identities `freed` afterwards."""
+        """The same for a part, with the arrays that it is given and makes, in a run `of` a model. What other parts have
+        left on the device stays there, and so does what it makes; nobody needs arrays with the identities `freed`
+        afterwards."""
         with _HANDING:  # of which each may need what another one has
             for array in given:
                 if not isinstance(holder_of(array), DeviceExecutor):
                     bring_home(array)
-            return self._prepared(call, lambda device, _, __: self._run_handing(device, given, made, freed))
+            return self._prepared(call, lambda device, _, __: self._run_handing(device, given, made, freed, of))
 
     def _prepared(self, call: int, run: Callable[[Device, Table, Table], int]) -> int:
         """Run with the device, which is ready for the sizes of a call, and where its inputs and outputs stand."""
@@ -147,12 +149,14 @@ class DeviceExecutor(ABC):
             self._states.give_back(device, None, is_whole=False)
         finally:
             self._left.lose()
+            self._given.forget()
             self._device = self._dims = None
             device.release()
 
     def _prepare(self, device: Device, dims: tuple[int, ...], is_new: bool) -> None:
         """Make room for the sizes of a call, and tell the device of them."""
         self._dims = None
+        self._given.forget()
         sizes = self.sizes(dims)
         what = f"{device.name} could not be prepared, on which the model needs {sizes}"
         with _driven(what, f"{LESS_WEIGHTS}, {_WAYS}"):
@@ -218,13 +222,13 @@ class DeviceExecutor(ABC):
         return 0
 
     def _run_handing(
-        self, device: Device, given: Sequence[np.ndarray], made: Sequence[np.ndarray], freed: Container[int]
+        self, device: Device, given: Sequence[np.ndarray], made: Sequence[np.ndarray], freed: Container[int], of: object
     ) -> int:
         sizes = self._sizes
         assert sizes is not None
         with _driven(f"{device.name} failed"):
             for array, place in zip(given, sizes.input_places, strict=False):
-                if array.nbytes:
+                if array.nbytes and not self._given.has(of, place, array):
                     self._give(device, array, place)
             self._left.make_room(device, freed)
             for array in given:

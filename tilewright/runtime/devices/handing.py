@@ -36,12 +36,13 @@ class HandsOver:
         raise NotImplementedError
 
     @property
-    def handing(self) -> Callable[[tuple[Any, ...], Container[int]], tuple[np.ndarray, ...]] | None:
+    def handing(self) -> Callable[[tuple[Any, ...], Container[int], object], tuple[np.ndarray, ...]] | None:
         """What calls the part with arrays whose content devices may hold (`kept/away.py`), and gives such ones; nobody
-        needs arrays afterwards with the identities that are given, too. None for a part whose code keeps nothing."""
+        needs arrays afterwards with the identities that are given, too, and within the run that is given nobody writes
+        to any. None for a part whose code keeps nothing."""
         return self._call_handing if getattr(self.linked.code, "hands_over", False) else None
 
-    def _call_handing(self, args: tuple[Any, ...], freed: Container[int]) -> tuple[np.ndarray, ...]:
+    def _call_handing(self, args: tuple[Any, ...], freed: Container[int], of: object) -> tuple[np.ndarray, ...]:
         try:
             context = self._contexts.pop()
         except IndexError:
@@ -60,7 +61,7 @@ class HandsOver:
             results = context.results.make(context.out_data)
             program = context.current
             code: Any = program.linked.code
-            if failed := code.run_handing(context.call, arrays, results, freed):
+            if failed := code.run_handing(context.call, arrays, results, freed, of):
                 raise self._failure(program, failed, shapes)
             return tuple(results)
         finally:

@@ -1,4 +1,5 @@
-"""What a part of a model has made, which is on its device until somebody else needs it, or the part runs again."""
+"""What a part of a model has on its device: what it was given last, and what it has made, which stays there until
+somebody else needs it, or the part runs again."""
 
 from __future__ import annotations
 
@@ -54,6 +55,26 @@ class LeftOutputs:
             if (array := own()) is not None and holds(self._holder, array):
                 lose(array)
         self._arrays = []
+
+
+class GivenInputs:
+    """The inputs of the last call of a part, each an array of one run of the model; within that nobody writes to it."""
+
+    def __init__(self) -> None:
+        self._run: object = None
+        self._arrays: dict[int, weakref.ref[np.ndarray]] = {}
+
+    def forget(self) -> None:
+        """The device has none of them any more."""
+        self._arrays = {}
+
+    def has(self, run: object, place: int, array: np.ndarray) -> bool:
+        """Whether an array is on the device since an earlier call of this run, and if not, that it comes there now."""
+        if run is not self._run:
+            self._run, self._arrays = run, {}
+        before = self._arrays.get(place)
+        self._arrays[place] = weakref.ref(array)
+        return before is not None and before() is array
 
 
 def _fetch(device: Device, array: np.ndarray, place: int) -> None:

@@ -110,7 +110,7 @@ class StagedRun:
         if step.sizes:
             args.append(np.array([_size(s, values) for s in step.sizes], np.int64))
         if (handing := self._handing[step.part]) is not None:
-            results = handing(tuple(args), _freed(step, values))
+            results = handing(tuple(args), _freed(step, values), values)
         else:
             results = self._parts[step.part](tuple(map(at_home, args)))
         for number, result in zip(step.outputs, results, strict=True):
