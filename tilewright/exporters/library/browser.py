@@ -12,6 +12,8 @@ from urllib.parse import quote
 from tilewright.exporters.library.build import WEIGHTS_MAGIC
 from tilewright.ir.diag import UnsupportedError
 from tilewright.runtime.artifact import Artifact, TensorInfo
+from tilewright.runtime.devices.states import is_known_on_both_sides
+from tilewright.runtime.kept.state_memory import bytes_of
 
 SCRIPT, PAGE = ".mjs", ".html"
 BEGINS = b"// Running a mo"
@@ -50,8 +52,12 @@ def write_module(folder: Path, artifact: Artifact, weights: str) -> list[Path]:
         "input_bytes": program["inputs"],
         "output_bytes": program["outputs"],
         "states": [
-            _info(state.info) | {"bytes": size, "swapped": state.way == "swapped", "initial": state.initial}
-            for state, size in zip(artifact.states, program["states"], strict=True)
+            _info(state.info) | {
+                "bytes": (size := bytes_of(state.info)), "swapped": state.way == "swapped",
+                "known": is_known_on_both_sides(state.info.dtype, size), "grows": bool(state.counter),
+                "initial": state.initial,
+            }
+            for state in artifact.states
         ],
         "plan": program["plan"],
         "calls": program["calls"],

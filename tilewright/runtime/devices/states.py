@@ -19,9 +19,8 @@ from tilewright.runtime.arena import address_of
 from tilewright.runtime.artifact import StateInfo
 from tilewright.runtime.devices.device import ALIGNMENT, STATES, BufferSizes, Device
 from tilewright.runtime.kept.away import Holder, hold, holds, is_newer_elsewhere, lose, written
-from tilewright.runtime.kept.state_memory import PIECE, SLACK, shape_of
+from tilewright.runtime.kept.state_memory import PIECE, SLACK, bytes_of, shape_of
 from tilewright.runtime.values.addresses import bytes_at
-from tilewright.runtime.values.dtypes import numpy_dtype
 
 _MOST_COPIES = 64
 """Pieces of a state that are copied one by one; more of them go together with what lies between them."""
@@ -52,9 +51,7 @@ class DeviceStates:
         self._infos, self._holder = tuple(infos), holder
         names = [info.info.name for info in infos]
         self._counters = [names.index(info.counter) if info.counter else -1 for info in infos]
-        self.sizes = [
-            math.prod(shape_of(info.info)) * numpy_dtype(info.info.dtype).itemsize for info in self._infos
-        ]
+        self.sizes = [bytes_of(info.info) for info in self._infos]
         self.swapped = [info.way == "swapped" for info in self._infos]
         self.known = [
             is_known_on_both_sides(info.info.dtype, size)

@@ -235,6 +235,11 @@ def shape_of(info: TensorInfo) -> tuple[int, ...]:
     return tuple(int(d) for d in info.shape)
 
 
+def bytes_of(info: TensorInfo) -> int:
+    """What a state takes."""
+    return math.prod(shape_of(info)) * numpy_dtype(info.dtype).itemsize
+
+
 def first_value(state: StateInfo, constants: bytes | bytearray | memoryview) -> np.ndarray | None:
     """What it holds at first; None for zeros."""
     if state.initial < 0:

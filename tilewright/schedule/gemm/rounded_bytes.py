@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.cost.gemm.panels import LINES_OF_NARROW_WEIGHTS
+from tilewright.cost.gemm.panels import lines_of_narrow_weights
 from tilewright.cost.gemm.register_tile import MOST_FEW, columns_of_byte_panel, tile_of_bytes
 from tilewright.cost.narrow_products import rounding_gains
 from tilewright.cost.narrow_weights import group_of_rounding, share_of_bytes
@@ -256,8 +256,8 @@ def _sum_groups(
         elif fields.shared or not tiled.is_one:  # one row or two multiply whole bytes as they come
             step = sums.add.outer[-len(terms.reduce)]
             read = over if step.parent is None else step
-            lines = LINES_OF_NARROW_WEIGHTS if pieces > 1 else target.calibration.lines_before_bytes
-            prefetch_panels(s, read, tiled.parts[0].outer, target, once=lines if tiled.is_one else 0)
+            lines = lines_of_narrow_weights(pieces, target) if tiled.is_one else 0
+            prefetch_panels(s, read, tiled.parts[0].outer, target, once=lines)
         if not tiled.is_one:  # a loop of few steps ends before the next group's products begin
             unroll_all(s, sums.add.outer[-len(terms.reduce) :])
 

@@ -6,8 +6,9 @@
 //
 // `model.inputs` and `model.outputs` say names, dtypes and dims (a number, or the text of one that calls decide).
 // `model.states` are what it keeps from call to call, on the GPU: `await model.state(name)` reads one,
-// `await model.set_state(name, data)` sets it, `await model.reset()` sets all to what they were at first; a call that
-// fails leaves them as they were. What fails is an Error.
+// `await model.set_state(name, data)` sets it, `await model.reset()` sets all to what they were at first. A call that
+// fails leaves them as they were, but for those that kernels write in place: they are lost, until they are set. What
+// fails is an Error.
 
 const PROGRAM = {{PROGRAM}};
 const WEIGHTS_AT = {{WEIGHTS_AT}};
@@ -18,10 +19,11 @@ const ARRAYS = {
 };
 const ALIGNMENT = 256, TOLD = 1024, MOST_GROUPS = 65535, LARGEST = 2 ** 31 - 1, NO_ERROR = 0xffffffff;
 const SAFE_ITERATIONS = 1 << 15, TRIED_ITERATIONS = 1 << 17;
-const ARENA = 0, CONSTANTS = 1, INPUTS = 2, OUTPUTS = 3, ERRORS = 4, CALLS = 5;
+const ARENA = 0, CONSTANTS = 1, INPUTS = 2, OUTPUTS = 3, ERRORS = 4, CALLS = 5, STATES = 5;
 
 const array_of = (dtype) => ARRAYS[dtype] ?? Uint8Array;
 const aligned = (bytes) => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
+const places = (sizes) => sizes.reduce((found, size) => [...found, found.at(-1) + aligned(size)], [0]);
 const count_of = (dims, dtype) => dims.reduce((n, d) => n * d, dtype.startsWith("complex") ? 2 : 1);
 
 const OPERATIONS = {
@@ -121,14 +123,15 @@ export class Model {
     this.keep_states();
   }
 
-  // Memory of the GPU for what states hold between calls, and on the host those whose elements are sizes of a call.
+  // Memory of the GPU for what states hold. Those that are `known` lie on the host, too, and behind the outputs.
   keep_states() {
-    const { COPY_SRC, COPY_DST } = GPUBufferUsage;
-    this.state_places = this.states.reduce((found, state) => [...found, found.at(-1) + aligned(state.bytes)], [0]);
-    this.kept = this.device.createBuffer({ size: Math.max(4, this.state_places.at(-1)), usage: COPY_SRC | COPY_DST });
-    const read = (PROGRAM.plan?.dims ?? []).filter(([kind, k]) => kind === "element" && k >= this.inputs.length);
-    this.sizes_of_states = [...new Set(read.map(([, k]) => k - this.inputs.length))];
+    const { STORAGE, COPY_SRC, COPY_DST } = GPUBufferUsage;
+    this.state_places = places(this.states.map((state) => (state.known ? 0 : state.bytes)));
+    const size = Math.max(4, this.state_places.at(-1));
+    this.check_sizes([size], ["states"]);
+    this.kept = this.device.createBuffer({ size, usage: STORAGE | COPY_SRC | COPY_DST });
     this.known_states = [];
+    this.lost_states = new Set();
     this.states.forEach((state, k) => this.hold(k, this.first_of(state)));
   }
 
@@ -139,8 +142,9 @@ export class Model {
   }
 
   hold(k, data) {
-    if (data.byteLength) this.device.queue.writeBuffer(this.kept, this.state_places[k], words_of(data));
-    if (this.sizes_of_states.includes(k)) this.known_states[k] = data.slice();
+    if (this.states[k].known) this.known_states[k] = data.slice();
+    else if (data.byteLength) this.device.queue.writeBuffer(this.kept, this.state_places[k], words_of(data));
+    this.lost_states.delete(k);
   }
 
   number_of(name) {
@@ -152,7 +156,9 @@ export class Model {
   // What a state holds, as {data, dims, dtype}, after the calls that have begun.
   state(name) {
     return this.after_calls(async () => {
-      const k = this.number_of(name), { bytes, dims, dtype } = this.states[k], { device } = this;
+      const k = this.number_of(name), { bytes, dims, dtype, known } = this.states[k], { device } = this;
+      this.check_states([k]);
+      if (known) return { data: this.known_states[k].slice(), dims, dtype };
       const { COPY_DST, MAP_READ } = GPUBufferUsage, size = Math.max(4, Math.ceil(bytes / 4) * 4);
       const back = device.createBuffer({ size, usage: COPY_DST | MAP_READ }), encoder = device.createCommandEncoder();
       if (bytes) encoder.copyBufferToBuffer(this.kept, this.state_places[k], back, 0, size);
@@ -175,8 +181,20 @@ export class Model {
     return this.after_calls(() => this.states.forEach((state, k) => this.hold(k, this.first_of(state))));
   }
 
+  check_states(numbers) {
+    const k = numbers.find((k) => this.lost_states.has(k));
+    if (k !== undefined)
+      throw new Error(`a call has failed that writes state '${this.states[k].name}' in place: set it, or reset the model`);
+  }
+
+  // What a call writes in place is not what it was where it fails; of what grows the rows before are.
+  lose_states() {
+    this.states.forEach(({ known, swapped, grows }, k) => known || swapped || grows || this.lost_states.add(k));
+  }
+
   async prepare_pipelines() {
-    const { device } = this, types = ["storage", "read-only-storage", "read-only-storage", "storage", "storage", "uniform"];
+    const { device } = this;
+    const types = ["storage", "read-only-storage", "read-only-storage", "storage", "storage", "uniform", "storage"];
     this.layout = device.createBindGroupLayout({
       entries: types.map((type, binding) => ({
         binding, visibility: GPUShaderStage.COMPUTE, buffer: { type, hasDynamicOffset: type === "uniform" },
@@ -225,12 +243,13 @@ export class Model {
     this.buffers.forEach((buffer) => buffer.destroy());
     this.buffers = [];
     this.shapes = "";
+    this.lose_states();
     throw new Error(`the GPU failed: ${failed[0]}; use smaller inputs, or close other pages`);
   }
 
   // The bytes that a call gives back.
   async taken() {
-    const size = ALIGNMENT + this.places_read().at(-1);
+    const size = ALIGNMENT + this.sizes.back;
     await this.back.mapAsync(GPUMapMode.READ, 0, size).catch(async (error) => {
       await Promise.race([this.device.lost, new Promise((wake) => setTimeout(wake, 100))]);
       throw new Error(this.lost ?? `the GPU failed: ${error.message}`);
@@ -244,13 +263,17 @@ export class Model {
     const unknown = Object.keys(values).filter((name) => !this.inputs.some((info) => info.name === name));
     if (unknown.length) throw new Error(`the model has no input '${unknown[0]}'`);
     const given = this.inputs.map((info) => this.checked(info, values[info.name]));
+    this.check_states([...this.states.keys()]);
     const taken = await this.watched(() => {
       this.submit(given);
       return this.taken();
     });
     const { sizes } = this;
     const error = new Uint32Array(taken, 0, 1)[0];
-    if (error !== NO_ERROR) throw new Error(PROGRAM.errors[error - 1] ?? `the model failed with the code ${error}`);
+    if (error !== NO_ERROR) {
+      this.lose_states();
+      throw new Error(PROGRAM.errors[error - 1] ?? `the model failed with the code ${error}`);
+    }
     this.keep(taken);
     let axis = 0;
     return Object.fromEntries(
@@ -262,30 +285,21 @@ export class Model {
     );
   }
 
-  // Where what is read back begins behind the word for errors: the outputs, then the states that are sizes; the end.
-  places_read() {
-    const first = this.sizes.outputs[this.outputs.length];
-    return this.sizes_of_states.reduce((found, k) => [...found, found.at(-1) + aligned(this.states[k].bytes)], [first]);
-  }
-
   // Where among the outputs a state is that a call has made.
   made_at(k) {
-    return this.sizes.outputs[this.outputs.length + k + (this.states[k].swapped ? this.states.length : 0)];
+    const { known, swapped } = this.states[k], count = this.states.length;
+    return this.sizes.outputs[this.outputs.length + k + (swapped ? (known ? 1 : 2) * count : 0)];
   }
 
   // A call has not failed: its states are those of the next one.
   keep(taken) {
-    if (!this.states.length) return;
-    const encoder = this.device.createCommandEncoder(), read = this.places_read();
-    this.states.forEach((state, k) => {
-      const at = this.state_places[k], size = Math.ceil(state.bytes / 4) * 4;
-      if (size) encoder.copyBufferToBuffer(this.buffers[OUTPUTS], this.made_at(k), this.kept, at, size);
+    const encoder = this.device.createCommandEncoder();
+    this.states.forEach(({ bytes, dtype, known, swapped }, k) => {
+      const at = this.made_at(k), size = Math.ceil(bytes / 4) * 4;
+      if (known) this.known_states[k] = new (array_of(dtype))(taken.slice(ALIGNMENT + at, ALIGNMENT + at + bytes));
+      else if (swapped && size) encoder.copyBufferToBuffer(this.buffers[OUTPUTS], at, this.kept, this.state_places[k], size);
     });
-    this.device.queue.submit([encoder.finish()]);
-    this.sizes_of_states.forEach((k, n) => {
-      const { bytes, dtype } = this.states[k], at = ALIGNMENT + read[n];
-      this.known_states[k] = new (array_of(dtype))(taken.slice(at, at + bytes));
-    });
+    if (this.states.length) this.device.queue.submit([encoder.finish()]);
   }
 
   submit(given) {
@@ -295,21 +309,19 @@ export class Model {
       const bytes = words_of(data);
       if (bytes.length) queue.writeBuffer(this.buffers[INPUTS], sizes.inputs[k], bytes);
     });
+    this.states.forEach(({ known, bytes }, k) => {
+      const at = sizes.outputs[this.outputs.length + k];
+      if (known && bytes) queue.writeBuffer(this.buffers[OUTPUTS], at, words_of(this.known_states[k]));
+    });
     queue.writeBuffer(this.buffers[ERRORS], 0, new Uint32Array([NO_ERROR]));
-    const encoder = device.createCommandEncoder(), kept = this.state_places.at(-1), read = this.places_read();
-    if (kept) encoder.copyBufferToBuffer(this.kept, 0, this.buffers[OUTPUTS], read[0], kept);
-    const work = encoder.beginComputePass();
+    const encoder = device.createCommandEncoder(), work = encoder.beginComputePass();
     for (const [pipeline, groups, told] of this.dispatches) {
       work.setPipeline(pipeline);
       work.setBindGroup(0, this.group, [told]);
       work.dispatchWorkgroups(...groups);
     }
     work.end();
-    if (read[0]) encoder.copyBufferToBuffer(this.buffers[OUTPUTS], 0, this.back, ALIGNMENT, read[0]);
-    this.sizes_of_states.forEach((k, n) => {
-      const size = Math.ceil(this.states[k].bytes / 4) * 4;
-      encoder.copyBufferToBuffer(this.buffers[OUTPUTS], this.made_at(k), this.back, ALIGNMENT + read[n], size);
-    });
+    if (sizes.back) encoder.copyBufferToBuffer(this.buffers[OUTPUTS], 0, this.back, ALIGNMENT, sizes.back);
     encoder.copyBufferToBuffer(this.buffers[ERRORS], 0, this.back, 0, 4);
     queue.submit([encoder.finish()]);
   }
@@ -335,13 +347,17 @@ export class Model {
     const { dims, out_shapes } = this.planned(given), key = JSON.stringify([dims, out_shapes]);
     if (this.buffers.length && key === this.shapes) return;
     this.shapes = "";
-    const places = (all) => all.reduce((found, e) => [...found, found.at(-1) + aligned(value_of(e, dims))], [0]);
-    const states = this.states.map((state) => state.bytes), following = this.states.map((state) => (state.swapped ? state.bytes : 0));
-    const inputs = places(PROGRAM.input_bytes), outputs = places([...PROGRAM.output_bytes, ...states, ...following]);
+    const sized = (of) => this.states.map((state) => (of(state) ? state.bytes : 0));
+    const inputs = places(PROGRAM.input_bytes.map((e) => value_of(e, dims)));
+    const outputs = places([
+      ...PROGRAM.output_bytes.map((e) => value_of(e, dims)), ...sized((state) => state.known),
+      ...sized((state) => state.known && state.swapped), ...sized((state) => !state.known && state.swapped),
+    ]);
+    const back = outputs[this.outputs.length + 2 * this.states.length];
     const arena = aligned(value_of(PROGRAM.arena, dims));
     const room = Math.max(0, ...PROGRAM.calls.map((call) => value_of(call.room, dims)));
     const bytes = [arena + room, PROGRAM.constants, inputs.at(-1), outputs.at(-1), 4];
-    this.sizes = { inputs, outputs, arena };
+    this.sizes = { inputs, outputs, arena, back };
     if (!this.buffers.length || bytes.some((n, k) => n > this.buffers[k].size)) this.allocate(bytes);
     this.tell(dims);
     this.out_shapes = out_shapes;
@@ -366,12 +382,16 @@ export class Model {
     return k < given.length ? given[k].data : this.known_states[k - given.length];
   }
 
-  allocate(bytes) {
-    const { device } = this, { limits } = device, names = ["the arena", "weights", "inputs", "outputs", "errors"];
-    const most = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize);
+  check_sizes(bytes, names) {
+    const { limits } = this.device, most = Math.min(limits.maxStorageBufferBindingSize, limits.maxBufferSize);
     bytes.forEach((n, k) => {
       if (n > most) throw new Error(`the model needs ${n} bytes for ${names[k]}, and a buffer of this GPU has ${most}`);
     });
+  }
+
+  allocate(bytes) {
+    const { device } = this;
+    this.check_sizes(bytes, ["the arena", "weights", "inputs", "outputs", "errors"]);
     this.buffers.forEach((buffer) => buffer.destroy());
     this.back?.destroy();
     this.buffers = []; // where one of them fails, none is used
@@ -385,7 +405,7 @@ export class Model {
     if (PROGRAM.constants) device.queue.writeBuffer(this.buffers[CONSTANTS], 0, this.weights, WEIGHTS_AT);
     this.group = device.createBindGroup({
       layout: this.layout,
-      entries: this.buffers.map((buffer, binding) => ({
+      entries: [...this.buffers, this.kept].map((buffer, binding) => ({
         binding, resource: binding === CALLS ? { buffer, size: TOLD } : { buffer },
       })),
     });
@@ -393,7 +413,9 @@ export class Model {
 
   tell(dims) {
     const { calls } = PROGRAM, { inputs, outputs, arena } = this.sizes;
-    const told = new Uint32Array((TOLD / 4) * Math.max(1, calls.length)), starts = { [INPUTS]: inputs, [OUTPUTS]: outputs };
+    const told = new Uint32Array((TOLD / 4) * Math.max(1, calls.length)), starts = {
+      [INPUTS]: inputs, [OUTPUTS]: outputs, [STATES]: this.state_places,
+    };
     this.dispatches = [];
     calls.forEach((call, k) => {
       let at = (TOLD / 4) * k;
