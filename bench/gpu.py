@@ -109,6 +109,11 @@ def _product(dtype: str, rounds: bool) -> _Made:
     return _Made(model.SerializeToString(), lambda a, b: a @ b, data, rounds)
 
 
+def source_of(name: str, folder: Path) -> bytes | Path:
+    """The ONNX model of that name."""
+    return _product(*PRODUCTS[name]).model if name in PRODUCTS else folder / f"{name}.onnx"
+
+
 def _network(name: str, folder: Path) -> _Made:
     from bench.zoo.build import MODELS
 
