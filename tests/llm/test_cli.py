@@ -129,6 +129,9 @@ def test_command_lines_that_are_wrong_are_told(arguments: list[str], message: st
         ([], b"a\xff", "is no character"),
         (["--prompt", "a " * 5000], None, "but the context has 4096 positions"),
         (["--prompt", "a", "--logit-bias", "9999=1"], None, "names the token 9999"),
+        (["--prompt-file", "absent.txt"], None, "the text cannot be read: No such file or directory where: absent.txt"),
+        (["--prompt", "a", "--schema", "absent.json"], None, "cannot be read: No such file or directory where: absent"),
+        (["--prompt-file", "a" * 300], None, "the text cannot be read: File name too long"),
     ],
 )
 def test_prompts_that_are_wrong_are_told(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,30 @@ def test_a_model_without_a_template_answers_texts_alone(tmp_path: Path) -> None:
     assert model.template is None and model.generate("the", max_tokens=2)
     with pytest.raises(InputError, match="the model has no chat template"):
         model.chat("Hi")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.bin", b"PK\x03\x04", "of no known format"),
+        ("model.bin", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a checkpoint of PyTorch"),
+        ("model.safetensors", (19).to_bytes(8, "little") + b'{"__metadata__": {}}', "a file of weights"),
+        ("notes.txt", b"text", "of no known format"),
+        ("pipe", None, "not a regular file"),
+    ],
+)
+def test_files_of_other_kinds_are_told_before_a_vocabulary_is_looked_for(
+    name: str, content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        llm.load(path)
+    with pytest.raises(ModelError, match="the model file does not exist"):
+        llm.load(tmp_path / "absent")
 
 
 def test_a_compiled_decoder_takes_its_vocabulary_from_elsewhere(

@@ -96,8 +96,8 @@ def load(
         return LanguageModel(decoder, words.tokenizer, words.with_template(template))
     place = Path(path)
     is_checkpoint = DecoderFrontEnd().accepts(place)
-    if place.is_dir() and not is_checkpoint:
-        Session.of(session).front_end(place)  # says what the folder lacks, which may be more than a vocabulary
+    if not is_checkpoint and not is_container_file(place):
+        Session.of(session).front_end(place)  # says what it is, or lacks, which may be more than a vocabulary
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
     if draft is not None and not is_checkpoint:
         raise OptionError(
