@@ -236,6 +236,22 @@ def test_files_of_other_kinds_are_told_before_a_vocabulary_is_looked_for(
         llm.load(tmp_path / "absent")
 
 
+@pytest.mark.parametrize("change", ["replaced", "deleted"])
+def test_a_file_that_is_replaced_changes_no_text_and_gives_no_vectors_of_another_model(
+    change: str, tmp_path: Path
+) -> None:
+    path = model_file(tmp_path / "m.gguf")
+    model = llm.load(path, threads=1, cache=False)
+    text = model.generate("the state", max_tokens=5)
+    if change == "replaced":
+        model_file(tmp_path / "other.gguf", general_name=("str", "other")).replace(path)
+    else:
+        path.unlink()
+    assert model.generate("the state", max_tokens=5) == text
+    with pytest.raises(ModelError, match="the files of the model have changed since it was loaded"):
+        model.embed("the state")
+
+
 def test_a_compiled_decoder_takes_its_vocabulary_from_elsewhere(
     file: Path, folder: Path, tmp_path: Path, loaded: llm.LanguageModel
 ) -> None:
