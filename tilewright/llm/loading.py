@@ -106,6 +106,8 @@ def load(
             f"draft= needs a GGUF file or a folder with config.json, which {place} is not",
             hint="leave draft= out",
         )
+    if is_checkpoint and (tokenizer is not None or place.is_dir()):
+        _check_rows(place, words.tokenizer)
     promised = None
     if weights == "auto":
         from tilewright.llm.texts.promised import promised_weights
@@ -237,6 +239,13 @@ def _drafts(draft: str | Path, words: Tokenizer, how: dict[str, Any]) -> Drafts:
             hint=f"give a smaller model of the same family, or '{LOOKUP}'",
         )
     return DraftModel(load_decoder(draft, **how), words.size)
+
+
+def _check_rows(place: Path, words: Tokenizer) -> None:
+    """ModelError for a vocabulary of another model: compiling first may take minutes."""
+    config = read_checkpoint(place).config
+    if "vocab_size" in config:
+        words.check(config.count("vocab_size"))
 
 
 def _embedder(source: DecoderSource, stamps: Stamps, **how: Any) -> Embedder:
