@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from onnx import TensorProto, helper
 from tests import models
 from tests.quantization import times
 from tests.quantization.networks import classifier, samples
+from tilewright.cli import interrupt
 from tilewright.cli.app import commands
 from tilewright.quantization.state import State
 
@@ -125,6 +128,24 @@ def talkative() -> None:
     tilewright.compilation.schedule_regions = scheduling
     Model.__call__ = calling
     main()
+
+
+def disguised() -> None:
+    """What Python makes of a Ctrl-C that comes while a class is made."""
+    error = RuntimeError("Error calling __set_name__ on 'Field' instance")
+    raise error from KeyboardInterrupt()
+
+
+def test_an_interrupt_that_became_another_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a command, and where its modules are imported."""
+    monkeypatch.setattr(importlib, "import_module", lambda name: disguised())
+    monkeypatch.setattr(interrupt, "_TOLD", threading.Event())
+    found = CliRunner().invoke(commands, ["info"])
+    assert (found.exit_code, found.stderr) == (130, "interrupted\n")
+    program = "import tests.cli.test_interrupt as t; t.interrupt.run_interruptible(t.disguised)"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.llm.test_generation import chance, says
 from tilewright.cli.app import commands
 from tilewright.llm import loading
 from tilewright.llm.model import LanguageModel
+from tilewright.llm.templates import ChatTemplate
 from tilewright.runtime.errors import InputError, OptionError
 
 Loaded = Callable[..., None]
@@ -129,6 +132,9 @@ def test_command_lines_that_are_wrong_are_told(arguments: list[str], message: st
         ([], b"a\xff", "is no character"),
         (["--prompt", "a " * 5000], None, "but the context has 4096 positions"),
         (["--prompt", "a", "--logit-bias", "9999=1"], None, "names the token 9999"),
+        (["--prompt-file", "absent.txt"], None, "the text cannot be read: No such file or directory where: absent.txt"),
+        (["--prompt", "a", "--schema", "absent.json"], None, "cannot be read: No such file or directory where: absent"),
+        (["--prompt-file", "a" * 300], None, "the text cannot be read: File name too long"),
     ],
 )
 def test_prompts_that_are_wrong_are_told(
@@ -168,8 +174,6 @@ def test_errors_of_loading_have_the_exit_code_of_their_kind(monkeypatch: pytest.
 
 def slow_chat() -> None:
     """A program: `tilewright chat` on a terminal, with a model that takes a while for each token."""
-    from unittest.mock import patch
-
     from tests.llm.decoders import Scripted
 
     class Slow(Scripted):
@@ -180,6 +184,19 @@ def slow_chat() -> None:
     model = says("one " * 300, "two three")
     decoder = model._root
     decoder.__class__ = Slow
+    chat_with(model)
+
+
+def forgetful_chat() -> None:
+    """The same, with a template that fails for one message."""
+    model = says("one", "two")
+    text = "{% for m in messages %}{{ m.content }}{% if m.content == 'fail' %}{{ 1 / 0 }}{% endif %}{% endfor %}"
+    chat_with(LanguageModel(model._root, model.tokenizer, ChatTemplate(text, {}, "x")))
+
+
+def chat_with(model: LanguageModel) -> None:
+    from unittest.mock import patch
+
     from tilewright.cli import main
 
     sys.argv = ["tilewright", "chat", "m.gguf"]
@@ -187,51 +204,83 @@ def slow_chat() -> None:
         main()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="terminals are POSIX's")
-def test_an_interrupt_ends_the_answer_and_not_the_conversation() -> None:
+class Terminal:
+    """A program of this file on a terminal of its own, which `shown` so much since it was last cleared."""
+
+    def __init__(self, name: str, parent: int, child: int, environment: dict[str, str]) -> None:
+        self._parent, self.shown = parent, b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"import tests.llm.test_cli as t; t.{name}()"],
+            stdin=child,
+            stdout=child,
+            stderr=child,
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, **environment},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+
+    def types(self, text: bytes) -> None:
+        self.shown = b""
+        os.write(self._parent, text)
+
+    def until(self, wanted: bytes) -> None:
+        end = time.monotonic() + 240
+        while wanted not in self.shown:
+            assert time.monotonic() < end, self.shown
+            if select.select([self._parent], [], [], 1)[0]:
+                self.shown += os.read(self._parent, 4096)
+
+
+@contextlib.contextmanager
+def terminal(name: str, **environment: str) -> Iterator[Terminal]:
     import pty
-    import select
 
     parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import tests.llm.test_cli as t; t.slow_chat()"],
-        stdin=child,
-        stdout=child,
-        stderr=child,
-        cwd=Path(__file__).parents[2],
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    found = Terminal(name, parent, child, environment)
     os.close(child)
-    shown = b""
-
-    def until(wanted: bytes) -> None:
-        nonlocal shown
-        end = time.monotonic() + 240
-        while wanted not in shown:
-            assert time.monotonic() < end, shown
-            if select.select([parent], [], [], 1)[0]:
-                shown += os.read(parent, 4096)
-
     try:
-        until(b"> ")
-        os.write(parent, b"Hi\n")
-        until(b"one one one")
-        shown = b""
-        process.send_signal(signal.SIGINT)
-        until(b"\r\n> ")
-        time.sleep(0.8)  # longer than a command is given to end
-        assert process.poll() is None
-        os.write(parent, b"And?\n")
-        until(b"two three\r\n> ")
-        os.write(parent, b"/clear\n")
-        shown = b""
-        until(b"> ")
-        os.write(parent, b"/exit\n")
-        assert process.wait(60) == 0
+        yield found
     finally:
-        process.kill()
-        process.wait()
+        found.process.kill()
+        found.process.wait()
         os.close(parent)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals are POSIX's")
+def test_an_interrupt_ends_the_answer_and_not_the_conversation() -> None:
+    with terminal("slow_chat") as found:
+        found.until(b"> ")
+        found.types(b"Hi\n")
+        found.until(b"one one one")
+        found.shown = b""
+        found.process.send_signal(signal.SIGINT)
+        found.until(b"\r\n> ")
+        time.sleep(0.8)  # longer than a command is given to end
+        assert found.process.poll() is None
+        found.types(b"And?\n")
+        found.until(b"two three\r\n> ")
+        found.types(b"/clear\n")
+        found.until(b"> ")
+        found.types(b"/exit\n")
+        assert found.process.wait(60) == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals are POSIX's")
+def test_no_message_ends_a_conversation_at_a_terminal() -> None:
+    """Neither one that a template cannot be filled with, nor bytes that are no text, whatever the locale says of
+    them."""
+    with terminal("forgetful_chat", PYTHONIOENCODING="utf-8:strict") as found:
+        found.until(b"> ")
+        found.types(b"fail\n")
+        found.until(b"ZeroDivisionError")
+        found.until(b"/clear begins anew, /exit ends\r\n> ")
+        found.types(b"a\xff\n")
+        found.until(b"is no character (U+DCFF)")
+        found.until(b"> ")
+        found.types(b"Hi\n")
+        found.until(b"one\r\n> ")
+        found.types(b"/exit\n")
+        assert found.process.wait(60) == 0
 
 
 class Lengths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ import tilewright
 from examples import answer as demo
 from tests.frontends.decoders.checkpoints import tensor
 from tests.llm.checkpoints import CHATML, CONTEXT, ROWS, WIDTH, model_file, model_folder, model_gguf
+from tests.llm.test_hostile_files import of_vocabulary
+from tests.llm.vocabularies import byte_level, byte_level_metadata
 from tilewright import llm
 from tilewright.cli.app import commands
 from tilewright.frontends.decoders.source import DecoderSource
 from tilewright.ir.diag import ModelError, UnsupportedError
+from tilewright.llm import loading
 from tilewright.llm.decoder import Embedder
 from tilewright.llm.loading import load_decoder
 from tilewright.llm.vocabulary import read_vocabulary
@@ -209,6 +213,65 @@ def test_a_model_without_a_template_answers_texts_alone(tmp_path: Path) -> None:
     assert model.template is None and model.generate("the", max_tokens=2)
     with pytest.raises(InputError, match="the model has no chat template"):
         model.chat("Hi")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.bin", b"PK\x03\x04", "of no known format"),
+        ("model.bin", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a checkpoint of PyTorch"),
+        ("model.safetensors", (19).to_bytes(8, "little") + b'{"__metadata__": {}}', "a file of weights"),
+        ("notes.txt", b"text", "of no known format"),
+        ("pipe", None, "not a regular file"),
+    ],
+)
+def test_files_of_other_kinds_are_told_before_a_vocabulary_is_looked_for(
+    name: str, content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ModelError, match=message):
+        llm.load(path)
+    with pytest.raises(ModelError, match="the model file does not exist"):
+        llm.load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("change", ["replaced", "deleted"])
+def test_a_file_that_is_replaced_changes_no_text_and_gives_no_vectors_of_another_model(
+    change: str, tmp_path: Path
+) -> None:
+    path = model_file(tmp_path / "m.gguf")
+    model = llm.load(path, threads=1, cache=False)
+    text = model.generate("the state", max_tokens=5)
+    if change == "replaced":
+        model_file(tmp_path / "other.gguf", general_name=("str", "other")).replace(path)
+    else:
+        path.unlink()
+    assert model.generate("the state", max_tokens=5) == text
+    with pytest.raises(ModelError, match="the files of the model have changed since it was loaded"):
+        model.embed("the state")
+
+
+def test_a_vocabulary_of_another_model_is_told_before_anything_is_compiled(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "compile_model", lambda *given, **how: pytest.fail("it was compiled"))
+    large = byte_level_metadata()
+    large["tokenizer.ggml.tokens"] += [f"more{n}" for n in range(9)]
+    large["tokenizer.ggml.token_type"] += [1] * 9
+    other = of_vocabulary(large).write(tmp_path / "other.gguf")
+    folder = model_folder(tmp_path / "model")
+    for place in (folder, file):
+        with pytest.raises(ModelError, match=r"vocabulary has 709 tokens, but the model's embedding has 70[04] rows"):
+            llm.load(place, tokenizer=other)
+    grown = byte_level().from_str((folder / "tokenizer.json").read_text())
+    grown.add_tokens([f"more{n}" for n in range(9)])
+    grown.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ModelError, match="vocabulary has 709 tokens, but the model's embedding has 704 rows"):
+        llm.load(folder)
 
 
 def test_a_compiled_decoder_takes_its_vocabulary_from_elsewhere(

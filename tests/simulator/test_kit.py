@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -13,9 +14,12 @@ from tilewright.kit.cases import CASES
 from tilewright.kit.page import machine_page, suite_table
 from tilewright.kit.suite import conformance
 from tilewright.machines import PRESETS
-from tilewright.target.machine import GLOBAL, Accelerator, Memory
+from tilewright.target.machine import GLOBAL, Accelerator, Events, Memory
 
-MACHINES = {**PRESETS, **CHIPS, "small": Accelerator("small", memories=(GLOBAL, Memory("pad", 256)))}
+FEW = replace(PRESETS["npu16"], name="npu-few", events=(Events("*", "", 1), Events("mte2", "*", 1)))
+"""Of most pairs of queues it has no event at all: there the thread waits."""
+
+MACHINES = {**PRESETS, **CHIPS, "small": Accelerator("small", memories=(GLOBAL, Memory("pad", 256))), FEW.name: FEW}
 
 
 @pytest.mark.sweep(2)

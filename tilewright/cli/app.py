@@ -17,7 +17,7 @@ import click
 from rich.markup import escape
 
 import tilewright
-from tilewright.cli.interrupt import INTERRUPTED, say_interrupted
+from tilewright.cli.interrupt import INTERRUPTED, is_interrupt, say_interrupted
 from tilewright.cli.output import error_console, log_to_stderr, print_json, say
 from tilewright.runtime.errors import TilewrightError, TilewrightWarning, short_name
 
@@ -125,6 +125,9 @@ class Commands(click.Group):
                 print_json(_record(error, error.format_message(), error.exit_code))
             raise
         except Exception as error:
+            if is_interrupt(error):
+                say_interrupted()
+                ctx.exit(INTERRUPTED)
             code = exit_code(error)
             if code is None or ctx.params.get("traceback"):
                 raise

@@ -45,6 +45,19 @@ def run_interruptible(run: Callable[[], None]) -> None:
         if leaving.code == INTERRUPTED:
             end()
         raise
+    except Exception as error:
+        if not is_interrupt(error):
+            raise
+        say_interrupted()
+        end()
+
+
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is a Ctrl-C under another name: Python makes a RuntimeError of one that comes while a class is
+    made, and so while modules are imported."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
 
 
 def watch_interrupts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from tilewright.api import compile as compile_model
 from tilewright.api import with_examples
-from tilewright.frontends.decoders import DecoderFrontEnd
+from tilewright.frontends.decoders import DecoderFrontEnd, files_of_folder, parts_of_file
 from tilewright.frontends.decoders.checkpoint import read_checkpoint
 from tilewright.frontends.decoders.source import STORED, DecoderSource
 from tilewright.frontends.exported import ExportedDecoder
@@ -18,6 +19,7 @@ from tilewright.frontends.onnx import OnnxFrontEnd
 from tilewright.frontends.tflite import TfliteFrontEnd
 from tilewright.frontends.torch import TorchFrontEnd
 from tilewright.frontends.weights.forms import Wanted
+from tilewright.ir.diag import ModelError
 from tilewright.llm.decoder import CompiledDecoder, Decoder, Embedder, position_bytes
 from tilewright.llm.model import LanguageModel
 from tilewright.llm.reading.decoder import compiled_decoder
@@ -96,14 +98,16 @@ def load(
         return LanguageModel(decoder, words.tokenizer, words.with_template(template))
     place = Path(path)
     is_checkpoint = DecoderFrontEnd().accepts(place)
-    if place.is_dir() and not is_checkpoint:
-        Session.of(session).front_end(place)  # says what the folder lacks, which may be more than a vocabulary
+    if not is_checkpoint and not is_container_file(place):
+        Session.of(session).front_end(place)  # says what it is, or lacks, which may be more than a vocabulary
     words = read_vocabulary(place if tokenizer is None else Path(tokenizer))
     if draft is not None and not is_checkpoint:
         raise OptionError(
             f"draft= needs a GGUF file or a folder with config.json, which {place} is not",
             hint="leave draft= out",
         )
+    if is_checkpoint and (tokenizer is not None or place.is_dir()):
+        _check_rows(place, words.tokenizer)
     promised = None
     if weights == "auto":
         from tilewright.llm.texts.promised import promised_weights
@@ -124,9 +128,10 @@ def load(
         sequences=1 if draft is not None and sequences is None else sequences,
         caches=caches or STORED,
     )
+    stamps = _stamps(place) if is_checkpoint else ()
     model = _model(source, **how)
     guessing = None if draft is None else _guessing(place, model, draft, words.tokenizer, how)
-    embedder = partial(_embedder, source, **how) if is_checkpoint else None
+    embedder = partial(_embedder, source, stamps, **how) if is_checkpoint else None
     found = LanguageModel(guessing or _decoder(model), words.tokenizer, words.with_template(template), embedder)
     found.position_bytes = position_bytes(model)
     found.certificate = None if promised is None else promised.certificate
@@ -236,5 +241,32 @@ def _drafts(draft: str | Path, words: Tokenizer, how: dict[str, Any]) -> Drafts:
     return DraftModel(load_decoder(draft, **how), words.size)
 
 
-def _embedder(source: DecoderSource, **how: Any) -> Embedder:
+def _check_rows(place: Path, words: Tokenizer) -> None:
+    """ModelError for a vocabulary of another model: compiling first may take minutes."""
+    config = read_checkpoint(place).config
+    if "vocab_size" in config:
+        words.check(config.count("vocab_size"))
+
+
+def _embedder(source: DecoderSource, stamps: Stamps, **how: Any) -> Embedder:
+    """Compiled of the files that the model was loaded from; ModelError where others stand in their place now."""
+    place = Path(source.path)
+    if _stamps(place) != stamps:
+        raise ModelError(
+            "the files of the model have changed since it was loaded, and embeddings would be another one's",
+            where=str(place),
+            hint="load it again",
+        )
     return Embedder(compile_model(replace(source, hidden=True, sequences=None), **how))
+
+
+Stamps = tuple[tuple[str, int, int, int], ...]
+
+
+def _stamps(place: Path) -> Stamps:
+    """What tells the files of a checkpoint from others under the same names; of what cannot be read nothing."""
+    with suppress(OSError):
+        files = files_of_folder(place) or parts_of_file(place)
+        found = [(file.name, file.stat()) for file in files]
+        return tuple((name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found)
+    return ()

@@ -197,6 +197,10 @@ class Machine:
     part_align: ClassVar[int] = 1
     """Bytes of which the start of a part of a tensor is a multiple where a kernel takes it without a copy."""
 
+    keeps_waits: ClassVar[bool] = False
+    """Whether kernels keep waits and barriers that their order does without, as the schedule has put them: where a wait
+    counts copies that are on their way."""
+
     name: str
     memories: tuple[Memory, ...] = field(default=(GLOBAL,), kw_only=True)
     levels: tuple[Level, ...] = field(default=(), kw_only=True)

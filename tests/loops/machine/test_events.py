@@ -115,6 +115,16 @@ def test_without_facts_of_events_there_are_no_numbers() -> None:
     assert "sets" not in print_func(func)
 
 
+def test_a_machine_that_counts_what_is_on_its_way_keeps_its_waits() -> None:
+    class Counting(Machine):
+        keeps_waits = True
+
+    func = both()
+    given = {name: getattr(PLAIN, name) for name in ("name", "memories", "intrinsics", "routes")}
+    finish_queues(func, Counting(**given))
+    assert "wait p, q" in print_func(func)
+
+
 def test_a_number_serves_again_once_the_thread_knows_that_who_waited_has_ended() -> None:
     func, made = steady(), machine(("*", "*", 8))
     finish_queues(func, made)

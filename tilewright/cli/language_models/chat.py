@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import signal
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from tilewright.cli.language_models.options import (
 )
 from tilewright.cli.language_models.shown import Shown, say_stats
 from tilewright.cli.output import say
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import TilewrightError
 
 if TYPE_CHECKING:
     from tilewright.llm.conversation import Conversation
@@ -75,12 +76,14 @@ class _Talk:
     def answer(self, text: str, interactive: bool) -> None:
         """Show the answer to a message. What is wrong with it ends no interactive conversation."""
         try:
-            stream = self.conversation.say(text, self._wanted)
-        except InputError as error:
+            self._answer(text, interactive)
+        except TilewrightError as error:
             if not interactive:
                 raise
-            say(f"error: {error}", err=True)
-            return
+            say(f"error: {error}\n  /clear begins anew, /exit ends", err=True)
+
+    def _answer(self, text: str, interactive: bool) -> None:
+        stream = self.conversation.say(text, self._wanted)
         shown = Shown()
         with interrupts_held() as interrupted, stream:
             for part in stream:
@@ -99,6 +102,8 @@ def _lines(interactive: bool) -> Iterator[str]:
         lines = () if sys.stdin is None else sys.stdin.buffer
         yield from (line.decode("utf-8", "surrogateescape").removesuffix("\n") for line in lines)
         return
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # what is no text is told as a message that is wrong
     with contextlib.suppress(ImportError):  # Windows has none
         import readline as readline  # lines can be edited, and come back
     while True:

@@ -119,11 +119,14 @@ def opened(path: Path, options: Mapping[str, Any], sequences: int | None = None)
 
 
 def read_text(path: Path) -> str:
-    """A file of text in UTF-8."""
+    """A file of text in UTF-8, or a pipe."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"the file is no text in UTF-8: byte {error.start}", where=str(path)) from None
+    except (OSError, ValueError) as error:  # ValueError: no path at all
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"the text cannot be read: {reason}", where=str(path), hint="check the path") from None
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float]:

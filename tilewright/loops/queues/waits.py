@@ -14,7 +14,8 @@ def finish_queues(func: Func, machine: Machine) -> None:
     """Complete a scheduled kernel for a machine with queues: waits that nothing needs are left out, and tokens have
     their events."""
     if machine.queues() and any(op.name in _MARKS for op in func.body.walk()):
-        drop_needless_waits(func, [level.name for level in machine.levels])
+        if not machine.keeps_waits:
+            drop_needless_waits(func, [level.name for level in machine.levels])
         assign_events(func, machine)
 
 

@@ -97,6 +97,16 @@ class RoundedBytes(Strategy):
         schedule_bytes(s, lowered, target)
 
 
+def share_of_region(region: Op, bits: int, target: Target) -> float | None:
+    """The time of the products of a region whose rows are rounded to so many bits, in that of products of floats; None
+    where they are not rounded to bytes."""
+    dot = _dot(target)
+    if not bits or dot is None or not multiplies_computed(region):
+        return None
+    share = share_of_bytes(dot, target, pieces=bits // 8)
+    return share if rounding_gains(share_of_bytes(dot, target)) else None
+
+
 def _dot(target: Target) -> Dot | None:
     return dot_for(dt.i8, dt.u8, dt.i32, target)
 

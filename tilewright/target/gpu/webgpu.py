@@ -29,6 +29,7 @@ class Gpu(Machine):
     has. `multiprocessors` are as many groups as are wanted at least."""
 
     kind: ClassVar[str] = "gpu"
+    keeps_waits: ClassVar[bool] = True
 
     threads: int = 256
     alone: int = 64

@@ -47,7 +47,7 @@ def list_actions(
     return _Listing(problem, order, ahead, high, early).run()
 
 
-EARLY = 6
+EARLY = 16
 """Operations before the first reader of a tensor, at most, behind which it comes early."""
 
 
